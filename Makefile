@@ -1,0 +1,56 @@
+# Two commands matter: `make demo` and `make test`. Both work on a fresh machine with Python 3.11 and make.
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint format types imports unit test-all test-vllm bench proto clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/pip install --quiet --editable '.[all]' --group dev
+	@touch $@
+
+demo: $(STAMP)  ## real Envoy, five simulated endpoints, verified questions, the table by policy
+	$(BIN)/laar up --requests 60
+
+test: check unit  ## what CI runs: lint, types, import rules, tests
+
+check: lint types imports  ## everything but the tests
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMP)  ## rewrite the sources in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+imports: $(STAMP)
+	$(BIN)/lint-imports
+
+unit: $(STAMP)
+	$(BIN)/pytest -q -m "not slow and not vllm"
+
+test-all: $(STAMP)  ## the slow suites as well
+	$(BIN)/pytest -q -m "not vllm"
+
+test-vllm: $(STAMP)  ## against a real vLLM on CPU, where one is installed
+	$(BIN)/pytest -q -m vllm
+
+bench: $(STAMP)  ## the hot path beside the no-op picker, as ratios in one run
+	$(BIN)/python -m bench
+
+proto: $(STAMP)  ## generate src/laar/v1 from proto/laar/v1 again
+	$(BIN)/python proto/generate.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dist

@@ -1,0 +1,39 @@
+"""The errors laar raises on purpose.
+
+LaarError                a fault that a person can act on; the text names what is wrong and the remedy
+├── SettingError         in the settings, an endpoints file, an artifact or a command's arguments
+└── RequestError         in a client's request; carries the HTTP status and a stable reason code
+
+Everything else that is raised is a defect, and is caught only at the guards that degrade a decision.
+"""
+
+from __future__ import annotations
+
+__all__ = ["LaarError", "RequestError", "SettingError"]
+
+
+class LaarError(Exception):
+    """A fault that the reader of its text can act on."""
+
+
+class SettingError(LaarError):
+    """A setting, file or argument that cannot be used; the text says where and what to do."""
+
+
+class RequestError(LaarError):
+    """A request that gets an answer of ours instead of an endpoint's.
+
+    Args:
+        status: HTTP status of the answer.
+        reason: stable code for metrics and for the ``x-laar-reason`` header.
+        message: for the client; never holds any of the prompt.
+        retry_after_s: when the client may try again, whole seconds.
+    """
+
+    def __init__(
+        self, status: int, reason: str, message: str, *, retry_after_s: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.retry_after_s = retry_after_s
