@@ -1,0 +1,6 @@
+"""The user's side of LAAR: ask until correct, and measure what each model can do."""
+
+from laar.client.loop import Attempt, Outcome
+from laar.client.until import until_correct, until_correct_sync
+
+__all__ = ["Attempt", "Outcome", "until_correct", "until_correct_sync"]

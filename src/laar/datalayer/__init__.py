@@ -1,0 +1,42 @@
+"""Collectors: what finds endpoints, reads their metrics and times the way to them.
+
+Each is an object with an endless ``run``; none knows the endpoint table. The runner joins them.
+"""
+
+from laar.datalayer.dns import Resolver
+from laar.datalayer.document import read_document
+from laar.datalayer.endpoints_file import (
+    Endpoint,
+    EndpointsDocument,
+    EndpointsFile,
+    load_endpoints,
+    split_address,
+)
+from laar.datalayer.interface import (
+    Clock,
+    EndpointSink,
+    KvEventSink,
+    ProblemSink,
+    ReadingSink,
+    Targets,
+)
+from laar.datalayer.probe import Prober
+from laar.datalayer.scrape import Scraper
+
+__all__ = [
+    "Clock",
+    "Endpoint",
+    "EndpointSink",
+    "EndpointsDocument",
+    "EndpointsFile",
+    "KvEventSink",
+    "Prober",
+    "ProblemSink",
+    "ReadingSink",
+    "Resolver",
+    "Scraper",
+    "Targets",
+    "load_endpoints",
+    "read_document",
+    "split_address",
+]

@@ -1,0 +1,36 @@
+"""The policies by name: ours, the papers' as published, and the ones people already know."""
+
+from __future__ import annotations
+
+from laar.core.cost import CostWeights
+from laar.core.policy import ExpectedTime, Policy
+from laar.policies.affinity import SessionAffinity
+from laar.policies.chance import Random, RoundRobin
+from laar.policies.gorgo import Gorgo
+from laar.policies.load import LeastLoaded, LoadAware
+
+__all__ = ["POLICY_NAMES", "build_policies"]
+
+_LAAR_PAPER = CostWeights(k_rtt=0.0, k_queue=0.7)
+
+
+def build_policies(weights: CostWeights) -> dict[str, Policy]:
+    """Fresh policies, each with its own state. `weights` are those of the policy ``laar``."""
+    policies = [
+        Policy(name="laar", scorers=[(ExpectedTime(weights), 1.0)], knows_retries=True),
+        Policy(
+            name="laar-paper",
+            scorers=[(ExpectedTime(_LAAR_PAPER, use_prefix=False, use_base=False), 1.0)],
+            knows_retries=True,
+        ),
+        Policy(name="gorgo", scorers=[(Gorgo(), 1.0)]),
+        Policy(name="load-aware", scorers=[(LoadAware(), 1.0)]),
+        Policy(name="session-affinity", scorers=[(SessionAffinity(), 1.0)]),
+        Policy(name="least-loaded", scorers=[(LeastLoaded(), 1.0)]),
+        Policy(name="round-robin", scorers=[(RoundRobin(), 1.0)]),
+        Policy(name="random", scorers=[(Random(), 1.0)]),
+    ]
+    return {policy.name: policy for policy in policies}
+
+
+POLICY_NAMES = tuple(build_policies(CostWeights()))

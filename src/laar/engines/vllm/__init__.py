@@ -1,0 +1,39 @@
+"""What runs inside vLLM: a scheduler by relative slack.
+
+`vllm serve MODEL --scheduler-cls laar.engines.vllm.SlackScheduler --additional-config
+'{"laar": {"seconds_per_token": 3e-5}}'`. vLLM is imported when `SlackScheduler` is first asked for,
+and only then: laar itself never needs it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from laar.engines.vllm.plan import Candidate, Plan, StepSettings, plan, require_known_version
+from laar.errors import SettingError
+
+if TYPE_CHECKING:
+    from laar.engines.vllm.scheduler import SlackScheduler
+
+__all__ = ["Candidate", "Plan", "SlackScheduler", "StepSettings", "plan", "require_known_version"]
+
+
+def __getattr__(name: str) -> object:
+    """Imports the scheduler for vLLM's `--scheduler-cls`.
+
+    Raises:
+        SettingError: vLLM is not installed here, or of a version that is not known.
+    """
+    if name != "SlackScheduler":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from vllm.version import __version__
+    except ImportError as error:
+        raise SettingError(
+            "laar.engines.vllm.SlackScheduler runs inside vLLM, which this Python does not have: "
+            "install laar into vLLM's environment (`pip install laar`) and start `vllm serve` there"
+        ) from error
+    require_known_version(__version__)
+    from laar.engines.vllm.scheduler import SlackScheduler
+
+    return SlackScheduler

@@ -4,15 +4,21 @@ An engine is a pure object. A driver submits jobs and asks for one iteration at 
 says how long the iteration takes and what will be true when it ends. The virtual-time fleet puts
 the end of the iteration on its heap; the HTTP endpoint sleeps until then. Neither knows how the
 engine schedules, and the engine never reads a clock.
+
+A driver in a hurry lets an engine merge a stretch of decode-only iterations into one step:
+`step(now, until)` may merge iterations that begin before `until` (infinity is allowed). Before it
+submits or aborts a job while a merged step is outstanding, it calls `cut(now)`: the engine gives
+the part of the stretch that is still true, up to the end of the iteration under way. Done so, the
+outcome is that of single iterations; only the times of tokens inside a stretch are not told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
-__all__ = ["Engine", "Job", "Load", "Progress", "Step"]
+__all__ = ["Engine", "Job", "KvEvent", "Load", "Progress", "Step"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +31,8 @@ class Job:
         prompt_tokens: length of the prompt.
         output_tokens: tokens the answer will have (>= 1).
         blocks: chained hashes of the prompt's full KV blocks, first to last; what the prefix cache
-            is keyed by. Empty means that nothing of the prompt can be shared.
+            is keyed by. It may go on with the blocks that the answer will fill, so that a next turn
+            finds them. Empty means that nothing of the prompt can be shared.
         priority: lower runs first, as in vLLM; 0 by default.
         ttft_objective_s: from arrival to first token; None when the client named none.
     """
@@ -53,11 +60,25 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class KvEvent:
+    """A change of the prefix cache. `parent` is the block before the first one stored."""
+
+    kind: Literal["stored", "removed", "cleared"]
+    hashes: tuple[int, ...] = ()
+    parent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """One iteration: it takes `duration_s`; `progress` holds from its end on."""
+    """An iteration, or a merged stretch: it takes `duration_s`; all else holds from its end on.
+
+    `progress` names only the jobs that gained tokens. `events` is empty unless the engine was told
+    to record them (`EngineSettings.kv_events`).
+    """
 
     duration_s: float
     progress: tuple[Progress, ...]
+    events: tuple[KvEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,15 +97,38 @@ class Engine(Protocol):
     """A simulated engine."""
 
     def submit(self, job: Job) -> None:
-        """Puts a job in the waiting queue."""
+        """Puts a job in the waiting queue.
+
+        Raises:
+            RequestError: 400 for a job that can never run, 503 when the queue is full.
+        """
         ...
 
     def abort(self, job_id: str) -> None:
         """Drops a job wherever it is; unknown ids are ignored."""
         ...
 
-    def step(self, now: float) -> Step | None:
-        """Runs the iteration that starts at `now`; None when there is nothing to do."""
+    def step(self, now: float, until: float | None = None) -> Step | None:
+        """Runs what starts at `now`; None when there is nothing to do.
+
+        It is called again at the end of the step, never before. Without `until` it is one
+        iteration; with it, a stretch of pure decoding may be merged (see the module's text).
+        """
+        ...
+
+    def cut(self, now: float) -> Step | None:
+        """Shortens the outstanding step to what can't be changed any more at `now`.
+
+        Returns the step that takes its place, its duration counted from `now`; None when the
+        outstanding step stays as it is.
+        """
+        ...
+
+    def restart(self) -> tuple[str, ...]:
+        """Loses everything, as a crash for lack of memory does; returns the ids of the lost jobs.
+
+        The outstanding step is void: the driver must drop it.
+        """
         ...
 
     def load(self) -> Load:

@@ -1,0 +1,220 @@
+"""The capability artifact: what `laar fit` learned, as JSON that a person can read and check.
+
+It is data, not code: numbers in named fields, checked on the way in (finite, in range, capped in
+count), so an artifact from anywhere is safe to load. Two versions guard it: the artifact's own, and
+that of the features it was fitted on; another version of either is refused with both named.
+
+A model's log odds on a cell are its intercept plus its terms. A term is named by the classes it is
+for: ``language=ja``, ``bucket=4096``, ``language=ja bucket=4096`` for an interaction.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from laar.accuracy.features import FEATURES_SCHEMA, MAX_BUCKET_TOKENS, Features
+from laar.errors import SettingError
+
+__all__ = [
+    "ARTIFACT_SCHEMA",
+    "MAX_ARTIFACT_BYTES",
+    "MIN_CELL_OUTCOMES",
+    "Capability",
+    "Cell",
+    "HeldOut",
+    "ModelCapability",
+    "PairTerm",
+    "RetryTerms",
+    "Speed",
+    "parse_artifact",
+    "terms_of",
+]
+
+ARTIFACT_SCHEMA = 1
+
+MAX_ARTIFACT_BYTES = 16 * 2**20
+"""A thousand models in a hundred cells need less."""
+
+MIN_CELL_OUTCOMES = 30
+"""A cell with fewer outcomes is marked, and shrinks to its model's mean: at 30 the standard error
+of a share is still up to 0.09."""
+
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Name = Annotated[str, Field(min_length=1, max_length=256)]
+_LogOdds = Annotated[float, Field(ge=-50, le=50, allow_inf_nan=False)]
+_Share = Annotated[float, Field(ge=0, le=1)]
+_Count = Annotated[int, Field(ge=0, lt=2**53)]
+_Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Cell(_Part):
+    """The evidence in one cell; fewer than `MIN_CELL_OUTCOMES` of it make the cell `thin`."""
+
+    language: _Name
+    bucket: Annotated[int, Field(ge=1, le=MAX_BUCKET_TOKENS)]
+    task: _Name
+    outcomes: _Count
+    correct: _Count
+
+    @property
+    def features(self) -> Features:
+        """The cell's key."""
+        return Features(self.language, self.bucket, self.task)
+
+    @property
+    def thin(self) -> bool:
+        """Too few outcomes to claim anything."""
+        return self.outcomes < MIN_CELL_OUTCOMES
+
+
+class HeldOut(_Part):
+    """How a fit on one half of the queries did on the other half.
+
+    Args:
+        auc: None where all outcomes were right or all wrong.
+        calibration_error: expected, over ten bins of equal width.
+    """
+
+    outcomes: _Count
+    brier: _Share
+    auc: _Share | None
+    calibration_error: _Share
+
+
+class Speed(_Part):
+    """A model's latency as measured.
+
+    Args:
+        seconds_per_token: c(m), of the prompt, until the answer's first token where that was seen.
+        fixed_s: what does not grow with the prompt, decoding a usual answer above all.
+        spread_s_per_token: standard deviation of single requests about c(m), robustly estimated.
+    """
+
+    seconds_per_token: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
+    spread_s_per_token: _Seconds
+    fixed_s: _Seconds
+    samples: _Count
+
+
+class ModelCapability(_Part):
+    """One model: its logistic regression, its evidence and its speed.
+
+    Args:
+        mean: share of correct outcomes over all cells; what thin cells shrink to.
+        regularisation: C of the regression, as chosen by cross-validation; None where it was not
+            fitted because all outcomes were right or all wrong.
+    """
+
+    intercept: _LogOdds
+    terms: Annotated[dict[_Name, _LogOdds], Field(max_length=100_000)]
+    mean: _Share
+    regularisation: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
+    cells: Annotated[list[Cell], Field(max_length=10_000)]
+    speed: Speed | None
+    chars_per_token: Annotated[
+        dict[_Name, Annotated[float, Field(ge=0.01, le=1000)]], Field(max_length=256)
+    ]
+    held_out: HeldOut | None
+
+
+class PairTerm(_Part):
+    """Added to the log odds of `model` when `failed` has failed on the request."""
+
+    model: _Name
+    failed: _Name
+    log_odds: _LogOdds
+
+
+class RetryTerms(_Part):
+    """How the log odds move when other models have failed on the same request.
+
+    Args:
+        per_failure: for each model that has failed; at most 0, failures never help.
+        pairs: on top of it, where there was data enough.
+        brier_unconditional: at attempts 2 and later of the held-out half, without these terms.
+        brier: the same, with them. Both None if there were no such attempts.
+        attempts: how many there were.
+    """
+
+    per_failure: Annotated[float, Field(ge=-50, le=0, allow_inf_nan=False)]
+    pairs: Annotated[list[PairTerm], Field(max_length=100_000)]
+    brier_unconditional: _Share | None
+    brier: _Share | None
+    attempts: _Count
+
+
+class Capability(_Part):
+    """The whole artifact.
+
+    Args:
+        created: date of the fit.
+        data_sha256: of the outcomes it was fitted on.
+    """
+
+    artifact_schema: int = ARTIFACT_SCHEMA
+    features_schema: int = FEATURES_SCHEMA
+    created: Annotated[str, Field(max_length=64)]
+    data_sha256: Annotated[str, Field(max_length=64)]
+    outcomes: _Count
+    models: Annotated[dict[_Name, ModelCapability], Field(min_length=1, max_length=1000)]
+    retry: RetryTerms
+
+    def dump(self) -> bytes:
+        """The artifact as JSON: indented, keys in a fixed order, ends in a newline."""
+        options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+        return orjson.dumps(self.model_dump(mode="json"), option=options)
+
+
+def terms_of(features: Features) -> tuple[str, ...]:
+    """Names of the terms that a cell's log odds are the sum of, besides the intercept."""
+    language = f"language={features.language}"
+    bucket = f"bucket={features.bucket}"
+    task = f"task={features.task}"
+    return (
+        language,
+        bucket,
+        task,
+        f"{language} {bucket}",
+        f"{language} {task}",
+        f"{bucket} {task}",
+    )
+
+
+def parse_artifact(data: bytes, *, source: str) -> Capability:
+    """Checks and reads an artifact.
+
+    Args:
+        data: the file's bytes, from anywhere.
+        source: the file's name, for messages.
+
+    Raises:
+        SettingError: what is wrong, and what to do.
+    """
+    if len(data) > MAX_ARTIFACT_BYTES:
+        raise SettingError(f"{source} has {len(data)} bytes; at most {MAX_ARTIFACT_BYTES} are read")
+    try:
+        raw = orjson.loads(data)
+    except orjson.JSONDecodeError as fault:
+        raise SettingError(f"{source} is not JSON ({fault}): run `laar fit` again") from fault
+    if not isinstance(raw, dict):
+        raise SettingError(f"{source} is not a capability artifact: run `laar fit`")
+    for name, ours in (("artifact_schema", ARTIFACT_SCHEMA), ("features_schema", FEATURES_SCHEMA)):
+        theirs = raw.get(name)
+        if theirs != ours:
+            raise SettingError(
+                f"{source} has {name} {theirs!r:.40}, this laar reads {ours}: run `laar fit` again"
+            )
+    try:
+        return Capability.model_validate(raw)
+    except ValidationError as fault:
+        first = fault.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        faults = f"{first['msg']} ({fault.error_count()} faults)"
+        raise SettingError(f"{source}: {where}: {faults}: run `laar fit` again") from fault

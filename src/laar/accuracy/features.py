@@ -1,0 +1,152 @@
+"""What is cheap to know of a request: language, length bucket, task (LAAR, sections 5.2, 5.4).
+
+Everything is read from bounded samples of the last user message, so the price does not grow with
+the prompt. Language is told by script from the head AND the tail, because in long prompts the
+middle is data in any language and only the lead-in and the question are somebody's words. That is
+a guess at the script, not at the language: a code stands for the script's most common language
+("en" for all Latin text, "ru" for all Cyrillic), and one Chinese sentence in an English prompt's
+tail makes it "zh". The capability model only needs classes that are stable, not that are right.
+
+`FEATURES_SCHEMA` changes whenever the same prompt could come out as other features; artifacts
+fitted on another version are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+__all__ = [
+    "FEATURES_SCHEMA",
+    "GENERIC",
+    "MAX_BUCKET_TOKENS",
+    "MIN_BUCKET_TOKENS",
+    "Features",
+    "bucket_of",
+    "bucket_of_estimate",
+    "features_of",
+    "language_of",
+    "task_of",
+]
+
+FEATURES_SCHEMA = 1
+
+MIN_BUCKET_TOKENS = 4096
+MAX_BUCKET_TOKENS = 2**24
+"""Nothing serves prompts past 16M tokens; a cap keeps the number of buckets finite."""
+
+GENERIC = "generic"
+
+_HEAD_CHARS = 200
+_TAIL_CHARS = 300  # the question, with a key or a quotation in it
+
+_ESTIMATE_SLACK = 1.0625
+"""Lengths here are estimates, and a prompt cut to fit 64K sits on the bucket's very edge: one
+sixteenth past the edge (learning error, chat template) still counts as the bucket."""
+
+# In order: the first script that occurs decides. Kana before ideographs: Japanese has both.
+_SCRIPTS = tuple(
+    (language, re.compile(f"[{ranges}]"))
+    for language, ranges in (
+        ("ja", "\u3041-\u309f\u30a1-\u30fa\u31f0-\u31ff\uff66-\uff9d"),
+        ("zh", "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fffd"),
+        ("ko", "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af"),
+        ("ru", "\u0400-\u052f"),
+        ("ar", "\u0600-\u06ff\u0750-\u077f\u08a0-\u08ff\ufb50-\ufdff\ufe70-\ufefc"),
+        ("he", "\u0590-\u05ff"),
+        ("hi", "\u0900-\u097f"),
+        ("th", "\u0e00-\u0e7f"),
+        ("el", "\u0370-\u03ff\u1f00-\u1fff"),
+    )
+)
+
+_UUID = "[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
+_TASK_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
+
+_LOOKUP = re.compile(rf'\{{\s*"{_UUID}"\s*:')
+
+# Plain words rather than patterns: on a sample without any of them this costs 2 us, not 30.
+_WORDS = (
+    ("code", ("```", "\ndef ", "\nclass ", "\nimport ", "#include <", "function(", "public class")),
+    ("translation", ("translate", "translation", "翻訳", "翻译", "翻譯")),
+    ("summary", ("summar", "tl;dr", "要約", "摘要", "总结", "總結")),
+)
+
+
+class Features(NamedTuple):
+    """A request's class: what an artifact's cells are keyed by.
+
+    Args:
+        language: code of the script's most common language.
+        bucket: upper edge of the length bucket, in tokens.
+        task: from the ``x-laar-task`` header or a detector, else ``generic``.
+    """
+
+    language: str
+    bucket: int
+    task: str = GENERIC
+
+
+def features_of(text: str, tokens: float, *, task: str | None = None) -> Features:
+    """The features of a request.
+
+    Args:
+        text: the last user message.
+        tokens: estimated length of the whole prompt, such as `TokenEstimator` gives.
+        task: what the client says; a name out of form is ignored.
+    """
+    sample = _sample(text)
+    named = task.strip().lower() if task else ""
+    if not _TASK_NAME.fullmatch(named):
+        named = _detected(sample)
+    return Features(_language(sample), bucket_of_estimate(tokens), named)
+
+
+def language_of(text: str) -> str:
+    """The language, by the script of the text's head and tail; "en" for Latin and for no text."""
+    return _language(_sample(text))
+
+
+def task_of(text: str) -> str:
+    """The task that a detector sees in the text's head and tail, else ``generic``."""
+    return _detected(_sample(text))
+
+
+def bucket_of(tokens: float) -> int:
+    """The smallest bucket (4096 tokens and doublings) that holds so many tokens."""
+    if not tokens > MIN_BUCKET_TOKENS:  # also holds for NaN
+        return MIN_BUCKET_TOKENS
+    if tokens >= MAX_BUCKET_TOKENS:
+        return MAX_BUCKET_TOKENS
+    whole = int(tokens)
+    return 1 << (whole - (whole == tokens)).bit_length()
+
+
+def bucket_of_estimate(tokens: float) -> int:
+    """`bucket_of` for a length that is estimated or counts a chat template's tokens as well."""
+    return bucket_of(tokens / _ESTIMATE_SLACK)
+
+
+def _sample(text: str) -> str:
+    if len(text) <= _HEAD_CHARS + _TAIL_CHARS:
+        return text
+    return f"{text[:_HEAD_CHARS]}\n{text[-_TAIL_CHARS:]}"
+
+
+def _language(sample: str) -> str:
+    if not sample.isascii():
+        for language, script in _SCRIPTS:
+            if script.search(sample):
+                return language
+    return "en"
+
+
+def _detected(sample: str) -> str:
+    lower = sample.lower()
+    if "{" in lower and _LOOKUP.search(lower):
+        return "kv-lookup"
+    for task, words in _WORDS:
+        for word in words:
+            if word in lower:
+                return task
+    return GENERIC

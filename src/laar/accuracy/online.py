@@ -1,0 +1,213 @@
+"""What reported outcomes add: a Beta posterior for each model and cell, around the fitted prior.
+
+A cell holds a decaying count of outcomes n and of correct ones s. With the prior p worth `kappa`
+outcomes the posterior mean is (kappa p + s) / (kappa + n): without reports it is the prior, and old
+reports are forgotten exponentially, so that a model replaced behind its name is found out.
+
+Reports are not trusted. A cell takes at most `cap_per_hour` of them in any hour, hence lies can't
+move it further than cap / (kappa + cap) of the way in an hour (`max_shift_per_hour`), against all
+the true reports that come in meanwhile. A lie kept up for days does win; who may report is
+for the server to restrict.
+
+An outcome that was reached after failures comes from the harder queries. Its `offset` (how far the
+failures had lowered the expectation) is added back, so that a model that is only ever tried last
+does not look worse than it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, isfinite, log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY
+from laar.accuracy.features import FEATURES_SCHEMA, Features
+
+__all__ = ["MAX_CELLS", "STATE_SCHEMA", "OnlineOutcomes"]
+
+STATE_SCHEMA = 1
+
+MAX_CELLS = 20_000
+"""About 6 MB: 50 models in 400 cells. The task is the client's word, so the number needs a cap."""
+
+_HOUR_S = 3600.0
+_SWEEP_S = 60.0  # at the cap, how often forgotten cells are looked for
+_FORGOTTEN = 0.5  # outcomes; a cell with less says nothing
+_MAX_COUNT = 1e9  # no sum of decaying weights comes near it; a restored state might claim it
+_MAX_NAME_CHARS = 256
+
+
+@dataclass(slots=True)
+class _Cell:
+    correct: float  # decaying count; an offset can take it a little below 0 or above `outcomes`
+    outcomes: float
+    level: float  # of the leaky bucket that limits reports
+    at_s: float
+
+
+class OnlineOutcomes:
+    """Posterior success probabilities from reported outcomes.
+
+    Args:
+        kappa: what the fitted prior weighs, in outcomes. 50: about what a cell was fitted on.
+        half_life_s: of an outcome. A day: a model changes rarely, and its traffic with the hours.
+        cap_per_hour: weight of outcomes that one cell takes in any hour. 200: the true accuracy
+            wins within the hour (80 % of the way), a burst of lies does not.
+    """
+
+    def __init__(
+        self, *, kappa: float = 50.0, half_life_s: float = 86_400.0, cap_per_hour: float = 200.0
+    ) -> None:
+        self.kappa = kappa
+        self.cap_per_hour = cap_per_hour
+        self._forgetting = log(2) / half_life_s
+        # A leaky bucket of half the cap that drains half the cap an hour passes at most the cap in
+        # any hour, wherever the hour begins.
+        self._burst = cap_per_hour / 2
+        self._cells: dict[tuple[str, Features], _Cell] = {}
+        self._swept_s = float("-inf")
+        self.limited = 0
+        """Outcomes refused by the hourly cap."""
+        self.refused = 0
+        """Outcomes refused because they make no sense, or for want of a free cell."""
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    @property
+    def max_shift_per_hour(self) -> float:
+        """The share of the way from the prior that lies of one hour can move a cell."""
+        return self.cap_per_hour / (self.kappa + self.cap_per_hour)
+
+    def posterior(
+        self, prior: NDArray[np.float64], models: Sequence[str], features: Features, now: float
+    ) -> NDArray[np.float64]:
+        """Posterior means around `prior`; shape (len(models),). `prior` itself without reports."""
+        found = [self._cells.get((model, features)) for model in models]
+        if not any(found):
+            return prior
+        correct = np.zeros(len(found))
+        outcomes = np.zeros(len(found))
+        for at, cell in enumerate(found):
+            if cell is not None:
+                kept = self._kept(cell, now)
+                correct[at], outcomes[at] = cell.correct * kept, cell.outcomes * kept
+        mean = (self.kappa * prior + correct) / (self.kappa + outcomes)
+        return np.clip(mean, MIN_PROBABILITY, MAX_PROBABILITY)
+
+    def observe(
+        self,
+        model: str,
+        features: Features,
+        correct: bool,
+        now: float,
+        weight: float = 1.0,
+        *,
+        offset: float = 0.0,
+    ) -> bool:
+        """Takes one outcome; False if it was refused or is over the hourly cap.
+
+        Args:
+            model: that answered.
+            features: of the request.
+            correct: what the client says.
+            now: seconds, monotonic.
+            weight: in (0, 1]; less than 1 for an outcome that is only inferred.
+            offset: the unconditional probability minus the one that was expected of this attempt.
+        """
+        if not (0 < weight <= 1 and -1 <= offset <= 1 and isfinite(now)):
+            self.refused += 1
+            return False
+        key = (model, features)
+        cell = self._cells.get(key)
+        if cell is None:
+            if not self._has_room(now):
+                self.refused += 1
+                return False
+            cell = self._cells[key] = _Cell(0.0, 0.0, 0.0, now)
+        self._age(cell, now)
+        if cell.level + weight > self._burst:
+            self.limited += 1
+            return False
+        cell.level += weight
+        cell.correct += weight * (correct + offset)
+        cell.outcomes += weight
+        return True
+
+    def state(self, now: float) -> dict[str, object]:
+        """Everything learned, as plain JSON types, as of `now`."""
+        cells = []
+        for (model, features), cell in self._cells.items():
+            self._age(cell, now)
+            if cell.outcomes >= _FORGOTTEN:
+                counts = [cell.correct, cell.outcomes, cell.level]
+                cells.append([model, features.language, features.bucket, features.task, *counts])
+        return {"schema": STATE_SCHEMA, "features_schema": FEATURES_SCHEMA, "cells": cells}
+
+    def restore(self, state: object, now: float, *, away_s: float = 0.0) -> int:
+        """Takes up a saved state; returns how many cells were kept.
+
+        The state may come from a file that anyone edited: entries that make no sense are counted as
+        refused and left out, another schema gives 0, and nothing is raised.
+
+        Args:
+            state: what `state` gave, after a round trip through JSON.
+            now: seconds, monotonic, of this process.
+            away_s: seconds between saving and now, by the wall clock.
+        """
+        if not isinstance(state, Mapping) or (
+            state.get("schema") != STATE_SCHEMA or state.get("features_schema") != FEATURES_SCHEMA
+        ):
+            return 0
+        cells = state.get("cells")
+        kept = 0
+        for entry in cells if isinstance(cells, list) else ():
+            read = _read_cell(entry, now - max(away_s, 0.0))
+            if read is None or len(self._cells) >= MAX_CELLS:
+                self.refused += 1
+                continue
+            key, cell = read
+            self._cells[key] = cell
+            kept += 1
+        return kept
+
+    def _kept(self, cell: _Cell, now: float) -> float:
+        return exp(-self._forgetting * max(now - cell.at_s, 0.0))
+
+    def _age(self, cell: _Cell, now: float) -> None:
+        kept = self._kept(cell, now)
+        cell.correct *= kept
+        cell.outcomes *= kept
+        drained = self._burst * max(now - cell.at_s, 0.0) / _HOUR_S
+        cell.level = max(cell.level - drained, 0.0)
+        cell.at_s = max(now, cell.at_s)
+
+    def _has_room(self, now: float) -> bool:
+        if len(self._cells) >= MAX_CELLS and now - self._swept_s >= _SWEEP_S:
+            self._swept_s = now
+            self._cells = {
+                key: cell
+                for key, cell in self._cells.items()
+                if cell.outcomes * self._kept(cell, now) >= _FORGOTTEN
+            }
+        return len(self._cells) < MAX_CELLS
+
+
+def _read_cell(entry: object, at_s: float) -> tuple[tuple[str, Features], _Cell] | None:
+    """One cell of a saved state, or None if it can't be true."""
+    if not isinstance(entry, list) or len(entry) != 7:
+        return None
+    model, language, bucket, task, *counts = entry
+    for name in (model, language, task):
+        if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME_CHARS:
+            return None
+    if type(bucket) is not int or any(type(count) not in (int, float) for count in counts):
+        return None
+    correct, outcomes, level = (float(count) for count in counts)
+    possible = 0 <= outcomes <= _MAX_COUNT and -outcomes <= correct <= 2 * outcomes
+    if not (possible and 0 <= level <= _MAX_COUNT):  # NaN fails each comparison
+        return None
+    return (model, Features(language, bucket, task)), _Cell(correct, outcomes, level, at_s)

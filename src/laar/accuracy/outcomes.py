@@ -1,0 +1,157 @@
+"""Measured outcomes: one line of JSON for each query and model, as `laar measure` writes them.
+
+The file is appended to while it grows, so its last line may be torn; lines that can't be read are
+left out and named, and a file that is mostly unreadable is refused. Where a query and model occur
+twice the later line stands, and two that contradict each other are counted: under temperature 0
+that points at an endpoint that is not deterministic or at two runs with different settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Annotated
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from laar.accuracy.features import GENERIC, Features, bucket_of_estimate
+from laar.accuracy.tokens import TokenEstimator
+from laar.errors import SettingError
+
+__all__ = [
+    "MeasuredOutcome",
+    "OutcomeFile",
+    "dump_outcome",
+    "features_of_outcome",
+    "parse_outcome",
+    "parse_outcomes",
+]
+
+_MAX_FAULTS_NAMED = 20
+_Name = Annotated[str, Field(min_length=1, max_length=256)]
+_Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+_Tokens = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class MeasuredOutcome(BaseModel):
+    """One query answered by one model.
+
+    Args:
+        correct: None where there is no verdict: no answer, or a check that could not judge it.
+        language: by `language_of`, the same detector that serves.
+        prompt_chars: characters of all messages; what tokens are estimated from when serving.
+        prompt_tokens: by the endpoint's usage; None if it reports none.
+        cached_tokens: of these, found in the endpoint's prefix cache.
+        ttft_s: None unless the answer was streamed.
+        status: HTTP status; 0 for no answer.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    query_id: _Name
+    model: _Name
+    correct: bool | None
+    language: _Name
+    task: _Name = GENERIC
+    prompt_chars: _Tokens
+    prompt_tokens: _Tokens | None = None
+    cached_tokens: _Tokens | None = None
+    completion_tokens: _Tokens | None = None
+    latency_s: _Seconds
+    ttft_s: _Seconds | None = None
+    status: int = 200
+    endpoint: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeFile:
+    """What a file of outcomes holds.
+
+    Args:
+        outcomes: with a verdict, one for each query and model.
+        faults: lines left out, each with its number and why; the first twenty.
+        unreadable: how many lines were left out.
+        unjudged: outcomes without a verdict.
+        contradictions: how often a later line turned an earlier verdict round.
+        sha256: of the file.
+    """
+
+    outcomes: Sequence[MeasuredOutcome]
+    faults: Sequence[str]
+    unreadable: int
+    unjudged: int
+    contradictions: int
+    sha256: str
+
+
+def features_of_outcome(outcome: MeasuredOutcome) -> Features:
+    """The cell an outcome belongs to; its length is estimated if the endpoint reported no usage."""
+    tokens: float | None = outcome.prompt_tokens
+    if tokens is None:
+        tokens = TokenEstimator().estimate(outcome.prompt_chars, outcome.language)
+    return Features(outcome.language, bucket_of_estimate(tokens), outcome.task)
+
+
+def dump_outcome(outcome: MeasuredOutcome) -> bytes:
+    """One line, newline included."""
+    return orjson.dumps(outcome.model_dump(mode="json"), option=orjson.OPT_APPEND_NEWLINE)
+
+
+def parse_outcome(line: bytes) -> MeasuredOutcome:
+    """Reads one line.
+
+    Raises:
+        ValueError: the line is not an outcome.
+    """
+    return MeasuredOutcome.model_validate(orjson.loads(line))
+
+
+def parse_outcomes(data: bytes, *, source: str) -> OutcomeFile:
+    """Reads a file of outcomes.
+
+    Raises:
+        SettingError: more than half of the lines can't be read, or none holds a verdict.
+    """
+    kept: dict[tuple[str, str], MeasuredOutcome] = {}
+    faults: list[str] = []
+    lines = unreadable = unjudged = contradictions = 0
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        lines += 1
+        try:
+            outcome = parse_outcome(line)
+        except ValueError as fault:
+            unreadable += 1
+            if len(faults) < _MAX_FAULTS_NAMED:
+                faults.append(f"{source}:{number}: {_first_fault(fault)}")
+            continue
+        if outcome.correct is None:
+            unjudged += 1
+            continue
+        key = (outcome.query_id, outcome.model)
+        earlier = kept.get(key)
+        contradictions += earlier is not None and earlier.correct != outcome.correct
+        kept[key] = outcome
+    if unreadable * 2 > lines:
+        raise SettingError(f"{unreadable} of {lines} lines are no outcomes; first: {faults[0]}")
+    if not kept:
+        raise SettingError(f"{source} holds no judged outcome: run `laar measure` first")
+    return OutcomeFile(
+        outcomes=list(kept.values()),
+        faults=faults,
+        unreadable=unreadable,
+        unjudged=unjudged,
+        contradictions=contradictions,
+        sha256=sha256(data).hexdigest(),
+    )
+
+
+def _first_fault(fault: ValueError) -> str:
+    if not isinstance(fault, ValidationError):
+        return f"not JSON: {fault}"
+    first = fault.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"

@@ -1,0 +1,74 @@
+"""P(correct) as the picker uses it: fitted prior, then reported outcomes, then what has failed.
+
+One place joins the three, because each needs the others: an outcome of a retry has to be read
+against what was expected of it at that point, and the failures shift the corrected probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.features import Features
+from laar.accuracy.online import OnlineOutcomes
+
+__all__ = ["SuccessModel"]
+
+
+class SuccessModel:
+    """Success probabilities that learn.
+
+    Args:
+        capability: the fitted prior.
+        online: reported outcomes; None serves the prior as it is.
+    """
+
+    def __init__(self, capability: CapabilityModel, online: OnlineOutcomes | None = None) -> None:
+        self.capability = capability
+        self.online = online
+
+    def probabilities(
+        self, models: Sequence[str], features: Features, tried: Sequence[str], now: float
+    ) -> NDArray[np.float64]:
+        """P(correct) of each model given that all of `tried` failed; do not write to it."""
+        row = self.capability.probabilities(models, features)
+        if self.online is not None:
+            row = self.online.posterior(row, models, features, now)
+        return self.capability.given_failures(row, models, tried) if tried else row
+
+    def observe(
+        self,
+        model: str,
+        features: Features,
+        tried: Sequence[str],
+        correct: bool,
+        now: float,
+        weight: float = 1.0,
+    ) -> bool:
+        """Takes an outcome of `model`, reached after all of `tried` had failed.
+
+        Returns:
+            False if the outcome was not used.
+        """
+        if self.online is None:
+            return False
+        offset = 0.0
+        if tried:
+            row = self.probabilities((model,), features, (), now)
+            offset = float((row - self.capability.given_failures(row, (model,), tried))[0])
+        return self.online.observe(model, features, correct, now, weight, offset=offset)
+
+    def observe_retry(
+        self, features: Features, tried: Sequence[str], now: float, weight: float = 1.0
+    ) -> bool:
+        """Takes a retry as the failure of the model tried last.
+
+        The earlier ones were told by the earlier retries. A caller that also gets outcomes for the
+        same decisions has to see to it that each counts once.
+        """
+        if not tried:
+            return False
+        return self.observe(tried[-1], features, tried[:-1], False, now, weight)

@@ -1,0 +1,106 @@
+"""Prompt length in tokens without a tokenizer.
+
+Tokens are estimated as characters divided by characters per token, by language and model. The ratio
+starts from the capability artifact, or from a rough figure for the language, and follows the
+`usage.prompt_tokens` that sampled answers report. The length of a Python string costs nothing, so
+the estimate takes the same time for any prompt.
+
+Usage is not trusted: a report outside what any tokenizer does is clipped, one report moves a cell
+by at most a small step once it is warm, and there is a cap on cells. Language and model do not say
+everything (Japanese prose and a Japanese question over English data differ by a factor of four),
+so a mixed load gets a mixed ratio; length buckets double, which forgives most of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import exp, log
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["MAX_TOKEN_CELLS", "TokenEstimator"]
+
+MAX_TOKEN_CELLS = 4096
+"""Models times languages: 200 models in 20 languages, a few hundred KB."""
+
+_FLEET = ""  # the cell of a language over all models: no model has an empty name
+
+# Rough figures for today's tokenizers on prose; any other language: 2.5.
+_CHARS_PER_TOKEN = {"en": 4.0, "ja": 1.5, "zh": 1.5, "ko": 1.6, "ru": 3.0, "ar": 2.6}
+_OTHER_CHARS_PER_TOKEN = 2.5
+
+_LOG_MIN, _LOG_MAX = log(0.2), log(20.0)  # no tokenizer spends 5 tokens on a character, or 1 on 20
+_MIN_CHARS = 400  # below, the chat template's own tokens would be learned as the text's
+_SLOWEST_RATE = 0.02  # of the distance to a report: a drifting mix is followed in ~50 reports
+_MEASURED_REPORTS = 20.0  # what an artifact's ratio weighs, in reports
+
+
+class TokenEstimator:
+    """Characters to tokens, learned.
+
+    Args:
+        measured: characters per token by model, then language, from a capability artifact.
+    """
+
+    def __init__(self, measured: Mapping[str, Mapping[str, float]] | None = None) -> None:
+        self._log_ratio: dict[tuple[str, str], float] = {}
+        self._reports: dict[tuple[str, str], float] = {}
+        self.refused = 0
+        """Reports ignored: for want of a free cell, or because they make no sense."""
+        by_language: dict[str, list[float]] = {}
+        for model, ratios in (measured or {}).items():
+            for language, ratio in ratios.items():
+                value = min(max(log(ratio), _LOG_MIN), _LOG_MAX)
+                self._begin((model, language), value)
+                by_language.setdefault(language, []).append(value)
+        for language, values in by_language.items():
+            self._begin((_FLEET, language), sum(values) / len(values))
+
+    def estimate(self, chars: int, language: str, model: str = _FLEET) -> float:
+        """Tokens of so many characters; without a model, the mean over the fleet."""
+        return chars * exp(-self._current(model, language))
+
+    def estimate_each(
+        self, chars: int, language: str, models: Sequence[str]
+    ) -> NDArray[np.float64]:
+        """Tokens of so many characters for each model; shape (len(models),)."""
+        logs = [self._current(model, language) for model in models]
+        return chars * np.exp(np.negative(logs))
+
+    def observe(self, chars: int, language: str, model: str, prompt_tokens: int) -> bool:
+        """Learns from one answer's usage; False if the report was ignored."""
+        if prompt_tokens <= 0 or chars < 0:
+            self.refused += 1
+            return False
+        if chars < _MIN_CHARS:
+            return False
+        seen = min(max(log(chars / prompt_tokens), _LOG_MIN), _LOG_MAX)
+        learned = False
+        for key in ((model, language), (_FLEET, language)):
+            reports = self._reports.get(key)
+            if reports is None:
+                if len(self._log_ratio) >= MAX_TOKEN_CELLS:
+                    self.refused += 1
+                    continue
+                self._log_ratio[key] = self._current(*key)
+                reports = 1.0
+            rate = max(1 / (reports + 1), _SLOWEST_RATE)
+            self._log_ratio[key] += rate * (seen - self._log_ratio[key])
+            self._reports[key] = reports + 1
+            learned = True
+        return learned
+
+    def _begin(self, key: tuple[str, str], value: float) -> None:
+        if len(self._log_ratio) < MAX_TOKEN_CELLS:
+            self._log_ratio[key] = value
+            self._reports[key] = _MEASURED_REPORTS
+
+    def _current(self, model: str, language: str) -> float:
+        """The cell's log ratio; an unknown model's is the fleet's, then the language's."""
+        value = self._log_ratio.get((model, language))
+        if value is None:
+            value = self._log_ratio.get((_FLEET, language))
+        if value is None:
+            value = log(_CHARS_PER_TOKEN.get(language, _OTHER_CHARS_PER_TOKEN))
+        return value

@@ -1,0 +1,218 @@
+"""The `laar` command.
+
+Each command imports what it needs when it is called: `laar --help` must not load an Envoy's worth
+of message types, and serving must not load scikit-learn.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from laar.errors import LaarError
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Sends each LLM request to the endpoint where a correct answer is expected soonest.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+ConfigFile = Annotated[
+    Path, typer.Option("--config", "-c", help="Settings file.", show_default=True)
+]
+FAULT = 2
+"""Exit status for anything a person has to put right."""
+
+
+@contextmanager
+def _faults_told() -> Iterator[None]:
+    """Turns errors meant for people into their text and exit status 2."""
+    try:
+        yield
+    except LaarError as error:
+        typer.echo(f"laar: {error}", err=True)
+        raise typer.Exit(FAULT) from None
+
+
+def _log_to_stderr(verbose: bool) -> None:
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Sends each LLM request to the endpoint where a correct answer is expected soonest."""
+    if show_version:
+        typer.echo(f"laar {version('laar')}")
+        raise typer.Exit
+
+
+@app.command()
+def serve(
+    config: ConfigFile = Path("laar.yaml"),
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+) -> None:
+    """Run the picker: ext_proc, gRPC health, and the admin port with metrics."""
+    with _faults_told():
+        from laar.config import load_settings
+        from laar.server.runner import serve as run
+
+        _log_to_stderr(verbose)
+        run(load_settings(config))
+
+
+@app.command()
+def check(config: ConfigFile = Path("laar.yaml")) -> None:
+    """Validate the settings and everything they name; print every fault, or what is in effect."""
+    with _faults_told():
+        import yaml
+
+        from laar.config import load_settings
+        from laar.core.beliefs import read_capability
+        from laar.datalayer import load_endpoints
+
+        settings = load_settings(config)
+        if settings.endpoints_file is not None:
+            load_endpoints(settings.endpoints_file)
+        if settings.accuracy.capability is not None:
+            read_capability(settings.accuracy.capability)
+        typer.echo(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), nl=False)
+
+
+class _Shape(StrEnum):
+    SIDECAR = "sidecar"
+    STANDALONE = "standalone"
+    GATEWAY = "gateway"
+
+
+@app.command()
+def envoy(
+    shape: Annotated[_Shape, typer.Option(help="Where Envoy stands.")],
+    picker: Annotated[str, typer.Option(help="host:port of the picker.")] = "127.0.0.1:9002",
+    listen_port: Annotated[int, typer.Option(help="Where requests come in.")] = 8080,
+    eds_file: Annotated[
+        Path, typer.Option(help="Endpoints file that `laar serve` writes (envoy.eds_file).")
+    ] = Path("/run/laar/envoy/endpoints.json"),
+    fail_open: Annotated[
+        bool, typer.Option(help="Without a picker, let Envoy choose; else answer 503.")
+    ] = True,
+    check_with_envoy: Annotated[
+        bool, typer.Option("--validate", help="Have a real Envoy check the result.")
+    ] = False,
+) -> None:
+    """Print an Envoy bootstrap for a way of running laar."""
+    with _faults_told():
+        from laar.envoy import BootstrapOptions, render, to_yaml, validate
+
+        bootstrap = render(
+            shape.value,
+            BootstrapOptions(
+                picker=picker,
+                listen_port=listen_port,
+                eds_path=str(eds_file.absolute()),
+                fail_open=fail_open,
+            ),
+        )
+        if check_with_envoy:
+            validate(bootstrap)
+        typer.echo(to_yaml(bootstrap), nl=False)
+
+
+@app.command("sim-endpoint")
+def sim_endpoint(
+    port: Annotated[int, typer.Option(help="Port; 0 for a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    model: Annotated[str, typer.Option(help="The model's name.")] = "",
+    served_name: Annotated[
+        list[str] | None, typer.Option(help="A name clients may ask for; may be repeated.")
+    ] = None,
+    profile: Annotated[
+        str, typer.Option(help="Model and hardware the engine imitates.")
+    ] = "a100-qwen2.5-7b",
+    fleet_model: Annotated[
+        str | None, typer.Option(help="A model of the fleet file: its speed and its accuracy.")
+    ] = None,
+    fleet: Annotated[
+        Path | None, typer.Option(help="Fleet file; the one that comes with laar by default.")
+    ] = None,
+    time_scale: Annotated[
+        float, typer.Option(help="Real seconds for a simulated one; 0.05 is twenty times faster.")
+    ] = 1.0,
+    fault: Annotated[
+        list[str] | None, typer.Option(help="kind[:value][@share], such as 503:2@0.1; repeatable.")
+    ] = None,
+    fault_header: Annotated[
+        bool, typer.Option(help="Honour the x-sim-fault request header.")
+    ] = False,
+    kv_events: Annotated[
+        str | None, typer.Option(help="ZMQ address to publish KV events on.")
+    ] = None,
+) -> None:
+    """Run one simulated vLLM endpoint."""
+    with _faults_told():
+        from laar.lab.endpoint import EndpointSettings, KvEventSettings, parse_fault, run
+
+        run(
+            EndpointSettings(
+                model=model or fleet_model or profile,
+                served_names=tuple(served_name or ()),
+                host=host,
+                port=port,
+                profile=profile,
+                fleet_model=fleet_model,
+                fleet=fleet,
+                time_scale=time_scale,
+                faults=tuple(parse_fault(text) for text in fault or ()),
+                allow_fault_header=fault_header,
+                kv_events=KvEventSettings(endpoint=kv_events) if kv_events else None,
+            )
+        )
+
+
+@app.command()
+def up(
+    requests: Annotated[
+        int | None,
+        typer.Option(help="Verified questions per policy; without it everything stays up."),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(help="Questions under way at once.")] = 8,
+    time_scale: Annotated[
+        float, typer.Option(help="Real seconds for a simulated one; 0.05 is twenty times faster.")
+    ] = 0.05,
+    port: Annotated[int, typer.Option(help="Envoy's port; 0 for a free one.")] = 8080,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the table there.")] = None,
+) -> None:
+    """Run everything on this machine: simulated endpoints, the picker, and a real Envoy."""
+    with _faults_told():
+        from laar.demo.up import run_up
+
+        raise typer.Exit(
+            run_up(
+                requests=requests,
+                concurrency=concurrency,
+                time_scale=time_scale,
+                port=port,
+                json_file=json_file,
+            )
+        )
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,216 @@
+"""The retry loop, without input or output: ask, check, and ask again with what has been tried.
+
+`attempts` is a generator. It yields `Send` (post this body) or `Wait` (pause so long) and is sent
+the `Reply`; its return value is the `Outcome`. The async and the sync client are two short drivers
+of this one generator, so they can't drift apart.
+
+Time to correct answer is what the user waited: the sum of the attempts' latencies and of the pauses
+that an endpoint asked for, up to the first correct answer; right-censored when the loop gives up
+(LAAR, section 4). The picker keeps no session: it names the models tried so far in its answer, and
+the loop hands that list back (LAAR, section 5.4). When the answer says that every model has been
+tried the loop stops, because under temperature 0 a further attempt repeats an earlier answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from laar.client.wire import Completion
+from laar.errors import SettingError
+
+__all__ = [
+    "MAX_WAIT_S",
+    "RETRYABLE",
+    "Attempt",
+    "Check",
+    "Outcome",
+    "Reply",
+    "Send",
+    "Steps",
+    "Wait",
+    "attempts",
+]
+
+RETRYABLE = frozenset({0, 408, 429, 500, 502, 503, 504})
+"""Statuses after which another attempt makes sense; 0 stands for no answer at all."""
+
+MAX_WAIT_S = 30.0
+"""The longest pause that a `retry-after` can ask for; past it the user is better told."""
+
+_FIRST_WAIT_S = 0.5
+_TRIED = "x-laar-tried-models"
+
+Message = Mapping[str, object]
+Check = Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Post this chat completion."""
+
+    body: dict[str, object]
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Pause before the next attempt."""
+
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What came of a `Send`.
+
+    Args:
+        status: HTTP status; 0 when there was no answer.
+        latency_s: from sending to the last byte.
+        ttft_s: from sending to the first text of a streamed answer.
+        headers: of the answer, names in lower case.
+        completion: the answer; None if `error` says why there is none.
+    """
+
+    status: int
+    latency_s: float
+    ttft_s: float | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    completion: Completion | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One request of the loop.
+
+    Args:
+        model: that answered, by the picker's header or else by the answer's body.
+        endpoint: that answered, if the picker said so.
+        decision_id: names the picker's decision, for reporting an outcome.
+        reason: the picker's reason code.
+        correct: what the check said; False also for an attempt without an answer.
+        waited_s: pause before this attempt.
+        error: why there is no answer, or why the check could not judge it.
+    """
+
+    model: str | None
+    endpoint: str | None
+    decision_id: str | None
+    reason: str | None
+    status: int
+    latency_s: float
+    ttft_s: float | None
+    waited_s: float
+    prompt_tokens: int | None
+    answer: str | None
+    correct: bool
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the loop came to.
+
+    Args:
+        answer: the correct one; otherwise the last one there was, None if there was none.
+        ttca_s: time to correct answer, a lower bound when `censored`.
+        censored: the loop gave up before a correct answer.
+        exhausted: it gave up because every model has been tried.
+    """
+
+    answer: str | None
+    correct: bool
+    attempts: tuple[Attempt, ...]
+    ttca_s: float
+    censored: bool
+    exhausted: bool
+
+
+Steps = Generator[Send | Wait, Reply | None, Outcome]
+
+
+def attempts(
+    messages: Sequence[Message],
+    check: Check,
+    *,
+    model: str = "auto",
+    max_attempts: int = 10,
+    stop_when_exhausted: bool = True,
+    headers: Mapping[str, str] | None = None,
+    params: Mapping[str, object] | None = None,
+) -> Steps:
+    """The loop as a generator; see the module's text for how to drive it.
+
+    A check that raises has not found the answer correct: the attempt counts as wrong and its
+    `error` says what was raised. A status that no retry can mend ends the loop.
+    """
+    if max_attempts < 1:
+        raise SettingError(f"max_attempts is {max_attempts}; at least one attempt is needed")
+    body = {"model": model, "messages": list(messages), "temperature": 0, **(params or {})}
+    sent_headers = dict(headers or {})
+    made: list[Attempt] = []
+    waited_s = 0.0
+    exhausted = False
+    while len(made) < max_attempts and not exhausted:
+        if waited_s:
+            yield Wait(duration_s=waited_s)
+        reply = yield Send(body=body, headers=dict(sent_headers))
+        assert reply is not None, "the driver answers each Send with a Reply"
+        made.append(_judged(reply, check, waited_s))
+        if made[-1].correct:
+            return _outcome(made, exhausted=False)
+        if reply.status not in RETRYABLE and reply.status != 200:
+            break
+        if tried := reply.headers.get(_TRIED):
+            sent_headers[_TRIED] = tried
+        exhausted = stop_when_exhausted and reply.headers.get("x-laar-exhausted") == "true"
+        waited_s = _pause_s(reply, len(made))
+    return _outcome(made, exhausted=exhausted)
+
+
+def _judged(reply: Reply, check: Check, waited_s: float) -> Attempt:
+    answer = reply.completion
+    correct, error = False, reply.error
+    if answer is not None:
+        try:
+            correct = bool(check(answer.text))
+        except Exception as fault:  # noqa: BLE001  # the check is the user's; its fault is an answer
+            error = f"the check raised {type(fault).__name__}: {fault}"
+    return Attempt(
+        model=reply.headers.get("x-laar-model") or (answer.model if answer else None),
+        endpoint=reply.headers.get("x-laar-endpoint"),
+        decision_id=reply.headers.get("x-laar-decision-id"),
+        reason=reply.headers.get("x-laar-reason"),
+        status=reply.status,
+        latency_s=reply.latency_s,
+        ttft_s=reply.ttft_s,
+        waited_s=waited_s,
+        prompt_tokens=answer.prompt_tokens if answer else None,
+        answer=answer.text if answer else None,
+        correct=correct,
+        error=error,
+    )
+
+
+def _pause_s(reply: Reply, attempts_made: int) -> float:
+    """None after an answer; what the endpoint asks for, or a doubling pause, after a refusal."""
+    if reply.status == 200:
+        return 0.0
+    asked = reply.headers.get("retry-after", "")
+    if asked.isascii() and asked.isdigit():
+        return min(float(asked), MAX_WAIT_S)
+    return min(_FIRST_WAIT_S * 2.0 ** min(attempts_made - 1, 10), MAX_WAIT_S)
+
+
+def _outcome(made: list[Attempt], *, exhausted: bool) -> Outcome:
+    correct = made[-1].correct
+    answers = [attempt.answer for attempt in made if attempt.answer is not None]
+    return Outcome(
+        answer=answers[-1] if answers else None,
+        correct=correct,
+        attempts=tuple(made),
+        ttca_s=sum(attempt.latency_s + attempt.waited_s for attempt in made),
+        censored=not correct,
+        exhausted=exhausted,
+    )

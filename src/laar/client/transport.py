@@ -1,0 +1,156 @@
+"""Posting a chat completion: over aiohttp, or through the `openai` package's client.
+
+Each function turns whatever happens into a `Reply`; only cancellation passes through. The `openai`
+package is no dependency: it is imported when one of its clients is handed in, and its own retries
+are switched off, because each request must show up as an attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import aiohttp
+import orjson
+
+from laar.client.loop import Reply, Send
+from laar.client.wire import MAX_ANSWER_BYTES, Completion, Deltas, NotACompletion, read_completion
+
+if TYPE_CHECKING:
+    import openai
+
+__all__ = ["completions_url", "post", "post_openai", "post_openai_sync"]
+
+_ERROR_CHARS = 300  # of an error's body: enough to know it by
+
+
+def completions_url(base_url: str) -> str:
+    """The chat completions of a base URL, given with or without the ``/v1``."""
+    base = base_url.rstrip("/")
+    return f"{base}/chat/completions" if base.endswith("/v1") else f"{base}/v1/chat/completions"
+
+
+async def post(session: aiohttp.ClientSession, url: str, send: Send, timeout_s: float) -> Reply:
+    """Posts over aiohttp; streamed if the body asks for a stream."""
+    reading = _Reading()
+    try:
+        async with session.post(
+            url,
+            data=orjson.dumps(send.body),
+            headers={"content-type": "application/json", **send.headers},
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
+        ) as answer:
+            reading.begins(answer.status, answer.headers)
+            if answer.status != 200:
+                return reading.refused(await answer.content.read(4 * _ERROR_CHARS))
+            if not send.body.get("stream"):
+                return reading.whole(await _whole(answer.content))
+            async for line in answer.content:
+                reading.line(line)
+            return reading.streamed()
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, NotACompletion) as fault:
+        # ValueError is aiohttp's word for a line of the stream past its limit.
+        return reading.broken(fault)
+
+
+async def post_openai(client: openai.AsyncOpenAI, send: Send, timeout_s: float) -> Reply:
+    """Posts through an `openai.AsyncOpenAI`."""
+    import openai
+
+    reading = _Reading()
+    create = client.with_options(max_retries=0).chat.completions.with_raw_response.create
+    try:
+        raw = await create(  # type: ignore[call-overload]  # the endpoint checks the body
+            **send.body, extra_headers=send.headers, timeout=timeout_s
+        )
+        reading.begins(200, raw.headers)
+        if not send.body.get("stream"):
+            return reading.whole(raw.content)
+        async for line in raw.http_response.aiter_lines():
+            reading.line(line.encode())
+        return reading.streamed()
+    except openai.APIStatusError as fault:
+        reading.begins(fault.response.status_code, fault.response.headers)
+        return reading.refused(fault.response.content)
+    except (openai.APIError, NotACompletion) as fault:
+        return reading.broken(fault)
+
+
+def post_openai_sync(client: openai.OpenAI, send: Send, timeout_s: float) -> Reply:
+    """Posts through an `openai.OpenAI`."""
+    import openai
+
+    reading = _Reading()
+    create = client.with_options(max_retries=0).chat.completions.with_raw_response.create
+    try:
+        raw = create(  # type: ignore[call-overload]  # the endpoint checks the body
+            **send.body, extra_headers=send.headers, timeout=timeout_s
+        )
+        reading.begins(200, raw.headers)
+        if not send.body.get("stream"):
+            return reading.whole(raw.content)
+        for line in raw.http_response.iter_lines():
+            reading.line(line.encode())
+        return reading.streamed()
+    except openai.APIStatusError as fault:
+        reading.begins(fault.response.status_code, fault.response.headers)
+        return reading.refused(fault.response.content)
+    except (openai.APIError, NotACompletion) as fault:
+        return reading.broken(fault)
+
+
+class _Reading:
+    """One answer while it arrives; ends as a `Reply`."""
+
+    def __init__(self) -> None:
+        self._started = monotonic()
+        self._status = 0
+        self._headers: dict[str, str] = {}
+        self._ttft_s: float | None = None
+        self._deltas = Deltas()
+
+    def begins(self, status: int, headers: Mapping[str, str]) -> None:
+        self._status = status
+        self._headers = {name.lower(): value for name, value in headers.items()}
+
+    def line(self, line: bytes) -> None:
+        if self._deltas.feed(line) and self._ttft_s is None:
+            self._ttft_s = monotonic() - self._started
+
+    def streamed(self) -> Reply:
+        return self._reply(200, completion=self._deltas.completion())
+
+    def whole(self, body: bytes) -> Reply:
+        return self._reply(200, completion=read_completion(body))
+
+    def refused(self, body: bytes) -> Reply:
+        said = body.decode("utf-8", "replace")[:_ERROR_CHARS]
+        return self._reply(self._status, error=f"HTTP {self._status}: {said}")
+
+    def broken(self, fault: Exception) -> Reply:
+        # A 200 that turned out to hold no answer is as good as none, and may be tried again.
+        status = 0 if self._status == 200 else self._status
+        return self._reply(status, error=str(fault) or type(fault).__name__)
+
+    def _reply(
+        self, status: int, *, completion: Completion | None = None, error: str | None = None
+    ) -> Reply:
+        return Reply(
+            status=status,
+            latency_s=monotonic() - self._started,
+            ttft_s=self._ttft_s,
+            headers=self._headers,
+            completion=completion,
+            error=error,
+        )
+
+
+async def _whole(content: aiohttp.StreamReader) -> bytes:
+    parts, size = [], 0
+    async for part in content.iter_any():
+        size += len(part)
+        if size > MAX_ANSWER_BYTES:
+            raise NotACompletion(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+        parts.append(part)
+    return b"".join(parts)

@@ -1,0 +1,167 @@
+"""Ask until the answer is correct: the async and the sync driver of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from time import sleep
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+from laar.client.loop import Check, Message, Outcome, Reply, Send, Steps, attempts
+from laar.client.transport import completions_url, post, post_openai, post_openai_sync
+from laar.errors import SettingError
+
+if TYPE_CHECKING:
+    import openai
+
+__all__ = ["until_correct", "until_correct_sync"]
+
+_TIMEOUT_S = 600.0  # one attempt; a 64K prompt in a deep queue takes minutes, a hung one never ends
+
+
+async def until_correct(
+    messages: Sequence[Message],
+    check: Check,
+    *,
+    base_url: str | None = None,
+    client: openai.AsyncOpenAI | aiohttp.ClientSession | None = None,
+    model: str = "auto",
+    max_attempts: int = 10,
+    stop_when_exhausted: bool = True,
+    stream: bool = False,
+    headers: Mapping[str, str] | None = None,
+    params: Mapping[str, object] | None = None,
+    timeout_s: float = _TIMEOUT_S,
+) -> Outcome:
+    """Asks, checks, and asks again through the picker until the answer is correct.
+
+    Args:
+        messages: of the chat, in the OpenAI form.
+        check: whether an answer's text is correct. It runs on the event loop: keep it short.
+        base_url: of Envoy, with or without ``/v1``; not needed with an `openai` client.
+        client: an `openai.AsyncOpenAI`, or an aiohttp session to share connections with.
+        model: a virtual name lets the picker choose; a concrete one restricts it.
+        max_attempts: the cap R of the paper; then the outcome is censored.
+        stop_when_exhausted: stop once every model has been tried.
+        stream: ask for a stream; attempts then carry their time to first token.
+        headers: sent with each attempt, such as ``authorization`` or ``x-laar-task``.
+        params: further fields of the body, such as ``max_tokens``; temperature is 0 unless given.
+        timeout_s: for one attempt.
+
+    Raises:
+        SettingError: neither a base URL nor a client that could be used asynchronously.
+    """
+    steps = attempts(
+        messages,
+        check,
+        model=model,
+        max_attempts=max_attempts,
+        stop_when_exhausted=stop_when_exhausted,
+        headers=headers,
+        params=_with_stream(params, stream=stream),
+    )
+    if client is not None and not isinstance(client, aiohttp.ClientSession):
+        openai_client = client
+        if not hasattr(client, "__aenter__"):
+            raise SettingError(
+                "client is synchronous: pass openai.AsyncOpenAI, or call until_correct_sync"
+            )
+        return await _drive(steps, lambda send: post_openai(openai_client, send, timeout_s))
+    if base_url is None:
+        raise SettingError("give base_url, for example http://localhost:8080, or an openai client")
+    url = completions_url(base_url)
+    if client is not None:
+        session = client
+        return await _drive(steps, lambda send: post(session, url, send, timeout_s))
+    async with aiohttp.ClientSession() as own:
+        return await _drive(steps, lambda send: post(own, url, send, timeout_s))
+
+
+def until_correct_sync(
+    messages: Sequence[Message],
+    check: Check,
+    *,
+    base_url: str | None = None,
+    client: openai.OpenAI | None = None,
+    model: str = "auto",
+    max_attempts: int = 10,
+    stop_when_exhausted: bool = True,
+    stream: bool = False,
+    headers: Mapping[str, str] | None = None,
+    params: Mapping[str, object] | None = None,
+    timeout_s: float = _TIMEOUT_S,
+) -> Outcome:
+    """`until_correct` for code without an event loop; takes an `openai.OpenAI`.
+
+    Raises:
+        SettingError: neither a base URL nor a synchronous client, or called from inside a running
+            event loop without a client.
+    """
+    if client is None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise SettingError("an event loop is running here: await until_correct instead")
+        return asyncio.run(
+            until_correct(
+                messages,
+                check,
+                base_url=base_url,
+                model=model,
+                max_attempts=max_attempts,
+                stop_when_exhausted=stop_when_exhausted,
+                stream=stream,
+                headers=headers,
+                params=params,
+                timeout_s=timeout_s,
+            )
+        )
+    if hasattr(client, "__aenter__"):
+        raise SettingError("client is asynchronous: pass openai.OpenAI, or await until_correct")
+    steps = attempts(
+        messages,
+        check,
+        model=model,
+        max_attempts=max_attempts,
+        stop_when_exhausted=stop_when_exhausted,
+        headers=headers,
+        params=_with_stream(params, stream=stream),
+    )
+    reply: Reply | None = None
+    while True:
+        try:
+            step = steps.send(reply)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
+        if isinstance(step, Send):
+            reply = post_openai_sync(client, step, timeout_s)
+        else:
+            sleep(step.duration_s)
+            reply = None
+
+
+async def _drive(steps: Steps, send: Callable[[Send], Awaitable[Reply]]) -> Outcome:
+    reply: Reply | None = None
+    while True:
+        try:
+            step = steps.send(reply)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
+        if isinstance(step, Send):
+            reply = await send(step)
+        else:
+            await asyncio.sleep(step.duration_s)
+            reply = None
+
+
+def _with_stream(params: Mapping[str, object] | None, *, stream: bool) -> dict[str, object]:
+    asked = dict(params or {})
+    if stream:
+        asked |= {"stream": True, "stream_options": {"include_usage": True}}
+    return asked

@@ -1,0 +1,119 @@
+"""Reading chat completions off the wire: whole bodies and server-sent events, no input or output.
+
+Only what a retry loop and a measurement need is kept: the text, who answered, and the usage. An
+endpoint is not trusted: anything that is no completion raises `NotACompletion`, never KeyError.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import orjson
+
+__all__ = ["MAX_ANSWER_BYTES", "Completion", "Deltas", "NotACompletion", "read_completion"]
+
+MAX_ANSWER_BYTES = 16 * 2**20
+"""An answer past this is refused: over ten times the longest output of today's models."""
+
+
+class NotACompletion(Exception):  # noqa: N818  # reads as what is wrong, and never leaves the package
+    """The endpoint said 200 but sent something else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """An answer's text and usage; counts that the endpoint left out are None."""
+
+    text: str
+    model: str | None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class Deltas:
+    """Collects a streamed answer line by line."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._model: str | None = None
+        self._usage: object = None
+        self._bytes = 0
+        self._ended = False
+
+    def feed(self, line: bytes) -> bool:
+        """Takes one line of the stream; True if it carried text of the answer."""
+        if not line.startswith(b"data:"):
+            return False
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            self._ended = True
+            return False
+        self._bytes += len(data)
+        if self._bytes > MAX_ANSWER_BYTES:
+            raise NotACompletion(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+        chunk = _object(data)
+        if "error" in chunk:
+            raise NotACompletion(f"the stream broke off with {chunk['error']!r:.300}")
+        self._model = _text(chunk.get("model")) or self._model
+        self._usage = chunk.get("usage") or self._usage
+        choice = _first(chunk.get("choices"))
+        self._ended = self._ended or choice.get("finish_reason") is not None
+        delta = choice.get("delta")
+        part = _text(delta.get("content")) if isinstance(delta, dict) else None
+        if part:
+            self._parts.append(part)
+        return bool(part)
+
+    def completion(self) -> Completion:
+        """The answer so far; refused if the stream ended before it said so."""
+        if not self._ended:
+            raise NotACompletion("the stream ended before the answer did")
+        return _completion("".join(self._parts), self._model, self._usage)
+
+
+def read_completion(body: bytes) -> Completion:
+    """Reads a whole answer."""
+    answer = _object(body)
+    message = _first(answer.get("choices")).get("message")
+    if not isinstance(message, dict):
+        raise NotACompletion("the answer has no choices[0].message")
+    text = _text(message.get("content")) or ""
+    return _completion(text, _text(answer.get("model")), answer.get("usage"))
+
+
+def _completion(text: str, model: str | None, usage: object) -> Completion:
+    counts = usage if isinstance(usage, dict) else {}
+    details = counts.get("prompt_tokens_details")
+    return Completion(
+        text=text,
+        model=model,
+        prompt_tokens=_count(counts.get("prompt_tokens")),
+        cached_tokens=_count(details.get("cached_tokens")) if isinstance(details, dict) else None,
+        completion_tokens=_count(counts.get("completion_tokens")),
+    )
+
+
+def _object(data: bytes) -> dict[str, object]:
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as fault:
+        raise NotACompletion(f"the answer is not JSON: {fault}") from fault
+    if not isinstance(value, dict):
+        raise NotACompletion("the answer is not a JSON object")
+    return value
+
+
+def _first(choices: object) -> dict[str, object]:
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        return choices[0]
+    return {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _count(value: object) -> int | None:
+    ok = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+    return value if ok and isinstance(value, int) else None

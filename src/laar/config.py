@@ -1,0 +1,310 @@
+"""The settings file: one YAML document, every setting with unit, default and reason.
+
+Unknown keys are errors, faults are named by file, line and key, and all of them are shown at once.
+The field descriptions are the reference: the documentation and the editors' JSON schema are made
+from them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from laar.core.cost import CostWeights
+from laar.core.director import DirectorSettings
+from laar.core.filters import FilterSettings
+from laar.datalayer.document import read_document
+from laar.datalayer.endpoints_file import Endpoint, split_address
+from laar.errors import SettingError
+from laar.policies import POLICY_NAMES
+from laar.protocol.stream import StreamSettings
+
+__all__ = ["Settings", "load_settings"]
+
+MAX_FILE_BYTES = 4 << 20
+"""Room for ten thousand endpoints written into the settings themselves."""
+
+
+def _listen_address(value: str) -> str:
+    split_address(value)
+    return value
+
+
+def _policy_name(value: str) -> str:
+    if value not in POLICY_NAMES:
+        raise ValueError(f"no policy is called {value!r}; choose one of {', '.join(POLICY_NAMES)}")
+    return value
+
+
+Address = Annotated[str, AfterValidator(_listen_address)]
+PolicyName = Annotated[str, AfterValidator(_policy_name)]
+
+
+class Section(BaseModel):
+    """Strict and immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Listen(Section):
+    """Where laar listens, each as host:port."""
+
+    ext_proc: Address = Field(
+        "127.0.0.1:9002",
+        description="gRPC external processor. Loopback by default: beside Envoy nobody else "
+        "needs it. 0.0.0.0:9002 for an Envoy on another host.",
+    )
+    health: Address = Field(
+        "0.0.0.0:9003",
+        description="gRPC health checks (liveness, readiness); open to the kubelet.",
+    )
+    admin: Address = Field(
+        "127.0.0.1:9090",
+        description="HTTP: metrics, health, live page. Loopback by default, since the page "
+        "shows the fleet; 0.0.0.0:9090 for a scraper on another host.",
+    )
+
+
+class Routing(Section):
+    """How an endpoint is chosen."""
+
+    policy: PolicyName = Field(
+        "laar", description="Policy of requests that name none in x-laar-policy."
+    )
+    allow_policy_header: bool = Field(
+        True, description="Whether x-laar-policy may choose another policy for one request."
+    )
+    aliases: dict[str, tuple[str, ...]] = Field(
+        default={"auto": ()},
+        description="Virtual model names and the models each stands for; an empty list is all "
+        "models.",
+    )
+    fallbacks: int = Field(
+        2,
+        ge=0,
+        le=8,
+        description="Endpoints named to Envoy behind the first, for its own retries. Two survive a "
+        "rolling restart; each adds an address to a header.",
+    )
+    k_rtt: float = Field(
+        1.0, ge=0, le=1000, description="Weight of the round trip in the cost; 1 is physical."
+    )
+    k_queue: float = Field(
+        0.7,
+        ge=0,
+        le=1000,
+        description="Weight of a queued token against an uncached one; 0.7 is LAAR's alpha.",
+    )
+    retry_penalty: float = Field(
+        100.0,
+        ge=1,
+        le=1e6,
+        description="Factor on a model's cost for each time it was tried already: it is used again "
+        "only when nothing else is left.",
+    )
+    max_failures: int = Field(
+        3,
+        ge=1,
+        le=1000,
+        description="Scrapes and probes failed in a row before an endpoint is passed over. One can "
+        "be "
+        "chance, three in a row are not.",
+    )
+    max_waiting: float = Field(
+        128,
+        ge=0,
+        description="Requests waiting in the engine above which the endpoint is passed over.",
+    )
+    max_kv_usage: float = Field(
+        0.98,
+        gt=0,
+        le=1,
+        description="Share of the KV cache in use above which the endpoint is passed over: "
+        "beyond it engines preempt.",
+    )
+    stale_s: float = Field(
+        10.0,
+        gt=0,
+        le=3600,
+        description="Seconds after which a reading says nothing about saturation any more; ten "
+        "missed "
+        "scrapes.",
+    )
+
+    @property
+    def weights(self) -> CostWeights:
+        """The weights of the cost."""
+        return CostWeights(k_rtt=self.k_rtt, k_queue=self.k_queue, retry_penalty=self.retry_penalty)
+
+    @property
+    def director(self) -> DirectorSettings:
+        """The director's part."""
+        return DirectorSettings(
+            policy=self.policy,
+            aliases=self.aliases,
+            fallbacks=self.fallbacks,
+            allow_policy_header=self.allow_policy_header,
+            filters=FilterSettings(
+                max_failures=self.max_failures,
+                max_waiting=self.max_waiting,
+                max_kv_usage=self.max_kv_usage,
+                stale_s=self.stale_s,
+            ),
+        )
+
+
+class Accuracy(Section):
+    """What is known of the models."""
+
+    capability: Path | None = Field(
+        None,
+        description="Artifact of `laar fit`. Without one every model counts as right and equally "
+        "fast, and laar routes by cache, queue and round trip alone.",
+    )
+
+
+class Prefix(Section):
+    """What is believed of the endpoints' prefix caches."""
+
+    enabled: bool = Field(True, description="Whether cached prefixes count in the cost.")
+    max_bytes: int = Field(
+        128 << 20,
+        ge=1 << 20,
+        le=64 << 30,
+        description="Memory for the index; 128 MiB holds the caches of about 100 endpoints with "
+        "500,000 "
+        "tokens each. Beyond it the oldest entries of the fullest endpoint go.",
+    )
+
+
+class Readings(Section):
+    """How endpoints are read."""
+
+    scrape_interval_s: float = Field(
+        1.0,
+        ge=0.05,
+        le=60,
+        description="Seconds between two scrapes of an endpoint's metrics. Laar counts its own "
+        "requests, so a scrape only corrects; more often buys nothing.",
+    )
+    scrape_timeout_s: float = Field(
+        2.0, gt=0, le=60, description="Seconds after which a scrape has failed."
+    )
+    probe_interval_s: float = Field(
+        5.0, ge=0.1, le=600, description="Seconds between two round-trip probes of an endpoint."
+    )
+    probe_timeout_s: float = Field(
+        2.0, gt=0, le=60, description="Seconds after which a probe has failed."
+    )
+    resolve_interval_s: float = Field(
+        10.0, ge=1, le=3600, description="Seconds between two look-ups of endpoints' DNS names."
+    )
+
+
+class Bodies(Section):
+    """What is read of requests and answers."""
+
+    max_body_bytes: int = Field(
+        32 << 20,
+        ge=1024,
+        le=1 << 30,
+        description="Longest request body in the gateway shape; 413 above it. In the native shape "
+        "Envoy's buffer limit says the same, so keep both equal.",
+    )
+    opaque_paths: tuple[str, ...] = Field(
+        ("/v1/audio/", "/v1/images/", "/v1/files"),
+        description="Path prefixes whose bodies are never read; their requests go to any endpoint.",
+    )
+    sample_answers: float = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="Share of answers that are read as they pass (native shape), for time to first "
+        "token and usage. Each costs about 50 us a chunk; 1 in 20 keeps the learners fed.",
+    )
+
+    @property
+    def stream(self) -> StreamSettings:
+        """The stream machine's part."""
+        return StreamSettings(max_body_bytes=self.max_body_bytes, opaque_paths=self.opaque_paths)
+
+
+class EnvoySection(Section):
+    """What laar writes for Envoy."""
+
+    eds_file: Path | None = Field(
+        None,
+        description="Endpoints file for Envoy's EDS, rewritten whenever the endpoints change. Its "
+        "directory must be the one that Envoy's bootstrap watches.",
+    )
+
+
+class Shutdown(Section):
+    """How laar stops."""
+
+    drain_s: float = Field(
+        5.0,
+        ge=0,
+        le=600,
+        description="Seconds of serving on after SIGTERM while readiness says no, so that nobody "
+        "sends "
+        "new streams to a picker that is leaving.",
+    )
+    grace_s: float = Field(
+        30.0,
+        ge=0,
+        le=3600,
+        description="Seconds that open streams then have to finish before they are cut; Envoy "
+        "goes on without the picker.",
+    )
+
+
+class Settings(Section):
+    """Everything laar can be told."""
+
+    endpoints: tuple[Endpoint, ...] = Field(
+        (), description="Endpoints written here; for a fleet that does not change."
+    )
+    endpoints_file: Path | None = Field(
+        None, description="YAML file of endpoints, read again whenever it changes."
+    )
+    listen: Listen = Listen()
+    routing: Routing = Routing()
+    accuracy: Accuracy = Accuracy()
+    prefix: Prefix = Prefix()
+    readings: Readings = Readings()
+    bodies: Bodies = Bodies()
+    envoy: EnvoySection = EnvoySection()
+    shutdown: Shutdown = Shutdown()
+
+    @model_validator(mode="after")
+    def _has_endpoints(self) -> Settings:
+        if not self.endpoints and self.endpoints_file is None:
+            raise ValueError("no endpoints: give `endpoints` or `endpoints_file`")
+        return self
+
+
+def load_settings(path: Path) -> Settings:
+    """Reads the settings; relative paths in them are relative to the file.
+
+    Raises:
+        SettingError: one line for each fault.
+    """
+    settings = read_document(path, Settings, max_bytes=MAX_FILE_BYTES)
+    base = path.resolve().parent
+
+    def absolute(value: Any) -> Any:
+        if isinstance(value, Path):
+            return base / value
+        if isinstance(value, Section):
+            changed = {name: absolute(getattr(value, name)) for name in type(value).model_fields}
+            return value.model_copy(update=changed)
+        return value
+
+    resolved: Settings = absolute(settings)
+    artifact = resolved.accuracy.capability
+    if artifact is not None and not artifact.is_file():
+        raise SettingError(f"{path}: accuracy.capability: {artifact} is not a file; run `laar fit`")
+    return resolved

@@ -1,0 +1,52 @@
+"""A prefix cache that holds documents: the model that expected hits are counted by.
+
+Documents are of equal size and reuse is by leading documents only. The least recently used leaf goes
+first. It leaves out the system prompt, the question, decoded tokens and the rounding to KV blocks.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+__all__ = ["DocCache"]
+
+
+class DocCache:
+    """An LRU prefix cache of one endpoint.
+
+    A node is a chained hash. A path is touched from its end to its root, so a parent is always at
+    least as recent as its children and the oldest entry is always a leaf.
+
+    Args:
+        capacity_docs: nodes held; None is unbounded (for expected hits without eviction).
+    """
+
+    def __init__(self, capacity_docs: int | None) -> None:
+        self._capacity = capacity_docs
+        self._nodes: OrderedDict[int, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def match(self, docs: Sequence[int]) -> int:
+        """How many leading documents are cached."""
+        node = 0
+        for count, doc in enumerate(docs):
+            node = hash((node, doc))
+            if node not in self._nodes:
+                return count
+        return len(docs)
+
+    def put(self, docs: Sequence[int]) -> int:
+        """Caches a request's documents and returns how many leading ones were there before."""
+        hit = self.match(docs)
+        path = [0]
+        for doc in docs:
+            path.append(hash((path[-1], doc)))
+        for node in reversed(path[1:]):
+            self._nodes[node] = None
+            self._nodes.move_to_end(node)
+        while self._capacity is not None and len(self._nodes) > self._capacity:
+            self._nodes.popitem(last=False)
+        return hit

@@ -1,0 +1,152 @@
+"""What the director believes, made of the algorithm packages.
+
+Models come from `laar.accuracy`, caches from `laar.prefix`. Only translation happens here: requests
+become features and chains, slots become arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from laar.accuracy.artifact import parse_artifact
+from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.features import Features, features_of, language_of
+from laar.accuracy.online import OnlineOutcomes
+from laar.accuracy.success import SuccessModel
+from laar.accuracy.tokens import TokenEstimator
+from laar.core.endpoints import Floats
+from laar.core.interfaces import Assessment
+from laar.core.request import Request
+from laar.errors import SettingError
+from laar.prefix import PrefixIndex, PromptHasher
+from laar.prefix.blocks import Chain
+from laar.prefix.index import Receipt
+
+__all__ = ["CapabilityAssessor", "PrefixBeliefs", "read_capability"]
+
+BYTES_PER_TOKEN = 4
+"""Turns an engine's cache size, in tokens, into the index's unit; English prose has about four."""
+
+
+def read_capability(path: Path) -> CapabilityModel:
+    """Reads an artifact of `laar fit`.
+
+    Raises:
+        SettingError: the file cannot be read, or not be used; the text says why.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise SettingError(f"{path}: can't be read: {error.strerror}; run `laar fit`") from None
+    return CapabilityModel(parse_artifact(data, source=str(path)))
+
+
+@dataclass(slots=True)
+class _Constants:
+    """What is the same for every request, for one list of models."""
+
+    seconds_per_token: Floats
+    base_s: Floats
+    evidence: dict[Features, Floats]
+
+
+class CapabilityAssessor:
+    """Knows the models from an artifact, and prompt lengths from what engines report.
+
+    Args:
+        capability: the artifact, ready to be asked.
+        online: outcomes reported meanwhile; None to leave the artifact's word alone.
+    """
+
+    def __init__(self, capability: CapabilityModel, online: OnlineOutcomes | None = None) -> None:
+        self.capability = capability
+        self.success = SuccessModel(capability, online)
+        self.tokens = TokenEstimator(capability.chars_per_token)
+        self._constants: dict[tuple[str, ...], _Constants] = {}
+
+    def assess(
+        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
+    ) -> Assessment:
+        """Looks every model up for this request's features."""
+        key = tuple(models)
+        constants = self._constants.get(key) or self._learn_models(key)
+        language = language_of(request.question)
+        tokens = self.tokens.estimate_each(request.chars, language, key)
+        length = self.tokens.estimate(request.chars, language)
+        features = features_of(request.question, length, task=request.task or None)
+        evidence = constants.evidence.get(features)
+        if evidence is None:
+            evidence = constants.evidence[features] = np.array(
+                [self.capability.evidence(model, features).outcomes for model in key], np.float64
+            )
+        return Assessment(
+            tokens=tokens,
+            probability=self.success.probabilities(key, features, tried, now),
+            evidence=evidence,
+            seconds_per_token=constants.seconds_per_token,
+            base_s=constants.base_s,
+            cell=features,
+            unknown=not self.capability.models,
+        )
+
+    def _learn_models(self, models: tuple[str, ...]) -> _Constants:
+        self._constants.clear()  # the set of models changed; one entry is all there ever is
+        made = self._constants[models] = _Constants(
+            self.capability.seconds_per_token(models), self.capability.fixed_s(models), {}
+        )
+        return made
+
+    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
+        """Learns characters per token."""
+        self.tokens.observe(request.chars, language_of(request.question), model, prompt_tokens)
+
+
+class PrefixBeliefs:
+    """Believes which endpoint holds which prefix.
+
+    Args:
+        key: secret of the hashes.
+        max_bytes: memory for the index.
+    """
+
+    def __init__(self, *, key: bytes, max_bytes: int) -> None:
+        self._hasher = PromptHasher(key)
+        self.index = PrefixIndex(0, max_bytes)
+        self._slots = 0
+
+    def chain(self, request: Request) -> Chain:
+        """Hashes the prompt; other salts share nothing."""
+        return self._hasher.chain(request.spans, request.salt)
+
+    def match(self, chain: Chain, capacity: int) -> Floats:
+        """For each slot below `capacity`, the share of the prompt in 0..1 that it holds."""
+        if capacity > self._slots:
+            self._slots = capacity
+            self.index.resize(capacity)
+        return chain.fractions(self.index.match(chain))
+
+    def insert(self, slot: int, chain: Chain, now: float) -> Receipt:
+        """Notes that the slot will hold the prompt."""
+        return self.index.insert(slot, chain)
+
+    def retract(self, receipt: Receipt) -> None:
+        """Takes an entry back: the request failed."""
+        self.index.retract(receipt)
+
+    def settle(self, receipt: Receipt, share: float | None) -> None:
+        """The request ended well; `share` is what the engine said it had cached, if it did."""
+        self.index.settle(receipt, share)
+
+    def drop(self, slot: int) -> None:
+        """Forgets a slot."""
+        if slot < self._slots:
+            self.index.drop(slot)
+
+    def set_capacity(self, slot: int, tokens: float) -> None:
+        """The engine said how many tokens its cache holds."""
+        if slot < self._slots and tokens == tokens:  # NaN is not equal to itself: not known
+            self.index.set_capacity(slot, int(tokens * BYTES_PER_TOKEN))

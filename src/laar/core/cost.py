@@ -1,0 +1,100 @@
+"""The one cost: expected seconds until a correct answer.
+
+    cost(e | x) = L(e, x) / Q(m(e), x, tried) * retry_penalty ** times_tried
+    L(e, x)     = k_rtt * rtt_s + base_s(m) + c(m) * (uncached + k_queue * queued)
+
+LAAR section 4 (L / Q and the retry penalty), GORGO section 3 (round trip, uncached prefix and
+queued tokens in one sum). Both published forms are special cases: with `k_rtt=0`, no cached tokens
+and `base_s=0` it is LAAR's; with `Q=1` and `c=1` it orders endpoints as GORGO's score does.
+`base_s` is ours: the part of a model's latency that does not grow with the prompt, above all the
+decoding of its answer. LAAR leaves it out, which misprices short prompts on slow-decoding models.
+
+Everything is a vector over the candidates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from laar.core.endpoints import Floats
+
+__all__ = ["CostWeights", "Terms", "expected_time", "scores_of_costs"]
+
+MIN_PROBABILITY = 0.01
+"""Floor of Q: below it a model is not a hundred times worse, it is merely hopeless, and dividing
+by an estimate this small would rank endpoints by the noise in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostWeights:
+    """Weights of the cost.
+
+    Args:
+        k_rtt: weight of the round trip; 1.0 is physical.
+        k_queue: weight of a queued token against an uncached one (alpha; 0.7 in LAAR).
+        retry_penalty: factor for each time the candidate's model was tried already.
+    """
+
+    k_rtt: float = 1.0
+    k_queue: float = 0.7
+    retry_penalty: float = 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """The cost taken apart, in seconds; each an array over the candidates.
+
+    `latency_s = rtt_s + base_s + prefill_s + queue_s`, the weights already applied;
+    `cost_s = latency_s / probability * penalty`.
+    """
+
+    rtt_s: Floats
+    base_s: Floats
+    prefill_s: Floats
+    queue_s: Floats
+    probability: Floats
+    penalty: Floats
+    latency_s: Floats
+    cost_s: Floats
+
+
+def expected_time(
+    weights: CostWeights,
+    *,
+    rtt_s: Floats,
+    base_s: Floats,
+    seconds_per_token: Floats,
+    uncached_tokens: Floats,
+    queued_tokens: Floats,
+    probability: Floats,
+    times_tried: Floats,
+) -> Terms:
+    """Prices every candidate. No input may be NaN: unknowns are settled by the caller."""
+    rtt = weights.k_rtt * rtt_s
+    prefill = seconds_per_token * uncached_tokens
+    queue = seconds_per_token * (weights.k_queue * queued_tokens)
+    latency = rtt + base_s + prefill + queue
+    likely = np.maximum(probability, MIN_PROBABILITY)
+    penalty = weights.retry_penalty**times_tried
+    return Terms(
+        rtt_s=rtt,
+        base_s=base_s,
+        prefill_s=prefill,
+        queue_s=queue,
+        probability=probability,
+        penalty=penalty,
+        latency_s=latency,
+        cost_s=latency / likely * penalty,
+    )
+
+
+def scores_of_costs(cost_s: Floats) -> Floats:
+    """Turns costs (seconds, lower is better) into scores in (0, 1] that keep their ratios.
+
+    The cheapest scores 1; one that costs twice as much scores 0.5. All-zero costs score 1.
+    """
+    floored = np.maximum(cost_s, 1e-12)
+    scores: Floats = floored.min() / floored
+    return scores

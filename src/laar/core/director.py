@@ -1,0 +1,442 @@
+"""The director: the order of one request's life, synchronous and without a clock of its own.
+
+`decide` filters, prices, picks and reserves in one call, with no await between reading the table
+and counting the request: two requests of a burst never see the same idle endpoint. `settle` undoes
+the reservation exactly once, however the request ended, and hands what was learned on.
+
+A fault in what is known (assessor, prefixes) or in a scorer never fails a request: the decision
+falls back to the next simpler thing and its reason says so (`degraded-*`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from laar.accuracy.retry import MAX_TRIED, parse_tried
+from laar.core.endpoints import EndpointTable, Floats, Slots
+from laar.core.filters import FilterSettings, in_subset, reachable, unsaturated
+from laar.core.interfaces import Assessor, NoPrefixes, PlainAssessor, Prefixes, View
+from laar.core.picker import pick
+from laar.core.policy import Policy
+from laar.core.request import Api, Request
+from laar.errors import RequestError
+from laar.network.roundtrip import fresh
+
+__all__ = ["Completion", "Decision", "Director", "DirectorSettings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectorSettings:
+    """How the director chooses.
+
+    Args:
+        policy: name of the policy for requests that name none.
+        aliases: virtual model names; each stands for the models listed, all of them when empty.
+        fallbacks: endpoints named to Envoy after the first, for its own retries.
+        allow_policy_header: whether ``x-laar-policy`` may choose another policy.
+        max_times_tried: how often one model counts as tried, so that costs stay finite numbers.
+        filters: thresholds of the filters.
+    """
+
+    policy: str = "laar"
+    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"auto": ()})
+    fallbacks: int = 2
+    allow_policy_header: bool = True
+    max_times_tried: int = 10
+    filters: FilterSettings = field(default_factory=FilterSettings)
+
+
+@dataclass(slots=True, kw_only=True)
+class Decision:
+    """Where a request goes, why, and what was reserved for it.
+
+    `address` first, then `fallbacks`, all of which answer to the name the body will carry.
+    `rewrite` is that name when the body has to be spliced. `tried` is what the client sends back
+    on a retry, and `exhausted` says that it then names every model that could serve the request.
+    """
+
+    id: str
+    request: Request
+    policy: str
+    reason: str
+    now: float
+    slot: int
+    address: str
+    fallbacks: tuple[str, ...]
+    model: str
+    rewrite: str | None
+    tried: tuple[str, ...]
+    exhausted: bool
+    tokens: float
+    uncached_tokens: float
+    view: View | None
+    scores: Floats | None
+    position: int
+    chain: Any
+    receipt: Any
+    answering: bool = False
+    settled: bool = False
+
+    @property
+    def cost_s(self) -> float | None:
+        """The expected seconds to a correct answer; None when the policy does not price."""
+        if self.view is None or self.view.terms is None:
+            return None
+        return float(self.view.terms.cost_s[self.position])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """How a request ended.
+
+    Args:
+        status: HTTP status of the endpoint's answer; None when none came.
+        cause: ``complete``, ``disconnect``, ``reset`` or ``error``.
+        latency_s: from the decision to the end.
+        ttft_s: from the decision to the first byte of the answer's body, where it was sampled.
+        prompt_tokens: the engine's own count, where the answer was read.
+        completion_tokens: the same for the answer.
+        cached_tokens: prompt tokens the engine found in its cache, where it says so.
+    """
+
+    status: int | None
+    cause: str
+    latency_s: float
+    ttft_s: float | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the endpoint accepted the request."""
+        return self.status is not None and self.status < 400
+
+
+class Director:
+    """Decides and settles.
+
+    Args:
+        table: the endpoints.
+        policies: by name; must hold the settings' policy.
+        settings: how to choose.
+        rng: breaks ties and draws for random policies.
+        assessor: what is known of models.
+        prefixes: what is believed of caches.
+        on_decided: called with every decision, after the reservation.
+        on_settled: called with every decision and its completion, once.
+    """
+
+    def __init__(
+        self,
+        table: EndpointTable,
+        policies: Mapping[str, Policy],
+        settings: DirectorSettings,
+        *,
+        rng: random.Random,
+        assessor: Assessor | None = None,
+        prefixes: Prefixes | None = None,
+        on_decided: Callable[[Decision], None] = lambda _decision: None,
+        on_settled: Callable[[Decision, Completion], None] = lambda _decision, _end: None,
+    ) -> None:
+        self.table = table
+        self.policies = policies
+        self.settings = settings
+        self.degraded: Counter[str] = Counter()
+        self.ignored_tried = 0
+        self.assessor = assessor or PlainAssessor()
+        self.prefixes = prefixes or NoPrefixes()
+        self._rng = rng
+        self._plain_assessor = PlainAssessor()
+        self._on_decided = on_decided
+        self._on_settled = on_settled
+        self._alias_version = -1
+        self._alias_slots: dict[str, Slots] = {}
+        self._ids = f"{rng.getrandbits(40):010x}"
+        self._count = 0
+        table.on_free = self.prefixes.drop
+
+    # -- deciding ------------------------------------------------------------------------------
+
+    def decide(self, request: Request, now: float) -> Decision:
+        """Chooses an endpoint and reserves it.
+
+        Raises:
+            RequestError: 404 when nobody serves the model, 503 when no endpoint can be chosen.
+        """
+        table = self.table
+        able = self._able(request)
+        slots = reachable(table, able, self.settings.filters)
+        slots = unsaturated(table, slots, self.settings.filters, now)
+        policy = self._policy(request)
+        if request.api is Api.OPAQUE:
+            return self._decide_opaque(request, slots, now)
+        earlier = parse_tried(request.tried, table.models)
+        self.ignored_tried += earlier.ignored
+        view, chain, reason = self._view(request, earlier.models, slots, now)
+        scores, reason = self._score(policy, view, reason)
+        load = view.queued_tokens
+        order = pick(scores, load, self._rng, ranked=len(slots) if self.settings.fallbacks else 1)
+        first = order[0]
+        slot = int(slots[first])
+        spec = self.table.spec(slot)
+        served = request.model if request.model in spec.models else spec.models[0]
+        tokens = float(view.tokens[first])
+        uncached = tokens - float(view.cached_tokens[first])
+        tried = (*earlier.models[-(MAX_TRIED - 1) :], spec.models[0])
+        decision = Decision(
+            id=self._next_id(),
+            request=request,
+            policy=policy.name,
+            reason=reason or policy.name,
+            now=now,
+            slot=slot,
+            address=spec.address,
+            fallbacks=self._fallbacks(slots, order, served),
+            model=spec.models[0],
+            rewrite=None if served == request.model else served,
+            tried=tried,
+            exhausted=policy.knows_retries and self._exhausted(able, tried),
+            tokens=tokens,
+            uncached_tokens=uncached,
+            view=view,
+            scores=scores,
+            position=first,
+            chain=chain,
+            receipt=self._note_prefix(slot, chain, now),
+        )
+        self.table.reserve(slot, tokens, uncached)
+        self._on_decided(decision)
+        return decision
+
+    def _decide_opaque(self, request: Request, slots: Slots, now: float) -> Decision:
+        """Chooses at random: there is nothing to price, and the request is not a model's work."""
+        slot = int(slots[self._rng.randrange(len(slots))])
+        spec = self.table.spec(slot)
+        decision = Decision(
+            id=self._next_id(),
+            request=request,
+            policy="random",
+            reason="opaque",
+            now=now,
+            slot=slot,
+            address=spec.address,
+            fallbacks=(),
+            model=spec.models[0],
+            rewrite=None if not request.model or request.model in spec.models else spec.models[0],
+            tried=(),
+            exhausted=False,
+            tokens=0.0,
+            uncached_tokens=0.0,
+            view=None,
+            scores=None,
+            position=0,
+            chain=None,
+            receipt=None,
+        )
+        self.table.reserve(slot, 0.0, 0.0)
+        self._on_decided(decision)
+        return decision
+
+    def _able(self, request: Request) -> Slots:
+        """Endpoints that may serve the request at all."""
+        table = self.table
+        if not len(table):
+            raise RequestError(503, "no-endpoints", "no endpoint is known", retry_after_s=1)
+        slots = self._by_model(request.model)
+        if slots is None:
+            raise RequestError(
+                404, "unknown-model", f"the model `{request.model[:200]}` does not exist"
+            )
+        if request.subset is not None:
+            slots = in_subset(table, slots, request.subset)
+        if not len(slots):
+            raise RequestError(
+                503, "no-candidates", "no endpoint may serve this request", retry_after_s=1
+            )
+        return slots
+
+    def _by_model(self, name: str) -> Slots | None:
+        if not name:
+            return self.table.active
+        if name not in self.settings.aliases:
+            return self.table.serving(name)
+        if self._alias_version != self.table.version:
+            self._alias_version = self.table.version
+            self._alias_slots = {
+                alias: self._alias(alias, models) for alias, models in self.settings.aliases.items()
+            }
+        return self._alias_slots[name]
+
+    def _alias(self, alias: str, models: Sequence[str]) -> Slots:
+        if not models:
+            return self.table.active
+        empty: Slots = np.empty(0, np.intp)
+        found = [self.table.serving(model) for model in (*models, alias)]
+        return np.unique(np.concatenate([empty, *(slots for slots in found if slots is not None)]))
+
+    def _policy(self, request: Request) -> Policy:
+        if request.policy and self.settings.allow_policy_header:
+            policy = self.policies.get(request.policy)
+            if policy is not None:
+                return policy
+        return self.policies[self.settings.policy]
+
+    def _view(
+        self, request: Request, tried: Sequence[str], slots: Slots, now: float
+    ) -> tuple[View, Any, str]:
+        """What scorers may want of the candidates; the prefix chain; a reason if degraded."""
+        table = self.table
+        reason = ""
+        try:
+            known = self.assessor.assess(request, table.models, tried, now)
+        except Exception:  # noqa: BLE001 - a learner's fault must not fail the request
+            reason = self._degrade("assessor")
+            known = self._plain_assessor.assess(request, table.models, tried, now)
+        model_id = table.model_id[slots]
+        tokens = known.tokens[model_id]
+        try:
+            chain = self.prefixes.chain(request)
+            cached = self.prefixes.match(chain, table.capacity)[slots] * tokens
+        except Exception:  # noqa: BLE001 - as above
+            reason = self._degrade("prefixes")
+            chain = None
+            cached = np.zeros(len(slots))
+        view = View(
+            request=request,
+            now=now,
+            rng=self._rng,
+            table=table,
+            slots=slots,
+            tokens=tokens,
+            cached_tokens=cached,
+            queued_tokens=table.queued_tokens[slots],
+            in_flight=table.in_flight[slots],
+            rtt_s=_settle_unknown(fresh(table.rtt_s[slots], table.rtt_at[slots], now)),
+            probability=known.probability[model_id],
+            evidence=known.evidence[model_id],
+            seconds_per_token=known.seconds_per_token[model_id],
+            base_s=known.base_s[model_id],
+            times_tried=self._times_tried(tried, model_id),
+            cell=known.cell,
+        )
+        return view, chain, reason
+
+    def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:
+        if not tried:
+            return np.zeros(len(model_id))
+        counts = Counter(tried)
+        most = self.settings.max_times_tried
+        by_model = np.array([min(counts[m], most) for m in self.table.models], np.float64)
+        return by_model[model_id]
+
+    def _score(self, policy: Policy, view: View, reason: str) -> tuple[Floats, str]:
+        try:
+            scores = policy.score(view)
+            if np.isfinite(scores).all():
+                return scores, reason
+        except Exception:  # noqa: BLE001 - a scorer's fault must not fail the request
+            view.terms = None
+        reason = self._degrade("scorer")
+        return 1.0 / (1.0 + view.in_flight), reason
+
+    def _degrade(self, what: str) -> str:
+        self.degraded[what] += 1
+        return f"degraded-{what}"
+
+    def _note_prefix(self, slot: int, chain: Any, now: float) -> Any:
+        if chain is None:
+            return None
+        try:
+            return self.prefixes.insert(slot, chain, now)
+        except Exception:  # noqa: BLE001 - as above
+            self._degrade("prefixes")
+            return None
+
+    def _fallbacks(self, slots: Slots, order: Sequence[int], served: str) -> tuple[str, ...]:
+        """Ranked endpoints that answer to the name the body will carry."""
+        found: list[str] = []
+        for position in order[1:]:
+            if len(found) == self.settings.fallbacks:
+                break
+            spec = self.table.spec(int(slots[position]))
+            if served in spec.models:
+                found.append(spec.address)
+        return tuple(found)
+
+    def _exhausted(self, able: Slots, tried: Sequence[str]) -> bool:
+        table = self.table
+        models = {table.models[int(i)] for i in table.model_id[able]}
+        return models.issubset(tried)
+
+    def _next_id(self) -> str:
+        self._count += 1
+        return f"{self._ids}-{self._count:x}"
+
+    # -- afterwards ----------------------------------------------------------------------------
+
+    def served_by(self, decision: Decision, address: str) -> None:
+        """Moves the reservation to the endpoint that serves after a retry of Envoy's own."""
+        slot = self.table.slot(address)
+        if decision.settled or slot < 0 or slot == decision.slot:
+            return
+        self._release(decision)
+        if decision.receipt is not None:
+            self.prefixes.retract(decision.receipt)
+        decision.slot = slot
+        decision.address = address
+        decision.receipt = self._note_prefix(slot, decision.chain, decision.now)
+        self.table.reserve(
+            slot, decision.tokens, 0.0 if decision.answering else decision.uncached_tokens
+        )
+
+    def answering(self, decision: Decision) -> None:
+        """The first byte of the answer was seen: its prefill is done."""
+        if not decision.settled and not decision.answering:
+            decision.answering = True
+            self.table.release_prefill(decision.slot, decision.uncached_tokens)
+
+    def settle(self, decision: Decision, end: Completion) -> None:
+        """Ends a request's life; only the first call does anything."""
+        if decision.settled:
+            return
+        decision.settled = True
+        self._release(decision)
+        try:
+            self._learn(decision, end)
+        except Exception:  # noqa: BLE001 - learning must not fail what was already served
+            self._degrade("learning")
+        self._on_settled(decision, end)
+
+    def _release(self, decision: Decision) -> None:
+        if not decision.answering:
+            self.table.release_prefill(decision.slot, decision.uncached_tokens)
+        self.table.release(decision.slot, decision.tokens)
+
+    def _learn(self, decision: Decision, end: Completion) -> None:
+        share = None
+        if end.ok and end.prompt_tokens:
+            self.assessor.usage(decision.request, decision.model, end.prompt_tokens)
+            if end.cached_tokens is not None:
+                share = min(1.0, end.cached_tokens / end.prompt_tokens)
+        if decision.receipt is None:
+            return
+        if end.ok:
+            self.prefixes.settle(decision.receipt, share)
+        else:
+            self.prefixes.retract(decision.receipt)
+
+
+def _settle_unknown(rtt_s: Floats) -> Floats:
+    """Unknown round trips count as the worst known one: unknown is not near."""
+    unknown = np.isnan(rtt_s)
+    if not unknown.any():
+        return rtt_s
+    worst = 0.0 if unknown.all() else float(np.nanmax(rtt_s))
+    return np.where(unknown, worst, rtt_s)

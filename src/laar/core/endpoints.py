@@ -1,0 +1,271 @@
+"""The endpoint table: what is known of each endpoint, as numpy columns over small integer slots.
+
+Work on the request path that grows with the number of endpoints is done on whole columns. An
+endpoint that leaves keeps its slot until the last of its requests has ended, so a late release
+never touches a newcomer, and an endpoint that flaps finds its counters as they were.
+
+Unknown is not zero: a reading that never came is NaN and every reading carries its time. What a
+missing or stale reading means is for the filters and the cost to say, not for the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["EndpointSpec", "EndpointTable", "Floats", "Reading", "Slots"]
+
+Slots = NDArray[np.intp]
+"""Slot numbers of some endpoints, ascending."""
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointSpec:
+    """One endpoint as a source of endpoints (a file, DNS, Kubernetes) describes it.
+
+    Args:
+        address: ``ip:port``, IPv6 in brackets; what Envoy is told, and the endpoint's identity.
+        models: model names it answers to. The first is the name of the model for accuracy and
+            latency, and the name a body is rewritten to when the client's name is not among them.
+        region: free text for the page and for metrics.
+        engine: whose metric names its page uses: ``vllm``, ``sglang`` or ``tensorrt-llm``.
+        metrics_url: page to scrape; None for ``http://address/metrics``, empty for none.
+        labels: free labels from the source.
+        host: the name in the source when it was a DNS name; several endpoints may share it.
+        priority_field: splice the ``priority`` field into the body (the engine runs with
+            ``--scheduling-policy priority``).
+    """
+
+    address: str
+    models: tuple[str, ...]
+    region: str = ""
+    engine: str = "vllm"
+    metrics_url: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    host: str = ""
+    priority_field: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one scrape of an endpoint's metrics page said; NaN for what the page does not have.
+
+    `waiting` and `running` are requests, `kv_usage` is a share in 0..1, `capacity_tokens` the size
+    of the KV cache. `restarted` is true when counters ran backwards since the last page: the
+    engine restarted, so whatever was in its cache is gone.
+    """
+
+    waiting: float = math.nan
+    running: float = math.nan
+    kv_usage: float = math.nan
+    capacity_tokens: float = math.nan
+    prefix_queries_tokens: float = math.nan
+    prefix_hits_tokens: float = math.nan
+    restarted: bool = False
+
+
+_FIRST_CAPACITY = 16
+_UNKNOWN_COLUMNS = (
+    "rtt_s",
+    "rtt_at",
+    "waiting",
+    "running",
+    "kv_usage",
+    "capacity_tokens",
+    "read_at",
+)
+_COUNTER_COLUMNS = ("queued_tokens", "prefill_tokens", "in_flight", "failures")
+
+
+class EndpointTable:
+    """Endpoints by slot.
+
+    Columns (arrays indexed by slot, longer than the number of endpoints): `rtt_s`, `rtt_at`,
+    `waiting`, `running`, `kv_usage`, `capacity_tokens`, `read_at` are NaN until known;
+    `queued_tokens` counts prompt tokens of requests not yet complete, `prefill_tokens` those not
+    yet seen to answer, `in_flight` the requests, `failures` the collectors' failures in a row.
+    `model_id` indexes `models`, the distinct first names.
+
+    Not thread-safe: one event loop, or one simulation, owns it.
+    """
+
+    rtt_s: Floats
+    rtt_at: Floats
+    waiting: Floats
+    running: Floats
+    kv_usage: Floats
+    capacity_tokens: Floats
+    read_at: Floats
+    queued_tokens: Floats
+    prefill_tokens: Floats
+    in_flight: Floats
+    failures: Floats
+
+    def __init__(self) -> None:
+        self._capacity = 0
+        self._specs: list[EndpointSpec | None] = []
+        self._slot_of: dict[str, int] = {}
+        self._sources: dict[str, dict[str, EndpointSpec]] = {}
+        self._serving: dict[str, Slots] = {}
+        self.models: list[str] = []
+        self.model_id: NDArray[np.intp] = np.empty(0, np.intp)
+        self.active: Slots = np.empty(0, np.intp)
+        self.version = 0
+        """Changes whenever the set of endpoints or anything in their specs does."""
+        self.on_free: Callable[[int], None] = lambda _slot: None
+        """Called when a slot is given up, before it can be taken again."""
+        for name in (*_UNKNOWN_COLUMNS, *_COUNTER_COLUMNS):
+            setattr(self, name, np.empty(0))
+        self._grow()
+
+    # -- membership ----------------------------------------------------------------------------
+
+    def replace(self, source: str, specs: Iterable[EndpointSpec]) -> None:
+        """Makes `specs` all that `source` knows; where sources overlap, the first wins."""
+        self._sources[source] = {spec.address: spec for spec in specs}
+        wanted: dict[str, EndpointSpec] = {}
+        for known in self._sources.values():
+            for address, spec in known.items():
+                wanted.setdefault(address, spec)
+        current = {spec.address: spec for spec in self.specs()}
+        if wanted == current:
+            return
+        self._active_by_address(wanted)
+        self.version += 1
+
+    def _active_by_address(self, wanted: Mapping[str, EndpointSpec]) -> None:
+        for address, slot in list(self._slot_of.items()):
+            if address not in wanted:
+                self._specs[slot] = None
+                self._free_if_idle(address, slot)
+        for address, spec in wanted.items():
+            slot = self._slot_of.get(address, -1)
+            if slot < 0:
+                slot = self._take(address)
+            self._specs[slot] = spec
+        self._reindex()
+
+    def _take(self, address: str) -> int:
+        used = set(self._slot_of.values())
+        slot = next((s for s in range(self._capacity) if s not in used), -1)
+        if slot < 0:
+            slot = self._capacity
+            self._grow()
+        for name in _UNKNOWN_COLUMNS:
+            getattr(self, name)[slot] = math.nan
+        for name in _COUNTER_COLUMNS:
+            getattr(self, name)[slot] = 0.0
+        self._slot_of[address] = slot
+        return slot
+
+    def _free_if_idle(self, address: str, slot: int) -> None:
+        if self.in_flight[slot] <= 0:
+            del self._slot_of[address]
+            self.on_free(slot)
+
+    def _grow(self) -> None:
+        size = max(_FIRST_CAPACITY, 2 * self._capacity)
+        for name in _UNKNOWN_COLUMNS:
+            grown = np.full(size, math.nan)
+            grown[: self._capacity] = getattr(self, name)
+            setattr(self, name, grown)
+        for name in _COUNTER_COLUMNS:
+            grown = np.zeros(size)
+            grown[: self._capacity] = getattr(self, name)
+            setattr(self, name, grown)
+        self.model_id = np.concatenate([self.model_id, np.full(size - self._capacity, -1, np.intp)])
+        self._specs += [None] * (size - self._capacity)
+        self._capacity = size
+
+    def _reindex(self) -> None:
+        ids: dict[str, int] = {}
+        serving: dict[str, list[int]] = {}
+        active = []
+        for slot, spec in enumerate(self._specs):
+            if spec is None:
+                self.model_id[slot] = -1
+                continue
+            active.append(slot)
+            self.model_id[slot] = ids.setdefault(spec.models[0], len(ids))
+            for name in dict.fromkeys(spec.models):
+                serving.setdefault(name, []).append(slot)
+        self.models = list(ids)
+        self.active = np.array(active, np.intp)
+        self._serving = {name: np.array(slots, np.intp) for name, slots in serving.items()}
+
+    # -- looking up ----------------------------------------------------------------------------
+
+    @property
+    def capacity(self) -> int:
+        """Length of the columns: every slot is below it."""
+        return self._capacity
+
+    def __len__(self) -> int:
+        return len(self.active)
+
+    def spec(self, slot: int) -> EndpointSpec:
+        """The endpoint in an active slot."""
+        spec = self._specs[slot]
+        assert spec is not None
+        return spec
+
+    def specs(self) -> list[EndpointSpec]:
+        """All endpoints, in slot order."""
+        return [spec for spec in self._specs if spec is not None]
+
+    def slot(self, address: str) -> int:
+        """The slot of an address that is in the set, else -1."""
+        slot = self._slot_of.get(address, -1)
+        return slot if slot >= 0 and self._specs[slot] is not None else -1
+
+    def serving(self, name: str) -> Slots | None:
+        """Endpoints that answer to a model name; None when none does."""
+        return self._serving.get(name)
+
+    def served_names(self) -> Sequence[str]:
+        """Every model name that some endpoint answers to."""
+        return list(self._serving)
+
+    # -- readings ------------------------------------------------------------------------------
+
+    def read(self, address: str, reading: Reading, now: float) -> int:
+        """Stores a scrape; returns the slot, or -1 when the endpoint has left meanwhile."""
+        slot = self.slot(address)
+        if slot >= 0:
+            self.waiting[slot] = reading.waiting
+            self.running[slot] = reading.running
+            self.kv_usage[slot] = reading.kv_usage
+            self.capacity_tokens[slot] = reading.capacity_tokens
+            self.read_at[slot] = now
+        return slot
+
+    # -- counting ------------------------------------------------------------------------------
+
+    def reserve(self, slot: int, tokens: float, prefill_tokens: float) -> None:
+        """Counts a request at the moment it is decided."""
+        self.in_flight[slot] += 1
+        self.queued_tokens[slot] += tokens
+        self.prefill_tokens[slot] += prefill_tokens
+
+    def release_prefill(self, slot: int, prefill_tokens: float) -> None:
+        """Takes a request's prompt out of the work ahead: it has begun to answer."""
+        left = self.prefill_tokens[slot] - prefill_tokens
+        self.prefill_tokens[slot] = left if left > 0.5 else 0.0
+
+    def release(self, slot: int, tokens: float) -> None:
+        """Takes a complete request out of the counters."""
+        self.in_flight[slot] -= 1
+        # Sums of floats drift; an idle endpoint has exactly nothing queued.
+        idle = self.in_flight[slot] <= 0
+        self.queued_tokens[slot] = 0.0 if idle else self.queued_tokens[slot] - tokens
+        if idle:
+            self.in_flight[slot] = 0.0
+            self.prefill_tokens[slot] = 0.0
+            if self._specs[slot] is None:
+                address = next(a for a, s in self._slot_of.items() if s == slot)
+                self._free_if_idle(address, slot)

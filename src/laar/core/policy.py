@@ -1,0 +1,68 @@
+"""A policy: weighted scorers, and whether it knows of earlier attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from laar.core.cost import CostWeights, expected_time, scores_of_costs
+from laar.core.endpoints import Floats
+from laar.core.interfaces import Scorer, View
+
+__all__ = ["ExpectedTime", "Policy"]
+
+
+class ExpectedTime:
+    """Scores by the one cost: expected seconds to a correct answer (overview section 1).
+
+    Args:
+        weights: of the cost's terms.
+        use_prefix: count believed cached tokens; off for LAAR as published.
+        use_base: count `base_s`; off for LAAR as published.
+    """
+
+    def __init__(
+        self, weights: CostWeights, *, use_prefix: bool = True, use_base: bool = True
+    ) -> None:
+        self.weights = weights
+        self._use_prefix = use_prefix
+        self._use_base = use_base
+
+    def score(self, view: View) -> Floats:
+        """Prices the candidates, leaves the terms in the view, and turns costs into scores."""
+        view.terms = expected_time(
+            self.weights,
+            rtt_s=view.rtt_s,
+            base_s=view.base_s if self._use_base else view.base_s * 0.0,
+            seconds_per_token=view.seconds_per_token,
+            uncached_tokens=view.tokens - view.cached_tokens if self._use_prefix else view.tokens,
+            queued_tokens=view.queued_tokens,
+            probability=view.probability,
+            times_tried=view.times_tried,
+        )
+        return scores_of_costs(view.terms.cost_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """A named profile.
+
+    Args:
+        name: what settings, headers and reasons call it.
+        scorers: each with its weight; the score is the weighted sum.
+        knows_retries: it prices the models already tried, so it can say that all have been.
+    """
+
+    name: str
+    scorers: Sequence[tuple[Scorer, float]]
+    knows_retries: bool = False
+
+    def score(self, view: View) -> Floats:
+        """The weighted sum of the scorers' scores for each candidate."""
+        if len(self.scorers) == 1:  # the common case; a weight does not change the order
+            return self.scorers[0][0].score(view)
+        total: Floats = sum(
+            (weight * scorer.score(view) for scorer, weight in self.scorers),
+            start=view.tokens * 0.0,
+        )
+        return total

@@ -1,0 +1,63 @@
+"""A client's request as the core sees it: plain values, no bytes of the wire format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["Api", "Request"]
+
+
+class Api(StrEnum):
+    """Which body format a request has; OPAQUE ones are routed without reading the body."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    EMBEDDINGS = "embeddings"
+    MESSAGES = "messages"
+    OPAQUE = "opaque"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request, read once from its headers and body.
+
+    Args:
+        id: the ``x-request-id``, the client's or ours.
+        api: body format.
+        model: name the client asked for; empty when it named none (opaque requests only).
+        spans: the prompt's text in the order the engine will see it: role markers, tools, texts,
+            digests of images. Prefixes are hashed over these.
+        question: the last user message's text; what language and task are read from.
+        chars: characters in all spans.
+        stream: the client asked for a streamed answer.
+        max_tokens: limit on the answer; None when the client set none.
+        body_bytes: size of the body.
+        salt: ``cache_salt`` of the body and the tenant; prefixes under other salts are not shared.
+        tenant: fairness key of the flow control.
+        tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
+        task: ``x-laar-task``; empty to detect.
+        policy: ``x-laar-policy``; empty for the settings' policy.
+        session: ``x-laar-session``; empty when there is none.
+        ttft_objective_s: from ``x-slo-ttft-ms``.
+        subset: addresses (with or without port) the gateway restricts the choice to; None for all.
+    """
+
+    id: str
+    api: Api
+    model: str = ""
+    spans: tuple[str, ...] = ()
+    question: str = ""
+    chars: int = 0
+    stream: bool = False
+    max_tokens: int | None = None
+    body_bytes: int = 0
+    salt: str = ""
+    tenant: str = ""
+    tried: str = ""
+    task: str = ""
+    policy: str = ""
+    session: str = ""
+    ttft_objective_s: float | None = None
+    subset: frozenset[str] | None = None

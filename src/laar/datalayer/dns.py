@@ -1,0 +1,190 @@
+"""DNS names in the endpoints' addresses, resolved and resolved again in the background.
+
+`Resolver` stands between a source of endpoints and the table: it takes specs whose addresses may
+be names and hands on one spec for each IP address. IP literals pass at once. The system's resolver
+tells no time to live, so names are asked for every ten seconds. A name that stops resolving keeps
+its last addresses: a broken DNS must not take away endpoints that work.
+
+A name with addresses of both families gives the IPv4 ones only: the two are ways to the same
+server, and counting it as two would halve its load in every estimate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+
+from laar.core.endpoints import EndpointSpec
+from laar.datalayer.endpoints_file import split_address
+from laar.datalayer.interface import Clock, EndpointSink
+
+__all__ = ["Lookup", "Resolver", "system_lookup"]
+
+Lookup = Callable[[str], Awaitable[Sequence[str]]]
+"""A name's IP addresses; raises OSError when there are none."""
+
+INTERVAL_S = 10.0
+RETRY_S = 2.0
+"""How soon a name that failed is asked for again."""
+TIMEOUT_S = 5.0
+"""The system resolver's own first time-out."""
+MAX_AT_ONCE = 4
+"""A look-up holds a thread, and a dead DNS server holds it long: leave threads for the others."""
+MAX_ADDRESSES = 256
+"""For one name; the lowest are kept, so that the choice stays put."""
+
+
+async def system_lookup(name: str) -> Sequence[str]:
+    """Ask the system's resolver, in a thread."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    v4 = {str(address[0]) for family, _, _, _, address in found if family == socket.AF_INET}
+    v6 = {str(address[0]) for family, _, _, _, address in found if family == socket.AF_INET6}
+    return sorted(v4 or v6)
+
+
+class Resolver:
+    """An `EndpointSink` for sources that know names, and a collector that follows the names.
+
+    Args:
+        sink: takes the resolved endpoints, under the source's own name.
+        clock: monotonic seconds.
+        lookup: how a name is resolved.
+        interval_s: seconds between two look-ups of one name.
+        timeout_s: after which a look-up counts as failed, though it goes on in its thread.
+    """
+
+    def __init__(
+        self,
+        sink: EndpointSink,
+        *,
+        clock: Clock,
+        lookup: Lookup = system_lookup,
+        interval_s: float = INTERVAL_S,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._sink = sink
+        self._clock = clock
+        self._lookup = lookup
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s
+        self._declared: dict[str, Sequence[EndpointSpec]] = {}
+        self._addresses: dict[str, tuple[str, ...]] = {}
+        self._due_at: dict[str, float] = {}
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        self._places = asyncio.Semaphore(MAX_AT_ONCE)
+
+    def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
+        """Take a source's endpoints and hand on what is resolved of them already."""
+        self._declared[source] = specs
+        names = {_name(spec) for specs in self._declared.values() for spec in specs} - {""}
+        for gone in self._due_at.keys() - names:
+            del self._due_at[gone]
+            self._addresses.pop(gone, None)
+            self._sink.problem(f"dns {gone}", None)
+        for name in names - self._due_at.keys():
+            self._due_at[name] = self._clock()
+        self._hand_on(source)
+        self._changed.set()
+
+    def problem(self, source: str, message: str | None) -> None:
+        """Pass a source's problem on."""
+        self._sink.problem(source, message)
+
+    async def run(self) -> None:
+        """Look names up until cancelled."""
+        try:
+            while True:
+                now = self._clock()
+                for name, due_at in self._due_at.items():
+                    if due_at <= now and name not in self._under_way:
+                        self._due_at[name] = now + self._interval_s
+                        task = asyncio.create_task(self._follow(name), name=f"dns {name}")
+                        self._under_way[name] = task
+                waits = [
+                    due_at - now
+                    for name, due_at in self._due_at.items()
+                    if name not in self._under_way
+                ]
+                self._changed.clear()
+                try:
+                    async with asyncio.timeout(max(0.0, min(waits, default=self._interval_s))):
+                        await self._changed.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            tasks = list(self._under_way.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, name: str) -> None:
+        asked: asyncio.Future[Sequence[str]] | None = None
+        try:
+            async with self._places:
+                asked = asyncio.ensure_future(self._lookup(name))
+                done, _ = await asyncio.wait({asked}, timeout=self._timeout_s)
+                if not done:
+                    self._failed(name, f"no answer in {self._timeout_s:g} s")
+                    # The thread can't be stopped; its place stays taken until it ends by itself.
+                    await asyncio.wait({asked})
+            try:
+                self._found(name, asked.result())
+            except OSError as error:
+                self._failed(name, error.strerror or str(error))
+            except UnicodeError as error:
+                self._failed(name, str(error))
+        finally:
+            if asked is not None:
+                asked.cancel()
+            del self._under_way[name]
+            self._changed.set()
+
+    def _found(self, name: str, found: Sequence[str]) -> None:
+        if name not in self._due_at:
+            return
+        if not found:
+            self._failed(name, "the name has no address")
+            return
+        self._due_at[name] = self._clock() + self._interval_s
+        addresses = tuple(sorted(found)[:MAX_ADDRESSES])
+        over = len(found) - len(addresses)
+        self._sink.problem(
+            f"dns {name}",
+            f"{name} has {len(found)} addresses; the last {over} are left out" if over else None,
+        )
+        if addresses != self._addresses.get(name):
+            self._addresses[name] = addresses
+            for source, specs in self._declared.items():
+                if any(_name(spec) == name for spec in specs):
+                    self._hand_on(source)
+
+    def _failed(self, name: str, reason: str) -> None:
+        if name not in self._due_at:
+            return
+        self._due_at[name] = self._clock() + min(RETRY_S, self._interval_s)
+        kept = self._addresses.get(name)
+        last = f"; its last addresses stay in use: {', '.join(kept)}" if kept else ""
+        self._sink.problem(f"dns {name}", f"{name} does not resolve: {reason}{last}")
+
+    def _hand_on(self, source: str) -> None:
+        resolved: dict[str, EndpointSpec] = {}
+        for spec in self._declared[source]:
+            name = _name(spec)
+            if not name:
+                resolved.setdefault(spec.address, spec)
+                continue
+            port = spec.address.rpartition(":")[2]
+            for ip in self._addresses.get(name, ()):
+                address = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+                resolved.setdefault(address, dataclasses.replace(spec, address=address, host=name))
+        self._sink.replace(source, tuple(resolved.values()))
+
+
+def _name(spec: EndpointSpec) -> str:
+    """Take the DNS name out of a spec's address; empty for an IP address."""
+    host, _ = split_address(spec.address)
+    return "" if ":" in host or host.replace(".", "").isdigit() else host

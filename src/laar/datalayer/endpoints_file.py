@@ -1,0 +1,198 @@
+"""A YAML file of endpoints, read again whenever it changes.
+
+The file is watched by asking for its status twice a second. That is the one way that works for
+an editor's save, for a rename, and for a Kubernetes ConfigMap mount, where the file itself never
+changes but a symbolic link above it does; and it costs one system call. A change counts once the
+status has stayed the same from one look to the next, so a file caught half-written is not taken
+for a shorter list. A file that can't be used leaves the endpoints as they are and says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from laar.core.endpoints import EndpointSpec
+from laar.datalayer.document import read_document
+from laar.datalayer.interface import EndpointSink
+from laar.errors import SettingError
+
+__all__ = ["Endpoint", "EndpointsDocument", "EndpointsFile", "load_endpoints", "split_address"]
+
+MAX_FILE_BYTES = 4 << 20
+"""400 bytes for each of `MAX_ENDPOINTS`."""
+MAX_ENDPOINTS = 10_000
+"""Twice the largest fleet that laar is tested with."""
+POLL_S = 0.5
+"""A change is in use within two looks; more often would help nobody."""
+
+_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*\.?\Z")
+_Stamp = tuple[int, ...]
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split ``ip:port``, ``[v6]:port`` or ``name:port``; the host comes without brackets.
+
+    Raises:
+        ValueError: it is none of these; the text says what is wrong.
+    """
+    host, colon, port_text = address.rpartition(":")
+    if not colon:
+        raise ValueError(f"{address!r} has no port; write host:port")
+    if not (port_text.isascii() and port_text.isdigit() and 0 < int(port_text) < 65536):
+        raise ValueError(f"{address!r}: the port must be a number from 1 to 65535")
+    if host.startswith("[") and host.endswith("]"):
+        return ipaddress.IPv6Address(host[1:-1]).compressed, int(port_text)
+    if ":" in host:
+        raise ValueError(f"{address!r}: put an IPv6 address in brackets, [::1]:8000")
+    if host.replace(".", "").isdigit():
+        return str(ipaddress.IPv4Address(host)), int(port_text)
+    if len(host) > 253 or not _NAME.match(host):
+        raise ValueError(f"{address!r}: the host is neither an IP address nor a DNS name")
+    return host, int(port_text)
+
+
+def _canonical(address: str) -> str:
+    host, port = split_address(address)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _metrics_url(url: str) -> str:
+    if url and not re.match(r"https?://[^/\s]+", url):
+        raise ValueError(f"{url!r} is no http:// or https:// address; leave it empty for no page")
+    return url
+
+
+ModelName = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class Endpoint(BaseModel):
+    """One endpoint, as people write it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    address: Annotated[str, AfterValidator(_canonical)]
+    """``ip:port``, ``[v6]:port`` or ``name:port``; each address of a name is an endpoint."""
+    model: ModelName | None = None
+    """The model it serves; `models` when it answers to several names."""
+    models: tuple[ModelName, ...] = Field(default=(), max_length=256)
+    """All the names it answers to; the first is the one that accuracy and latency go by."""
+    region: str = ""
+    """Free text, shown on the page and in metrics."""
+    engine: Literal["vllm", "sglang", "tensorrt-llm"] = "vllm"
+    """Whose names its metrics page uses."""
+    metrics_url: Annotated[str, AfterValidator(_metrics_url)] | None = None
+    """The page to scrape; left out: ``http://address/metrics``; empty: none."""
+    labels: dict[str, str] = {}
+    """Free labels."""
+    priority_field: bool = False
+    """Put the ``priority`` field into bodies: the engine runs with ``--scheduling-policy
+    priority``."""
+
+    @model_validator(mode="after")
+    def _one_way_to_name_models(self) -> Endpoint:
+        if (self.model is None) == (not self.models):
+            raise ValueError("needs `model: name`, or `models: [name, ...]`, and not both")
+        return self
+
+    def spec(self) -> EndpointSpec:
+        """Say the same as the table's value; the address may still be a DNS name."""
+        return EndpointSpec(
+            address=self.address,
+            models=self.models or (self.model or "",),
+            region=self.region,
+            engine=self.engine,
+            metrics_url=self.metrics_url,
+            labels=self.labels,
+            priority_field=self.priority_field,
+        )
+
+
+class EndpointsDocument(BaseModel):
+    """The whole file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    endpoints: tuple[Endpoint, ...] = Field(max_length=MAX_ENDPOINTS)
+    """Empty is allowed: a fleet scaled to zero."""
+
+    @model_validator(mode="after")
+    def _addresses_are_unique(self) -> EndpointsDocument:
+        first: dict[str, int] = {}
+        for index, endpoint in enumerate(self.endpoints):
+            if first.setdefault(endpoint.address, index) != index:
+                raise ValueError(
+                    f"endpoints[{index}] has the address {endpoint.address} of"
+                    f" endpoints[{first[endpoint.address]}]; keep one, with all its `models`"
+                )
+        return self
+
+
+def load_endpoints(path: Path) -> tuple[EndpointSpec, ...]:
+    """Read an endpoints file; addresses may still be DNS names.
+
+    Raises:
+        SettingError: a line for each fault, with the file, the line, the key and the remedy.
+    """
+    document = read_document(path, EndpointsDocument, max_bytes=MAX_FILE_BYTES)
+    return tuple(endpoint.spec() for endpoint in document.endpoints)
+
+
+class EndpointsFile:
+    """The collector: tells `sink` the file's endpoints, at the start and after each change.
+
+    Args:
+        path: the file.
+        sink: usually a `Resolver`, since addresses may be DNS names.
+        poll_s: seconds between looks.
+    """
+
+    def __init__(self, path: Path, sink: EndpointSink, *, poll_s: float = POLL_S) -> None:
+        self.source = f"file {path}"
+        self._path = path
+        self._sink = sink
+        self._poll_s = poll_s
+        self._loaded: _Stamp | None = None  # None: never
+
+    def load(self) -> None:
+        """Read the file now, so that a start with a bad file fails at once and says why.
+
+        Raises:
+            SettingError: as `load_endpoints`.
+        """
+        self._loaded = _stamp(self._path)
+        self._sink.replace(self.source, load_endpoints(self._path))
+
+    async def run(self) -> None:
+        """Follow the file until cancelled."""
+        seen = self._loaded
+        while True:
+            stamp = await asyncio.to_thread(_stamp, self._path)
+            if stamp == seen and stamp != self._loaded:
+                self._loaded = stamp
+                await self._reload()
+            seen = stamp
+            await asyncio.sleep(self._poll_s)
+
+    async def _reload(self) -> None:
+        try:
+            specs = await asyncio.to_thread(load_endpoints, self._path)
+        except SettingError as error:
+            self._sink.problem(self.source, f"the endpoints stay as they were: {error}")
+            return
+        self._sink.replace(self.source, specs)
+        self._sink.problem(self.source, None)
+
+
+def _stamp(path: Path) -> _Stamp:
+    """What changes when the file's content does; empty while there is no file."""
+    try:
+        now = path.stat()
+    except OSError:
+        return ()
+    return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns

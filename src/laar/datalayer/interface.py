@@ -1,0 +1,64 @@
+"""What collectors are told and what they tell: four small protocols, no table and no metrics.
+
+A collector is an object with ``async def run(self) -> None`` that ends only by cancellation. It
+never knows who listens, so the runner, the lab and the tests join collectors to whatever they
+like. All calls are made on the event loop and must return at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from laar.core.endpoints import EndpointSpec, Reading
+
+__all__ = ["Clock", "EndpointSink", "KvEventSink", "ProblemSink", "ReadingSink", "Targets"]
+
+Clock = Callable[[], float]
+"""Monotonic seconds."""
+
+Targets = Callable[[], Sequence[EndpointSpec]]
+"""The endpoints to visit now; asked again and again, so it follows the table."""
+
+
+class ProblemSink(Protocol):
+    """Where collectors say what they can't do; for the page, the log and a counter."""
+
+    def problem(self, source: str, message: str | None) -> None:
+        """Note that `source` has a problem, again at each failure; None says that it is over.
+
+        `source` is the collector's kind, then for one of many a blank and which:
+        ``scrape 10.0.0.7:8000``. None may come for a source that never had a problem.
+        """
+
+
+class EndpointSink(ProblemSink, Protocol):
+    """Where sources of endpoints report."""
+
+    def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
+        """Take the full set of endpoints that `source` knows now; addresses are unique in it."""
+
+
+class ReadingSink(ProblemSink, Protocol):
+    """Where scrapes and probes report. Silence means unknown; readings age by their time."""
+
+    def reading(self, address: str, reading: Reading, now: float) -> None:
+        """Take one metrics page's numbers, read at `now`."""
+
+    def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
+        """Take one raw round trip, or None for a probe that failed."""
+
+
+class KvEventSink(ProblemSink, Protocol):
+    """Where the KV cache events of engines go. Hashes are the engine's own."""
+
+    def stored(
+        self, address: str, block_hashes: Sequence[int | bytes], parent_hash: int | bytes | None
+    ) -> None:
+        """Blocks entered the cache of `address`, in prompt order after `parent_hash`."""
+
+    def removed(self, address: str, block_hashes: Sequence[int | bytes]) -> None:
+        """Blocks left the cache of `address`."""
+
+    def cleared(self, address: str) -> None:
+        """Nothing may be believed of the cache of `address`: emptied, restarted, or a gap."""

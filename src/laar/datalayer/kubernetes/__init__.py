@@ -1,0 +1,27 @@
+"""Pods as endpoints: by label selector and ports, or as an InferencePool says."""
+
+from laar.datalayer.kubernetes.api import Api, ApiAccess, ApiError, in_cluster
+from laar.datalayer.kubernetes.collector import (
+    KubernetesEndpoints,
+    KubernetesSink,
+    PodSelector,
+    PoolName,
+)
+from laar.datalayer.kubernetes.objects import PodRules, Rewrite, rewrite_target
+from laar.datalayer.kubernetes.resources import PERMISSIONS, Resource
+
+__all__ = [
+    "PERMISSIONS",
+    "Api",
+    "ApiAccess",
+    "ApiError",
+    "KubernetesEndpoints",
+    "KubernetesSink",
+    "PodRules",
+    "PodSelector",
+    "PoolName",
+    "Resource",
+    "Rewrite",
+    "in_cluster",
+    "rewrite_target",
+]

@@ -1,0 +1,188 @@
+"""As much of the Kubernetes API as a list and a watch need, on plain aiohttp.
+
+The client libraries were tried. None of kubernetes-asyncio, lightkube and kr8s has the part that
+is work: a list in pages that replaces what was known, a watch resumed from bookmarks, a relist
+after 410 that also notices deletions (one goes on watching without listing), and the old state
+kept through an outage. That part is `Mirror` either way; what they would save is this file, at the
+price of 48 MB on disk or of a second HTTP stack.
+
+Inside a cluster the token is read again for each request, since the kubelet replaces it every
+hour or so. Outside, point `ApiAccess` at a ``kubectl proxy``: it knows every way to log in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+import orjson
+
+from laar.errors import LaarError, SettingError
+
+__all__ = ["Api", "ApiAccess", "ApiError", "in_cluster"]
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+MAX_PAGE_BYTES = 64 << 20
+"""A hundred pods at half the size that the API server's storage allows."""
+MAX_EVENT_BYTES = 4 << 20
+"""More than the storage's limit for one object, 1.5 MB."""
+LIST_TIMEOUT_S = 30.0
+WATCH_S = 60.0
+"""How long a watch is asked to last. Resuming one costs a request; a connection that died without
+a word is noticed after this and `WATCH_GRACE_S`."""
+WATCH_GRACE_S = 15.0
+
+
+class ApiError(LaarError):
+    """The API server refused or failed; `status` is HTTP's, 0 when no answer came."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiAccess:
+    """Where the API server is and how to be let in.
+
+    Args:
+        url: ``https://host:port``, or ``http://127.0.0.1:8001`` of a ``kubectl proxy``.
+        token_file: bearer token, read again for each request; None for none.
+        ca_file: who may have signed the server's certificate; None for the system's list.
+        namespace: of laar's own pod, the default for what is watched.
+    """
+
+    url: str
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    namespace: str = "default"
+
+
+def in_cluster(account: Path = ACCOUNT) -> ApiAccess:
+    """Say how a pod reaches its API server.
+
+    Raises:
+        SettingError: this is no pod, or it has no service account token.
+    """
+    host = os.environ.get("KUBERNETES_SERVICE_HOST")
+    port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host or not (account / "token").exists():
+        raise SettingError(
+            "not inside a Kubernetes pod with a service account token; run `kubectl proxy` and"
+            " set the API server to http://127.0.0.1:8001"
+        )
+    return ApiAccess(
+        url=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        token_file=account / "token",
+        ca_file=account / "ca.crt",
+        namespace=(account / "namespace").read_text().strip(),
+    )
+
+
+class Api:
+    """The two calls, as an asynchronous context manager."""
+
+    def __init__(self, access: ApiAccess) -> None:
+        self.access = access
+        self._ssl: tuple[int, ssl.SSLContext] | None = None
+
+    async def __aenter__(self) -> Api:
+        self._session = aiohttp.ClientSession(
+            cookie_jar=aiohttp.DummyCookieJar(), read_bufsize=MAX_EVENT_BYTES
+        )
+        return self
+
+    async def __aexit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    async def list_page(self, path: str, query: Mapping[str, str]) -> Any:
+        """Get one page of a list.
+
+        Raises:
+            ApiError: whatever went wrong.
+        """
+        limits = aiohttp.ClientTimeout(total=LIST_TIMEOUT_S)
+        try:
+            async with await self._get(path, query, limits) as answer:
+                body = await answer.content.read(MAX_PAGE_BYTES)
+                while chunk := await answer.content.read(MAX_PAGE_BYTES):
+                    body += chunk
+                    if len(body) > MAX_PAGE_BYTES:
+                        raise ApiError(0, f"a page of {path} is over {MAX_PAGE_BYTES} bytes")
+                return orjson.loads(body)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise self._unreachable(error) from None
+
+    @asynccontextmanager
+    async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[AsyncIterator[Any]]:
+        """Open one watch; its events end when the server ends it.
+
+        Raises:
+            ApiError: it could not start, or broke off.
+        """
+        limits = aiohttp.ClientTimeout(
+            total=None, sock_connect=LIST_TIMEOUT_S, sock_read=WATCH_S + WATCH_GRACE_S
+        )
+        query = {
+            **query,
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": f"{WATCH_S:.0f}",
+        }
+        try:
+            async with await self._get(path, query, limits) as answer:
+                yield _events(answer.content)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: Exception) -> ApiError:
+        return ApiError(0, f"{self.access.url}: {type(error).__name__} {error}".strip())
+
+    async def _get(
+        self, path: str, query: Mapping[str, str], limits: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        headers, context = await asyncio.to_thread(self._credentials)
+        answer = await self._session.get(
+            self.access.url + path,
+            params=query,
+            headers=headers,
+            ssl=context or True,
+            timeout=limits,
+            allow_redirects=False,
+        )
+        if answer.status != 200:
+            text = (await answer.content.read(4096)).decode(errors="replace")
+            answer.close()
+            try:
+                text = str(orjson.loads(text)["message"])
+            except (ValueError, KeyError, TypeError):
+                text = text[:200]
+            raise ApiError(answer.status, f"{path} answered {answer.status}: {text}")
+        return answer
+
+    def _credentials(self) -> tuple[dict[str, str], ssl.SSLContext | None]:
+        headers = {"accept": "application/json"}
+        if self.access.token_file:
+            headers["authorization"] = f"Bearer {self.access.token_file.read_text().strip()}"
+        if not self.access.ca_file:
+            return headers, None
+        changed_at = self.access.ca_file.stat().st_mtime_ns
+        if self._ssl is None or self._ssl[0] != changed_at:
+            context = ssl.create_default_context(cafile=str(self.access.ca_file))
+            self._ssl = changed_at, context
+        return headers, self._ssl[1]
+
+
+async def _events(content: aiohttp.StreamReader) -> AsyncIterator[Any]:
+    while line := await content.readline():
+        yield orjson.loads(line)

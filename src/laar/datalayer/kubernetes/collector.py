@@ -1,0 +1,258 @@
+"""The collector: mirrors pods, and where there is a pool what belongs to it, and reports.
+
+Changes are reported in bundles, at most ten a second: a rollout of a large pool makes thousands
+of events, and each report goes through the whole table. The first of a bundle is not held back,
+so a single pod's change is in use at once.
+
+No leader election: nothing is written and nothing decided for others, so every picker reads alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from pydantic import BaseModel
+
+from laar.core.endpoints import EndpointSpec
+from laar.datalayer.interface import Clock, EndpointSink
+from laar.datalayer.kubernetes.api import Api, ApiAccess
+from laar.datalayer.kubernetes.mirror import MAX_OBJECTS, Mirror
+from laar.datalayer.kubernetes.objects import (
+    ModelRewrite,
+    Objective,
+    PodEndpoints,
+    PodRules,
+    Pool,
+    Rewrite,
+    parse,
+    pod_endpoints,
+    rewrites_of,
+)
+from laar.datalayer.kubernetes.resources import OBJECTIVES, PODS, POOLS, REWRITES, Resource
+from laar.errors import SettingError
+
+__all__ = ["KubernetesEndpoints", "KubernetesSink", "PodSelector", "PoolName"]
+
+REPORT_EVERY_S = 0.1
+FAULTS_SHOWN = 3
+
+Object = TypeVar("Object", bound=BaseModel)
+Ref = TypeVar("Ref", Objective, ModelRewrite)
+
+
+class KubernetesSink(EndpointSink, Protocol):
+    """Where the collector reports, besides its endpoints."""
+
+    def objectives(self, source: str, priorities: Mapping[str, int]) -> None:
+        """Take the pool's objectives: the priority of each name."""
+
+    def rewrites(self, source: str, rewrites: Sequence[Rewrite]) -> None:
+        """Take the pool's model rewrites, in their order of precedence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSelector:
+    """Pods by labels, and their ports that serve."""
+
+    labels: Mapping[str, str]
+    ports: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what would match everything or nothing."""
+        if not self.labels:
+            raise SettingError("a pod selector needs a label; without one it matches every pod")
+        if not self.ports:
+            raise SettingError("a pod selector needs the ports that the pods serve on")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolName:
+    """An InferencePool, which says labels and ports itself."""
+
+    name: str
+
+
+class KubernetesEndpoints:
+    """The collector of one pool, or of the pods of one selector.
+
+    Args:
+        access: the API server.
+        sink: takes endpoints, objectives, rewrites and problems.
+        of: whose pods.
+        namespace: where they are.
+        rules: what the settings say of the pods.
+        clock: monotonic seconds.
+        rng: spreads the waits after failures.
+    """
+
+    def __init__(
+        self,
+        access: ApiAccess,
+        sink: KubernetesSink,
+        of: PodSelector | PoolName,
+        *,
+        namespace: str,
+        rules: PodRules,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        name = of.name if isinstance(of, PoolName) else _query(of.labels)
+        self.source = f"kubernetes {namespace}/{name}"
+        self._access = access
+        self._sink = sink
+        self._of = of
+        self._namespace = namespace
+        self._rules = rules
+        self._clock = clock
+        self._rng = rng
+        self._pods: Mirror[PodEndpoints] | None = None
+        self._following: PodSelector | None = None
+        self._pods_task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow the cluster until cancelled."""
+        self._pods = self._pods_task = self._following = None
+        self._changed.clear()
+        async with Api(self._access) as api, asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._report(), name=f"{self.source} report")
+            if isinstance(self._of, PodSelector):
+                self._follow(self._of, api, tasks)
+            else:
+                self._follow_pool(self._of.name, api, tasks)
+
+    def _follow_pool(self, name: str, api: Api, tasks: asyncio.TaskGroup) -> None:
+        def objectives_changed() -> None:
+            mine = self._mine(objectives.objects, Objective, "objectives read")
+            priorities = {one.metadata.name: one.spec.priority for one in mine}
+            self._sink.objectives(self.source, priorities)
+
+        def rewrites_changed() -> None:
+            mine = self._mine(rewrites.objects, ModelRewrite, "rewrites read")
+            self._sink.rewrites(self.source, rewrites_of(mine))
+
+        def mirror(
+            resource: Resource,
+            select: Mapping[str, str],
+            changed: Callable[[], None],
+            model: type[Object],
+            optional: bool,
+        ) -> Mirror[Object | str]:
+            made: Mirror[Object | str] = Mirror(
+                api,
+                resource,
+                self._namespace,
+                select=select,
+                keep=functools.partial(parse, model),
+                changed=changed,
+                problem=self._problem(resource.plural),
+                clock=self._clock,
+                rng=self._rng,
+                optional=optional,
+            )
+            tasks.create_task(made.run(), name=f"{self.source} {resource.plural}")
+            return made
+
+        one = {"fieldSelector": f"metadata.name={name}"}
+        pools = mirror(
+            POOLS, one, lambda: self._pool_changed(pools.objects.get(name), api, tasks), Pool, False
+        )
+        objectives = mirror(OBJECTIVES, {}, objectives_changed, Objective, True)
+        rewrites = mirror(REWRITES, {}, rewrites_changed, ModelRewrite, True)
+
+    def _mine(self, objects: Mapping[str, Ref | str], model: type[Ref], part: str) -> list[Ref]:
+        """Those of the objects that could be read and belong to this pool."""
+        self._faults(part, [one for one in objects.values() if isinstance(one, str)])
+        assert isinstance(self._of, PoolName)
+        return [
+            one
+            for one in objects.values()
+            if isinstance(one, model)
+            and (one.spec.poolRef.group, one.spec.poolRef.name) == (POOLS.group, self._of.name)
+        ]
+
+    def _pool_changed(self, pool: Pool | str | None, api: Api, tasks: asyncio.TaskGroup) -> None:
+        problem = self._problem("pool")
+        if isinstance(pool, str):
+            problem(f"{pool}; the endpoints stay as they were")
+            return
+        if pool is None or pool.metadata.deletionTimestamp:
+            problem("there is no such InferencePool; it has no endpoints until there is")
+            self._stop_pods()
+            self._changed.set()
+            return
+        problem(None)
+        selector = PodSelector(
+            labels=pool.spec.selector.matchLabels,
+            ports=tuple(port.number for port in pool.spec.targetPorts),
+        )
+        if selector != self._following:
+            self._stop_pods()
+            self._follow(selector, api, tasks)
+
+    def _follow(self, selector: PodSelector, api: Api, tasks: asyncio.TaskGroup) -> None:
+        """Mirror a selector's pods; until they are listed, what was reported before stays."""
+        self._following = selector
+        self._pods = Mirror(
+            api,
+            PODS,
+            self._namespace,
+            select={"labelSelector": _query(selector.labels)},
+            keep=lambda item: pod_endpoints(item, selector.ports, self._rules),
+            changed=self._changed.set,
+            problem=self._problem(PODS.plural),
+            clock=self._clock,
+            rng=self._rng,
+        )
+        self._pods_task = tasks.create_task(self._pods.run(), name=f"{self.source} pods")
+
+    def _stop_pods(self) -> None:
+        if self._pods_task:
+            self._pods_task.cancel()
+        self._pods = self._pods_task = self._following = None
+
+    async def _report(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if self._pods is None:
+                self._sink.replace(self.source, ())
+            elif self._pods.synced:
+                self._report_pods(self._pods.objects)
+            await asyncio.sleep(REPORT_EVERY_S)
+
+    def _report_pods(self, pods: Mapping[str, PodEndpoints]) -> None:
+        faults = [pod.fault for pod in pods.values() if pod.fault]
+        if len(pods) >= MAX_OBJECTS:
+            faults.append(f"only the first {MAX_OBJECTS} pods are used; narrow the selector")
+        specs: dict[str, EndpointSpec] = {}
+        owners: dict[str, str] = {}
+        for name, pod in pods.items():
+            for spec in pod.specs:
+                other = owners.get(spec.address)
+                if other is not None:
+                    faults.append(f"{other} and {name} both have {spec.address}")
+                    if pods[other].created >= pod.created:
+                        continue
+                owners[spec.address] = name
+                specs[spec.address] = spec
+        self._sink.replace(self.source, tuple(specs.values()))
+        self._faults("pods read", faults)
+
+    def _faults(self, part: str, faults: Sequence[str]) -> None:
+        shown = "; ".join(faults[:FAULTS_SHOWN])
+        more = f"; and {len(faults) - FAULTS_SHOWN} more" if len(faults) > FAULTS_SHOWN else ""
+        self._problem(part)(shown + more or None)
+
+    def _problem(self, part: str) -> Callable[[str | None], None]:
+        source = f"{self.source} {part}"
+        return lambda message: self._sink.problem(source, message)
+
+
+def _query(labels: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))

@@ -1,0 +1,185 @@
+"""A local copy of some objects of the cluster, kept by list and watch.
+
+A list comes in pages small enough that reading one never stalls the loop, and takes the copy's
+place only when it is whole, so that what vanished during an outage is noticed and nothing else
+flickers. A watch goes on from the last version seen, bookmarks included. 410 (the server no longer
+has that version) and every other error lead to a wait that doubles, and the copy stays as it is
+meanwhile: endpoints survive an API server that is away.
+
+Only what `keep` makes of an object is stored; the object itself, mostly managed fields, is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+from laar.datalayer.interface import Clock
+from laar.datalayer.kubernetes.api import Api, ApiError
+from laar.datalayer.kubernetes.resources import Resource
+
+__all__ = ["Mirror"]
+
+Kept = TypeVar("Kept")
+
+PAGE_OBJECTS = 100
+"""About 0.8 MB of pods: some milliseconds to parse, so that serving hardly notices a list."""
+MAX_OBJECTS = 20_000
+"""Four times the largest pool tested; a selector that matches everything ends here."""
+FIRST_WAIT_S = 0.1
+LAST_WAIT_S = 30.0
+STEADY_S = 5.0
+"""A watch that lasted this long and then ended was in order; shorter ones count as failures."""
+ABSENT_WAIT_S = 60.0
+"""How often it is looked whether an optional kind of object has been installed meanwhile."""
+
+
+class Mirror(Generic[Kept]):
+    """Objects by name.
+
+    Args:
+        api: the API server.
+        resource: the kind of object.
+        namespace: where.
+        select: the query's labelSelector or fieldSelector.
+        keep: what is stored of an object; None for an object to ignore.
+        changed: called after `objects` changed, and after the first list whatever it held.
+        problem: told what is wrong, None when all is well.
+        clock: monotonic seconds.
+        rng: spreads the waits.
+        optional: a kind of object that isn't installed is as good as none of them.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        resource: Resource,
+        namespace: str,
+        *,
+        select: Mapping[str, str],
+        keep: Callable[[Any], Kept | None],
+        changed: Callable[[], None],
+        problem: Callable[[str | None], None],
+        clock: Clock,
+        rng: random.Random,
+        optional: bool = False,
+    ) -> None:
+        self.objects: dict[str, Kept] = {}
+        self.synced = False
+        self._api = api
+        self._resource = resource
+        self._namespace = namespace
+        self._select = select
+        self._keep = keep
+        self._changed = changed
+        self._problem = problem
+        self._clock = clock
+        self._rng = rng
+        self._optional = optional
+        self._version = ""  # empty: list before watching
+        self._failures = 0
+
+    async def run(self) -> None:
+        """Follow the objects until cancelled."""
+        while True:
+            wait_s = 0.0
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+            except ApiError as error:
+                wait_s = self._failed(error)
+            await asyncio.sleep(wait_s or self._back_off_s())
+
+    def _back_off_s(self) -> float:
+        self._failures += 1
+        wait_s = min(LAST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self._failures - 1, 16))
+        return wait_s * self._rng.uniform(0.5, 1.0)
+
+    def _failed(self, error: ApiError) -> float:
+        """Say what is wrong; returns a wait that isn't the usual one, or 0."""
+        if error.status == 410:
+            self._version = ""
+            return 0.0
+        if error.status == 404:
+            self._version = ""
+            if self._optional:
+                self._replace({})
+                self._problem(None)
+                return ABSENT_WAIT_S * self._rng.uniform(0.5, 1.0)
+            what = f"{self._resource.plural}.{self._resource.group}"
+            self._problem(f"the cluster doesn't have {what}: install it, or use a pod selector")
+        elif error.status == 403:
+            self._problem(f"{error}; {self._resource.remedy(self._namespace)}")
+        else:
+            self._problem(f"{error}; what was known before stays in use")
+        return 0.0
+
+    async def _list(self) -> None:
+        objects: dict[str, Kept] = {}
+        query = {**self._select, "limit": str(PAGE_OBJECTS)}
+        path = self._resource.path(self._namespace)
+        while True:
+            page = await self._api.list_page(path, query)
+            try:
+                for item in page["items"]:
+                    self._put(objects, item)
+                metadata = page["metadata"]
+                query["continue"] = metadata.get("continue") or ""
+                version = metadata["resourceVersion"]
+            except (KeyError, TypeError, AttributeError):
+                raise ApiError(0, f"{path} answered with something that is no list") from None
+            if not query["continue"]:
+                break
+        self._version = version
+        self._replace(objects)
+
+    def _replace(self, objects: dict[str, Kept]) -> None:
+        if objects != self.objects or not self.synced:
+            self.objects = objects
+            self.synced = True
+            self._changed()
+
+    async def _watch(self) -> None:
+        query = {**self._select, "resourceVersion": self._version}
+        path = self._resource.path(self._namespace)
+        opened_at = self._clock()
+        async with self._api.watch(path, query) as events:
+            self._problem(None)
+            async for event in events:
+                try:
+                    self._version = self._take(event)
+                except (KeyError, TypeError, AttributeError):
+                    self._version = ""
+                    raise ApiError(0, f"{path}: the watch sent what is no event") from None
+                self._failures = 0
+        if self._clock() - opened_at > STEADY_S:
+            self._failures = 0
+
+    def _take(self, event: Any) -> str:
+        """Apply one event; returns the version to go on from."""
+        kind, item = event["type"], event["object"]
+        if kind == "ERROR":
+            # A watch that can't go on is started over by a list, whatever the reason.
+            self._version = ""
+            raise ApiError(int(item.get("code") or 0), str(item.get("message")))
+        version: str = item["metadata"]["resourceVersion"]
+        if kind == "DELETED":
+            if self.objects.pop(item["metadata"]["name"], None) is not None:
+                self._changed()
+        elif kind != "BOOKMARK" and self._put(self.objects, item):
+            self._changed()
+        return version
+
+    def _put(self, objects: dict[str, Kept], item: Any) -> bool:
+        """Store what is kept of `item`; tells whether anything changed by it."""
+        name = item["metadata"]["name"]
+        kept = self._keep(item)
+        if kept is None:
+            return objects.pop(name, None) is not None
+        if objects.get(name) == kept or (name not in objects and len(objects) >= MAX_OBJECTS):
+            return False
+        objects[name] = kept
+        return True

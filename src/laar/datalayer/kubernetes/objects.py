@@ -1,0 +1,275 @@
+"""Pods, pools, objectives and rewrites as laar reads them; pure functions on API objects.
+
+A pod counts when it is Ready, has an address and is not being deleted; there is no grace, so a
+pod that is told to go gets nothing from that moment. Each target port of a pod is an endpoint of
+its own (the ranks of a data-parallel engine listen on neighbouring ports), less those that the
+pod's active-ports annotation leaves out (Gateway API inference extension, llm-d).
+
+Objects come from outside: what doesn't fit the little that is read here is ignored with a reason.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from laar.core.endpoints import EndpointSpec
+
+__all__ = [
+    "ModelRewrite",
+    "Objective",
+    "PodEndpoints",
+    "PodRules",
+    "Pool",
+    "Rewrite",
+    "parse",
+    "pod_endpoints",
+    "rewrite_target",
+    "rewrites_of",
+]
+
+ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
+ENGINE_KEYS = ("laar.dev/engine", "llm-d.ai/engine-type")
+REGION_KEYS = ("laar.dev/region", "topology.kubernetes.io/region")
+ENGINE_NAMES = {"vllm": "vllm", "sglang": "sglang"} | dict.fromkeys(
+    ("tensorrt-llm", "trtllm-serve", "trtllm"), "tensorrt-llm"
+)
+MAX_MODELS = 64
+"""Names one pod may claim."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRules:
+    """What the settings say of pods, for all that the pods don't say themselves.
+
+    Args:
+        models: the models of pods without `model_key`.
+        model_key: annotation or label with a pod's models, separated by commas. Model names with
+            a slash fit an annotation only.
+        region: of pods that have no region of their own.
+        engine: of pods that have no engine of their own.
+        priority_field: as in `EndpointSpec`.
+    """
+
+    models: tuple[str, ...] = ()
+    model_key: str = "laar.dev/model"
+    region: str = ""
+    engine: str = "vllm"
+    priority_field: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodEndpoints:
+    """What is kept of a pod.
+
+    Args:
+        specs: its endpoints, none when something is wrong with it.
+        created: creation time as the API writes it, which sorts as text.
+        fault: what is wrong, for people; empty when nothing is.
+    """
+
+    specs: tuple[EndpointSpec, ...]
+    created: str
+    fault: str = ""
+
+
+Object = TypeVar("Object", bound=BaseModel)
+
+
+class _Meta(BaseModel):
+    name: str
+    namespace: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    creationTimestamp: str = ""  # noqa: N815 - the API's spelling
+    deletionTimestamp: str | None = None  # noqa: N815
+
+
+class _Condition(BaseModel):
+    type: str
+    status: str
+
+
+class _PodStatus(BaseModel):
+    podIP: str = ""  # noqa: N815
+    conditions: list[_Condition] | None = None
+
+
+class _Pod(BaseModel):
+    metadata: _Meta
+    status: _PodStatus = _PodStatus()
+
+
+def parse(model: type[Object], item: Any) -> Object | str:
+    """Read an API object as `model`; one that doesn't fit gives the reason, for people."""
+    try:
+        return model.model_validate(item)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        return f"{item['metadata']['name']} is ignored: {place}: {first['msg']}"
+
+
+def pod_endpoints(item: Any, ports: Sequence[int], rules: PodRules) -> PodEndpoints | None:
+    """Make endpoints of a pod; None when it isn't to be used now."""
+    pod = parse(_Pod, item)
+    if isinstance(pod, str):
+        return PodEndpoints(specs=(), created="", fault=pod)
+    ready = any(
+        condition.type == "Ready" and condition.status == "True"
+        for condition in pod.status.conditions or ()
+    )
+    if not ready or pod.metadata.deletionTimestamp or not pod.status.podIP:
+        return None
+    said = (pod.metadata.labels or {}) | (pod.metadata.annotations or {})
+    name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+    models = _listed(said.get(rules.model_key, ""))[:MAX_MODELS] or rules.models
+    active, fault = _active(said, ports, name)
+    if not models:
+        active = set()
+        fault = f"{name} names no model: annotate it with {rules.model_key}, or set `models`"
+    ip = pod.status.podIP
+    labels = pod.metadata.labels or {}
+    specs = tuple(
+        EndpointSpec(
+            address=f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}",
+            models=tuple(models),
+            region=_first(said, REGION_KEYS) or rules.region,
+            engine=ENGINE_NAMES.get(_first(said, ENGINE_KEYS), rules.engine),
+            labels={**labels, "laar.dev/pod": f"{name}-rank-{rank}"},
+            priority_field=rules.priority_field,
+        )
+        for rank, port in enumerate(ports)
+        if port in active
+    )
+    return PodEndpoints(specs=specs, created=pod.metadata.creationTimestamp, fault=fault)
+
+
+def _active(said: Mapping[str, str], ports: Sequence[int], name: str) -> tuple[set[int], str]:
+    text = next((said[key] for key in ACTIVE_PORTS if key in said), None)
+    if text is None:
+        return set(ports), ""
+    by_text = {str(port): port for port in ports}
+    entries = _listed(text)
+    unknown = [entry for entry in entries if entry not in by_text]
+    fault = ""
+    if unknown:
+        fault = f"{name}: its active-ports name {unknown[0][:40]!r}, which is no target port"
+    return {by_text[entry] for entry in entries if entry in by_text}, fault
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _first(said: Mapping[str, str], keys: Iterable[str]) -> str:
+    return next((said[key] for key in keys if key in said), "")
+
+
+class _Selector(BaseModel):
+    matchLabels: dict[str, str] = Field(min_length=1)  # noqa: N815
+
+
+class _Port(BaseModel):
+    number: int = Field(ge=1, le=65535)
+
+
+class _PoolSpec(BaseModel):
+    selector: _Selector
+    targetPorts: list[_Port] = Field(min_length=1, max_length=8)  # noqa: N815
+
+
+class Pool(BaseModel):
+    """An InferencePool, v1."""
+
+    metadata: _Meta
+    spec: _PoolSpec
+
+
+class _PoolRef(BaseModel):
+    name: str
+    group: str = "inference.networking.k8s.io"
+
+
+class _ObjectiveSpec(BaseModel):
+    poolRef: _PoolRef  # noqa: N815
+    priority: int = 0
+
+
+class Objective(BaseModel):
+    """An InferenceObjective: requests that name it get its priority."""
+
+    metadata: _Meta
+    spec: _ObjectiveSpec
+
+
+class _ModelMatch(BaseModel):
+    type: str = "Exact"
+    value: str = Field(min_length=1)
+
+
+class _Match(BaseModel):
+    model: _ModelMatch
+
+
+class _Target(BaseModel):
+    modelRewrite: str = Field(min_length=1)  # noqa: N815
+    weight: int | None = Field(default=None, ge=0, le=1_000_000)
+
+
+class _Rule(BaseModel):
+    matches: list[_Match] = []
+    targets: list[_Target] = []
+
+
+class _RewriteSpec(BaseModel):
+    poolRef: _PoolRef  # noqa: N815
+    rules: list[_Rule] = Field(max_length=1024)
+
+
+class ModelRewrite(BaseModel):
+    """An InferenceModelRewrite: clients' model names to the engines'."""
+
+    metadata: _Meta
+    spec: _RewriteSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """One rule: requests for one of `models` (empty: for any) go to one of the weighted targets."""
+
+    models: frozenset[str]
+    targets: tuple[str, ...]
+    weights: tuple[int, ...]
+
+
+def rewrites_of(objects: Iterable[ModelRewrite]) -> tuple[Rewrite, ...]:
+    """Put the rules of several objects into their order of precedence: the oldest object first."""
+    ordered = sorted(objects, key=lambda one: (one.metadata.creationTimestamp, one.metadata.name))
+    return tuple(
+        Rewrite(
+            models=frozenset(match.model.value for match in rule.matches),
+            targets=tuple(target.modelRewrite for target in rule.targets),
+            weights=tuple(target.weight or 0 for target in rule.targets),
+        )
+        for one in ordered
+        for rule in one.spec.rules
+    )
+
+
+def rewrite_target(rewrites: Sequence[Rewrite], model: str, rng: random.Random) -> str | None:
+    """Choose the name that `model` is rewritten to; None leaves it.
+
+    A rule for the exact name beats one for any name; then the first in order counts. Targets
+    without weights are equally likely.
+    """
+    rule = next((one for one in rewrites if model in one.models), None)
+    rule = rule or next((one for one in rewrites if not one.models), None)
+    if rule is None or not rule.targets:
+        return None
+    weights = rule.weights if any(rule.weights) else None
+    return rng.choices(rule.targets, weights)[0]

@@ -1,0 +1,109 @@
+"""Round trips to the endpoints, as raw samples: the clipping and averaging is done downstream.
+
+The time from the end of the request's headers to the start of the answer's is one round trip plus
+the half millisecond in which an engine answers ``/health``. It starts after a connection exists,
+so setting one up never counts, also where the server closes the connection after each answer.
+Any answer is a round trip, 404 and 405 too; but a 5xx says that the engine behind it is dead
+(vLLM answers 503 then), and counts as a failure as no answer at all does.
+"""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import aiohttp
+
+from laar.core.endpoints import EndpointSpec
+from laar.datalayer.interface import Clock, ReadingSink, Targets
+from laar.datalayer.scrape import read_capped
+from laar.datalayer.visits import Visits
+
+__all__ = ["Prober"]
+
+INTERVAL_S = 2.0
+"""Below the 5 s after which uvicorn, vLLM's server, closes an idle connection."""
+TIMEOUT_S = 2.0
+"""Six times the round trip to the far side of the earth."""
+_MAX_ANSWER_BYTES = 64 << 10
+
+
+class Prober:
+    """The collector: a round trip to each endpoint, about once in `interval_s`.
+
+    Args:
+        targets: the endpoints to probe now.
+        sink: takes round trips and problems.
+        clock: monotonic seconds.
+        rng: spreads the probes.
+        path: what is asked for.
+        interval_s: seconds between two probes of one endpoint.
+        timeout_s: for a whole probe, connection included.
+    """
+
+    def __init__(
+        self,
+        targets: Targets,
+        sink: ReadingSink,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        path: str = "/health",
+        interval_s: float = INTERVAL_S,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._sink = sink
+        self._clock = clock
+        self._path = path
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._visits = Visits(
+            targets, self._probe, self._left, interval_s=interval_s, clock=clock, rng=rng
+        )
+        self._session: aiohttp.ClientSession | None = None
+
+    async def run(self) -> None:
+        """Probe until cancelled."""
+        trace = aiohttp.TraceConfig()
+        trace.on_request_headers_sent.append(self._headers_sent)
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, limit_per_host=1),
+            timeout=self._timeout,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trace_configs=[trace],
+        ) as self._session:
+            await self._visits.run()
+
+    async def _headers_sent(
+        self,
+        _session: aiohttp.ClientSession,
+        context: SimpleNamespace,
+        _params: aiohttp.TraceRequestHeadersSentParams,
+    ) -> None:
+        # A request is sent again when a kept-alive connection turns out dead: the last counts.
+        context.trace_request_ctx.sent_at = self._clock()
+
+    def _left(self, address: str) -> None:
+        self._sink.problem(f"probe {address}", None)
+
+    async def _probe(self, spec: EndpointSpec) -> None:
+        url = f"http://{spec.address}{self._path}"
+        source = f"probe {spec.address}"
+        sent = SimpleNamespace(sent_at=self._clock())
+        rtt_s: float | None = None
+        problem: str | None = None
+        assert self._session is not None
+        try:
+            async with self._session.get(
+                url, allow_redirects=False, trace_request_ctx=sent
+            ) as answer:
+                if answer.status < 500:
+                    rtt_s = self._clock() - sent.sent_at
+                else:
+                    problem = f"{url} answered {answer.status}"
+                await read_capped(answer, _MAX_ANSWER_BYTES)
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            if rtt_s is None:
+                problem = f"{url}: {type(error).__name__} {error}".strip()
+        self._sink.round_trip(spec.address, rtt_s, self._clock())
+        self._sink.problem(source, problem)

@@ -1,0 +1,120 @@
+"""Scraping the engines' metrics pages over kept-alive connections.
+
+Once a second is enough. laar counts requests and tokens itself at the moment it decides, so a page
+is a correction and not the signal; an engine sets its gauges once per step anyway; and serving a
+page costs vLLM's API process 4 to 5 ms, half a percent at this rate and a tenth of it at 20 Hz.
+
+A page that fails to come is no reading at all, so what is known of the endpoint grows old and
+says so. The cap on a page's size holds before decompression too, since compression isn't taken.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+import aiohttp
+
+from laar.core.endpoints import EndpointSpec
+from laar.datalayer.interface import Clock, ReadingSink, Targets
+from laar.datalayer.metrics_page import Counters, read_page
+from laar.datalayer.visits import Visits
+
+__all__ = ["Scraper"]
+
+INTERVAL_S = 1.0
+TIMEOUT_S = 2.0
+"""Long enough for a page from another continent, short enough to notice an engine that hangs."""
+MAX_PAGE_BYTES = 4 << 20
+"""A page of 64 data-parallel ranks is about 3 MB; nothing honest is larger."""
+
+
+class Scraper:
+    """The collector: a `Reading` for each endpoint, about once in `interval_s`.
+
+    Args:
+        targets: the endpoints to scrape now; those with an empty `metrics_url` are skipped.
+        sink: takes readings and problems.
+        clock: monotonic seconds.
+        rng: spreads the visits.
+        interval_s: seconds between two scrapes of one endpoint.
+        timeout_s: for a whole scrape, connection included.
+        max_page_bytes: longer pages are cut off there and reported.
+    """
+
+    def __init__(
+        self,
+        targets: Targets,
+        sink: ReadingSink,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        interval_s: float = INTERVAL_S,
+        timeout_s: float = TIMEOUT_S,
+        max_page_bytes: int = MAX_PAGE_BYTES,
+    ) -> None:
+        self._targets = targets
+        self._sink = sink
+        self._clock = clock
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._max_page_bytes = max_page_bytes
+        self._before: dict[str, Counters] = {}
+        self._visits = Visits(
+            self._scraped, self._scrape, self._left, interval_s=interval_s, clock=clock, rng=rng
+        )
+        self._session: aiohttp.ClientSession | None = None
+
+    async def run(self) -> None:
+        """Scrape until cancelled."""
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, limit_per_host=1),
+            timeout=self._timeout,
+            auto_decompress=False,
+            headers={"accept": "text/plain;version=0.0.4", "accept-encoding": "identity"},
+            cookie_jar=aiohttp.DummyCookieJar(),
+        ) as self._session:
+            await self._visits.run()
+
+    def _scraped(self) -> list[EndpointSpec]:
+        return [spec for spec in self._targets() if spec.metrics_url != ""]
+
+    def _left(self, address: str) -> None:
+        self._before.pop(address, None)
+        self._sink.problem(f"scrape {address}", None)
+
+    async def _scrape(self, spec: EndpointSpec) -> None:
+        url = spec.metrics_url or f"http://{spec.address}/metrics"
+        source = f"scrape {spec.address}"
+        assert self._session is not None
+        try:
+            # A redirect could lead anywhere the picker can reach, so none is followed.
+            async with self._session.get(url, allow_redirects=False) as answer:
+                if answer.status != 200:
+                    self._sink.problem(source, f"{url} answered {answer.status}, not 200")
+                    return
+                page = await read_capped(answer, self._max_page_bytes)
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            self._sink.problem(source, f"{url}: {type(error).__name__} {error}".strip())
+            return
+        reading, counters = read_page(page, spec.engine, self._before.get(spec.address))
+        self._before[spec.address] = counters
+        self._sink.reading(spec.address, reading, self._clock())
+        problem = None
+        if len(page) > self._max_page_bytes:
+            problem = f"{url} is longer than {self._max_page_bytes} bytes: cut off"
+        elif math.isnan(reading.waiting) and math.isnan(reading.running):
+            problem = f"{url} has no {spec.engine} numbers; is the endpoint's `engine` right?"
+        self._sink.problem(source, problem)
+
+
+async def read_capped(answer: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    """Read a body up to and a little over `max_bytes`; past it the connection is given up."""
+    chunks = []
+    size = 0
+    async for chunk in answer.content.iter_any():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > max_bytes:
+            answer.close()
+            break
+    return b"".join(chunks)

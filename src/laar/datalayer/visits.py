@@ -1,0 +1,120 @@
+"""Visiting each endpoint at a jittered interval, for scrapes and probes alike.
+
+Intervals are jittered by a tenth so that visits to many endpoints spread out by themselves and
+several pickers don't fall into step. Two caps keep a large fleet cheap: how many visits are under
+way at once, and how many start in a second. Above the second the interval stretches for everyone:
+readings of 5,000 endpoints get older, and say so by their time, instead of taking the CPU that
+decisions need. A visit that is still under way when its next is due is not doubled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import heapq
+import random
+from collections.abc import Callable, Coroutine
+
+from laar.core.endpoints import EndpointSpec
+from laar.datalayer.interface import Clock, Targets
+
+__all__ = ["Visits"]
+
+Visit = Callable[[EndpointSpec], Coroutine[None, None, None]]
+
+MAX_UNDER_WAY = 64
+"""Enough for the rate below with endpoints that take 300 ms to answer."""
+MAX_STARTS_PER_S = 200.0
+"""About a tenth of a core (``python -m bench datalayer``): twice what 100 endpoints ask for."""
+LOOK_S = 0.1
+"""How soon a new endpoint gets its first visit."""
+
+
+class Visits:
+    """One coroutine call for each target, again and again.
+
+    Args:
+        targets: asked for the current targets at each look.
+        visit: does the work; must bound its own time and catch what it expects.
+        left: told the address of a target that is gone.
+        interval_s: seconds between two visits of one endpoint.
+        clock: monotonic seconds.
+        rng: spreads the visits.
+    """
+
+    def __init__(
+        self,
+        targets: Targets,
+        visit: Visit,
+        left: Callable[[str], None],
+        *,
+        interval_s: float,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._targets = targets
+        self._visit = visit
+        self._left = left
+        self._interval_s = interval_s
+        self._clock = clock
+        self._rng = rng
+        self._known: dict[str, EndpointSpec] = {}
+        self._due: list[tuple[float, str]] = []
+        self._due_at: dict[str, float] = {}  # which of an address's entries in the heap counts
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._failure: BaseException | None = None
+
+    async def run(self) -> None:
+        """Visit until cancelled; visits under way are cancelled with it.
+
+        Raises:
+            Exception: what a visit raised and should have caught.
+        """
+        try:
+            while self._failure is None:
+                now = self._clock()
+                self._follow(now)
+                self._start(now)
+                wait_s = min(LOOK_S, self._due[0][0] - now) if self._due else LOOK_S
+                # A due visit that has to wait for a free place must not spin.
+                await asyncio.sleep(max(wait_s, LOOK_S / 20))
+            raise self._failure
+        finally:
+            tasks = list(self._under_way.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _follow(self, now: float) -> None:
+        specs = {spec.address: spec for spec in self._targets()}
+        for address in self._known.keys() - specs.keys():
+            del self._due_at[address]
+            self._left(address)
+            if task := self._under_way.get(address):
+                task.cancel()
+        new = [address for address in specs if address not in self._known]
+        for index, address in enumerate(new):
+            self._plan(address, now + index / MAX_STARTS_PER_S)
+        self._known = specs
+
+    def _plan(self, address: str, at: float) -> None:
+        self._due_at[address] = at
+        heapq.heappush(self._due, (at, address))
+
+    def _start(self, now: float) -> None:
+        interval_s = max(self._interval_s, len(self._known) / MAX_STARTS_PER_S)
+        while self._due and self._due[0][0] <= now and len(self._under_way) < MAX_UNDER_WAY:
+            at, address = heapq.heappop(self._due)
+            if self._due_at.get(address) != at:
+                continue
+            self._plan(address, now + interval_s * self._rng.uniform(0.9, 1.1))
+            if address not in self._under_way:
+                visit = self._visit(self._known[address])
+                task = asyncio.create_task(visit, name=f"visit {address}")
+                self._under_way[address] = task
+                task.add_done_callback(functools.partial(self._ended, address))
+
+    def _ended(self, address: str, task: asyncio.Task[None]) -> None:
+        del self._under_way[address]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = error

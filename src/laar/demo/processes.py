@@ -1,0 +1,121 @@
+"""Child processes of `laar up`: started together, waited for, and never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import aiohttp
+
+from laar.errors import LaarError
+
+__all__ = ["LaarProcess", "free_ports", "wait_for"]
+
+START_TIMEOUT_S = 60.0
+"""Five interpreters starting on two cores take about six seconds; ten times that means stuck."""
+STOP_TIMEOUT_S = 15.0
+_POLL_S = 0.05
+_LOG_TAIL_CHARS = 4000
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that were free a moment ago, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+class LaarProcess:
+    """One `laar` command as a child process; use as an async context manager.
+
+    Args:
+        arguments: of the command.
+        log_path: where its output goes.
+    """
+
+    def __init__(self, arguments: Sequence[str], log_path: Path) -> None:
+        self._arguments = arguments
+        self._log_path = log_path
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id; only while running."""
+        assert self._process is not None
+        return self._process.pid
+
+    async def __aenter__(self) -> LaarProcess:
+        with self._log_path.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "laar.cli", *self._arguments, stdout=log, stderr=log
+            )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Asks it to stop, and kills it when it does not."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    def kill(self) -> None:
+        """Ends it without asking, as a crash would."""
+        assert self._process is not None
+        self._process.kill()
+
+    def check_alive(self) -> None:
+        """Raises with the end of its log if it has ended by itself.
+
+        Raises:
+            LaarError: it has.
+        """
+        if self._process is not None and self._process.returncode is not None:
+            tail = self._log_path.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
+            raise LaarError(f"`laar {' '.join(self._arguments)}` ended:\n{tail}")
+
+
+async def wait_for(url: str, *processes: LaarProcess) -> None:
+    """Waits until a URL answers 200.
+
+    Raises:
+        LaarError: one of the processes ended, or it took too long.
+    """
+    async with aiohttp.ClientSession() as session:
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                while True:
+                    for process in processes:
+                        process.check_alive()
+                    try:
+                        async with session.get(url) as answer:
+                            if answer.status == 200:
+                                return
+                    except aiohttp.ClientError:
+                        pass
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise LaarError(f"{url} was not ready after {START_TIMEOUT_S:g} s") from None
+
+
+async def start_all(stack: AsyncExitStack, processes: Sequence[LaarProcess]) -> None:
+    """Starts processes at once; the stack stops them."""
+    for process in processes:
+        await stack.enter_async_context(process)

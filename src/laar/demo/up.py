@@ -1,0 +1,236 @@
+"""`laar up`: start the fleet; with `--requests`, ask verified questions under every policy.
+
+Each policy gets the same questions, under a cache salt of its own, so that nobody finds the cache
+warm. Times are the fleet's own seconds: the clock's, divided by the time scale.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from laar.client import Outcome, until_correct
+from laar.demo.fleet import Fleet, running_fleet
+from laar.lab.workloads.kv_lookup import LANGUAGES, LENGTHS_TOKENS, Query, queries
+
+__all__ = ["run_up"]
+
+POLICIES = ("laar", "load-aware", "session-affinity", "random", "round-robin", "least-loaded")
+MAX_ATTEMPTS = 10
+BROKEN = 1
+"""Exit status when an exchange was not answered as the contract says."""
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What one policy came to."""
+
+    policy: str
+    outcomes: list[Outcome] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def row(self, time_scale: float) -> dict[str, object]:
+        """The table's row; seconds are the fleet's."""
+        times = sorted(outcome.ttca_s / time_scale for outcome in self.outcomes)
+        attempts = [len(outcome.attempts) for outcome in self.outcomes]
+        mix = Counter(a.model for outcome in self.outcomes for a in outcome.attempts)
+        n = len(self.outcomes)
+        return {
+            "policy": self.policy,
+            "questions": n,
+            "success_rate": sum(outcome.correct for outcome in self.outcomes) / n,
+            "attempts_mean": sum(attempts) / n,
+            "attempts_max": max(attempts),
+            "ttca_mean_s": sum(times) / n,
+            "ttca_p95_s": times[min(n - 1, math.ceil(0.95 * n) - 1)],
+            "model_mix": dict(mix.most_common()),
+            "faults": len(self.faults),
+        }
+
+
+def run_up(
+    *,
+    requests: int | None,
+    concurrency: int,
+    time_scale: float,
+    port: int,
+    json_file: Path | None,
+) -> int:
+    """Runs the demo; returns the exit status."""
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="laar-up-") as directory:
+        tallies = asyncio.run(
+            _up(
+                console,
+                Path(directory),
+                requests=requests,
+                concurrency=concurrency,
+                time_scale=time_scale,
+                port=port,
+            )
+        )
+    if not tallies:
+        return 0
+    rows = [tally.row(time_scale) for tally in tallies]
+    _show(console, rows)
+    if json_file is not None:
+        json_file.write_bytes(orjson.dumps(rows, option=orjson.OPT_INDENT_2))
+    faults = [fault for tally in tallies for fault in tally.faults]
+    for fault in faults[:10]:
+        console.print(f"[red]not as the contract says:[/red] {fault}")
+    return BROKEN if faults else 0
+
+
+async def _up(
+    console: Console,
+    directory: Path,
+    *,
+    requests: int | None,
+    concurrency: int,
+    time_scale: float,
+    port: int,
+) -> list[_Tally]:
+    """Runs the fleet; the tallies are empty when there was nothing to compare."""
+    async with AsyncExitStack() as stack:
+        with console.status("starting five simulated endpoints, the picker and Envoy"):
+            fleet = await stack.enter_async_context(
+                running_fleet(directory, time_scale=time_scale, port=0 if requests else port)
+            )
+        if requests:
+            return await _compare(console, fleet, requests, concurrency)
+        await _stay(console, fleet)
+    return []
+
+
+async def _stay(console: Console, fleet: Fleet) -> None:
+    """Says what to try, and waits to be stopped."""
+    body = '{"model": "auto", "messages": [{"role": "user", "content": "Hello"}]}'
+    console.print(
+        f"\nEnvoy listens on {fleet.url}. Try:\n\n"
+        f"  curl -i {fleet.url}/v1/chat/completions -H 'content-type: application/json' "
+        f"-d '{body}'\n"
+        f"  curl -i {fleet.url}/v1/chat/completions -H 'content-type: application/json' "
+        f"-H 'x-laar-policy: random' -d '{body}'\n"
+        f"  curl {fleet.admin_url}/metrics\n"
+        f"  curl {fleet.admin_url}/config\n\n"
+        "Ctrl-C stops everything.",
+        soft_wrap=True,
+        highlight=False,
+    )
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    await stopped.wait()
+
+
+async def _compare(console: Console, fleet: Fleet, requests: int, concurrency: int) -> list[_Tally]:
+    asked = _questions(requests)
+    tallies = [_Tally(policy) for policy in POLICIES]
+    columns = (TextColumn("{task.description:>16}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        for tally in tallies:
+            task = progress.add_task(tally.policy, total=len(asked))
+            async with aiohttp.ClientSession() as session:
+                await _run_policy(
+                    fleet, session, tally, asked, concurrency, partial(progress.advance, task)
+                )
+    return tallies
+
+
+def _questions(requests: int) -> list[Query]:
+    """About so many queries, spread evenly over languages and lengths."""
+    cells = len(LANGUAGES) * len(LENGTHS_TOKENS)
+    per_cell = math.ceil(requests / cells)
+    drawn = queries(per_cell=per_cell, split="evaluate")
+    # Taking every n-th of the list by cell keeps the spread when fewer were asked for.
+    order = sorted(range(len(drawn)), key=lambda i: (i % per_cell, i))
+    return [drawn[i] for i in order[:requests]]
+
+
+async def _run_policy(
+    fleet: Fleet,
+    session: aiohttp.ClientSession,
+    tally: _Tally,
+    asked: list[Query],
+    concurrency: int,
+    advance: Callable[[], None],
+) -> None:
+    waiting = iter(asked)
+
+    async def worker() -> None:
+        for query in waiting:
+            outcome = await until_correct(
+                [{"role": "user", "content": query.prompt}],
+                partial(_holds, query.answer),
+                base_url=fleet.url,
+                client=session,
+                max_attempts=MAX_ATTEMPTS,
+                headers={"x-laar-policy": tally.policy, "x-laar-session": query.id},
+                params={"cache_salt": tally.policy},
+            )
+            tally.outcomes.append(outcome)
+            tally.faults += _breaches(fleet, tally.policy, outcome)
+            advance()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(worker())
+
+
+def _holds(value: str, answer: str) -> bool:
+    return value in answer
+
+
+def _breaches(fleet: Fleet, policy: str, outcome: Outcome) -> list[str]:
+    """Where the answers were not what overview section 4 promises."""
+    found = []
+    tried: list[str | None] = []
+    for attempt in outcome.attempts:
+        if attempt.status != 200:
+            found.append(f"{policy}: status {attempt.status} ({attempt.error})")
+            continue
+        if fleet.models.get(attempt.endpoint or "") != attempt.model:
+            found.append(f"{policy}: {attempt.endpoint} does not serve {attempt.model}")
+        if not attempt.decision_id or attempt.reason != policy:
+            found.append(f"{policy}: decided as {attempt.reason} ({attempt.decision_id})")
+        if policy == "laar" and attempt.model in tried:
+            found.append(f"laar: {attempt.model} was tried twice")
+        tried.append(attempt.model)
+    if outcome.exhausted and set(tried) != set(fleet.models.values()):
+        found.append(f"{policy}: exhausted after {tried}")
+    return found
+
+
+def _show(console: Console, rows: list[dict[str, object]]) -> None:
+    table = Table(title="Time to correct answer by policy (the fleet's own seconds)")
+    for name in ("policy", "success", "attempts", "max", "mean TTCA", "p95 TTCA", "model mix"):
+        table.add_column(name, justify="left" if name in ("policy", "model mix") else "right")
+    for row in rows:
+        mix = row["model_mix"]
+        assert isinstance(mix, dict)
+        total = sum(mix.values())
+        table.add_row(
+            str(row["policy"]),
+            f"{row['success_rate']:.1%}",
+            f"{row['attempts_mean']:.2f}",
+            str(row["attempts_max"]),
+            f"{row['ttca_mean_s']:.2f} s",
+            f"{row['ttca_p95_s']:.2f} s",
+            ", ".join(f"{model} {count / total:.0%}" for model, count in mix.items()),
+        )
+    console.print(table)

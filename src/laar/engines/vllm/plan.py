@@ -1,0 +1,219 @@
+"""What one step of vLLM should do, decided on plain numbers (Medha section 4, without vLLM).
+
+The stock scheduler gives running requests the step's tokens first, in list order, so one long
+prefill takes every step until it ends. This plan ranks running and waiting prefills together by
+relative slack and sizes each one's chunk for the step. Two things go beyond the paper, both found
+on a real vLLM:
+
+- A prefill that is paused holds its blocks. The rest of what it needs is counted as taken, or a
+  second long prompt is admitted into it and the two preempt each other for ever.
+- Equal long prompts overtake each other at every step, and all of them end late. The one that ran
+  last keeps a head start of `leader_margin`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple, Self
+
+from laar.errors import SettingError
+from laar.flow.prefill_time import PrefillTable
+from laar.flow.slack import ORDERS, Line, Prefill, height, pack, turn
+
+__all__ = ["Candidate", "Plan", "StepSettings", "plan", "require_known_version"]
+
+KNOWN_VERSIONS = ("0.32",)
+"""Releases the scheduler was read against and run on. Its seams are private to vLLM."""
+
+
+def require_known_version(version: str) -> None:
+    """Checks a version of vLLM.
+
+    Raises:
+        SettingError: it is not one of `KNOWN_VERSIONS`.
+    """
+    if ".".join(version.split(".")[:2]) not in KNOWN_VERSIONS:
+        known = ", ".join(f"{one}.x" for one in KNOWN_VERSIONS)
+        raise SettingError(
+            f"vLLM {version}: laar's SlackScheduler knows {known} only, because it builds on parts "
+            f"that vLLM changes freely. Install one of these, or start `vllm serve` without "
+            f"--scheduler-cls"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSettings:
+    """The key `laar` of vLLM's `--additional-config`.
+
+    Args:
+        seconds_per_token: prefill seconds for a token, from `laar measure`; the defaults are about
+            right for an 8B model on one H100.
+        quadratic_s: prefill seconds for a squared token: the attention part.
+        overhead_s: what a step takes beside its prefills, decodes included.
+        target_s: what a step should take, from the objective for time per output token.
+        objective_factor: time to first token a request may take by default, as a multiple of its
+            prefill time alone ...
+        objective_floor_s: ... plus this.
+        long_tokens: a longer prompt is long: one of them in a step.
+        leader_margin: relative slack by which another long one must be more urgent to take over.
+    """
+
+    seconds_per_token: float = 3e-5
+    quadratic_s: float = 5e-10
+    overhead_s: float = 0.005
+    target_s: float = 0.020
+    objective_factor: float = 5.0
+    objective_floor_s: float = 1.0
+    long_tokens: int = 4096
+    leader_margin: float = 0.5
+
+    @classmethod
+    def from_config(cls, config: object) -> Self:
+        """Reads `additional_config["laar"]`; absent means the defaults.
+
+        Raises:
+            SettingError: an unknown key, or a value that is not a number of at least 0.
+        """
+        given = config.get("laar", {}) if isinstance(config, Mapping) else {}
+        if not isinstance(given, Mapping):
+            raise SettingError("additional-config: laar must be an object of settings")
+        known = [field.name for field in fields(cls)]
+        for key, value in given.items():
+            if key not in known:
+                raise SettingError(
+                    f"additional-config: laar.{key} is unknown; known are {', '.join(known)}"
+                )
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+                raise SettingError(
+                    f"additional-config: laar.{key} must be a number of at least 0, not {value!r}"
+                )
+        return cls(**given)
+
+    def line(self, table: PrefillTable, tokens: int, arrival_s: float, deadline_ms: object) -> Line:
+        """Returns a request's urgency before any of its prompt is computed.
+
+        `deadline_ms` is what the client sent as `ttft_deadline_ms`; anything but a positive number
+        counts as absent.
+        """
+        work_s = table.total_s(tokens)
+        objective_s = self.objective_floor_s + self.objective_factor * work_s
+        try:
+            sent_s = float(deadline_ms) / 1e3  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            sent_s = 0.0
+        if 0 < sent_s < math.inf:
+            objective_s = max(work_s, sent_s)  # an impossible one buys no more than no slack
+        return ORDERS["lars"](arrival_s, objective_s, work_s, work_s)
+
+
+class Candidate(NamedTuple):
+    """A prefill that could run in this step.
+
+    Args:
+        key: the request's id.
+        remaining_tokens: of its prompt, at least 1.
+        context_tokens: computed already.
+        line: its urgency, as if nothing were computed yet.
+        blocks: KV blocks it still needs for the rest of its prompt.
+        is_running: whether it has a slot already.
+    """
+
+    key: str
+    remaining_tokens: int
+    context_tokens: int
+    line: Line
+    blocks: int
+    is_running: bool
+
+
+class Plan(NamedTuple):
+    """`ranked`: all candidates' keys, most urgent first; `chunks`: tokens for each, 0 included."""
+
+    ranked: list[str]
+    chunks: dict[str, int]
+    leader: str | None
+
+
+class _Step:
+    """The predicted time of a step: overhead, and T(context + chunk) - T(context) of each chunk."""
+
+    __slots__ = ("_linear_s", "_quadratic_s", "_seconds")
+
+    def __init__(self, settings: StepSettings) -> None:
+        self._seconds = settings.overhead_s
+        self._linear_s = settings.seconds_per_token
+        self._quadratic_s = settings.quadratic_s
+
+    def seconds_with(self, chunk_tokens: int, context_tokens: int) -> float:
+        each_s = self._linear_s + self._quadratic_s * (2 * context_tokens + chunk_tokens)
+        return self._seconds + chunk_tokens * each_s
+
+    def add(self, chunk_tokens: int, context_tokens: int) -> None:
+        self._seconds = self.seconds_with(chunk_tokens, context_tokens)
+
+
+def plan(
+    candidates: Sequence[Candidate],
+    now: float,
+    settings: StepSettings,
+    table: PrefillTable,
+    *,
+    leader: str | None,
+    budget_tokens: int,
+    free_slots: int,
+    free_blocks: int,
+) -> Plan:
+    """Ranks the prefills of a step and gives each its chunk.
+
+    Args:
+        candidates: running and waiting prefills.
+        now: seconds, on the clock of the lines.
+        settings: target and margins.
+        table: prefill seconds, for what is done of a prefill.
+        leader: the long prefill that ran last.
+        budget_tokens: the engine's limit for a step, less its decodes.
+        free_slots: requests that may start.
+        free_blocks: KV blocks that nobody holds.
+    """
+    ranked = []
+    for one in candidates:
+        rho = height(one.line, now) + table.total_s(one.context_tokens) * one.line.rate
+        is_long = one.context_tokens + one.remaining_tokens > settings.long_tokens
+        yields, rank = turn(rho, is_long=is_long)
+        if one.key == leader:
+            rank -= settings.leader_margin
+        ranked.append((yields, rank, not one.is_running, one.key, rho, is_long, one))
+    ranked.sort(key=lambda row: row[:4])
+
+    free_blocks -= sum(one.blocks for one in candidates if one.is_running)
+    ready: list[tuple[Candidate, Prefill]] = []
+    any_running = any(one.is_running for one in candidates)
+    is_open = True
+    for *_, rho, is_long, one in ranked:
+        if not one.is_running:
+            # Who is behind the first that does not fit waits with it, or it would never fit. With
+            # no other prefill the engine's own check is right, and our count may be too high (not
+            # every layer keeps every token).
+            fits = one.blocks <= free_blocks or not (any_running or ready)
+            is_open = is_open and free_slots > 0 and fits
+            if not is_open:
+                continue
+            free_slots -= 1
+            free_blocks -= one.blocks
+        ready.append((one, Prefill(one.remaining_tokens, one.context_tokens, rho, is_long)))
+    sizes = pack(
+        [prefill for _, prefill in ready],
+        _Step(settings),
+        target_s=settings.target_s,
+        budget_tokens=budget_tokens,
+    )
+    chunks = dict.fromkeys((row[3] for row in ranked), 0)
+    if leader not in chunks:
+        leader = None
+    for (one, prefill), size in zip(ready, sizes, strict=True):
+        chunks[one.key] = size
+        if size and prefill.is_long:
+            leader = one.key
+    return Plan([row[3] for row in ranked], chunks, leader)

@@ -1,0 +1,117 @@
+"""vLLM's asynchronous scheduler with prefills in slack order (vLLM 0.32).
+
+Nothing of vLLM's `schedule` is repeated. Before it runs, the lists it walks are put in order. While
+it runs, it asks `_reserve_prefill_lookahead` how many tokens each request may take, and there the
+plan's chunks are applied: 0 leaves a running prefill out of the step with its KV in place, and ends
+the walk through the waiting ones, which is why those with a chunk stand first.
+
+What it leaves alone: decodes come first, as they do in vLLM; requests that wait while they hold KV
+(remote loads, streaming input) are taken before all others. It does not see what the prefix cache
+holds of a waiting prompt, so such a prompt ranks by its full length until it starts. Speculative
+decoding, pipeline and data parallelism were not tried.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+from laar.engines.vllm.plan import Candidate, StepSettings, plan
+from laar.errors import SettingError
+from laar.flow.prefill_time import PrefillTable
+from laar.flow.slack import Line
+
+__all__ = ["SlackScheduler"]
+
+DEADLINE_ARG = "ttft_deadline_ms"
+"""Clients send it in the body: `"vllm_xargs": {"ttft_deadline_ms": 500}`, from arrival on."""
+
+SPARE_LINES = 256
+"""Finished requests whose line may be kept before they are swept out."""
+
+
+class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no types we can rely on
+    """Give it to `vllm serve` as `--scheduler-cls laar.engines.vllm.SlackScheduler`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._check_seams()
+        self._settings = StepSettings.from_config(self.vllm_config.additional_config)
+        self._table = PrefillTable.from_rate(
+            self._settings.seconds_per_token, self._settings.quadratic_s
+        )
+        self._lines: dict[str, Line] = {}
+        self._chunks: dict[str, int] = {}
+        self._leader: str | None = None
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        """Puts the lists in slack order and lets vLLM schedule."""
+        self._plan_step()
+        return super().schedule(*args, **kwargs)
+
+    def _reserve_prefill_lookahead(
+        self, request: Any, num_computed_tokens: int, num_new_tokens: int
+    ) -> int:
+        chunk = self._chunks.get(request.request_id)
+        if chunk is not None:
+            num_new_tokens = min(num_new_tokens, chunk)
+        tokens: int = super()._reserve_prefill_lookahead(
+            request, num_computed_tokens, num_new_tokens
+        )
+        return tokens
+
+    def _plan_step(self) -> None:
+        prefills = [one for one in self.running if one.is_prefill_chunk]
+        if not prefills and not self.waiting:
+            self._chunks = {}
+            return
+        waiting = list(self.waiting)
+        candidates = [self._candidate(one, is_running=True) for one in prefills]
+        candidates += [self._candidate(one, is_running=False) for one in waiting]
+        decodes = len(self.running) - len(prefills)
+        step = plan(
+            candidates,
+            time.time(),  # arrival_time is wall-clock time
+            self._settings,
+            self._table,
+            leader=self._leader,
+            budget_tokens=self.max_num_scheduled_tokens - decodes,
+            free_slots=self.max_num_active_reqs - len(self.running),
+            free_blocks=self.kv_cache_manager.block_pool.get_num_free_blocks(),
+        )
+        self._chunks, self._leader = step.chunks, step.leader
+        rank = {key: place for place, key in enumerate(step.ranked)}
+        # The last running one is vLLM's victim when blocks run out: so the one with most slack.
+        self.running.sort(key=lambda one: rank.get(one.request_id, -1))
+        waiting.sort(key=lambda one: (not step.chunks[one.request_id], rank[one.request_id]))
+        self.waiting.clear()
+        self.waiting.extend(waiting)
+
+    def _candidate(self, request: Any, *, is_running: bool) -> Candidate:
+        key, total, done = request.request_id, request.num_tokens, request.num_computed_tokens
+        line = self._lines.get(key)
+        if line is None:
+            if len(self._lines) > len(self.requests) + SPARE_LINES:
+                self._lines = {k: v for k, v in self._lines.items() if k in self.requests}
+            extra = getattr(request.sampling_params, "extra_args", None) or {}
+            line = self._lines[key] = self._settings.line(
+                self._table, total, request.arrival_time, extra.get(DEADLINE_ARG)
+            )
+        blocks = -(-total // self.block_size) - -(-done // self.block_size)
+        return Candidate(key, max(1, total - done), done, line, blocks, is_running)
+
+    def _check_seams(self) -> None:
+        """Refuses configurations in which the seams used here do not work."""
+        config = self.scheduler_config
+        if not isinstance(self.waiting, deque):
+            raise SettingError(
+                f"laar's SlackScheduler orders the queue itself: start vLLM with "
+                f"--scheduling-policy fcfs, not {config.policy}"
+            )
+        if not config.enable_chunked_prefill:
+            raise SettingError(
+                "laar's SlackScheduler works in chunks: start vLLM with --enable-chunked-prefill"
+            )

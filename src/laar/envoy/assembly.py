@@ -1,0 +1,51 @@
+"""Puts a bootstrap together from its listeners and clusters."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from betterproto2 import Casing
+from envoy_data_plane.envoy.config.bootstrap.v3 import Admin, Bootstrap, BootstrapStaticResources
+from envoy_data_plane.envoy.config.core.v3 import Node
+from envoy_data_plane.envoy.config.overload.v3 import OverloadManager, ResourceMonitor
+from envoy_data_plane.envoy.extensions.resource_monitors.downstream_connections.v3 import (
+    DownstreamConnectionsConfig,
+)
+from envoy_data_plane.google.protobuf import Any
+
+from laar.envoy.bootstrap import BootstrapOptions, Shape
+from laar.envoy.clusters import admin_cluster, endpoints_cluster, picker_cluster, socket_address
+from laar.envoy.listeners import data_listener, probe_listener
+
+_MAX_CLIENT_CONNECTIONS = 20_000
+"""Below the usual limit of open files even when each connection has one to an endpoint as well."""
+
+
+def bootstrap(shape: Shape, options: BootstrapOptions) -> dict[str, object]:
+    """The bootstrap as plain JSON values."""
+    message = Bootstrap(
+        node=Node(id=f"laar-{shape}", cluster="laar"),
+        admin=Admin(address=socket_address("127.0.0.1", options.admin_port)),
+        static_resources=BootstrapStaticResources(
+            listeners=[data_listener(shape, options), probe_listener(options.ready_port)],
+            clusters=[
+                endpoints_cluster(options.eds_path, str(PurePath(options.eds_path).parent)),
+                picker_cluster(*options.picker_address, options.picker_ca_path),
+                admin_cluster(options.admin_port),
+            ],
+        ),
+        overload_manager=OverloadManager(
+            resource_monitors=[
+                ResourceMonitor(
+                    name="envoy.resource_monitors.global_downstream_max_connections",
+                    typed_config=Any.pack(
+                        DownstreamConnectionsConfig(
+                            max_active_downstream_connections=_MAX_CLIENT_CONNECTIONS
+                        )
+                    ),
+                )
+            ]
+        ),
+    )
+    rendered: dict[str, object] = message.to_dict(casing=Casing.SNAKE)
+    return rendered

@@ -1,0 +1,152 @@
+"""One Envoy bootstrap for each way of running laar, from typed messages.
+
+What every shape has: an ext_proc filter that asks the picker, the endpoints behind an
+``override_host`` cluster, retries that are safe for any request (nothing had reached an endpoint),
+client-supplied destination headers removed before anything reads them, a JSON access log, and a
+second listener with ``/ready`` and ``/stats/prometheus`` for kubelet and Prometheus, because the
+admin port, which can stop Envoy, stays on loopback.
+
+========== ======================= ===================================== ====================
+shape      listens on              its clients                           bodies
+========== ======================= ===================================== ====================
+sidecar    127.0.0.1               one application beside it, trusted:   native
+                                   x-forwarded-for passes as it is
+standalone all addresses           anyone: x-forwarded-for gets their    native
+                                   address, paths are normalised, slow
+                                   or ambiguous headers refused
+gateway    all addresses           as standalone                         full duplex, as a
+                                                                         Gateway API gateway
+                                                                         configures a picker
+========== ======================= ===================================== ====================
+
+*Native* sends the picker the whole request body in one message and, of the answer, its headers:
+three messages each way however long the answer is. *Full duplex* sends and takes back every chunk
+of both; it exists for gateways that insist, and to test a picker against what they send.
+
+Failing open, the default, keeps requests flowing while the picker is down: Envoy's least request
+takes over. It knows no models, so it is right for endpoints that all accept the model names asked
+for; with ``fail_open=False`` such requests get 503 instead. In full duplex a request whose body is
+on its way when the picker dies gets 503 either way, for up to a second: Envoy keeps no copy. And in
+full duplex with retries Envoy 1.40 sends the body of a request that ends in trailers twice (its
+issue 45470); no OpenAI client sends trailers, and an endpoint answers 400.
+
+Not promised: TLS towards clients, authentication and rate limits. Put those in front.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+from urllib.parse import urlsplit
+
+import yaml
+
+from laar.errors import SettingError
+
+__all__ = ["BodyMode", "BootstrapOptions", "Shape", "render", "to_yaml"]
+
+Shape: TypeAlias = Literal["sidecar", "standalone", "gateway"]
+BodyMode: TypeAlias = Literal["native", "full-duplex"]
+
+_HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
+_MAX_MESSAGE_TIMEOUT_S = 3600.0
+_DECISION_MARGIN_S = 10.0
+"""What the picker may take beyond the longest hold before Envoy gives it up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapOptions:
+    """What an operator may want to change in a bootstrap.
+
+    Args:
+        picker: ``host:port`` of the picker's ext_proc server; IPv6 in brackets. A DNS name is
+            resolved again and again, and requests spread over all of its addresses.
+        picker_ca_path: PEM file of the CA of the picker's certificate; None speaks plain HTTP/2,
+            right for a picker on the same machine or pod.
+        listen_port: where requests come in; 0 lets the kernel choose.
+        ready_port: where ``/ready`` and ``/stats/prometheus`` answer, on all addresses.
+        admin_port: Envoy's admin interface, on loopback only; 0 leaves ``/stats/prometheus`` out of
+            reach, as it stands for this port.
+        eds_path: absolute path of the endpoints file; its directory is watched for renames.
+        body_mode: how bodies go through the picker; None takes the shape's own.
+        fail_open: without a picker, let Envoy choose (True) or answer 503 (False).
+        max_body_bytes: requests whose body is larger get 413. Envoy holds each body whole while
+            the picker decides; in full-duplex mode, where it does not, the picker has to refuse.
+        longest_hold_s: longest time the picker's queue may hold a request; a picker silent for
+            10 s more counts as down. 0 to 3,590.
+        request_timeout_s: longest time for a whole exchange, and longest silence within one:
+            a long prompt may be silent for minutes before its first token.
+
+    Raises:
+        SettingError: for a value out of range.
+    """
+
+    picker: str = "127.0.0.1:9002"
+    picker_ca_path: str | None = None
+    listen_port: int = 8080
+    ready_port: int = 19001
+    admin_port: int = 19000
+    eds_path: str = "/run/laar/envoy/endpoints.json"
+    body_mode: BodyMode | None = None
+    fail_open: bool = True
+    max_body_bytes: int = 32 * 1024 * 1024
+    longest_hold_s: float = 60.0
+    request_timeout_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        _ = self.picker_address
+        for name in ("listen_port", "ready_port", "admin_port"):
+            if not 0 <= getattr(self, name) < 65536:
+                raise SettingError(f"{name}: {getattr(self, name)} is not in 0..65535")
+        if not Path(self.eds_path).is_absolute():
+            raise SettingError(f"eds_path: {self.eds_path!r} must be an absolute path")
+        if not 0 < self.max_body_bytes < 2**32:
+            raise SettingError(f"max_body_bytes: {self.max_body_bytes} is not in 1..{2**32 - 1}")
+        if not 0 <= self.longest_hold_s <= _MAX_MESSAGE_TIMEOUT_S - _DECISION_MARGIN_S:
+            raise SettingError(
+                f"longest_hold_s: {self.longest_hold_s} is not in 0..3590; "
+                "Envoy waits at most 3600 s for a picker"
+            )
+        if self.request_timeout_s <= 0:
+            raise SettingError(f"request_timeout_s: {self.request_timeout_s} must be positive")
+
+    @property
+    def picker_address(self) -> tuple[str, int]:
+        """Host and port of the picker."""
+        parts = urlsplit(f"//{self.picker}")
+        try:
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host, port = None, None
+        if not host or not port or parts.netloc != self.picker:
+            raise SettingError(f"picker: {self.picker!r} is not host:port")
+        return host, port
+
+    @property
+    def message_timeout_s(self) -> float:
+        """How long Envoy waits for each of the picker's answers."""
+        return self.longest_hold_s + _DECISION_MARGIN_S
+
+
+def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, object]:
+    """The bootstrap as plain JSON values, in Envoy's own field names.
+
+    Raises:
+        SettingError: for an unknown shape, or when the ``envoy`` extra is not installed.
+    """
+    if shape not in get_args(Shape):
+        raise SettingError(f"shape: {shape!r} is not one of {', '.join(get_args(Shape))}")
+    try:
+        # Some 50 modules, half a second, and an optional install: only when asked to render.
+        from laar.envoy.assembly import bootstrap
+    except ModuleNotFoundError as error:
+        raise SettingError(
+            "rendering Envoy bootstraps needs the envoy extra: pip install 'laar[envoy]'"
+        ) from error
+    return bootstrap(shape, options or BootstrapOptions())
+
+
+def to_yaml(bootstrap: dict[str, object]) -> str:
+    """A bootstrap as YAML, the form Envoy's users read."""
+    return _HEADING + yaml.safe_dump(bootstrap, sort_keys=False, width=100)

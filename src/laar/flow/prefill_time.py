@@ -1,0 +1,165 @@
+"""How long a prefill takes: algorithm 3 of the Medha paper (appendix A.3).
+
+A prefill of n tokens runs in chunks that shrink as its context grows, because each chunk is the
+largest whose predicted time fits one iteration. That makes the total a simulation, not a formula,
+so it is done once for each model and kept as a table of seconds at 0, delta, 2 delta ... L_max
+tokens; look-ups interpolate. All lengths share their early chunks, so one walk to L_max prices them
+all: the table needs one simulation, not L_max / delta of them.
+
+What it does not promise: below one delta the fixed cost of an iteration is spread evenly over the
+tokens, and beyond L_max the last slope is drawn on, which is a lower bound for a quadratic cost. A
+chunk never falls under `min_chunk_tokens`: where even that does not fit the target, the paper's
+simulation stops short and reports too little time; ours takes the longer iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laar.errors import SettingError
+
+__all__ = ["ChunkSeconds", "PrefillTable", "largest_chunk"]
+
+ChunkSeconds = Callable[[int, int], float]
+"""(chunk_tokens, context_tokens) -> seconds of an iteration that runs only this chunk."""
+
+MAX_TOKENS = 1_048_576
+"""The longest prompt that served models take today; longer ones are extrapolated."""
+
+DELTA_TOKENS = 1024
+"""The paper's granularity; 8 KiB of table for 1M tokens."""
+
+MAX_CHUNK_TOKENS = 8192
+"""Common engines' largest token budget for a step (vLLM's default on a large GPU)."""
+
+
+def largest_chunk(
+    seconds: Callable[[int], float], limit_s: float, cap_tokens: int, step_tokens: int = 1
+) -> int:
+    """Returns the largest chunk of at most `cap_tokens` with `seconds(chunk) <= limit_s`, else 0.
+
+    Binary search: `seconds` must not fall as the chunk grows. The answer is `cap_tokens` itself or
+    a multiple of `step_tokens`.
+    """
+    if cap_tokens <= 0:
+        return 0
+    if seconds(cap_tokens) <= limit_s:
+        return cap_tokens
+    low, high = 0, (cap_tokens - 1) // step_tokens
+    while low < high:
+        middle = (low + high + 1) // 2
+        if seconds(middle * step_tokens) <= limit_s:
+            low = middle
+        else:
+            high = middle - 1
+    return low * step_tokens
+
+
+class PrefillTable:
+    """Prefill seconds by prompt length, for one model on one kind of endpoint.
+
+    Args:
+        seconds: float64[k], the total at 0, delta, 2 delta ...; starts at 0 and never falls.
+        delta_tokens: distance between entries.
+
+    Raises:
+        SettingError: the values are not finite, start elsewhere than at 0, or fall.
+    """
+
+    __slots__ = ("_array", "_delta", "_last", "_totals")
+
+    def __init__(self, seconds: NDArray[np.float64], delta_tokens: int = DELTA_TOKENS) -> None:
+        fits = len(seconds) >= 2 and delta_tokens >= 1 and bool(np.all(np.isfinite(seconds)))
+        if not fits or seconds[0] != 0.0 or bool(np.any(np.diff(seconds) < 0.0)):
+            raise SettingError(
+                "prefill time: the measured constants give a time that is not finite or falls as "
+                "the prompt grows; measure again with `laar measure` or correct them by hand"
+            )
+        self._array = np.ascontiguousarray(seconds, dtype=np.float64)
+        self._totals: list[float] = self._array.tolist()  # floats of a list: 4x faster than numpy's
+        self._delta = delta_tokens
+        self._last = len(seconds) - 2
+
+    @classmethod
+    def build(
+        cls,
+        chunk_seconds: ChunkSeconds,
+        *,
+        target_s: float = 0.020,
+        max_tokens: int = MAX_TOKENS,
+        delta_tokens: int = DELTA_TOKENS,
+        max_chunk_tokens: int = MAX_CHUNK_TOKENS,
+        min_chunk_tokens: int = 32,
+    ) -> Self:
+        """Simulates a prefill in adaptive chunks of at most `target_s` each.
+
+        `chunk_seconds` is called some 10 times for each chunk, so it must be cheap.
+        """
+        grid = range(delta_tokens, max_tokens + delta_tokens, delta_tokens)
+        totals = [0.0]
+        done, spent = 0, 0.0
+        for length in grid:
+            while True:
+                context = done
+                chunk = max(
+                    min_chunk_tokens,
+                    largest_chunk(
+                        lambda tokens: chunk_seconds(tokens, context),  # noqa: B023 (used at once)
+                        target_s,
+                        max_chunk_tokens,
+                        min_chunk_tokens,
+                    ),
+                )
+                if done + chunk > length:
+                    break
+                spent += chunk_seconds(chunk, done)
+                done += chunk
+            rest = length - done
+            totals.append(spent + (chunk_seconds(rest, done) if rest else 0.0))
+        # A last chunk cut short can cost a hair more than the next grid point's whole one.
+        return cls(np.maximum.accumulate(np.array(totals)), delta_tokens)
+
+    @classmethod
+    def from_rate(
+        cls,
+        seconds_per_token: float,
+        quadratic_s: float = 0.0,
+        *,
+        max_tokens: int = MAX_TOKENS,
+        delta_tokens: int = DELTA_TOKENS,
+    ) -> Self:
+        """Takes T(n) = seconds_per_token * n + quadratic_s * n^2, for where chunks are unknown."""
+        tokens = np.arange(0, max_tokens + delta_tokens, delta_tokens, dtype=np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):  # the constructor says it better
+            seconds = tokens * (seconds_per_token + quadratic_s * tokens)
+        return cls(seconds, delta_tokens)
+
+    def total_s(self, tokens: float) -> float:
+        """Returns the seconds of a prefill of `tokens` from an empty cache; 0 for none."""
+        if tokens <= 0:
+            return 0.0
+        position = tokens / self._delta
+        index = int(position)
+        if index > self._last:
+            index = self._last
+        totals = self._totals
+        low = totals[index]
+        return low + (position - index) * (totals[index + 1] - low)
+
+    def remaining_s(self, total_tokens: float, done_tokens: float) -> float:
+        """Returns the seconds left when `done_tokens` are computed or cached; never negative."""
+        if done_tokens >= total_tokens:
+            return 0.0
+        return self.total_s(total_tokens) - self.total_s(done_tokens)
+
+    def totals_s(self, tokens: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Returns `total_s` for each entry of float64[n], as float64[n]."""
+        position = np.maximum(tokens, 0.0) / self._delta
+        index = np.minimum(position.astype(np.int64), self._last)
+        low = self._array[index]
+        seconds: NDArray[np.float64] = low + (position - index) * (self._array[index + 1] - low)
+        return seconds

@@ -1,0 +1,327 @@
+"""Where requests wait while every endpoint they could go to is full (Medha at the picker).
+
+Order, from the outside in: strict priority bands; in a band, the tenant served the fewest tokens;
+of that tenant, the lowest relative slack. A long request with slack lets shorts go first. Requests
+that compete for the same endpoints share a lane, so a full model does not hold up a free one: a
+refusal closes the lane for the rest of the call, and a refused long request only for longs.
+
+The queue never waits itself. `enqueue` answers at once, `dispatch` is called when something leaves
+or readings change, and `next_wakeup_s` says when to call it anyhow: one timer in all. Every verdict
+but the one `enqueue` returns comes out of `dispatch` (or `drain`), exactly once for each request.
+
+A request waits at most `patience` times its objective, inside [`min_hold_s`, `max_hold_s`]. When
+the queue is full, a request of a lower band makes room, else one of the tenant with the most
+waiting; otherwise the newcomer is refused. Nothing a client writes can buy more urgency than no
+slack at all: an objective shorter than the work itself is raised to it.
+
+Order and bands are exact at every call. What is approximate: equal heights go either way, `is_long`
+and tokens are the caller's estimates, and `retry_after_s` follows the recent speed of the queue.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections import Counter
+from collections.abc import Callable, Hashable
+from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
+
+from laar.flow.item import (
+    CANCELLED,
+    EVICTED_BY_BAND,
+    EVICTED_BY_TENANT,
+    EXPIRED,
+    NO_ENDPOINT,
+    SATURATED,
+    SHUTTING_DOWN,
+    Held,
+    Item,
+    Limits,
+    Shed,
+)
+from laar.flow.slack import MIN_WORK_S, ORDERS, Line
+from laar.flow.waiting import Crowd, Lane
+
+__all__ = ["Queue"]
+
+T = TypeVar("T")
+
+MAX_OBJECTIVE_S = 3600.0
+"""A longer objective counts as this: Envoy itself gives up on a held request after an hour."""
+
+MAX_WORK_S = 1e6
+"""More work than any prompt has; keeps an infinite estimate out of the arithmetic."""
+
+MAX_VERDICTS = 64
+"""Requests decided in one `dispatch`, so that a fleet coming up never blocks the event loop; the
+wake-up is at once while more is due."""
+
+MAX_REFUSALS = 32
+"""Lanes found closed in one `dispatch` before it stops; the next call starts with the others."""
+
+MAX_RETRY_AFTER_S = 60
+"""The longest a client is told to stay away: the estimate is no better than that."""
+
+
+class _Waiting:
+    """An item in the queue; `alive` until its verdict is known, for the lazy heap of expiries."""
+
+    __slots__ = ("alive", "expires_s", "item", "reason")
+
+    def __init__(self, item: Item, expires_s: float, reason: str) -> None:
+        self.item = item
+        self.expires_s = expires_s
+        self.reason = reason
+        self.alive = True
+
+
+class _Band:
+    """One priority: its lanes, and who crowds it."""
+
+    __slots__ = ("crowd", "lanes")
+
+    def __init__(self) -> None:
+        self.lanes: dict[str, Lane] = {}
+        self.crowd: Crowd[Hashable] = Crowd()
+
+
+class Queue(Generic[T]):
+    """The picker's queue; `T` is what admission answers with, for example the chosen endpoint.
+
+    Attributes:
+        sheds: requests refused or dropped so far, by reason code.
+        dispatched: requests admitted so far.
+        held_bytes: bodies held now.
+    """
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.sheds: Counter[str] = Counter()
+        self.dispatched = 0
+        self.held_bytes = 0
+        self._order = ORDERS[self.limits.order]
+        self._waiting: dict[Hashable, _Waiting] = {}
+        self._bands: dict[int, _Band] = {}
+        self._ranks: list[int] = []  # negated band numbers, so that the highest band is first
+        self._expiries: list[tuple[float, int, _Waiting]] = []
+        self._serial = 0
+        self._shorts = 0
+        self._verdicts: list[tuple[Item, T | Shed]] = []  # known, not yet handed out
+        self._more = False
+        self._draining = False
+        self._last_now = -math.inf
+        self._skew_s = 0.0
+        self._left_s: float | None = None
+        self._gap_s = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return len(self._waiting)
+
+    def enqueue(self, item: Item, now: float, *, endpoints_ready: bool = True) -> Held | Shed:
+        """Takes a request in, or refuses it.
+
+        `endpoints_ready=False` holds it for `max_hold_s` whatever its objective: nobody else could
+        serve it sooner.
+
+        Raises:
+            ValueError: the id is waiting already, which is a defect of the caller.
+        """
+        clock = self._clock(now)
+        if item.id in self._waiting:
+            raise ValueError(f"a request with the id {item.id!r} is waiting already")
+        if self._draining:
+            return self._shed(503, SHUTTING_DOWN)
+        limits = self.limits
+        work_s = _between(MIN_WORK_S, item.work_s, MAX_WORK_S)
+        objective_s = max(work_s, _between(0.0, item.objective_s, MAX_OBJECTIVE_S))
+        waited_s = _between(0.0, now - item.arrival_s, limits.max_hold_s)
+        hold_s, reason = limits.max_hold_s, NO_ENDPOINT
+        if endpoints_ready:
+            patience_s = max(limits.min_hold_s, limits.patience * objective_s)
+            hold_s, reason = min(hold_s, patience_s) - waited_s, EXPIRED
+        if hold_s <= 0:
+            return self._shed(503, reason)
+        if not self._make_room(item, clock):
+            return self._shed(429, SATURATED)
+        self._insert(
+            _Waiting(item, clock + hold_s, reason),
+            self._order(clock - waited_s, objective_s, work_s, work_s),
+        )
+        return Held(hold_s)
+
+    def dispatch(
+        self, now: float, admit: Callable[[Item, bool], T | None], *, lane: str | None = None
+    ) -> list[tuple[Item, T | Shed]]:
+        """Lets go what may go, in order, and returns every verdict reached since the last call.
+
+        Args:
+            now: seconds, monotonic.
+            admit: (item, shorts_wait) -> the reservation it has made for the item, or None when no
+                endpoint has room. `shorts_wait` says that other, short requests wait: then an
+                endpoint takes no second long one. Must not call the queue.
+            lane: the only one that can have changed, when the caller knows.
+        """
+        clock = self._clock(now)
+        self._more = False
+        self._expire(clock)
+        closed: set[str] = set()
+        closed_to_longs: set[str] = set()
+        refusals = 0
+        for rank in tuple(self._ranks):
+            lanes = self._bands[-rank].lanes
+            for name in tuple(lanes) if lane is None else (lane,):
+                while name in lanes and name not in closed and refusals < MAX_REFUSALS:
+                    if len(self._verdicts) >= MAX_VERDICTS:
+                        self._more = True
+                        return self._hand_out()
+                    key = lanes[name].pick(clock, long_may_go=name not in closed_to_longs)
+                    if key is None:
+                        break
+                    item = self._waiting[key].item
+                    verdict = admit(item, self._shorts > (not item.is_long))
+                    if verdict is not None:
+                        self._remove(item, charge=True)
+                        self._verdicts.append((item, verdict))
+                        self._note_departure(clock)
+                        continue
+                    refusals += 1
+                    (closed_to_longs if item.is_long else closed).add(name)
+                    lanes[name] = lanes.pop(name)  # last: the next call starts with the others
+        return self._hand_out()
+
+    def cancel(self, item_id: Hashable) -> bool:
+        """Forgets a request whose client is gone; False when its verdict was reached before."""
+        entry = self._waiting.get(item_id)
+        if entry is None:
+            return False
+        self._remove(entry.item)
+        self.sheds[CANCELLED] += 1
+        return True
+
+    def drain(self) -> list[tuple[Item, T | Shed]]:
+        """Refuses all that wait, and all that will come: the picker shuts down."""
+        self._draining = True
+        for entry in list(self._waiting.values()):
+            self._drop(entry.item, 503, SHUTTING_DOWN)
+        return self._hand_out()
+
+    def next_wakeup_s(self, now: float) -> float | None:
+        """Returns in how many seconds to call `dispatch` if nothing else does; None: no need."""
+        if self._verdicts or self._more:
+            return 0.0
+        clock = self._clock(now)
+        while self._expiries and not self._expiries[0][2].alive:
+            heappop(self._expiries)
+        return max(0.0, self._expiries[0][0] - clock) if self._expiries else None
+
+    def _clock(self, now: float) -> float:
+        """Returns `now` on a clock that never goes back: a jump back is taken out for good."""
+        if now < self._last_now:
+            self._skew_s += self._last_now - now
+        self._last_now = now
+        return now + self._skew_s
+
+    def _insert(self, entry: _Waiting, line: Line) -> None:
+        item = entry.item
+        band = self._bands.get(item.band)
+        if band is None:
+            band = self._bands[item.band] = _Band()
+            insort(self._ranks, -item.band)
+        lane = band.lanes.get(item.lane)
+        if lane is None:
+            lane = band.lanes[item.lane] = Lane(long_yields=self.limits.order == "lars")
+        lane.add(item.id, item.tenant, line, is_long=item.is_long)
+        band.crowd.add(item.tenant, item.id)
+        self._waiting[item.id] = entry
+        self._shorts += not item.is_long
+        self.held_bytes += max(0, item.body_bytes)
+        self._serial += 1
+        heappush(self._expiries, (entry.expires_s, self._serial, entry))
+
+    def _make_room(self, item: Item, clock: float) -> bool:
+        """Returns whether the item fits, after dropping at most one that should yield to it."""
+        if self._fits(item):
+            return True
+        self._expire(clock)
+        if self._fits(item):
+            return True
+        if not self._ranks:
+            return False
+        lowest = -self._ranks[-1]
+        crowd = self._bands[lowest].crowd
+        if lowest < item.band:
+            reason = EVICTED_BY_BAND
+        elif lowest == item.band and crowd.largest > crowd.count(item.tenant) + 1:
+            reason = EVICTED_BY_TENANT
+        else:
+            return False
+        victim = self._waiting[crowd.newest_of_largest()].item
+        if not self._fits(item, without=victim):
+            return False
+        self._drop(victim, 429, reason)
+        return True
+
+    def _fits(self, item: Item, without: Item | None = None) -> bool:
+        waiting, held = len(self._waiting), self.held_bytes
+        if without is not None:
+            waiting, held = waiting - 1, held - max(0, without.body_bytes)
+        limits = self.limits
+        return waiting < limits.max_waiting and held + item.body_bytes <= limits.max_held_bytes
+
+    def _expire(self, clock: float) -> None:
+        """Drops what is beyond hope, up to one call's worth of verdicts."""
+        expiries = self._expiries
+        while expiries and len(self._verdicts) < MAX_VERDICTS:
+            expires_s, _, entry = expiries[0]
+            if entry.alive and expires_s > clock:
+                break
+            heappop(expiries)
+            if entry.alive:
+                self._drop(entry.item, 503, entry.reason)
+
+    def _drop(self, item: Item, status: int, reason: str) -> None:
+        self._remove(item)
+        self._verdicts.append((item, self._shed(status, reason)))
+
+    def _remove(self, item: Item, *, charge: bool = False) -> None:
+        entry = self._waiting.pop(item.id)
+        entry.alive = False
+        self._shorts -= not item.is_long
+        self.held_bytes -= max(0, item.body_bytes)
+        band = self._bands[item.band]
+        band.crowd.remove(item.tenant, item.id)
+        lane = band.lanes[item.lane]
+        served = max(1, item.tokens) if charge else 0
+        lane.remove(item.id, item.tenant, is_long=item.is_long, served_tokens=served)
+        if not lane:
+            del band.lanes[item.lane]
+            if not band.lanes:
+                del self._bands[item.band]
+                self._ranks.remove(-item.band)
+        if len(self._expiries) > 2 * len(self._waiting) + MAX_VERDICTS:
+            self._expiries[:] = [one for one in self._expiries if one[2].alive]
+            heapify(self._expiries)
+
+    def _shed(self, status: int, reason: str) -> Shed:
+        self.sheds[reason] += 1
+        wait_s = math.ceil(len(self._waiting) * self._gap_s)
+        return Shed(status, reason, min(MAX_RETRY_AFTER_S, max(1, wait_s)))
+
+    def _note_departure(self, clock: float) -> None:
+        """Keeps a moving average of the seconds between departures (over about 10)."""
+        self.dispatched += 1
+        if self._left_s is not None:
+            self._gap_s += 0.1 * (clock - self._left_s - self._gap_s)
+        self._left_s = clock
+
+    def _hand_out(self) -> list[tuple[Item, T | Shed]]:
+        verdicts, self._verdicts = self._verdicts, []
+        return verdicts
+
+
+def _between(low: float, value: float, high: float) -> float:
+    """Clips a number that may be anything; not-a-number becomes `low` (max keeps its first)."""
+    return min(high, max(low, value))

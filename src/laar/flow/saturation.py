@@ -1,0 +1,99 @@
+"""Which endpoints have room: caps on prefill seconds in flight, on requests and on KV use.
+
+Two sources, used by what each is good for. The picker's own counters move at the moment of a
+decision and never go stale, but know only this picker's requests. The endpoints' readings know of
+everybody's, but are late, and stop when an endpoint is too busy to be scraped.
+
+So a reading can close an endpoint only while it is fresh. Treating a stale one as full, as some
+pickers do, locks a fleet out for good: nothing is sent, so nothing changes. Here a stale or missing
+reading leaves the decision to the own counters, which fall as the picker's requests end.
+
+A long prefill in flight may not fill an endpoint by itself, or it would hold up every short one for
+minutes, which is the convoy this package exists against: to shorts it counts at most half the cap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laar.errors import SettingError
+
+__all__ = ["Loads", "Saturation"]
+
+LONG_SHARE = 0.5
+"""The most of an endpoint's prefill cap that long requests in flight take from short ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """What is known of n endpoints; every field is float64[n], in the same order.
+
+    Args:
+        prefill_s: own counter: prefill seconds in flight, long ones included.
+        long_prefill_s: own counter: the part of it that belongs to long requests.
+        requests: own counter: requests in flight.
+        longs: own counter: long requests whose prefill is in flight.
+        reported_requests: reading: running and waiting at the endpoint.
+        kv_usage: reading: 0 to 1.
+        reading_age_s: how old both readings are; infinite or not-a-number when there are none.
+    """
+
+    prefill_s: NDArray[np.float64]
+    long_prefill_s: NDArray[np.float64]
+    requests: NDArray[np.float64]
+    longs: NDArray[np.float64]
+    reported_requests: NDArray[np.float64]
+    kv_usage: NDArray[np.float64]
+    reading_age_s: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saturation:
+    """Caps for one endpoint, and the estimate made with them.
+
+    Args:
+        max_prefill_s: prefill seconds in flight; enough to keep an engine's batch full between two
+            decisions, little enough that the order of the queue still matters.
+        max_requests: requests; vLLM's usual number of sequences.
+        max_kv_usage: above it an engine is about to preempt.
+        stale_after_s: readings older than this close nothing.
+    """
+
+    max_prefill_s: float = 2.0
+    max_requests: int = 256
+    max_kv_usage: float = 0.95
+    stale_after_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not all(cap > 0 for cap in (self.max_prefill_s, self.max_requests, self.max_kv_usage)):
+            raise SettingError(
+                "flow: max_prefill_s, max_requests and max_kv_usage must be above 0, or no request "
+                "would ever be sent"
+            )
+
+    def levels(self, loads: Loads, *, is_long: bool = False) -> NDArray[np.float64]:
+        """Returns float64[n]: 0 is idle, 1 and more is full for a request of this kind."""
+        prefill_s = loads.prefill_s
+        if not is_long:
+            spared_s = loads.long_prefill_s - LONG_SHARE * self.max_prefill_s
+            prefill_s = prefill_s - np.maximum(spared_s, 0.0)
+        own = np.maximum(prefill_s / self.max_prefill_s, loads.requests / self.max_requests)
+        reported = np.fmax(
+            loads.reported_requests / self.max_requests, loads.kv_usage / self.max_kv_usage
+        )
+        # Comparing with not-a-number is false, and fmax passes it over: unknown closes nothing.
+        fresh = loads.reading_age_s <= self.stale_after_s
+        return np.fmax(own, np.where(fresh, reported, 0.0))
+
+    def has_room(
+        self, loads: Loads, *, is_long: bool = False, shorts_wait: bool = False
+    ) -> NDArray[np.bool_]:
+        """Returns bool[n]: which endpoints may take one more request of this kind now.
+
+        While shorts wait, an endpoint takes no second long prefill (algorithm 2's safety rule).
+        """
+        room = self.levels(loads, is_long=is_long) < 1.0
+        return room & (loads.longs < 1.0) if is_long and shorts_wait else room

@@ -1,0 +1,185 @@
+"""Who goes next, and how much of it: slack orders and batch packing (Medha sections 4.1 and 4.3).
+
+Slack is the time a request may still lose: s = arrival + objective - now - remaining work.
+Relative slack, rho = s / total work, is what LARS orders by: two requests with 2 s of slack run
+different risks when one has 5 s of work ahead and the other 100 s.
+
+Each order is a function of a request's numbers that returns a line, `(offset_s, rate)`, whose
+height at any time is `(offset_s - now) * rate`; the lowest goes first. A line holds until the
+remaining work changes, so a queue keeps two floats for each request and never re-keys as time
+passes. All five orders of the paper's table fit, which is why they are one interface.
+
+`pack` is algorithms 1 and 2: decodes are in the batch already, prefills come in slack order, each
+with the largest chunk that fits. Beyond the paper: the first prefill always gets a smallest chunk,
+since a context so deep that not even that fits the target would otherwise wait for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from laar.flow.prefill_time import largest_chunk
+
+__all__ = [
+    "MIN_WORK_S",
+    "ORDERS",
+    "RHO_MAX",
+    "BatchCost",
+    "Line",
+    "Order",
+    "Prefill",
+    "height",
+    "pack",
+    "relative_slack",
+    "slack_s",
+    "turn",
+]
+
+MIN_WORK_S = 1e-3
+"""Least work a request can have: about one iteration of a fast engine; also keeps rho finite."""
+
+RHO_MAX = 0.4
+"""Largest share of an iteration that a long prefill with slack leaves to others (algorithm 2); a
+long request with more relative slack than this lets every short one go before it."""
+
+
+def slack_s(arrival_s: float, objective_s: float, remaining_s: float, now: float) -> float:
+    """Returns the seconds a request can lose and still make its objective; negative when late."""
+    return arrival_s + objective_s - now - remaining_s
+
+
+def relative_slack(
+    arrival_s: float, objective_s: float, total_s: float, remaining_s: float, now: float
+) -> float:
+    """Returns rho: slack by total work, both in seconds."""
+    return slack_s(arrival_s, objective_s, remaining_s, now) / max(total_s, MIN_WORK_S)
+
+
+class Line(NamedTuple):
+    """A request's urgency over time: `(offset_s - now) * rate`, the lower the more urgent."""
+
+    offset_s: float
+    rate: float
+
+
+Order = Callable[[float, float, float, float], Line]
+"""(arrival_s, objective_s, total_s, remaining_s) -> Line; objective from arrival, work alone."""
+
+
+def height(line: Line, now: float) -> float:
+    """Returns where a line stands at `now`; requests go lowest first."""
+    return (line.offset_s - now) * line.rate
+
+
+def _lars(arrival_s: float, objective_s: float, total_s: float, remaining_s: float) -> Line:
+    return Line(arrival_s + objective_s - remaining_s, 1.0 / max(total_s, MIN_WORK_S))
+
+
+def _lrs(arrival_s: float, objective_s: float, total_s: float, remaining_s: float) -> Line:
+    return Line(arrival_s + objective_s - remaining_s, 1.0)
+
+
+def _edf(arrival_s: float, objective_s: float, total_s: float, remaining_s: float) -> Line:
+    return Line(arrival_s + objective_s, 1.0)
+
+
+def _fcfs(arrival_s: float, objective_s: float, total_s: float, remaining_s: float) -> Line:
+    return Line(arrival_s, 1.0)
+
+
+def _srpt(arrival_s: float, objective_s: float, total_s: float, remaining_s: float) -> Line:
+    return Line(remaining_s, 1.0)
+
+
+ORDERS: Mapping[str, Order] = {
+    "lars": _lars,
+    "fcfs": _fcfs,
+    "edf": _edf,
+    "lrs": _lrs,
+    "srpt": _srpt,
+}
+"""Length-aware relative slack; first come; earliest deadline; least slack; shortest remaining."""
+
+
+def turn(rho: float, *, is_long: bool) -> tuple[bool, float]:
+    """Returns a sort key: relative slack, but long requests that have some to give go last.
+
+    Order by rho alone lets a short request wait until it is as urgent as the long one. Where a turn
+    is not one small chunk that is too late: in the example of section 4.1 the shorts would start
+    at 5.2 and the second miss its objective by 0.2 s; they have to start on arrival.
+    """
+    return is_long and rho > RHO_MAX, rho
+
+
+class BatchCost(Protocol):
+    """The predicted time of a batch under construction, decodes included from the start.
+
+    Predicting the whole batch, and not the sum of its parts, is what lets a memory-bound long
+    chunk carry a short one almost for free (multi-prefill batching, section 4.2).
+    """
+
+    def seconds_with(self, chunk_tokens: int, context_tokens: int) -> float:
+        """Returns the batch's time if this chunk joined; must not fall as the chunk grows."""
+        ...
+
+    def add(self, chunk_tokens: int, context_tokens: int) -> None:
+        """Puts a chunk into the batch."""
+        ...
+
+
+class Prefill(NamedTuple):
+    """A prefill that wants to run: what is left, what is in the cache, rho, and whether long."""
+
+    remaining_tokens: int
+    context_tokens: int
+    rho: float
+    is_long: bool
+
+
+def pack(
+    prefills: Sequence[Prefill],
+    batch: BatchCost,
+    *,
+    target_s: float,
+    budget_tokens: int,
+    rho_max: float = RHO_MAX,
+    min_chunk_tokens: int = 16,
+) -> list[int]:
+    """Returns the chunk of each prefill in this iteration, in tokens; 0 means that it waits.
+
+    Args:
+        prefills: most urgent first.
+        batch: holds the decodes; the chunks chosen are added to it.
+        target_s: what the iteration should take at most.
+        budget_tokens: what the engine allows in one iteration beside the decodes.
+        rho_max: largest share of `target_s` that a long prefill leaves free.
+        min_chunk_tokens: what the most urgent prefill gets even if it does not fit `target_s`.
+    """
+    chunks = [0] * len(prefills)
+    seen_long = False
+    for index, (remaining, context, rho, is_long) in enumerate(prefills):
+        if budget_tokens <= 0:
+            break
+        if is_long and seen_long:
+            continue
+        share = 1.0 - min(rho_max, max(0.0, rho)) if is_long else 1.0
+        cap = min(remaining, budget_tokens)
+        chunk = largest_chunk(
+            lambda tokens: batch.seconds_with(tokens, context),  # noqa: B023 (used at once)
+            target_s * share,
+            cap,
+        )
+        full = chunk < cap and share == 1.0
+        if not chunk and index == 0:
+            chunk = min(cap, min_chunk_tokens)
+        if chunk:
+            batch.add(chunk, context)
+            chunks[index] = chunk
+            budget_tokens -= chunk
+            seen_long = seen_long or is_long
+        if (
+            full
+        ):  # the whole target is used; what a token more would cost is not worth a search each
+            break
+    return chunks

@@ -1,0 +1,51 @@
+"""Refusals in the envelope that vLLM puts them in."""
+
+from __future__ import annotations
+
+import orjson
+
+__all__ = ["DONE", "ApiError", "error_event"]
+
+DONE = b"data: [DONE]\n\n"
+
+_TYPES = {
+    400: "BadRequestError",
+    404: "NotFoundError",
+    429: "Too Many Requests",
+    500: "InternalServerError",
+    503: "Service Unavailable",
+}
+
+
+class ApiError(Exception):
+    """A refusal in vLLM's envelope.
+
+    Args:
+        status: HTTP status, which the envelope repeats as its code.
+        message: for the client; holds none of the prompt.
+        param: field of the body that is at fault.
+        retry_after: value of a ``retry-after`` header; None for no such header.
+    """
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, retry_after: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.retry_after = retry_after
+
+    def body(self) -> bytes:
+        """The envelope."""
+        error = {
+            "message": str(self),
+            "type": _TYPES[self.status],
+            "param": self.param,
+            "code": self.status,
+        }
+        return orjson.dumps({"error": error})
+
+
+def error_event(error: ApiError) -> bytes:
+    """The error as a line of a stream, which then ends as if all were well: vLLM does that."""
+    return b"data: " + error.body() + b"\n\n" + DONE

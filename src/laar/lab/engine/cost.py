@@ -1,0 +1,163 @@
+"""What an iteration costs: the interface of cost models, and the linear one.
+
+A cost model sees an iteration as a handful of sums (`Work`), so pricing one more chunk takes
+constant time and a scheduler may search for the chunk that fits. It also tells that a decode-only
+iteration is a line in the context, which lets the engine price a long stretch in closed form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from laar.errors import SettingError
+
+__all__ = ["CostModel", "LinearCost", "Work"]
+
+
+class Work:
+    """The sums over one iteration's batch.
+
+    Attributes:
+        prefill_tokens: tokens of prefill chunks.
+        decodes: sequences that decode one token each.
+        decode_context: tokens in the caches of the decoding sequences, the new ones included.
+        pairs: (query, key) pairs that attention computes on the busiest KV group.
+        kv_tokens: tokens whose KV the busiest KV group reads.
+        kv_groups: the largest number of KV groups that one sequence is spread over.
+    """
+
+    __slots__ = ("decode_context", "decodes", "kv_groups", "kv_tokens", "pairs", "prefill_tokens")
+
+    def __init__(self) -> None:
+        self.prefill_tokens = 0
+        self.decodes = 0
+        self.decode_context = 0
+        self.pairs = 0.0
+        self.kv_tokens = 0.0
+        self.kv_groups = 1
+
+    def copy(self) -> Work:
+        """Returns another one with the same sums."""
+        twin = Work()
+        twin.prefill_tokens = self.prefill_tokens
+        twin.decodes = self.decodes
+        twin.decode_context = self.decode_context
+        twin.pairs = self.pairs
+        twin.kv_tokens = self.kv_tokens
+        twin.kv_groups = self.kv_groups
+        return twin
+
+    def add_chunk(self, chunk: int, context: int, groups: int = 1) -> None:
+        """Adds a prefill chunk on top of `context` tokens, its KV spread over `groups`."""
+        self.prefill_tokens += chunk
+        self.pairs += chunk * (context + 0.5 * chunk) / groups
+        self.kv_tokens += (context + chunk) / groups
+        if groups > self.kv_groups:
+            self.kv_groups = groups
+
+    def add_decodes(self, count: int, context: int, groups: int = 1) -> None:
+        """Adds `count` decoding sequences with `context` tokens in all, new ones not included."""
+        total = context + count
+        self.decodes += count
+        self.decode_context += total
+        self.pairs += total / groups
+        self.kv_tokens += total / groups
+        if groups > self.kv_groups:
+            self.kv_groups = groups
+
+
+class CostModel(Protocol):
+    """Seconds of an iteration on one kind of engine; immutable, so that tables can be shared."""
+
+    def __hash__(self) -> int:
+        """Tables made from a model are kept by it."""
+        ...
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages; an iteration passes all of them."""
+        ...
+
+    @property
+    def kv_parallel(self) -> int:
+        """Groups that a long context's KV may be spread over."""
+        ...
+
+    def kv_groups(self, context: int) -> int:
+        """Returns how many of them a context of this many tokens uses."""
+        ...
+
+    def stage_s(self, work: Work) -> float:
+        """Returns the seconds that the batch spends in each stage; positive."""
+        ...
+
+    def decode_line(self, decodes: int) -> tuple[float, float]:
+        """Returns (a, b): `decodes` alone take a + b * decode_context seconds in each stage.
+
+        Holds for sequences that use one KV group.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearCost:
+    """Seconds as a sum of constants, for engines that are known only by measurement.
+
+    Args:
+        seconds_per_token: of an uncached prompt token; LAAR's c(m).
+        decode_s_per_token: of an iteration that decodes, whatever its batch; a lone sequence's
+            inter-token time.
+        prefill_overhead_s: of an iteration that prefills.
+        decode_s_per_sequence: for each sequence that decodes.
+        decode_s_per_context_token: for each token in the caches of those that decode.
+    """
+
+    seconds_per_token: float
+    decode_s_per_token: float
+    prefill_overhead_s: float = 0.0
+    decode_s_per_sequence: float = 0.0
+    decode_s_per_context_token: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("seconds_per_token", "decode_s_per_token"):
+            if not getattr(self, name) > 0.0:
+                raise SettingError(f"linear cost: `{name}` must be above 0 seconds")
+        for name in (
+            "prefill_overhead_s",
+            "decode_s_per_sequence",
+            "decode_s_per_context_token",
+        ):
+            if not getattr(self, name) >= 0.0:
+                raise SettingError(f"linear cost: `{name}` must not be negative")
+
+    @property
+    def stages(self) -> int:
+        """One: a measured constant has its parallelism in it."""
+        return 1
+
+    @property
+    def kv_parallel(self) -> int:
+        """One."""
+        return 1
+
+    def kv_groups(self, context: int) -> int:
+        """Returns 1."""
+        return 1
+
+    def stage_s(self, work: Work) -> float:
+        """Returns the sum of the prefill part and the decode part."""
+        seconds = 0.0
+        if work.prefill_tokens:
+            seconds = self.prefill_overhead_s + self.seconds_per_token * work.prefill_tokens
+        if work.decodes:
+            base, slope = self.decode_line(work.decodes)
+            seconds += base + slope * work.decode_context
+        return seconds
+
+    def decode_line(self, decodes: int) -> tuple[float, float]:
+        """Returns the constant part and the part for each token of context."""
+        return (
+            self.decode_s_per_token + self.decode_s_per_sequence * decodes,
+            self.decode_s_per_context_token,
+        )

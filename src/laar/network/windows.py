@@ -1,0 +1,177 @@
+"""What a set of weights did to a closed cohort of requests, as one number.
+
+A window is a cohort: the first ``size`` decisions made with its weights, each tagged with the
+window's version, and all of their outcomes, however late. Two mistakes are avoided that way. GORGO
+takes the last 128 completions whoever decided them, so with its hop of 32 three quarters of a
+window belong to other weights. And a window that closes after so many *completions* leaves out the
+slowest requests, which rewards weights that make some requests very slow. While a cohort drains,
+the incumbent's weights serve, so a candidate is never exposed for more than its window.
+
+Costs are in seconds, lower is better. GORGO maximises a negative latency, where ``best * (1 +
+tol)`` accepts candidates that are *worse* by the tolerance; `better` has no sign to trip over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["OBJECTIVES", "Sample", "Window", "WindowScore", "better"]
+
+_Latencies = npt.NDArray[np.float64]
+
+
+def _p95(latencies_s: _Latencies) -> float:
+    return float(np.quantile(latencies_s, 0.95))
+
+
+OBJECTIVES: dict[str, Callable[[_Latencies, _Latencies], float]] = { "ttft-and-e2e-p95": lambda
+ttft_s, e2e_s: (_p95(ttft_s) + _p95(e2e_s)) / 2, "e2e-p95": lambda _, e2e_s: _p95(e2e_s),
+"ttft-p95": lambda ttft_s, _: _p95(ttft_s), } """Seconds from times to first token and to the end.
+The first is the default: end-to-end time contains the time to first token, so all that hoarding
+requests on one endpoint can gain is bounded by the first term, and what it costs in decoding is
+not. The last is the published one, which gets hacked."""
+
+
+def better(cost: float, than: float, tolerance: float) -> bool:
+    """Whether a cost is lower by more than the tolerance, a part of the other's magnitude."""
+    return cost < than - tolerance * abs(than)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The outcome of one request.
+
+    Args:
+        version: `Weights.version` at the decision.
+        ttft_s: time to first token; the whole time when the answer was not streamed.
+        e2e_s: time to the end. Times that are not positive finite numbers count as a failure.
+        ok: whether an answer came.
+    """
+
+    version: int
+    ttft_s: float
+    e2e_s: float
+    ok: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowScore:
+    """One window's result. ``cost_s`` is NaN when there was too little evidence."""
+
+    version: int
+    role: str
+    weights: dict[str, float]
+    cost_s: float
+    ttft_p95_s: float
+    e2e_p95_s: float
+    e2e_p99_s: float
+    failure_share: float
+    requests: int
+    outcome: str = ""
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON or YAML, NaN as None."""
+        return {
+            key: None if isinstance(value, float) and math.isnan(value) else value
+            for key, value in asdict(self).items()
+        }
+
+
+class Window:
+    """A cohort being filled, then drained.
+
+    Args:
+        version: tag of its decisions.
+        role: ``incumbent`` or ``candidate``.
+        weights: what the decisions use.
+        size: decisions in the cohort.
+        settling: decisions made with the weights before the cohort, while the queues that other
+            weights left behind drain.
+    """
+
+    __slots__ = (
+        "_e2e_s",
+        "_ttft_s",
+        "assigned",
+        "closed",
+        "failures",
+        "role",
+        "size",
+        "version",
+        "weights",
+    )
+
+    def __init__(
+        self, version: int, role: str, weights: Mapping[str, float], size: int, settling: int
+    ) -> None:
+        self.version = version
+        self.role = role
+        self.weights = dict(weights)
+        self.size = size
+        self.assigned = -settling
+        self.closed = False
+        self.failures = 0
+        self._ttft_s: list[float] = []
+        self._e2e_s: list[float] = []
+
+    def assign(self) -> bool:
+        """Count a decision; whether it is one of the cohort."""
+        self.assigned += 1
+        self.closed = self.assigned >= self.size
+        return self.assigned > 0
+
+    def add(self, sample: Sample) -> None:
+        """Take one outcome of the cohort."""
+        if self.finished >= self.size:
+            return
+        usable = 0.0 < sample.ttft_s < math.inf and 0.0 < sample.e2e_s < math.inf
+        if sample.ok and usable:
+            self._ttft_s.append(sample.ttft_s)
+            self._e2e_s.append(max(sample.e2e_s, sample.ttft_s))
+        else:
+            self.failures += 1
+
+    @property
+    def finished(self) -> int:
+        """Outcomes so far."""
+        return len(self._e2e_s) + self.failures
+
+    @property
+    def drained(self) -> bool:
+        """Whether no outcome is missing any more."""
+        return self.closed and self.finished >= self.assigned
+
+    def slower_than(self, e2e_s: float) -> int:
+        """Requests that took longer from end to end."""
+        return sum(value > e2e_s for value in self._e2e_s)
+
+    def score(self, objective: str) -> WindowScore:
+        """Sum the cohort up; outcomes that never came are failures.
+
+        The objective over the answers is divided by the share of requests that got one: the time
+        to an answer when failures are tried again.
+        """
+        requests = max(self.assigned, 0)
+        answers = len(self._e2e_s)
+        cost = ttft_p95 = e2e_p95 = e2e_p99 = math.nan
+        if 2 * answers >= self.size:
+            ttft_s, e2e_s = np.array(self._ttft_s), np.array(self._e2e_s)
+            ttft_p95, e2e_p95 = _p95(ttft_s), _p95(e2e_s)
+            e2e_p99 = float(np.quantile(e2e_s, 0.99))
+            cost = OBJECTIVES[objective](ttft_s, e2e_s) * requests / answers
+        return WindowScore(
+            version=self.version,
+            role=self.role,
+            weights=self.weights,
+            cost_s=cost,
+            ttft_p95_s=ttft_p95,
+            e2e_p95_s=e2e_p95,
+            e2e_p99_s=e2e_p99,
+            failure_share=(requests - answers) / requests if requests else 0.0,
+            requests=requests,
+        )

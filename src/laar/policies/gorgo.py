@@ -1,0 +1,36 @@
+"""GORGO's published score, in token equivalents."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from laar.core.cost import scores_of_costs
+from laar.core.endpoints import Floats
+from laar.core.interfaces import View
+
+__all__ = ["Gorgo"]
+
+
+class Gorgo:
+    """`rtt_weight * rtt_ms + uncached_tokens + queue_weight * queued_tokens`, least first.
+
+    Section 3 of the paper, with the weights it learned on its first day as defaults. Ties go to
+    the picker's near-tie rule instead of the first in the list.
+
+    Args:
+        rtt_weight: tokens for a millisecond of round trip.
+        queue_weight: uncached tokens that a queued token is worth.
+    """
+
+    def __init__(self, *, rtt_weight: float = 0.276, queue_weight: float = 0.5) -> None:
+        self.rtt_weight = rtt_weight
+        self.queue_weight = queue_weight
+
+    def score(self, view: View) -> Floats:
+        """The cheapest scores one."""
+        cost: Floats = (
+            self.rtt_weight * 1000.0 * view.rtt_s
+            + np.maximum(view.tokens - view.cached_tokens, 0.0)
+            + self.queue_weight * view.queued_tokens
+        )
+        return scores_of_costs(cost)

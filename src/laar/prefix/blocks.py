@@ -1,0 +1,142 @@
+"""Prompts become chains of block hashes, so that "same prefix" is one integer comparison.
+
+The text of the *effective* prompt (what the engine will see, in order: tools, role markers, texts)
+is cut into blocks, and each block is hashed with the hash of everything before it as the seed.
+Hence equal hashes at place ``i`` mean equal text up to and including block ``i``, and the longest
+common prefix of two chains can be found by bisection.
+
+Why the blocks grow. Engines cache 16 to 128 tokens at a time, about 64 to 512 bytes, and a hash
+call costs about 0.1 us whatever the block; 64-byte blocks throughout would cost 0.6 ms for 400 kB.
+So the first 4 KiB are cut in 64 bytes (short chats, system prompts), then 256 up to 32 KiB, then 1
+KiB: beyond the first 1 KiB the error is at most 1/16 of the prefix, and a 400 kB prompt is some 530
+blocks. A last, partial block does not count, as in the engine.
+
+Keyed: the first seed is a digest of a secret and of the salt (the tenant's ``cache_salt``, the
+adapter). Without the secret nobody can aim two prompts at one chain, or read prompts out of shared
+hashes by guessing. xxh3 is not a cryptographic hash: what a collision costs is a wrong estimate of
+time, never a wrong answer.
+
+Units are bytes of UTF-8. Nobody here knows tokens: callers turn a `Chain.fraction` into tokens with
+the prompt's token count, estimated or reported. (GORGO hashes token ids; laar has no tokenizer.)
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
+
+__all__ = ["CHUNKS_32", "GROWING", "Chain", "Grid", "PromptHasher"]
+
+MAX_HASHED_BYTES = 4 << 20
+"""Text beyond this counts as uncached: four times the longest context served today (1M tokens)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Where blocks begin and end: a function of the place in the prompt alone.
+
+    Args:
+        tiers: ``(until_bytes, block_bytes)`` in order; each ``until`` a multiple of its block
+            counted from the tier's start.
+        partial_tail: whether a last, shorter block is hashed too (llm-router's chunks do).
+    """
+
+    tiers: tuple[tuple[int, int], ...]
+    partial_tail: bool = False
+    ends: list[int] = field(init=False, repr=False, compare=False)
+    ends_bytes: npt.NDArray[np.int64] = field(init=False, repr=False, compare=False)
+    slices: tuple[slice, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        ends, start = [0], 0
+        for until, block in self.tiers:
+            ends += range(start + block, until + 1, block)
+            start = until
+        object.__setattr__(self, "ends", ends)
+        object.__setattr__(self, "ends_bytes", np.array(ends, np.int64))
+        object.__setattr__(self, "slices", tuple(slice(a, b) for a, b in pairwise(ends)))
+
+    def blocks(self, total_bytes: int) -> int:
+        """How many blocks a prompt of this many bytes has."""
+        whole = bisect_right(self.ends, total_bytes) - 1
+        partial = self.partial_tail and whole < len(self.slices) and self.ends[whole] < total_bytes
+        return whole + partial
+
+
+GROWING = Grid(((4 << 10, 64), (32 << 10, 256), (MAX_HASHED_BYTES, 1024)))
+"""The product's grid; the module's note says why."""
+
+CHUNKS_32 = Grid(((256 << 10, 32),), partial_tail=True)
+"""llm-router's: 32-byte chunks, the last one short. Only for its policy: it costs up to 15 times
+the hash calls."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chain:
+    """One prompt, as hashes; holds no text.
+
+    Args:
+        hashes: one unsigned 64-bit integer a block; place ``i`` stands for blocks ``0..i``.
+        total_bytes: length of the prompt in UTF-8, the partial last block included.
+        grid: how it was cut.
+    """
+
+    hashes: array[int]
+    total_bytes: int
+    grid: Grid = GROWING
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def bytes_of(self, blocks: int) -> int:
+        """Bytes in the first so many blocks."""
+        return min(self.grid.ends[blocks], self.total_bytes)
+
+    def fraction(self, blocks: int) -> float:
+        """The share of the prompt, in [0, 1], that its first so many blocks are."""
+        return self.bytes_of(blocks) / max(self.total_bytes, 1)
+
+    def fractions(self, blocks: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
+        """`fraction` for a vector of matches, such as `PrefixIndex.match` returns."""
+        matched_bytes = np.minimum(self.grid.ends_bytes[blocks], self.total_bytes)
+        return matched_bytes / max(self.total_bytes, 1)
+
+
+class PromptHasher:
+    """Cuts and hashes prompts with one secret.
+
+    Args:
+        key: the secret, of any length. Pickers that share what they know share the key.
+        grid: where to cut.
+    """
+
+    __slots__ = ("_grid", "_seed")
+
+    def __init__(self, key: bytes, grid: Grid = GROWING) -> None:
+        self._seed = int.from_bytes(blake2b(key, digest_size=8).digest())
+        self._grid = grid
+
+    def chain(self, spans: Sequence[str], salt: str = "") -> Chain:
+        """Hash the prompt that the spans make when joined.
+
+        Args:
+            spans: the prompt's pieces in order, role markers among them: ``["ab", "c"]`` and
+                ``["a", "bc"]`` are the same prompt.
+            salt: whatever else decides whether an engine may share a block: ``cache_salt``,
+                the adapter's name. Prompts with different salts share nothing.
+        """
+        text = "".join(spans).encode("utf-8", "surrogatepass")
+        hash_ = xxh3_64_intdigest(salt.encode("utf-8", "surrogatepass"), self._seed)
+        count = self._grid.blocks(len(text))
+        hashes = [
+            hash_ := xxh3_64_intdigest(text[place], hash_) for place in self._grid.slices[:count]
+        ]
+        return Chain(array("Q", hashes), len(text), self._grid)

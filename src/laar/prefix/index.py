@@ -1,0 +1,386 @@
+"""Which endpoint is believed to hold which prefix.
+
+Two structures over the same chained hashes:
+
+* One global set of *segments*, runs of blocks that the same endpoints hold, found by the hash of
+  their first block: because hashes are chained, that hash alone names the place in the tree, and no
+  child pointers are needed. A segment carries a bit for each endpoint, so one walk over the prompt
+  matches every endpoint; its length is the number of segments on the path, not of blocks.
+* For each endpoint the *uses* of its cache, least recent first. A use owns the blocks that no later
+  use covers; along any prompt these are a contiguous tail. Evicting the tail of the oldest use is
+  what vLLM does (free blocks leave in order of last use, the end of a prompt before its beginning),
+  exact to the block, and a use never has to move when others branch off it.
+
+The entry is made at the decision, so that a burst with one prefix sticks together; it is taken back
+if the request fails. It becomes *proven* when a request over those blocks has ended well: at any
+moment each believed block is proven or claimed by a request still open.
+
+When the engine reports fewer cached tokens than were believed, the blocks of *that* prompt are not
+the ones to forget: the engine has just computed them (untagging them, as GORGO's optional feedback
+does, sends the next turn of the conversation elsewhere). What was wrong is the belief about
+everything the endpoint used no later than the missing blocks: an LRU cache has lost those too, and
+they go. So an endpoint whose capacity is unknown, or that was restarted unseen, corrects itself.
+
+What it does not promise: it is a belief. Generated text is unknown until it comes back in the next
+turn, engines pin running requests and share blocks among adapters by rules of their own. Memory is
+bounded by ``max_bytes``; beyond it the endpoint believed to hold most loses its oldest use.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from laar.errors import SettingError
+from laar.prefix.blocks import GROWING, Chain, Grid
+
+__all__ = ["IndexStats", "PrefixIndex", "Receipt"]
+
+DEFAULT_CAPACITY_BYTES = 2_000_000
+"""Until an engine's capacity is known: 500k tokens of 4 bytes, a common size for a 7-14B model."""
+
+SEGMENT_BYTES = 300
+USE_BYTES = 420
+"""Python's overhead for one segment and one use, measured by ``bench prefix`` with tracemalloc."""
+
+LEAST_MISS_BYTES = 4096
+"""A missing prefix shorter than this teaches nothing: engines round down by up to 128 tokens."""
+
+MISS_RATIO = 0.5
+"""A miss is a report of less than this part of the belief. Tokens per byte differ between the parts
+of a prompt (English 4 bytes, Japanese or code under 3), so a smaller gap may be arithmetic."""
+
+
+class _Segment:
+    """Blocks that the same endpoints hold."""
+
+    __slots__ = ("hashes", "holders")
+
+    def __init__(self, hashes: array[int], holders: int) -> None:
+        self.hashes = hashes
+        self.holders = holders
+
+
+class _Use:
+    """The blocks, from ``start`` on, for which one request was an endpoint's latest use."""
+
+    __slots__ = ("hashes", "proven", "stamp", "start", "witness")
+
+    def __init__(self, hashes: array[int], stamp: int, proven: int, witness: int) -> None:
+        self.hashes = hashes
+        self.start = 0
+        self.stamp = stamp
+        self.proven = proven  # so many blocks, from the prompt's start, are proven,
+        self.witness = witness  # and this is the stamp of the use that proved the deepest
+
+
+@dataclass(slots=True)
+class _Cache:
+    """What one endpoint is believed to hold."""
+
+    slot: int
+    capacity_bytes: int = DEFAULT_CAPACITY_BYTES
+    claims: dict[int, array[int]] = field(default_factory=dict)  # of requests still open, by stamp
+    by_head: dict[int, _Use] = field(default_factory=dict)
+    by_age: OrderedDict[int, _Use] = field(default_factory=OrderedDict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Receipt:
+    """What an entry changed, for taking it back or for settling it.
+
+    Args:
+        chain: the prompt.
+        matched: blocks that were believed to be held at the decision.
+        proven: of those, blocks that some finished request had used.
+    """
+
+    chain: Chain
+    matched: int
+    proven: int
+    _cache: _Cache
+    _stamp: int
+    _witness: int  # stamp of the use that proved the deepest of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexStats:
+    """Sizes now, and blocks let go since the start, by cause."""
+
+    size_bytes: int
+    segments: int
+    uses: int
+    blocks: int
+    evicted_capacity_blocks: int
+    evicted_memory_blocks: int
+    disproved_blocks: int
+
+
+class PrefixIndex:
+    """The belief about every endpoint's prefix cache. Endpoints are small integers, the slots.
+
+    Args:
+        slots: how many slots there are; `resize` makes it more.
+        max_bytes: memory for all of it. The default, 128 MiB, holds at least 2 million blocks of
+            chats, about the caches of 100 endpoints with 500k tokens each.
+        grid: the grid of the hasher whose chains come in.
+
+    Raises:
+        SettingError: when ``max_bytes`` is under 1 MiB, which could not hold one long prompt.
+    """
+
+    def __init__(self, slots: int, max_bytes: int = 128 << 20, grid: Grid = GROWING) -> None:
+        if max_bytes < 1 << 20:
+            raise SettingError(
+                f"prefix index: max_bytes is {max_bytes}, under 1 MiB (1048576); raise it"
+            )
+        self._max_bytes = max_bytes
+        self._ends = grid.ends
+        self._segments: dict[int, _Segment] = {}
+        self._caches = [_Cache(slot) for slot in range(slots)]
+        self._held_bytes = np.zeros(slots, np.int64)
+        self._stamp = 0
+        self._segment_blocks = self._use_blocks = self._uses = 0
+        self._evicted_capacity = self._evicted_memory = self._disproved = 0
+
+    def match(self, chain: Chain) -> npt.NDArray[np.int32]:
+        """Leading blocks of the prompt that each slot is believed to hold, shape ``(slots,)``.
+
+        Costs one dictionary look-up and one bisection for each segment on the path.
+        """
+        hashes, depth, end = chain.hashes, 0, len(chain)
+        holders, width = 0, (len(self._caches) + 7) >> 3
+        rows, depths = [], [0]
+        while depth < end and (segment := self._segments.get(hashes[depth])) is not None:
+            if segment.holders != holders:
+                holders = segment.holders
+                rows.append(holders.to_bytes(width, "little"))
+                depths.append(depth)
+            depth += _common(segment.hashes, hashes, depth)
+            depths[-1] = depth
+        # Whoever holds a block holds all before it: each row of bits is a subset of the row above,
+        # and the number of rows a slot is in tells how deep it went.
+        bits = np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), width)
+        bits = np.unpackbits(bits, axis=1, count=len(self._caches), bitorder="little")
+        return np.array(depths, np.int32)[np.add.reduce(bits, axis=0, dtype=np.uint16)]
+
+    def insert(self, slot: int, chain: Chain) -> Receipt:
+        """Enter a prompt at the decision to send it to a slot.
+
+        Every receipt must come back once, to `settle` or to `retract`: open ones are remembered.
+        """
+        cache = self._caches[slot]
+        matched, proven, witness = self._claim(cache, chain, settled=False)
+        cache.claims[self._stamp] = chain.hashes
+        return Receipt(chain, matched, proven, cache, self._stamp, witness)
+
+    def retract(self, receipt: Receipt) -> None:
+        """Take back the entry of a request that failed.
+
+        Blocks stay that a finished request has proven or that another open request claims.
+        """
+        cache, hashes = receipt._cache, receipt.chain.hashes
+        if cache.claims.pop(receipt._stamp, None) is None:
+            return  # settled already, or the endpoint was dropped meanwhile
+        keep = max((_shared(claim, hashes) for claim in cache.claims.values()), default=0)
+        depth, end = 0, len(hashes)
+        while depth < end and (use := cache.by_head.get(hashes[depth])) is not None:
+            depth += _common(use.hashes, hashes, depth)
+            if depth > max(keep, use.proven):
+                self._cut(cache, use, max(keep, use.proven, use.start) - use.start)
+
+    def settle(self, receipt: Receipt, cached_fraction: float | None = None) -> None:
+        """Note that a request ended well: its prompt is in the cache now, and most recent.
+
+        Args:
+            receipt: from `insert`.
+            cached_fraction: ``cached_tokens / prompt_tokens`` as the engine reported them; None
+                (or NaN) when it did not.
+        """
+        cache = receipt._cache
+        if cache.claims.pop(receipt._stamp, None) is None:
+            return
+        believed = receipt.chain.fraction(receipt.proven)
+        if (
+            cached_fraction is not None
+            and cached_fraction < MISS_RATIO * believed
+            and receipt.chain.bytes_of(receipt.proven) >= LEAST_MISS_BYTES
+        ):
+            while cache.by_age and (oldest := _oldest(cache)).stamp <= receipt._witness:
+                self._disproved += self._cut(cache, oldest, 0)
+        self._claim(cache, receipt.chain, settled=True)
+
+    def drop(self, slot: int) -> None:
+        """Forget everything about a slot: its endpoint was removed, restarted or cleared.
+
+        Its capacity is unknown again. Costs a few microseconds for each use it held.
+        """
+        cache = self._caches[slot]
+        while cache.by_age:
+            self._cut(cache, _oldest(cache), 0)
+        cache.claims.clear()  # receipts still out are void: another endpoint may get the slot
+        cache.capacity_bytes = DEFAULT_CAPACITY_BYTES
+
+    def set_capacity(self, slot: int, capacity_bytes: int) -> None:
+        """Say how much prompt text the slot's engine can hold; 0 when it caches no prefixes.
+
+        From vLLM's ``cache_config_info``: ``kv_cache_size_tokens`` (or ``num_gpu_blocks *
+        block_size``) times the bytes per token seen on that model.
+        """
+        cache = self._caches[slot]
+        cache.capacity_bytes = capacity_bytes
+        self._fit(cache)
+
+    def resize(self, slots: int) -> None:
+        """Make room for more slots; never fewer."""
+        more = range(len(self._caches), slots)
+        self._caches += [_Cache(slot) for slot in more]
+        self._held_bytes = np.concatenate([self._held_bytes, np.zeros(len(more), np.int64)])
+
+    @property
+    def held_bytes(self) -> npt.NDArray[np.int64]:
+        """Bytes of prompt that each slot is believed to hold, shape ``(slots,)``; do not write."""
+        return self._held_bytes
+
+    def stats(self) -> IndexStats:
+        """Sizes and counters for metrics."""
+        return IndexStats(
+            size_bytes=self._size_bytes(),
+            segments=len(self._segments),
+            uses=self._uses,
+            blocks=self._segment_blocks,
+            evicted_capacity_blocks=self._evicted_capacity,
+            evicted_memory_blocks=self._evicted_memory,
+            disproved_blocks=self._disproved,
+        )
+
+    def _claim(self, cache: _Cache, chain: Chain, *, settled: bool) -> tuple[int, int, int]:
+        """Make the prompt the slot's latest use; returns blocks held before, proven, witness."""
+        self._stamp += 1
+        hashes, held, proven, witness = chain.hashes, 0, 0, 0
+        end = len(hashes)
+        if not end:
+            return 0, 0, 0
+        while held < end and (use := cache.by_head.pop(hashes[held], None)) is not None:
+            shared = _common(use.hashes, hashes, held)
+            if use.proven > held:
+                proven, witness = min(use.proven, held + shared), use.witness
+            held += shared
+            self._use_blocks -= shared
+            if shared < len(use.hashes):  # the older use keeps the branch that this one left
+                use.hashes = use.hashes[shared:]
+                use.start = held
+                cache.by_head[use.hashes[0]] = use
+            else:
+                del cache.by_age[use.stamp]
+                self._uses -= 1
+        evidence = (end, self._stamp) if settled else (proven, witness)
+        use = _Use(hashes, self._stamp, *evidence)
+        cache.by_head[hashes[0]] = cache.by_age[use.stamp] = use
+        self._uses += 1
+        self._use_blocks += end
+        self._tag(1 << cache.slot, hashes, held)
+        self._held_bytes[cache.slot] += self._ends[end] - self._ends[held]
+        self._fit(cache)
+        return held, proven, witness
+
+    def _tag(self, bit: int, hashes: array[int], held: int) -> None:
+        """Give the slot's bit to the path beyond ``held`` blocks, making what is not there."""
+        depth, end = 0, len(hashes)
+        while depth < end:
+            segment = self._segments.get(hashes[depth])
+            if segment is None:
+                self._segments[hashes[depth]] = _Segment(hashes[depth:], bit)
+                self._segment_blocks += end - depth
+                return
+            shared = _common(segment.hashes, hashes, depth)
+            if shared < len(segment.hashes):
+                self._split(segment, shared)
+            depth += shared
+            if depth > held:
+                segment.holders |= bit
+
+    def _split(self, segment: _Segment, at: int) -> None:
+        """Cut a segment in two, held by the same slots."""
+        lower = _Segment(segment.hashes[at:], segment.holders)
+        segment.hashes = segment.hashes[:at]
+        self._segments[lower.hashes[0]] = lower
+
+    def _cut(self, cache: _Cache, use: _Use, keep: int) -> int:
+        """Leave a use its first ``keep`` blocks; returns how many went.
+
+        A use begins and ends where segments do: they are split when it is made and never merged.
+        """
+        bit, hashes, place = 1 << cache.slot, use.hashes, 0
+        end = len(hashes)
+        while place < end:
+            segment = self._segments[hashes[place]]
+            if place < keep < place + len(segment.hashes):
+                self._split(segment, keep - place)
+            size = len(segment.hashes)
+            if place >= keep:
+                segment.holders ^= bit
+                if not segment.holders:
+                    del self._segments[hashes[place]]
+                    self._segment_blocks -= size
+            place += size
+        ends, start = self._ends, use.start
+        self._held_bytes[cache.slot] -= ends[start + end] - ends[start + keep]
+        self._use_blocks -= end - keep
+        if keep:
+            use.hashes = hashes[:keep]
+            use.proven = min(use.proven, start + keep)
+        else:
+            del cache.by_head[hashes[0]], cache.by_age[use.stamp]
+            self._uses -= 1
+        return end - keep
+
+    def _fit(self, cache: _Cache) -> None:
+        """Evict down to the slot's capacity, to the block, then to the index's memory."""
+        while (excess := int(self._held_bytes[cache.slot]) - cache.capacity_bytes) > 0:
+            use = _oldest(cache)
+            limit_bytes = self._ends[use.start + len(use.hashes)] - excess
+            keep = max(bisect_right(self._ends, limit_bytes) - 1 - use.start, 0)
+            self._evicted_capacity += self._cut(cache, use, keep)
+        while self._size_bytes() > self._max_bytes:
+            largest = self._caches[int(self._held_bytes.argmax())]
+            self._evicted_memory += self._cut(largest, _oldest(largest), 0)
+
+    def _size_bytes(self) -> int:
+        return (
+            len(self._segments) * (SEGMENT_BYTES + (len(self._caches) >> 3))  # a bit a slot
+            + self._uses * USE_BYTES
+            + (self._segment_blocks + self._use_blocks) * 8
+        )
+
+
+def _oldest(cache: _Cache) -> _Use:
+    return next(iter(cache.by_age.values()))
+
+
+def _shared(one: array[int], other: array[int]) -> int:
+    """Leading blocks that two whole chains share."""
+    return _common(one, other, 0) if one and other and one[0] == other[0] else 0
+
+
+def _common(part: array[int], hashes: array[int], depth: int) -> int:
+    """Blocks that ``part`` and ``hashes[depth:]`` share, at least 1: their first are equal.
+
+    Chained hashes that are equal once are equal in all places before, so this may bisect.
+    """
+    most = min(len(part), len(hashes) - depth)
+    if part[most - 1] == hashes[depth + most - 1]:
+        return most
+    least = 1
+    while most - least > 1:
+        middle = (least + most) >> 1
+        if part[middle - 1] == hashes[depth + middle - 1]:
+            least = middle
+        else:
+            most = middle
+    return least

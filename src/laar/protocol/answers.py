@@ -1,0 +1,171 @@
+"""Answers: what laar reads of them, and what it answers itself.
+
+A streamed answer is server-sent events; an event may be split over any number of pieces, and usage
+may come in several events, of which the last counts. Reading never changes a byte and never fails:
+what cannot be read is simply not known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from laar.errors import RequestError
+
+__all__ = ["NameRestorer", "Usage", "UsageReader", "error_body"]
+
+MAX_ANSWER_BYTES = 1 << 20
+"""Longest JSON answer, and longest line of an event stream, that is kept to read its usage."""
+
+_ERROR_TYPES = {
+    400: "invalid_request_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+}
+
+
+def error_body(error: RequestError) -> bytes:
+    """A refusal in the shape of OpenAI's errors, with our reason code beside it."""
+    return orjson.dumps(
+        {
+            "error": {
+                "message": str(error),
+                "type": _ERROR_TYPES.get(error.status, "api_error"),
+                "param": None,
+                "code": error.status,
+                "reason": error.reason,
+            }
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the engine counted them; None for what it did not say."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class UsageReader:
+    """Reads usage out of an answer that passes in pieces.
+
+    Args:
+        events: the answer is an event stream; otherwise one JSON document.
+    """
+
+    def __init__(self, *, events: bool) -> None:
+        self._events = events
+        self._kept = b""
+        self._too_long = False
+        self.usage = Usage()
+
+    def feed(self, piece: bytes) -> None:
+        """Takes the next piece of the body."""
+        if self._too_long and not self._events:
+            return
+        kept = self._kept + piece if self._kept else piece
+        if self._events:
+            lines, _, kept = kept.rpartition(b"\n")
+            # Most pieces are deltas without usage; looking for the word is cheaper than parsing.
+            if b'"usage"' in lines:
+                for line in lines.split(b"\n"):
+                    self._line(line)
+        if len(kept) > MAX_ANSWER_BYTES:
+            self._too_long = True
+            kept = b""
+        self._kept = kept
+
+    def end(self) -> Usage:
+        """What is known once the body is complete."""
+        if self._events:
+            self._line(self._kept)
+        elif self._kept:
+            self._document(self._kept)
+        self._kept = b""
+        return self.usage
+
+    def _line(self, line: bytes) -> None:
+        if line.startswith(b"data:") and b'"usage"' in line:
+            self._document(line[5:])
+
+    def _document(self, text: bytes) -> None:
+        try:
+            document = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return
+        if not isinstance(document, dict):
+            return
+        found = document.get("usage")
+        for nest in ("response", "message"):  # the Responses API's and Anthropic's events
+            nested = document.get(nest)
+            if found is None and isinstance(nested, dict):
+                found = nested.get("usage")
+        if isinstance(found, dict):
+            self.usage = _merged(self.usage, found)
+
+
+def _merged(old: Usage, found: dict[str, Any]) -> Usage:
+    """Later events add to what earlier ones said, field by field."""
+
+    def first(*names: str) -> int | None:
+        return next((n for n in map(found.get, names) if _is_count(n)), None)
+
+    prompt = first("prompt_tokens", "input_tokens")
+    completion = first("completion_tokens", "output_tokens")
+    cached = first("cache_read_input_tokens")
+    for name in ("prompt_tokens_details", "prompt_token_details", "input_tokens_details"):
+        details = found.get(name)
+        if isinstance(details, dict) and _is_count(details.get("cached_tokens")):
+            cached = details["cached_tokens"]
+    return Usage(
+        old.prompt_tokens if prompt is None else prompt,
+        old.completion_tokens if completion is None else completion,
+        old.cached_tokens if cached is None else cached,
+    )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40
+
+
+class NameRestorer:
+    """Puts the name the client used back where the endpoint wrote its own.
+
+    Only the member ``"model": "<name>"`` is changed, however the answer is cut into pieces: the end
+    of a piece that may be the beginning of one is held back for the next.
+    """
+
+    def __init__(self, *, served: str, asked: str) -> None:
+        self._pairs = [
+            (
+                b'"model":%s%s' % (gap, orjson.dumps(served)),
+                b'"model":%s%s' % (gap, orjson.dumps(asked)),
+            )
+            for gap in (b"", b" ")
+        ]
+        self._held = b""
+
+    def feed(self, piece: bytes, *, end: bool) -> bytes:
+        """The piece with names restored, without what is held back."""
+        data = self._held + piece
+        for old, new in self._pairs:
+            data = data.replace(old, new)
+        keep = 0 if end else max(self._partial(data, old) for old, _ in self._pairs)
+        self._held = data[len(data) - keep :]
+        return data[: len(data) - keep]
+
+    @staticmethod
+    def _partial(data: bytes, pattern: bytes) -> int:
+        """Length of the longest end of `data` that begins `pattern`."""
+        start = max(0, len(data) - len(pattern) + 1)
+        while (start := data.find(pattern[:1], start)) >= 0:
+            if pattern.startswith(data[start:]):
+                return len(data) - start
+            start += 1
+        return 0

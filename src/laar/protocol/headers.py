@@ -1,0 +1,132 @@
+"""Names of the headers laar reads and writes, and reading a request's head.
+
+The endpoint-picker protocol's names are those of the public contract; laar's own start with
+``x-laar-``. Control headers are for the picker alone: they are removed before the endpoint sees
+the request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["CONTROL_HEADERS", "DESTINATION", "Head", "read_head", "read_subset"]
+
+DESTINATION = "x-gateway-destination-endpoint"
+SERVED = "x-gateway-destination-endpoint-served"
+SUBSET = "x-gateway-destination-endpoint-subset"
+FAIRNESS = "x-gateway-inference-fairness-id"
+OBJECTIVE = "x-gateway-inference-objective"
+REWRITE = "x-gateway-model-name-rewrite"
+
+TRIED = "x-laar-tried-models"
+TASK = "x-laar-task"
+POLICY = "x-laar-policy"
+CONTEXT = "x-laar-context"
+SESSION = "x-laar-session"
+TTFT_OBJECTIVE = "x-slo-ttft-ms"
+REQUEST_ID = "x-request-id"
+
+CONTROL_HEADERS = frozenset(
+    {
+        DESTINATION,
+        SERVED,
+        SUBSET,
+        FAIRNESS,
+        OBJECTIVE,
+        REWRITE,
+        TRIED,
+        TASK,
+        POLICY,
+        CONTEXT,
+        SESSION,
+        TTFT_OBJECTIVE,
+    }
+)
+
+MAX_VALUE_CHARS = 256
+"""Longest header value that is used as a name; longer ones are as good as absent."""
+MAX_OBJECTIVE_S = 3600.0
+"""Longest believable objective; Envoy holds no message longer."""
+
+_NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+_REQUEST_ID = re.compile(r"[!-~]{1,128}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A request's headers, as far as they matter here."""
+
+    path: str
+    method: str
+    id: str
+    tried: str
+    task: str
+    policy: str
+    session: str
+    tenant: str
+    rewrite: str
+    objective: str
+    context: str
+    ttft_objective_s: float | None
+    upgrade: bool
+    control: tuple[str, ...]
+
+
+def read_head(headers: Mapping[str, str]) -> Head:
+    """Reads a request's headers; what is malformed counts as absent, never as an error."""
+    get = headers.get
+    path = get(":path", "")
+    return Head(
+        path=path,
+        method=get(":method", ""),
+        id=_request_id(get(REQUEST_ID, "")),
+        tried=get(TRIED, ""),
+        task=_name(get(TASK, "")),
+        policy=_name(get(POLICY, "")),
+        session=_name(get(SESSION, "")),
+        tenant=_name(get(FAIRNESS, "")),
+        rewrite=_name(get(REWRITE, "")),
+        objective=_name(get(OBJECTIVE, "")),
+        context=_name(get(CONTEXT, "")),
+        ttft_objective_s=_milliseconds(get(TTFT_OBJECTIVE, "")),
+        upgrade="upgrade" in headers or get(":method") == "CONNECT",
+        control=tuple(CONTROL_HEADERS.intersection(headers)),
+    )
+
+
+def read_subset(value: object) -> frozenset[str] | None:
+    """A subset hint: a list of addresses, or a string of them with commas; None for no hint.
+
+    Items of a list may hold commas themselves (the contract, 1.9). Anything else is no hint.
+    """
+    if isinstance(value, str):
+        items: list[object] = [value]
+    elif isinstance(value, list | tuple):
+        items = list(value)
+    else:
+        return None
+    texts = (part.strip() for item in items if isinstance(item, str) for part in item.split(","))
+    return frozenset(text for text in texts if text)
+
+
+def _name(value: str) -> str:
+    if not value:
+        return ""
+    value = value.strip()
+    return value if len(value) <= MAX_VALUE_CHARS and _NAME.fullmatch(value) else ""
+
+
+def _request_id(value: str) -> str:
+    return value if _REQUEST_ID.fullmatch(value) else ""
+
+
+def _milliseconds(value: str) -> float | None:
+    if not value:
+        return None
+    try:
+        seconds = float(value) / 1000.0
+    except ValueError:
+        return None
+    return min(seconds, MAX_OBJECTIVE_S) if seconds > 0.0 else None

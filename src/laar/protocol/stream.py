@@ -1,0 +1,592 @@
+"""One ext_proc stream as a sans-IO state machine: events in, actions out.
+
+Envoy opens a stream for each HTTP request and speaks one of two shapes, named in its first message:
+
+* native (request body BUFFERED, response body NONE or, for a sampled request, STREAMED): headers
+  are answered at once, the body arrives as one message, and its answer carries the destination;
+* gateway (FULL_DUPLEX_STREAMED both ways): nothing is answered until the whole body is here; then
+  headers, body in pieces of at most 62,000 bytes, and trailers go back in that order.
+
+The request and the response run side by side (an answer may begin before a long upload ends), so
+there are two small machines, `_REQUEST` and `_RESPONSE` below: all transitions stand there, and an
+event that has none in the present phase is counted and ignored. That is how the doubled end of
+stream of some Envoys, or a response without a request, does no harm.
+
+The machine decides nothing. It emits `Ask`; whoever drives it answers with `Decided` or `Refused`.
+Contract: the endpoint-picker protocol v1.0.0, sections 1.4 to 1.10 of our notes.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from laar.core.director import Completion, Decision
+from laar.core.request import Api, Request
+from laar.errors import RequestError
+from laar.protocol import headers as names
+from laar.protocol.answers import NameRestorer, Usage, UsageReader, error_body
+from laar.protocol.openai import api_of, peek_model, read_body, splice_model
+
+__all__ = [
+    "PIECE_BYTES",
+    "AnswerBody",
+    "AnswerHeaders",
+    "AnswerTrailers",
+    "Answering",
+    "Ask",
+    "Closed",
+    "Decided",
+    "Direction",
+    "Ended",
+    "Immediate",
+    "Refused",
+    "RequestBody",
+    "RequestHeaders",
+    "RequestTrailers",
+    "ResponseBody",
+    "ResponseHeaders",
+    "ResponseTrailers",
+    "Served",
+    "Shape",
+    "Stream",
+    "StreamSettings",
+]
+
+PIECE_BYTES = 62_000
+"""Longest piece of a body in one message of the gateway shape: some Envoys cap a piece at 64 KiB,
+and the frame around it needs room."""
+
+
+class Shape(enum.Enum):
+    """Which of the two body modes Envoy announced."""
+
+    NATIVE = "native"
+    GATEWAY = "gateway"
+
+
+class Direction(enum.Enum):
+    """Which half of the exchange a message belongs to."""
+
+    REQUEST = "request"
+    RESPONSE = "response"
+
+
+# -- events ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class RequestHeaders:
+    """The first message of nearly every stream."""
+
+    headers: Mapping[str, str]
+    end: bool
+    shape: Shape
+    subset: frozenset[str] | None = None
+
+
+@dataclass(slots=True)
+class RequestBody:
+    """The whole body (native) or a piece of it (gateway)."""
+
+    data: bytes
+    end: bool
+    subset: frozenset[str] | None = None
+
+
+@dataclass(slots=True)
+class RequestTrailers:
+    """The request ends here instead of with the last piece of its body."""
+
+
+@dataclass(slots=True)
+class Decided:
+    """The answer to `Ask`."""
+
+    decision: Decision
+    overhead_us: int
+
+
+@dataclass(slots=True)
+class Refused:
+    """The other answer to `Ask`."""
+
+    error: RequestError
+
+
+@dataclass(slots=True)
+class ResponseHeaders:
+    """The endpoint's headers, or those of an answer that Envoy made itself."""
+
+    headers: Mapping[str, str]
+    end: bool
+    served: str = ""
+
+
+@dataclass(slots=True)
+class ResponseBody:
+    """A piece of the answer."""
+
+    data: bytes
+    end: bool
+
+
+@dataclass(slots=True)
+class ResponseTrailers:
+    """The answer ends here instead of with the last piece of its body."""
+
+
+@dataclass(slots=True)
+class Closed:
+    """The stream is over; comes once, last."""
+
+
+Event = (
+    RequestHeaders
+    | RequestBody
+    | RequestTrailers
+    | Decided
+    | Refused
+    | ResponseHeaders
+    | ResponseBody
+    | ResponseTrailers
+    | Closed
+)
+
+# -- actions -----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Ask:
+    """Decide on this request, then feed `Decided` or `Refused`."""
+
+    request: Request
+
+
+@dataclass(slots=True)
+class AnswerHeaders:
+    """Answer a headers message. With `destination` it is the decision's answer.
+
+    `read_answer` asks Envoy to show this request's response body; `skip_body` not to send its
+    request body (native shape only).
+    """
+
+    direction: Direction
+    set_headers: list[tuple[str, str]]
+    remove_headers: tuple[str, ...] = ()
+    destination: str = ""
+    read_answer: bool = False
+    skip_body: bool = False
+
+
+@dataclass(slots=True)
+class AnswerBody:
+    """Answer a body message.
+
+    In the native shape `data` is None for an unchanged body; on the request's it carries the
+    decision's headers. In the gateway shape every byte goes back in `data`.
+    """
+
+    direction: Direction
+    data: bytes | None
+    end: bool
+    set_headers: list[tuple[str, str]]
+    remove_headers: tuple[str, ...] = ()
+    destination: str = ""
+
+
+@dataclass(slots=True)
+class AnswerTrailers:
+    """Answer a trailers message."""
+
+    direction: Direction
+
+
+@dataclass(slots=True)
+class Immediate:
+    """Answer the client without an endpoint; nothing follows."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+@dataclass(slots=True)
+class Served:
+    """This endpoint really served, after retries of Envoy's own."""
+
+    decision: Decision
+    address: str
+
+
+@dataclass(slots=True)
+class Answering:
+    """The first byte of the answer's body was seen."""
+
+    decision: Decision
+
+
+@dataclass(slots=True)
+class Ended:
+    """The request's life is over."""
+
+    decision: Decision
+    completion: Completion
+
+
+Action = Ask | AnswerHeaders | AnswerBody | AnswerTrailers | Immediate | Served | Answering | Ended
+
+# -- the machine -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSettings:
+    """Limits and choices of a stream.
+
+    Args:
+        max_body_bytes: longest request body that is held in the gateway shape; 413 above it. In
+            the native shape Envoy's own buffer limit says the same before laar sees a byte.
+        opaque_paths: request paths, by prefix, whose bodies are never read.
+    """
+
+    max_body_bytes: int = 32 << 20
+    opaque_paths: tuple[str, ...] = ("/v1/audio/", "/v1/images/", "/v1/files")
+
+
+class _Phase(enum.Enum):
+    HEADERS = "waiting for the request's headers"
+    BODY = "collecting the request's body"
+    DECIDING = "asked, waiting for the decision"
+    PASSING = "decided; the rest of the body passes through"
+    SENT = "the request is with the endpoint"
+    ANSWER = "the answer passes"
+    DONE = "over"
+
+
+class Stream:
+    """The life of one stream.
+
+    Args:
+        settings: limits.
+        read_answer: whether this request is sampled: its answer's body is read in the native shape.
+            (The gateway shape shows every answer anyway.)
+        new_id: makes a request id when the client sent none.
+    """
+
+    def __init__(
+        self, settings: StreamSettings, *, read_answer: bool, new_id: Callable[[], str]
+    ) -> None:
+        self._settings = settings
+        self._read_answer = read_answer
+        self._new_id = new_id
+        self._request_phase = _Phase.HEADERS
+        self._response_phase = _Phase.HEADERS
+        self._shape = Shape.NATIVE
+        self._head = names.read_head({})
+        self._own_id = False
+        self._api = Api.OPAQUE
+        self._subset: frozenset[str] | None = None
+        self._pieces: list[bytes] = []
+        self._held_bytes = 0
+        self._trailers = False
+        self._bodyless = False
+        self._decision: Decision | None = None
+        self._overhead_us = 0
+        self._status: int | None = None
+        self._usage_reader: UsageReader | None = None
+        self._restorer: NameRestorer | None = None
+        self._answered_at: float | None = None
+        self._complete = False
+        self.ignored = 0
+
+    def receive(self, event: Event, now: float) -> Iterator[Action]:
+        """Feeds an event and yields the actions it causes; the iterator must be exhausted."""
+        kind = type(event)
+        handler = _REQUEST.get((self._request_phase, kind)) or _RESPONSE.get(
+            (self._response_phase, kind)
+        )
+        if handler is None:
+            self.ignored += 1
+            return iter(())
+        return handler(self, event, now)
+
+    @property
+    def decision(self) -> Decision | None:
+        """The decision, once there is one."""
+        return self._decision
+
+    # -- request -------------------------------------------------------------------------------
+
+    def _request_headers(self, event: RequestHeaders, now: float) -> Iterator[Action]:
+        self._shape = event.shape
+        self._subset = event.subset
+        self._head = names.read_head(event.headers)
+        if not self._head.id:
+            self._own_id = True
+        path = self._head.path
+        opaque = path.startswith(self._settings.opaque_paths) or self._head.upgrade
+        self._api = Api.OPAQUE if opaque else api_of(path)
+        self._bodyless = event.end
+        if event.end or opaque:
+            self._request_phase = _Phase.DECIDING
+            yield Ask(self._request(None))
+            return
+        self._request_phase = _Phase.BODY
+        if self._shape is Shape.NATIVE:
+            yield AnswerHeaders(Direction.REQUEST, [], read_answer=self._read_answer)
+
+    def _request_body(self, event: RequestBody, now: float) -> Iterator[Action]:
+        if self._subset is None:
+            self._subset = event.subset
+        self._pieces.append(event.data)
+        self._held_bytes += len(event.data)
+        if self._held_bytes > self._settings.max_body_bytes:
+            limit = self._settings.max_body_bytes
+            yield from self._refuse(
+                RequestError(413, "body-too-large", f"the body is longer than {limit} bytes")
+            )
+        elif event.end or self._shape is Shape.NATIVE:  # BUFFERED sends all there is in one
+            yield from self._ask()
+
+    def _request_trailers(self, event: RequestTrailers, now: float) -> Iterator[Action]:
+        self._trailers = True
+        yield from self._ask()
+
+    def _ask(self) -> Iterator[Action]:
+        body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces = [body]
+        self._request_phase = _Phase.DECIDING
+        try:
+            request = self._request(body)
+        except RequestError as error:
+            yield from self._refuse(error)
+            return
+        yield Ask(request)
+
+    def _request(self, body: bytes | None) -> Request:
+        head = self._head
+        read = (
+            read_body(self._api, body) if body is not None and self._api is not Api.OPAQUE else None
+        )
+        asked = read.model if read else peek_model(body or b"")
+        spans = read.spans if read else ()
+        return Request(
+            id=head.id or self._new_id(),
+            api=self._api,
+            model=(head.rewrite or asked) if read else asked,
+            spans=spans,
+            question=read.question if read else "",
+            chars=sum(map(len, spans)),
+            stream=read.stream if read else False,
+            max_tokens=read.max_tokens if read else None,
+            body_bytes=self._held_bytes,
+            salt=read.salt if read else "",
+            tenant=head.tenant,
+            tried=head.tried,
+            task=head.task,
+            policy=head.policy,
+            session=head.session,
+            ttft_objective_s=head.ttft_objective_s,
+            subset=self._subset,
+        )
+
+    def _decided(self, event: Decided, now: float) -> Iterator[Action]:
+        decision = self._decision = event.decision
+        self._overhead_us = event.overhead_us
+        destination = ",".join((decision.address, *decision.fallbacks))
+        set_headers = [(names.DESTINATION, destination)]
+        if self._own_id:
+            set_headers.append((names.REQUEST_ID, decision.request.id))
+        remove = tuple(name for name in self._head.control if name != names.DESTINATION)
+        has_body = bool(self._pieces)
+        body = self._pieces.pop() if has_body else b""
+        asked = self._head.rewrite or None  # the gateway chose the name; the body has another
+        target = decision.rewrite or asked
+        changed = has_body and target is not None
+        if changed and target is not None:
+            body = splice_model(body, target)
+        if self._shape is Shape.NATIVE and has_body:
+            if changed:
+                set_headers.append(("content-length", str(len(body))))
+            self._request_phase = _Phase.SENT
+            yield AnswerBody(
+                Direction.REQUEST, body if changed else None, True, set_headers, remove, destination
+            )
+            return
+        yield AnswerHeaders(
+            Direction.REQUEST,
+            set_headers,
+            remove,
+            destination,
+            read_answer=self._shape is Shape.NATIVE and self._read_answer,
+            skip_body=self._shape is Shape.NATIVE and not self._bodyless,
+        )
+        if has_body:
+            self._request_phase = _Phase.SENT
+            yield from _pieces(Direction.REQUEST, body, end=not self._trailers)
+            if self._trailers:
+                yield AnswerTrailers(Direction.REQUEST)
+        elif self._trailers:
+            self._request_phase = _Phase.SENT
+            yield AnswerTrailers(Direction.REQUEST)
+        else:
+            self._request_phase = _Phase.SENT if self._bodyless else _Phase.PASSING
+
+    def _refused(self, event: Refused, now: float) -> Iterator[Action]:
+        yield from self._refuse(event.error)
+
+    def _refuse(self, error: RequestError) -> Iterator[Action]:
+        self._pieces.clear()
+        self._request_phase = self._response_phase = _Phase.DONE
+        headers = [("content-type", "application/json"), ("x-laar-reason", error.reason)]
+        if error.retry_after_s is not None:
+            headers.append(("retry-after", str(error.retry_after_s)))
+        yield Immediate(error.status, headers, error_body(error))
+
+    def _pass_body(self, event: RequestBody, now: float) -> Iterator[Action]:
+        if self._shape is Shape.NATIVE:
+            yield AnswerBody(Direction.REQUEST, None, event.end, [])
+        else:
+            yield from _pieces(Direction.REQUEST, event.data, end=event.end)
+        if event.end:
+            self._request_phase = _Phase.SENT
+
+    def _pass_trailers(self, event: RequestTrailers, now: float) -> Iterator[Action]:
+        self._request_phase = _Phase.SENT
+        yield AnswerTrailers(Direction.REQUEST)
+
+    # -- response ------------------------------------------------------------------------------
+
+    def _response_headers(self, event: ResponseHeaders, now: float) -> Iterator[Action]:
+        status = event.headers.get(":status") or event.headers.get("status", "")
+        self._status = int(status) if status.isascii() and status.isdigit() else None
+        decision = self._decision
+        if decision is None:
+            yield AnswerHeaders(Direction.RESPONSE, [])
+        else:
+            if event.served and event.served != decision.address:
+                yield Served(decision, event.served)
+            yield AnswerHeaders(Direction.RESPONSE, self._told(decision))
+            streamed = "text/event-stream" in event.headers.get("content-type", "")
+            self._usage_reader = UsageReader(events=streamed)
+            if decision.rewrite is not None and self._shape is Shape.GATEWAY:
+                self._restorer = NameRestorer(served=decision.rewrite, asked=decision.request.model)
+        self._response_phase = _Phase.ANSWER
+        if event.end:
+            yield from self._answer_complete(now)
+
+    def _told(self, decision: Decision) -> list[tuple[str, str]]:
+        """The response headers of the contract (overview section 4)."""
+        told = [
+            ("x-laar-model", decision.model),
+            ("x-laar-endpoint", decision.address),
+            ("x-laar-reason", decision.reason),
+            ("x-laar-decision-id", decision.id),
+            ("x-laar-overhead-us", str(self._overhead_us)),
+        ]
+        if decision.tried:
+            told.append(("x-laar-tried-models", ",".join(decision.tried)))
+        if decision.exhausted:
+            told.append(("x-laar-exhausted", "true"))
+        cost_s = decision.cost_s
+        if cost_s is not None:
+            told.append(("x-laar-cost-ms", f"{cost_s * 1000.0:.1f}"))
+        return told
+
+    def _response_body(self, event: ResponseBody, now: float) -> Iterator[Action]:
+        decision = self._decision
+        if decision is not None and self._answered_at is None and event.data:
+            self._answered_at = now
+            yield Answering(decision)
+        if self._usage_reader is not None:
+            self._usage_reader.feed(event.data)
+        if self._shape is Shape.NATIVE:
+            yield AnswerBody(Direction.RESPONSE, None, event.end, [])
+        else:
+            data = event.data
+            if self._restorer is not None:
+                data = self._restorer.feed(data, end=event.end)
+            yield from _pieces(Direction.RESPONSE, data, end=event.end)
+        if event.end:
+            yield from self._answer_complete(now)
+
+    def _response_trailers(self, event: ResponseTrailers, now: float) -> Iterator[Action]:
+        if self._restorer is not None:
+            held = self._restorer.feed(b"", end=True)
+            if held:
+                yield from _pieces(Direction.RESPONSE, held, end=False)
+        yield AnswerTrailers(Direction.RESPONSE)
+        yield from self._answer_complete(now)
+
+    def _answer_complete(self, now: float) -> Iterator[Action]:
+        self._complete = True
+        self._response_phase = _Phase.DONE
+        yield from self._end(now)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _closed(self, event: Closed, now: float) -> Iterator[Action]:
+        self._request_phase = self._response_phase = _Phase.DONE
+        self._pieces.clear()
+        yield from self._end(now)
+
+    def _end(self, now: float) -> Iterator[Action]:
+        decision = self._decision
+        if decision is None:
+            return
+        reader = self._usage_reader
+        usage = reader.end() if reader is not None and self._complete else Usage()
+        answered = self._answered_at
+        yield Ended(
+            decision,
+            Completion(
+                status=self._status,
+                cause=self._cause(),
+                latency_s=now - decision.now,
+                ttft_s=None if answered is None else answered - decision.now,
+                prompt_tokens=usage.prompt_tokens,
+                completion_tokens=usage.completion_tokens,
+                cached_tokens=usage.cached_tokens,
+            ),
+        )
+
+    def _cause(self) -> str:
+        """How it ended, as far as can be seen.
+
+        In the native shape the end of an unread answer looks the same whether it was whole or not;
+        it counts as complete. An answer that was being read and stopped was cut off.
+        """
+        if self._status is None:
+            return "disconnect"
+        if self._answered_at is not None and not self._complete:
+            return "reset"
+        return "complete"
+
+
+def _pieces(direction: Direction, data: bytes, *, end: bool) -> Iterator[AnswerBody]:
+    """A body in pieces that Envoy takes; an empty one is one empty piece (contract 1.5)."""
+    view = memoryview(data)
+    for at in range(0, max(len(data), 1), PIECE_BYTES):
+        last = at + PIECE_BYTES >= len(data)
+        yield AnswerBody(direction, bytes(view[at : at + PIECE_BYTES]), end and last, [])
+
+
+_Handler = Callable[[Stream, Any, float], Iterator[Action]]
+
+_REQUEST: dict[tuple[_Phase, type], _Handler] = {
+    (_Phase.HEADERS, RequestHeaders): Stream._request_headers,
+    (_Phase.BODY, RequestBody): Stream._request_body,
+    (_Phase.BODY, RequestTrailers): Stream._request_trailers,
+    (_Phase.DECIDING, Decided): Stream._decided,
+    (_Phase.DECIDING, Refused): Stream._refused,
+    (_Phase.PASSING, RequestBody): Stream._pass_body,
+    (_Phase.PASSING, RequestTrailers): Stream._pass_trailers,
+}
+_RESPONSE: dict[tuple[_Phase, type], _Handler] = {
+    (_Phase.HEADERS, ResponseHeaders): Stream._response_headers,
+    (_Phase.ANSWER, ResponseBody): Stream._response_body,
+    (_Phase.ANSWER, ResponseTrailers): Stream._response_trailers,
+    **{(phase, Closed): Stream._closed for phase in _Phase},
+}

@@ -1,0 +1,351 @@
+"""The ext_proc server: protobuf messages to events, actions to protobuf messages.
+
+The only file of the serving path that knows gRPC. A message costs a few microseconds to parse or to
+write; what costs is grpc.aio's own loop, about 100 us for a message in and out. So there is one
+`read` and at most one `write` for a message, answers that never change are serialised once, and
+nothing is spawned for a stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import grpc
+from envoy.config.core.v3 import base_pb2
+from envoy.extensions.filters.http.ext_proc.v3 import processing_mode_pb2
+from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+from envoy.type.v3 import http_status_pb2
+
+from laar.core.director import Director
+from laar.errors import RequestError
+from laar.protocol import headers as names
+from laar.protocol.stream import (
+    Action,
+    AnswerBody,
+    AnswerHeaders,
+    Answering,
+    AnswerTrailers,
+    Ask,
+    Closed,
+    Decided,
+    Direction,
+    Ended,
+    Event,
+    Immediate,
+    Refused,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+    Served,
+    Shape,
+    Stream,
+    StreamSettings,
+)
+from laar.telemetry.metrics import Metrics
+
+__all__ = ["SERVICE", "ExternalProcessor"]
+
+SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+_LOG = logging.getLogger(__name__)
+_FULL_DUPLEX = processing_mode_pb2.ProcessingMode.FULL_DUPLEX_STREAMED
+
+# Answers without content, written once. The first of a native stream is one of them.
+_PLAIN: dict[str, bytes] = {
+    field: pb.ProcessingResponse(**{field: kind()}).SerializeToString()
+    for field, kind in (
+        ("request_headers", pb.HeadersResponse),
+        ("request_body", pb.BodyResponse),
+        ("request_trailers", pb.TrailersResponse),
+        ("response_headers", pb.HeadersResponse),
+        ("response_body", pb.BodyResponse),
+        ("response_trailers", pb.TrailersResponse),
+    )
+}
+_READ_ANSWER: bytes = pb.ProcessingResponse(
+    request_headers=pb.HeadersResponse(),
+    mode_override=processing_mode_pb2.ProcessingMode(
+        request_body_mode=processing_mode_pb2.ProcessingMode.BUFFERED,
+        response_body_mode=processing_mode_pb2.ProcessingMode.STREAMED,
+    ),
+).SerializeToString()
+
+
+class ExternalProcessor:
+    """Serves `Process`, one stream for each HTTP request.
+
+    Args:
+        director: decides and settles.
+        settings: of the streams.
+        sample_answers: share of native requests whose answer is read.
+        clock: monotonic seconds.
+        rng: draws the sample.
+        metrics: what is counted.
+    """
+
+    def __init__(
+        self,
+        director: Director,
+        settings: StreamSettings,
+        *,
+        sample_answers: float,
+        clock: Callable[[], float],
+        rng: random.Random,
+        metrics: Metrics,
+    ) -> None:
+        self._director = director
+        self._settings = settings
+        self._sample = sample_answers
+        self._clock = clock
+        self._rng = rng
+        self._metrics = metrics
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The generic handler to add to a grpc.aio server."""
+        method = grpc.stream_stream_rpc_method_handler(
+            self._process,
+            request_deserializer=pb.ProcessingRequest.FromString,
+            response_serializer=None,  # answers are bytes already
+        )
+        return grpc.method_handlers_generic_handler(SERVICE, {"Process": method})
+
+    async def _process(
+        self, _requests: object, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        stream = Stream(
+            self._settings,
+            read_answer=self._rng.random() < self._sample,
+            new_id=lambda: str(uuid.uuid4()),
+        )
+        self._metrics.streams_open += 1
+        try:
+            while (message := await context.read()) is not grpc.aio.EOF:
+                if not await self._message(stream, message, context):
+                    break
+        except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.UsageError):
+            pass  # Envoy reset the stream: the exchange is over, which `finally` settles
+        except Exception:  # noqa: BLE001 - a stream's guard: log, and Envoy goes on without us
+            self._metrics.stream_faults += 1
+            _LOG.exception("a stream failed; Envoy goes on without the picker")
+        finally:
+            self._metrics.streams_open -= 1
+            self._metrics.ignored_messages += stream.ignored
+            now = self._clock()
+            for action in stream.receive(Closed(), now):
+                self._note(action, now)
+
+    async def _message(
+        self,
+        stream: Stream,
+        message: pb.ProcessingRequest,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> bool:
+        """Takes one message through the machine; False when the stream is to be closed."""
+        event = _event(message)
+        if event is None:
+            return True
+        now = self._clock()
+        pending: Event | None = event
+        going_on = True
+        while pending is not None:
+            actions, pending = stream.receive(pending, now), None
+            for action in actions:
+                if type(action) is Ask:
+                    pending = self._decide(action, now)
+                elif (answer := self._answer(action, now)) is not None:
+                    await context.write(answer)
+                    going_on = type(action) is not Immediate
+        return going_on
+
+    def _decide(self, ask: Ask, received: float) -> Decided | Refused:
+        try:
+            decision = self._director.decide(ask.request, self._clock())
+        except RequestError as error:
+            self._metrics.refused(error.status, error.reason)
+            return Refused(error)
+        overhead_s = self._clock() - received
+        self._metrics.overhead(overhead_s)
+        return Decided(decision, round(overhead_s * 1e6))
+
+    def _answer(self, action: Action, now: float) -> bytes | None:
+        """The message an action stands for; None when it was a note for us."""
+        kind = type(action)
+        if kind in (AnswerHeaders, AnswerBody, AnswerTrailers, Immediate):
+            return _ANSWERS[kind](action)
+        self._note(action, now)
+        return None
+
+    def _note(self, action: Action, now: float) -> None:
+        match action:
+            case Served(decision, address):
+                self._metrics.moved += 1
+                self._director.served_by(decision, address)
+            case Answering(decision):
+                self._director.answering(decision)
+            case Ended(decision, completion):
+                self._director.settle(decision, completion)
+
+
+# -- messages to events ------------------------------------------------------------------------
+
+
+def _event(message: pb.ProcessingRequest) -> Event | None:
+    kind = message.WhichOneof("request")
+    if kind == "request_headers":
+        return _request_headers(message)
+    if kind == "request_body":
+        body = message.request_body
+        return RequestBody(body.body, body.end_of_stream, _subset(message))
+    if kind == "response_headers":
+        headers = message.response_headers
+        return ResponseHeaders(
+            {h.key: _value(h) for h in headers.headers.headers},
+            headers.end_of_stream,
+            _served(message),
+        )
+    if kind == "response_body":
+        answer = message.response_body
+        return ResponseBody(answer.body, answer.end_of_stream)
+    if kind == "request_trailers":
+        return RequestTrailers()
+    if kind == "response_trailers":
+        return ResponseTrailers()
+    return None
+
+
+def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
+    headers = message.request_headers
+    native = (
+        message.HasField("protocol_config")
+        and message.protocol_config.request_body_mode != _FULL_DUPLEX
+    )
+    return RequestHeaders(
+        {h.key: _value(h) for h in headers.headers.headers},
+        headers.end_of_stream,
+        Shape.NATIVE if native else Shape.GATEWAY,
+        _subset(message),
+    )
+
+
+def _value(header: base_pb2.HeaderValue) -> str:
+    raw = header.raw_value
+    return raw.decode("utf-8", "replace") if raw else str(header.value)
+
+
+def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
+    if not message.HasField("metadata_context"):
+        return None
+    hint = message.metadata_context.filter_metadata.get("envoy.lb.subset_hint")
+    if hint is None or names.SUBSET not in hint.fields:
+        return None
+    value = hint.fields[names.SUBSET]
+    if value.WhichOneof("kind") == "list_value":
+        return names.read_subset([item.string_value for item in value.list_value.values])
+    return names.read_subset(value.string_value)
+
+
+def _served(message: pb.ProcessingRequest) -> str:
+    if not message.HasField("metadata_context"):
+        return ""
+    known = message.metadata_context.filter_metadata.get("envoy.lb")
+    if known is None or names.SERVED not in known.fields:
+        return ""
+    return str(known.fields[names.SERVED].string_value)
+
+
+# -- actions to messages -----------------------------------------------------------------------
+
+
+def _headers_answer(action: AnswerHeaders) -> bytes:
+    request = action.direction is Direction.REQUEST
+    field = "request_headers" if request else "response_headers"
+    if not (action.set_headers or action.remove_headers or action.skip_body):
+        return _READ_ANSWER if action.read_answer else _PLAIN[field]
+    response = pb.ProcessingResponse()
+    target = response.request_headers if request else response.response_headers
+    _mutate(target.response, action.set_headers, action.remove_headers)
+    if action.destination:
+        _send_to(response, target.response, action.destination)
+    if action.skip_body or action.read_answer:
+        mode = processing_mode_pb2.ProcessingMode
+        response.mode_override.request_body_mode = mode.NONE if action.skip_body else mode.BUFFERED
+        response.mode_override.response_body_mode = (
+            mode.STREAMED if action.read_answer else mode.NONE
+        )
+    return _bytes(response)
+
+
+def _body_answer(action: AnswerBody) -> bytes:
+    request = action.direction is Direction.REQUEST
+    field = "request_body" if request else "response_body"
+    if action.data is None and not action.set_headers:
+        return _PLAIN[field]
+    response = pb.ProcessingResponse()
+    common = (response.request_body if request else response.response_body).response
+    if action.destination:  # the native shape's decision
+        _mutate(common, action.set_headers, action.remove_headers)
+        _send_to(response, common, action.destination)
+        if action.data is not None:
+            common.status = pb.CommonResponse.CONTINUE_AND_REPLACE
+            common.body_mutation.body = action.data
+    elif action.data is not None:
+        streamed = common.body_mutation.streamed_response
+        streamed.body = action.data
+        streamed.end_of_stream = action.end
+    return _bytes(response)
+
+
+def _bytes(response: pb.ProcessingResponse) -> bytes:
+    written: bytes = response.SerializeToString()
+    return written
+
+
+def _trailers_answer(action: AnswerTrailers) -> bytes:
+    request = action.direction is Direction.REQUEST
+    return _PLAIN["request_trailers" if request else "response_trailers"]
+
+
+def _immediate_answer(action: Immediate) -> bytes:
+    response = pb.ImmediateResponse(
+        status=http_status_pb2.HttpStatus(code=action.status),
+        body=action.body,
+    )
+    for name, value in action.headers:
+        response.headers.set_headers.add().header.MergeFrom(
+            base_pb2.HeaderValue(key=name, raw_value=value.encode())
+        )
+    return _bytes(pb.ProcessingResponse(immediate_response=response))
+
+
+def _mutate(
+    common: pb.CommonResponse, headers: Iterable[tuple[str, str]], remove: Iterable[str]
+) -> None:
+    """Sets headers, overwriting (the default when `append` is not set), and removes others."""
+    mutation = common.header_mutation
+    for name, value in headers:
+        header = mutation.set_headers.add().header
+        header.key = name
+        header.raw_value = value.encode()
+    mutation.remove_headers.extend(remove)
+
+
+def _send_to(response: pb.ProcessingResponse, common: pb.CommonResponse, destination: str) -> None:
+    """The destination, in the metadata as in the header, and the route worked out again."""
+    common.clear_route_cache = True
+    known = response.dynamic_metadata.fields["envoy.lb"].struct_value
+    known.fields[names.DESTINATION].string_value = destination
+
+
+_ANSWERS: dict[type, Callable[[Any], bytes]] = {
+    AnswerHeaders: _headers_answer,
+    AnswerBody: _body_answer,
+    AnswerTrailers: _trailers_answer,
+    Immediate: _immediate_answer,
+}

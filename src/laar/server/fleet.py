@@ -1,0 +1,102 @@
+"""Joins the collectors to the table: what they report becomes columns, files for Envoy, counts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.interfaces import Prefixes
+from laar.datalayer import split_address
+from laar.envoy.endpoints_file import EndpointAddress, write_eds
+from laar.network.roundtrip import update as smoothed
+from laar.telemetry.metrics import Metrics
+
+__all__ = ["FleetSink"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class FleetSink:
+    """Takes what sources of endpoints, scrapes and probes report.
+
+    Args:
+        table: the endpoints.
+        prefixes: forgets an endpoint whose engine restarted.
+        metrics: counts problems.
+        eds_file: endpoints file for Envoy; None when somebody else tells Envoy.
+        on_change: called after the set of endpoints changed.
+    """
+
+    def __init__(
+        self,
+        table: EndpointTable,
+        prefixes: Prefixes,
+        metrics: Metrics,
+        *,
+        eds_file: Path | None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._table = table
+        self._prefixes = prefixes
+        self._metrics = metrics
+        self._eds_file = eds_file
+        self._on_change = on_change
+
+    def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
+        """Takes the full set of endpoints that `source` knows now."""
+        before = self._table.version
+        self._table.replace(source, specs)
+        if self._table.version != before:
+            _LOG.info("%d endpoints, after a change from %s", len(self._table), source)
+            self._write_eds()
+            self._on_change()
+
+    def _write_eds(self) -> None:
+        if self._eds_file is None:
+            return
+        addresses = []
+        for spec in self._table.specs():
+            host, port = split_address(spec.address)
+            addresses.append(
+                EndpointAddress(host=host, port=port, metadata={"model": spec.models[0]})
+            )
+        try:
+            write_eds(self._eds_file, addresses)
+            self.problem("eds", None)
+        except OSError as error:
+            self.problem(
+                "eds",
+                f"envoy.eds_file {self._eds_file} can't be written ({error.strerror}); Envoy keeps "
+                "the endpoints it has",
+            )
+
+    def reading(self, address: str, reading: Reading, now: float) -> None:
+        """Takes one metrics page's numbers."""
+        slot = self._table.read(address, reading, now)
+        if slot >= 0:
+            if reading.restarted:
+                self._prefixes.drop(slot)
+            self._prefixes.set_capacity(slot, reading.capacity_tokens)
+
+    def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
+        """Takes one raw round trip, or None for a probe that failed."""
+        slot = self._table.slot(address)
+        if slot < 0:
+            return
+        if rtt_s is None:
+            self._table.failures[slot] += 1
+            return
+        self._table.failures[slot] = 0
+        self._table.rtt_s[slot] = smoothed(float(self._table.rtt_s[slot]), rtt_s)
+        self._table.rtt_at[slot] = now
+
+    def problem(self, source: str, message: str | None) -> None:
+        """Logs a new problem once, and its end once; counts every time."""
+        known = self._metrics.problems.get(source)
+        self._metrics.problem(source, message)
+        if message is not None and message != known:
+            _LOG.warning("%s: %s", source, message)
+        elif message is None and known is not None:
+            _LOG.info("%s: works again", source)

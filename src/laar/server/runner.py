@@ -1,0 +1,275 @@
+"""The composition root: builds the picker from its settings, runs it, and drains it.
+
+Stopping is in three steps, none of which loses a request: readiness says no while streams are still
+taken (`drain_s`), then no new streams are taken and open ones finish (`grace_s`), then the rest is
+cut and Envoy goes on by itself (`failure_mode_allow`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import signal
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import uvicorn
+
+from laar.config import Settings
+from laar.core.beliefs import CapabilityAssessor, PrefixBeliefs, read_capability
+from laar.core.director import Completion, Decision, Director
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.interfaces import NoPrefixes, PlainAssessor
+from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper
+from laar.errors import SettingError
+from laar.policies import build_policies
+from laar.server.admin import AdminServer, admin_app
+from laar.server.extproc import ExternalProcessor
+from laar.server.fleet import FleetSink
+from laar.server.health import Health
+from laar.telemetry.metrics import Metrics
+
+__all__ = ["Runner", "serve"]
+
+_LOG = logging.getLogger(__name__)
+
+_GRPC_OPTIONS = (
+    ("grpc.max_receive_message_length", 64 << 20),  # a buffered body is one message
+    ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.so_reuseport", 0),  # two pickers on one port would split the state
+    ("grpc.http2.lookahead_bytes", 1 << 20),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
+)
+
+
+@dataclass(slots=True)
+class _Ports:
+    ext_proc: int = 0
+    health: int = 0
+    admin: int = 0
+
+
+class Runner:
+    """One picker.
+
+    Args:
+        settings: what to run.
+        seed: of every random draw; None for chance.
+    """
+
+    def __init__(self, settings: Settings, *, seed: int | None = None) -> None:
+        self._settings = settings
+        rng = random.Random(seed)
+        self._clock = time.monotonic
+        self.metrics = Metrics()
+        self.health = Health()
+        self.table = EndpointTable()
+        capability = settings.accuracy.capability
+        prefixes = (
+            PrefixBeliefs(key=rng.randbytes(16), max_bytes=settings.prefix.max_bytes)
+            if settings.prefix.enabled
+            else NoPrefixes()
+        )
+        self.director = Director(
+            self.table,
+            build_policies(settings.routing.weights),
+            settings.routing.director,
+            rng=rng,
+            assessor=CapabilityAssessor(read_capability(capability))
+            if capability
+            else PlainAssessor(),
+            prefixes=prefixes,
+            on_decided=self._decided,
+            on_settled=self._settled,
+        )
+        self.metrics.director = self.director
+        self._sink = FleetSink(
+            self.table,
+            prefixes,
+            self.metrics,
+            eds_file=settings.envoy.eds_file,
+            on_change=self._endpoints_changed,
+        )
+        self._processor = ExternalProcessor(
+            self.director,
+            settings.bodies.stream,
+            sample_answers=settings.bodies.sample_answers,
+            clock=self._clock,
+            rng=rng,
+            metrics=self.metrics,
+        )
+        self._rng = rng
+        self._stopping = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.ports = _Ports()
+
+    # -- life ----------------------------------------------------------------------------------
+
+    async def run(self, *, started: asyncio.Event | None = None) -> None:
+        """Serves until `stop` is called, then drains.
+
+        Raises:
+            SettingError: an address that cannot be listened on, or a bad endpoints file.
+        """
+        server = grpc.aio.server(options=_GRPC_OPTIONS)
+        server.add_generic_rpc_handlers((self._processor.handler(),))
+        self.health.add_to(server)
+        health_server = grpc.aio.server()
+        self.health.add_to(health_server)
+        admin = self._admin()
+        try:
+            await self.health.start()
+            self._start_collectors()
+            self.ports.ext_proc = _bind(server, "ext_proc", self._settings.listen.ext_proc)
+            self.ports.health = _bind(health_server, "health", self._settings.listen.health)
+            await server.start()
+            await health_server.start()
+            self._spawn("admin", admin.serve())
+            await self._readiness(once=True)
+            self._spawn("readiness", self._readiness())
+            _LOG.info("picking for %d endpoints on port %d", len(self.table), self.ports.ext_proc)
+            if started is not None:
+                started.set()
+            await self._stopping.wait()
+            await self._drain(server)
+        finally:
+            admin.should_exit = True
+            await _cancel(self._tasks)
+            await server.stop(0)
+            await health_server.stop(0)
+
+    def stop(self) -> None:
+        """Begins the drain; a second call changes nothing."""
+        self._stopping.set()
+
+    async def _drain(self, server: grpc.aio.Server) -> None:
+        shutdown = self._settings.shutdown
+        await self.health.set_ready(False)
+        _LOG.info("not ready any more; serving on for %g s", shutdown.drain_s)
+        await asyncio.sleep(shutdown.drain_s)
+        _LOG.info("open streams have %g s to finish", shutdown.grace_s)
+        await server.stop(shutdown.grace_s)
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    def _start_collectors(self) -> None:
+        settings, readings = self._settings, self._settings.readings
+        resolver = Resolver(self._sink, clock=self._clock, interval_s=readings.resolve_interval_s)
+        resolver.replace("settings", [endpoint.spec() for endpoint in settings.endpoints])
+        self._spawn("resolve", resolver.run())
+        if settings.endpoints_file is not None:
+            file = EndpointsFile(settings.endpoints_file, resolver)
+            file.load()
+            self._spawn("endpoints file", file.run())
+        scraper = Scraper(
+            self._targets,
+            self._sink,
+            clock=self._clock,
+            rng=self._rng,
+            interval_s=readings.scrape_interval_s,
+            timeout_s=readings.scrape_timeout_s,
+        )
+        self._spawn("scrape", scraper.run())
+        prober = Prober(
+            self._targets,
+            self._sink,
+            clock=self._clock,
+            rng=self._rng,
+            interval_s=readings.probe_interval_s,
+            timeout_s=readings.probe_timeout_s,
+        )
+        self._spawn("probe", prober.run())
+
+    def _targets(self) -> list[EndpointSpec]:
+        return self.table.specs()
+
+    def _admin(self) -> AdminServer:
+        host, _, port = self._settings.listen.admin.rpartition(":")
+        return AdminServer(
+            uvicorn.Config(
+                admin_app(self._settings, self.metrics, self.health),
+                host=host.strip("[]"),
+                port=int(port),
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                timeout_graceful_shutdown=1,
+            )
+        )
+
+    def _decided(self, decision: Decision) -> None:
+        self.metrics.decided(decision)
+
+    def _settled(self, decision: Decision, end: Completion) -> None:
+        self.metrics.settled(decision, end)
+
+    def _endpoints_changed(self) -> None:
+        self._changed.set()
+
+    async def _readiness(self, *, once: bool = False) -> None:
+        """Ready while some endpoint is known."""
+        while True:
+            self._changed.clear()
+            if not self._stopping.is_set():
+                await self.health.set_ready(len(self.table) > 0)
+            if once:
+                return
+            await self._changed.wait()
+
+    def _spawn(self, name: str, endless: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(self._guard(name, endless), name=name))
+
+    async def _guard(self, name: str, endless: Coroutine[Any, Any, None]) -> None:
+        """A part that dies must not take the picker along, nor die in silence."""
+        try:
+            await endless
+        except asyncio.CancelledError:
+            raise
+        except (Exception, SystemExit):  # noqa: BLE001 - uvicorn leaves by SystemExit when its port is taken
+            _LOG.exception("%s stopped; the picker serves on without it", name)
+            self.metrics.problem(name, "stopped by a fault; see the log")
+
+
+def serve(settings: Settings) -> None:
+    """Runs a picker until SIGTERM or SIGINT; blocks.
+
+    Raises:
+        LaarError: it cannot start.
+    """
+    import uvloop
+
+    async def main() -> None:
+        runner = Runner(settings)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, runner.stop)
+        await runner.run()
+
+    uvloop.run(main())
+
+
+def _bind(server: grpc.aio.Server, name: str, address: str) -> int:
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError:
+        port = 0
+    if not port:
+        raise SettingError(
+            f"listen.{name}: can't listen on {address}; is another picker running there, or is the "
+            "address not this machine's?"
+        )
+    return int(port)
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.gather(*tasks, return_exceptions=True)

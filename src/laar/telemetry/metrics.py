@@ -1,0 +1,204 @@
+"""Metrics: counted as plain numbers on the request path, turned into Prometheus' form on a scrape.
+
+A prometheus-client counter with labels costs a microsecond and a lock each time it is touched; a
+dictionary entry costs a tenth of that. So the path writes into dictionaries and fixed arrays here,
+and a custom collector reads them when somebody asks. Labels are names from the settings (models,
+endpoints, policies, reasons), never anything a client sent.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from laar.core.director import Completion, Decision, Director
+
+__all__ = ["Histogram", "Metrics"]
+
+_OVERHEAD_BOUNDS_S = (5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 0.25)
+_LATENCY_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
+_MAX_PROBLEMS = 1000
+"""Problems remembered, one for each source; more sources than that have one common cause."""
+
+
+class Histogram:
+    """A histogram with fixed bounds."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Counts a value."""
+        self._counts[bisect.bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str] = ()) -> None:
+        """Writes the cumulative buckets into a metric family."""
+        total = 0
+        buckets = []
+        for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
+            total += count
+            buckets.append(("+Inf" if bound == float("inf") else repr(float(bound)), total))
+        family.add_metric(labels, buckets, self._sum)
+
+
+class Metrics(Collector):
+    """Everything the picker counts. `page()` renders it."""
+
+    def __init__(self, director: Director | None = None) -> None:
+        self.director = director
+        self.streams_open = 0
+        self.stream_faults = 0
+        self.ignored_messages = 0
+        self.moved = 0
+        self._decisions: Counter[tuple[str, str, str]] = Counter()
+        self._refusals: Counter[tuple[str, str]] = Counter()
+        self._completions: Counter[tuple[str, str]] = Counter()
+        self._overhead = Histogram(_OVERHEAD_BOUNDS_S)
+        self._ttft = Histogram(_LATENCY_BOUNDS_S)
+        self._latency = Histogram(_LATENCY_BOUNDS_S)
+        self._problem_counts: Counter[str] = Counter()
+        self.problems: dict[str, str] = {}
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    # -- counting ------------------------------------------------------------------------------
+
+    def decided(self, decision: Decision) -> None:
+        """Counts a decision by policy, reason and model."""
+        self._decisions[decision.policy, decision.reason, decision.model] += 1
+
+    def settled(self, decision: Decision, end: Completion) -> None:
+        """Counts how a request ended."""
+        status = "none" if end.status is None else f"{end.status // 100}xx"
+        self._completions[end.cause, status] += 1
+        self._latency.observe(end.latency_s)
+        if end.ttft_s is not None:
+            self._ttft.observe(end.ttft_s)
+
+    def refused(self, status: int, reason: str) -> None:
+        """Counts a request that got an answer of ours."""
+        self._refusals[str(status), reason] += 1
+
+    def overhead(self, seconds: float) -> None:
+        """From the body in hand to the decision."""
+        self._overhead.observe(seconds)
+
+    def problem(self, source: str, message: str | None) -> None:
+        """Notes what a collector cannot do, or that it can again."""
+        if message is None:
+            self.problems.pop(source, None)
+            return
+        self._problem_counts[source.partition(" ")[0]] += 1
+        if source in self.problems or len(self.problems) < _MAX_PROBLEMS:
+            self.problems[source] = message
+
+    # -- showing -------------------------------------------------------------------------------
+
+    def page(self) -> bytes:
+        """The page in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Makes the metric families; called for each scrape."""
+        yield _counter(
+            "laar_decisions",
+            "Requests given an endpoint.",
+            ("policy", "reason", "model"),
+            self._decisions.items(),
+        )
+        yield _counter(
+            "laar_refusals",
+            "Requests answered by laar itself.",
+            ("status", "reason"),
+            self._refusals.items(),
+        )
+        yield _counter(
+            "laar_completions",
+            "Requests that ended, by cause and the endpoint's status.",
+            ("cause", "status"),
+            self._completions.items(),
+        )
+        yield from self._histograms()
+        yield _gauge("laar_streams_open", "ext_proc streams open now.", self.streams_open)
+        for name, help_text, value in (
+            ("laar_stream_faults", "Streams that failed inside laar.", self.stream_faults),
+            (
+                "laar_ignored_messages",
+                "Messages with no place in the protocol.",
+                self.ignored_messages,
+            ),
+            ("laar_moved", "Requests that Envoy served elsewhere than picked.", self.moved),
+        ):
+            yield CounterMetricFamily(name, help_text, value=value)
+        yield _counter(
+            "laar_collector_errors",
+            "Failures of collectors.",
+            ("collector",),
+            (((kind,), n) for kind, n in self._problem_counts.items()),
+        )
+        if self.director is not None:
+            yield from self._fleet(self.director)
+
+    def _histograms(self) -> Iterator[Metric]:
+        for name, help_text, histogram in (
+            ("laar_overhead_seconds", "From the body in hand to the decision.", self._overhead),
+            ("laar_ttft_seconds", "Decision to first byte, where sampled.", self._ttft),
+            ("laar_latency_seconds", "Decision to the end of the answer.", self._latency),
+        ):
+            family = HistogramMetricFamily(name, help_text)
+            histogram.add_to(family)
+            yield family
+
+    def _fleet(self, director: Director) -> Iterator[Metric]:
+        yield _counter(
+            "laar_degraded",
+            "Decisions made without something that failed.",
+            ("what",),
+            (((what,), n) for what, n in director.degraded.items()),
+        )
+        table = director.table
+        yield _gauge("laar_endpoints", "Endpoints known.", len(table))
+        columns = (
+            ("laar_endpoint_in_flight", "Requests with the endpoint.", table.in_flight),
+            ("laar_endpoint_queued_tokens", "Prompt tokens of those.", table.queued_tokens),
+            ("laar_endpoint_rtt_seconds", "Smoothed round trip; NaN unknown.", table.rtt_s),
+            ("laar_endpoint_waiting", "Waiting in the engine; NaN unknown.", table.waiting),
+            ("laar_endpoint_running", "Running in the engine; NaN unknown.", table.running),
+            ("laar_endpoint_kv_usage_ratio", "KV cache in use; NaN unknown.", table.kv_usage),
+            ("laar_endpoint_failures", "Scrapes and probes failed in a row.", table.failures),
+        )
+        for name, help_text, column in columns:
+            family = GaugeMetricFamily(name, help_text, labels=("endpoint", "model"))
+            for slot in table.active:
+                spec = table.spec(int(slot))
+                family.add_metric((spec.address, spec.models[0]), float(column[slot]))
+            yield family
+
+
+def _counter(
+    name: str,
+    help_text: str,
+    labels: Sequence[str],
+    counts: Iterable[tuple[Sequence[str], float]],
+) -> Metric:
+    family = CounterMetricFamily(name, help_text, labels=labels)
+    for key, count in counts:
+        family.add_metric(key, count)
+    return family
+
+
+def _gauge(name: str, help_text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, help_text, value=value)

@@ -1,0 +1,215 @@
+"""until_correct against real HTTP, in all four shapes: aiohttp, AsyncOpenAI, OpenAI, own loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import openai
+import pytest
+from aiohttp import ClientSession, web
+from scripted_fleet import ScriptedFleet, completion
+
+from laar.client import Outcome, until_correct, until_correct_sync
+from laar.client.loop import MAX_WAIT_S, Send, Wait, attempts
+from laar.errors import SettingError
+
+MESSAGES = [{"role": "user", "content": "what is it?"}]
+
+
+def picker(models: list[str], right: str | None) -> Any:
+    """A fleet behind the picker: the next untried model answers, and says what has been tried."""
+
+    def script(number: int, body: dict[str, Any]) -> web.Response:
+        name = models[number % len(models)]
+        tried = ",".join(models[: number + 1])
+        headers = {
+            "x-laar-model": name,
+            "x-laar-endpoint": f"{name}:8000",
+            "x-laar-decision-id": f"d{number}",
+            "x-laar-tried-models": tried,
+        }
+        if number + 1 >= len(models):
+            headers["x-laar-exhausted"] = "true"
+        return completion("the value is 42" if name == right else "no idea", headers)
+
+    return script
+
+
+async def ask(shape: str, fleet: ScriptedFleet, **options: Any) -> Outcome:
+    def check(text: str) -> bool:
+        return "42" in text
+
+    if shape == "aiohttp":
+        return await until_correct(MESSAGES, check, base_url=fleet.url, **options)
+    if shape == "session":
+        async with ClientSession() as session:
+            return await until_correct(
+                MESSAGES, check, base_url=f"{fleet.url}/v1/", client=session, **options
+            )
+    if shape == "sync":
+        return await asyncio.to_thread(
+            until_correct_sync, MESSAGES, check, base_url=fleet.url, **options
+        )
+    base = f"{fleet.url}/v1"
+    if shape == "AsyncOpenAI":
+        async with openai.AsyncOpenAI(base_url=base, api_key="x") as client:
+            return await until_correct(MESSAGES, check, client=client, **options)
+
+    def with_openai() -> Outcome:
+        with openai.OpenAI(base_url=base, api_key="x") as client:
+            return until_correct_sync(MESSAGES, check, client=client, **options)
+
+    return await asyncio.to_thread(with_openai)
+
+
+shapes = pytest.mark.parametrize("shape", ["aiohttp", "session", "sync", "AsyncOpenAI", "OpenAI"])
+
+
+@shapes
+@pytest.mark.parametrize("stream", [False, True])
+async def test_retries_with_the_list_it_was_given_until_correct(
+    serve: Any, shape: str, stream: bool
+) -> None:
+    fleet = await serve(picker(["a", "b", "c"], right="b"))
+    outcome = await ask(shape, fleet, stream=stream, headers={"x-laar-task": "qa"})
+
+    assert outcome.correct
+    assert outcome.answer == "the value is 42"
+    assert not outcome.censored
+    assert not outcome.exhausted
+    assert [(a.model, a.endpoint, a.decision_id, a.correct) for a in outcome.attempts] == [
+        ("a", "a:8000", "d0", False),
+        ("b", "b:8000", "d1", True),
+    ]
+    assert [h.get("x-laar-tried-models") for h in fleet.headers] == [None, "a"]
+    assert [h["x-laar-task"] for h in fleet.headers] == ["qa", "qa"]
+    assert all(b["temperature"] == 0 and b["model"] == "auto" for b in fleet.bodies)
+    assert outcome.ttca_s == pytest.approx(sum(a.latency_s for a in outcome.attempts))
+    assert [a.prompt_tokens for a in outcome.attempts] == [7, 7]
+    assert all((a.ttft_s is not None) == stream for a in outcome.attempts)
+
+
+@shapes
+async def test_stops_when_every_model_has_been_tried(serve: Any, shape: str) -> None:
+    fleet = await serve(picker(["a", "b"], right=None))
+    outcome = await ask(shape, fleet)
+    assert (outcome.correct, outcome.censored, outcome.exhausted) == (False, True, True)
+    assert len(outcome.attempts) == 2
+    assert outcome.answer == "no idea"
+
+
+async def test_goes_on_to_the_cap_when_told_not_to_stop(serve: Any) -> None:
+    fleet = await serve(picker(["a", "b"], right=None))
+    outcome = await ask("aiohttp", fleet, stop_when_exhausted=False, max_attempts=5)
+    assert len(outcome.attempts) == 5
+    assert (outcome.censored, outcome.exhausted) == (True, False)
+
+
+@shapes
+async def test_retries_a_refusal_after_the_pause_it_asks_for(serve: Any, shape: str) -> None:
+    def script(number: int, body: dict[str, Any]) -> web.Response | str:
+        if number == 0:
+            return web.Response(status=429, headers={"retry-after": "0"}, text="slow down")
+        return "42"
+
+    outcome = await ask(shape, await serve(script))
+    assert outcome.correct
+    assert [a.status for a in outcome.attempts] == [429, 200]
+    assert "slow down" in (outcome.attempts[0].error or "")
+
+
+@shapes
+async def test_returns_a_fault_that_no_retry_can_mend(serve: Any, shape: str) -> None:
+    fleet = await serve(lambda number, body: web.Response(status=400, text="no such model"))
+    outcome = await ask(shape, fleet)
+    assert [a.status for a in outcome.attempts] == [400]
+    assert (outcome.correct, outcome.censored, outcome.answer) == (False, True, None)
+
+
+@shapes
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "body", ["", "{", "[]", '{"choices": []}', '{"choices": [{"message": 1}]}', "data: {}\n\n"]
+)
+async def test_an_answer_that_is_none_is_a_failed_attempt(
+    serve: Any, shape: str, stream: bool, body: str
+) -> None:
+    fleet = await serve(lambda number, sent: _Raw(body))
+    outcome = await ask(shape, fleet, max_attempts=1, stream=stream)
+    assert [a.status for a in outcome.attempts] == [0]
+    assert outcome.attempts[0].error
+    assert outcome.answer is None
+
+
+class _Raw(web.StreamResponse):
+    """A 200 with any bytes, even to a request for a stream."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(headers={"content-type": "application/json"})
+        self._text = text
+
+    async def prepare(self, request: web.BaseRequest) -> Any:
+        writer = await super().prepare(request)
+        await self.write(self._text.encode())
+        await self.write_eof()
+        return writer
+
+
+@pytest.mark.parametrize("shape", ["aiohttp", "AsyncOpenAI", "OpenAI"])
+async def test_no_server_is_a_failed_attempt(shape: str) -> None:
+    nowhere = ScriptedFleet(lambda number, body: "", url="http://127.0.0.1:9")
+    outcome = await ask(shape, nowhere, max_attempts=1)
+    assert [a.status for a in outcome.attempts] == [0]
+
+
+async def test_names_the_client_that_was_meant() -> None:
+    def check(text: str) -> bool:
+        return True
+
+    with pytest.raises(SettingError, match="base_url"):
+        await until_correct(MESSAGES, check)
+    with pytest.raises(SettingError, match="event loop"):
+        until_correct_sync(MESSAGES, check, base_url="http://x")
+    with openai.OpenAI(api_key="x") as sync, pytest.raises(SettingError, match="AsyncOpenAI"):
+        await until_correct(MESSAGES, check, client=sync)  # type: ignore[arg-type]
+    async with openai.AsyncOpenAI(api_key="x") as client:
+        with pytest.raises(SettingError, match="await until_correct"):
+            until_correct_sync(MESSAGES, check, client=client)  # type: ignore[arg-type]
+
+
+def test_a_check_that_raises_has_not_found_the_answer_correct() -> None:
+    from laar.client.loop import Reply
+    from laar.client.wire import Completion
+
+    steps = attempts(MESSAGES, lambda text: {}[text], max_attempts=2)  # type: ignore[index]
+    reply = Reply(status=200, latency_s=1.0, completion=Completion(text="hm", model="m"))
+    assert isinstance(next(steps), Send)
+    assert isinstance(steps.send(reply), Send)
+    with pytest.raises(StopIteration) as end:
+        steps.send(reply)
+    outcome: Outcome = end.value.value
+    assert outcome.censored
+    assert outcome.ttca_s == 2.0
+    assert "KeyError" in (outcome.attempts[0].error or "")
+
+
+@pytest.mark.parametrize("asked", ["999999999999", "-1", "soon", "", "٣", "1e9"])
+def test_pauses_are_bounded_whatever_the_endpoint_asks(asked: str) -> None:
+    from laar.client.loop import Reply
+
+    steps = attempts(MESSAGES, bool, max_attempts=12)
+    refusal = Reply(status=503, latency_s=0.0, headers={"retry-after": asked})
+    step: Send | Wait = next(steps)
+    waits = []
+    while True:
+        try:
+            step = steps.send(refusal if isinstance(step, Send) else None)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            break
+        if isinstance(step, Wait):
+            waits.append(step.duration_s)
+    assert len(waits) == 11
+    assert all(0 < wait <= MAX_WAIT_S for wait in waits)
+    assert outcome.ttca_s == pytest.approx(sum(waits))

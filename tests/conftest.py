@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from laar.envoy import find_binary
+from laar.errors import SettingError
+from support import RecordingUpstream
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # `bench` is imported by tests that compare with its no-op picker
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Importing Envoy's typed messages warns about how their own classes are written.
+    config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning:envoy_data_plane")
+
+
+@pytest.fixture(scope="session")
+def envoy_binary() -> Path:
+    """The real Envoy; skips the test where none is installed."""
+    try:
+        return find_binary()
+    except SettingError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+async def start_upstream() -> AsyncIterator[Callable[[], Awaitable[RecordingUpstream]]]:
+    """Starts a recording upstream, as many as asked for; all are stopped after the test."""
+    async with AsyncExitStack() as stack:
+
+        async def start(host: str = "127.0.0.1") -> RecordingUpstream:
+            return await stack.enter_async_context(RecordingUpstream(host=host))
+
+        yield start
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    """An HTTP client."""
+    async with aiohttp.ClientSession() as session:
+        yield session

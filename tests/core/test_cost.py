@@ -1,0 +1,89 @@
+"""The one cost against both papers' published forms, and against brute force."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laar.core.cost import CostWeights, expected_time, scores_of_costs
+from laar.network.gorgo import gorgo_score
+
+ARRAYS = st.integers(1, 8).flatmap(
+    lambda n: st.tuples(
+        *(
+            st.lists(st.floats(low, high), min_size=n, max_size=n).map(np.array)
+            for low, high in ((0, 1), (1e-6, 1e-3), (0, 1e5), (0, 1e6), (0.02, 1), (0, 3))
+        )
+    )
+)
+
+
+def terms(weights, rtt, c, uncached, queued, q, tried, base=0.0):
+    return expected_time(
+        weights,
+        rtt_s=rtt,
+        base_s=np.full(len(rtt), base),
+        seconds_per_token=c,
+        uncached_tokens=uncached,
+        queued_tokens=queued,
+        probability=q,
+        times_tried=tried,
+    )
+
+
+@given(ARRAYS)
+def test_without_round_trip_and_cache_it_is_laars_published_cost(arrays):
+    rtt, c, tokens, queued, q, _ = arrays
+    cost = terms(CostWeights(k_rtt=0.0), rtt, c, tokens, queued, q, np.zeros(len(q))).cost_s
+    assert np.allclose(cost, c * (tokens + 0.7 * queued) / q)
+
+
+@given(ARRAYS)
+def test_with_q_and_c_one_it_is_gorgos_published_score(arrays):
+    rtt, _, uncached, queued, _, _ = arrays
+    one = np.ones(len(rtt))
+    # Tokens are the unit there: a weight in tokens per millisecond is k_rtt per second / 1000.
+    weights = CostWeights(k_rtt=0.276 * 1000.0, k_queue=0.5)
+    cost = terms(weights, rtt, one, uncached, queued, one, 0 * one).cost_s
+    score = gorgo_score(rtt * 1000.0, uncached, queued, 0.276, 0.5)
+    assert np.allclose(cost, score)
+
+
+@given(ARRAYS)
+def test_terms_add_up_to_the_cost(arrays):
+    rtt, c, uncached, queued, q, tried = arrays
+    t = terms(CostWeights(), rtt, c, uncached, queued, q, np.floor(tried), base=0.3)
+    assert np.allclose(t.latency_s, t.rtt_s + t.base_s + t.prefill_s + t.queue_s)
+    assert np.allclose(t.cost_s, t.latency_s / t.probability * t.penalty)
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 10), st.floats(0.05, 0.95)), min_size=1, max_size=6))
+def test_trying_models_by_ascending_cost_is_the_fastest_order(models):
+    """Expected time to the first success over independent attempts, against all orders."""
+
+    def expected(order):
+        total, reach = 0.0, 1.0
+        for latency, q in order:
+            total += reach * latency
+            reach *= 1.0 - q
+        return total
+
+    by_cost = sorted(models, key=lambda m: m[0] / m[1])
+    best = min(expected(order) for order in itertools.permutations(models))
+    assert expected(by_cost) == pytest.approx(best)
+
+
+def test_scores_keep_the_ratios_of_costs():
+    assert scores_of_costs(np.array([2.0, 1.0, 4.0])).tolist() == [0.5, 1.0, 0.25]
+    assert scores_of_costs(np.zeros(3)).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_tried_model_loses_to_any_untried_one_until_only_it_is_left():
+    two = np.array([0.0, 1.0])
+    one = np.ones(2)
+    t = terms(CostWeights(), 0 * one, np.array([1e-3, 1e-5]), 1000 * one, 0 * one, one, two)
+    assert t.cost_s[0] == pytest.approx(t.cost_s[1])
+    assert math.isfinite(terms(CostWeights(), one, one, one, one, one, 10 * one).cost_s[0])

@@ -1,0 +1,131 @@
+"""The endpoint table: membership, slots, and counters that come out even."""
+
+import math
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+
+ADDRESSES = [f"10.0.0.{i}:80" for i in range(30)]
+
+
+def spec(address, *models):
+    return EndpointSpec(address=address, models=models or ("m",))
+
+
+def test_unknown_readings_are_not_zero():
+    table = EndpointTable()
+    table.replace("s", [spec("a:1")])
+    slot = table.slot("a:1")
+    assert all(math.isnan(c[slot]) for c in (table.rtt_s, table.waiting, table.kv_usage))
+    assert table.in_flight[slot] == 0
+
+
+def test_endpoints_are_found_by_every_name_they_answer_to():
+    table = EndpointTable()
+    table.replace("s", [spec("a:1", "m", "auto"), spec("b:1", "n", "auto")])
+    assert [table.spec(int(s)).address for s in table.serving("auto")] == ["a:1", "b:1"]
+    assert [table.spec(int(s)).address for s in table.serving("n")] == ["b:1"]
+    assert table.serving("nobody") is None
+    assert table.models == ["m", "n"]
+
+
+def test_sources_add_up_and_one_source_leaves_the_others_alone():
+    table = EndpointTable()
+    table.replace("file", [spec("a:1"), spec("b:1")])
+    table.replace("dns", [spec("b:1"), spec("c:1")])
+    table.replace("file", [])
+    assert {s.address for s in table.specs()} == {"b:1", "c:1"}
+
+
+def test_the_same_set_again_changes_nothing():
+    table = EndpointTable()
+    table.replace("s", [spec("a:1")])
+    version = table.version
+    table.replace("s", [spec("a:1")])
+    assert table.version == version
+
+
+def test_an_endpoint_that_leaves_with_requests_keeps_its_slot_until_they_end():
+    table = EndpointTable()
+    freed = []
+    table.on_free = freed.append
+    table.replace("s", [spec("a:1")])
+    old = table.slot("a:1")
+    table.reserve(old, 100, 50)
+    table.replace("s", [spec("b:1")])
+    assert table.slot("b:1") != old
+    assert table.slot("a:1") == -1
+    assert freed == []
+    table.release(old, 100)
+    assert freed == [old]
+    table.replace("s", [spec("b:1"), spec("c:1")])
+    assert table.slot("c:1") == old
+    assert table.queued_tokens[old] == 0
+
+
+def test_an_endpoint_that_flaps_finds_its_counters():
+    table = EndpointTable()
+    table.replace("s", [spec("a:1")])
+    table.reserve(table.slot("a:1"), 100, 50)
+    table.replace("s", [])
+    table.replace("s", [spec("a:1")])
+    assert table.queued_tokens[table.slot("a:1")] == 100
+
+
+def test_a_reading_of_an_endpoint_that_left_goes_nowhere():
+    table = EndpointTable()
+    assert table.read("a:1", Reading(waiting=1), 5.0) == -1
+
+
+class Membership(RuleBasedStateMachine):
+    """Joins, leaves, reservations and releases in any order, against a plain model."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = EndpointTable()
+        self.members = set()
+        self.open = []  # (slot, address, tokens)
+
+    @rule(members=st.sets(st.sampled_from(ADDRESSES), max_size=25))
+    def change(self, members):
+        self.table.replace("s", [spec(a) for a in sorted(members)])
+        self.members = members
+
+    @rule(data=st.data(), tokens=st.floats(0, 1e6))
+    def reserve(self, data, tokens):
+        if self.members:
+            address = data.draw(st.sampled_from(sorted(self.members)))
+            slot = self.table.slot(address)
+            self.table.reserve(slot, tokens, tokens)
+            self.open.append((slot, address, tokens))
+
+    @rule(data=st.data())
+    def release(self, data):
+        if self.open:
+            slot, _, tokens = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
+            self.table.release_prefill(slot, tokens)
+            self.table.release(slot, tokens)
+
+    @invariant()
+    def counts_are_those_of_the_open_requests(self):
+        table = self.table
+        assert {s.address for s in table.specs()} == self.members
+        assert table.in_flight.sum() == len(self.open)
+        for slot in range(table.capacity):
+            mine = [tokens for s, _, tokens in self.open if s == slot]
+            assert table.in_flight[slot] == len(mine)
+            assert np.isclose(table.queued_tokens[slot], sum(mine), atol=1e-3)
+            if not mine:
+                assert table.queued_tokens[slot] == 0.0
+                assert table.prefill_tokens[slot] == 0.0
+        owners = {}
+        for slot, address, _ in self.open:
+            assert owners.setdefault(slot, address) == address
+
+
+TestMembership = Membership.TestCase
+TestMembership.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -1,0 +1,42 @@
+"""The max-score picker: near-ties, load, chance, and the order of fallbacks."""
+
+import random
+from collections import Counter
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laar.core.picker import NEAR_TIE, pick
+
+SCORES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
+
+
+@given(SCORES, st.integers(0, 2**32))
+def test_the_pick_is_within_a_near_tie_of_the_best_and_least_loaded_there(scores, seed):
+    scores = np.array(scores)
+    load = np.array([float(i % 3) for i in range(len(scores))])
+    first = pick(scores, load, random.Random(seed), ranked=1)[0]
+    near = scores >= scores.max() * (1 - NEAR_TIE)
+    assert near[first]
+    assert load[first] == load[near].min()
+
+
+@given(SCORES)
+def test_fallbacks_are_everyone_else_by_score(scores):
+    scores = np.array(scores)
+    order = pick(scores, np.zeros(len(scores)), random.Random(0), ranked=len(scores))
+    assert sorted(order) == list(range(len(scores)))
+    rest = scores[order[1:]]
+    assert all(rest[:-1] >= rest[1:])
+
+
+def test_equal_idle_candidates_share_a_burst():
+    rng = random.Random(3)
+    picks = Counter(pick(np.ones(4), np.zeros(4), rng, ranked=1)[0] for _ in range(400))
+    assert len(picks) == 4
+    assert max(picks.values()) < 200
+
+
+def test_all_zero_scores_still_give_a_pick():
+    assert pick(np.zeros(3), np.array([1.0, 0.0, 1.0]), random.Random(0), ranked=1) == [1]

@@ -1,0 +1,114 @@
+"""What collectors' tests share: a sink that remembers, a server, and waiting for a condition."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from laar.core.endpoints import EndpointSpec, Reading
+
+
+@dataclass
+class Recorder:
+    """Every sink of the data layer at once."""
+
+    specs: dict[str, tuple[EndpointSpec, ...]] = field(default_factory=dict)
+    replaced: int = 0
+    readings: list[tuple[str, Reading, float]] = field(default_factory=list)
+    round_trips: list[tuple[str, float | None, float]] = field(default_factory=list)
+    problems: dict[str, str] = field(default_factory=dict)
+    past_problems: list[str] = field(default_factory=list)
+    kv_events: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
+        self.specs[source] = tuple(specs)
+        self.replaced += 1
+
+    def reading(self, address: str, reading: Reading, now: float) -> None:
+        self.readings.append((address, reading, now))
+
+    def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
+        self.round_trips.append((address, rtt_s, now))
+
+    def problem(self, source: str, message: str | None) -> None:
+        if message is None:
+            self.problems.pop(source, None)
+        else:
+            self.problems[source] = message
+            self.past_problems.append(message)
+
+    def stored(self, address: str, block_hashes: Sequence[Any], parent_hash: Any) -> None:
+        self.kv_events.append(("stored", address, tuple(block_hashes), parent_hash))
+
+    def removed(self, address: str, block_hashes: Sequence[Any]) -> None:
+        self.kv_events.append(("removed", address, tuple(block_hashes)))
+
+    def cleared(self, address: str) -> None:
+        self.kv_events.append(("cleared", address))
+
+    @property
+    def addresses(self) -> list[str]:
+        return sorted(spec.address for specs in self.specs.values() for spec in specs)
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], object]], Awaitable[None]]:
+    """Wait for a condition; a test that waits for what never comes fails by this deadline."""
+
+    async def wait(condition: Callable[[], object], deadline_s: float = 20.0) -> None:
+        end = time.monotonic() + deadline_s
+        while not condition():
+            assert time.monotonic() < end, "the condition never came true"
+            await asyncio.sleep(0.005)
+
+    return wait
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]]:
+    """Run endless coroutines beside the test, and stop them after it."""
+    tasks: list[asyncio.Task[Any]] = []
+
+    def run(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        tasks.append(asyncio.create_task(coroutine))
+        return tasks[-1]
+
+    yield run
+    for task in tasks:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Callable[[Handler], Awaitable[str]]]:
+    """Serve every path on loopback by one handler; returns host:port."""
+    servers: list[TestServer] = []
+
+    async def run(handler: Handler) -> str:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", handler)
+        server = TestServer(app)
+        await server.start_server()
+        servers.append(server)
+        return f"127.0.0.1:{server.port}"
+
+    yield run
+    for server in servers:
+        await server.close()

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from laar.core.endpoints import EndpointSpec
+from laar.datalayer import Resolver
+from laar.datalayer.dns import MAX_ADDRESSES, MAX_AT_ONCE, system_lookup
+
+
+class Names:
+    """A DNS of our own: what is set is answered; what is not does not resolve."""
+
+    def __init__(self, **names: Sequence[str]) -> None:
+        self.names = names
+        self.asked: list[str] = []
+        self.hang = asyncio.Event()
+        self.hang.set()
+
+    async def lookup(self, name: str) -> Sequence[str]:
+        self.asked.append(name)
+        await self.hang.wait()
+        try:
+            return self.names[name]
+        except KeyError:
+            raise OSError(-2, "Name or service not known") from None
+
+
+def spec(address: str, *models: str) -> EndpointSpec:
+    return EndpointSpec(address=address, models=models or ("tiny",))
+
+
+def resolver(sink: Any, names: Names, **options: Any) -> Resolver:
+    options = {"interval_s": 0.01, **options}
+    return Resolver(sink, clock=time.monotonic, lookup=names.lookup, **options)
+
+
+async def test_literals_pass_at_once_names_follow(recorder: Any, start: Any, until: Any) -> None:
+    names = Names(gpu=["10.0.0.2", "10.0.0.1"], six=["2001:db8::1"])
+    under_test = resolver(recorder, names)
+    under_test.replace("file", [spec("10.9.9.9:1"), spec("gpu:8000", "a", "b"), spec("six:7")])
+    assert recorder.addresses == ["10.9.9.9:1"]
+    start(under_test.run())
+    expected = ["10.0.0.1:8000", "10.0.0.2:8000", "10.9.9.9:1", "[2001:db8::1]:7"]
+    await until(lambda: recorder.addresses == expected)
+    by_address = {one.address: one for one in recorder.specs["file"]}
+    assert by_address["10.0.0.1:8000"].host == "gpu"
+    assert by_address["10.0.0.1:8000"].models == ("a", "b")
+    assert by_address["10.9.9.9:1"].host == ""
+
+
+async def test_a_changed_name_changes_the_endpoints_and_an_unchanged_one_says_nothing(
+    recorder: Any, start: Any, until: Any
+) -> None:
+    names = Names(gpu=["10.0.0.1"])
+    under_test = resolver(recorder, names)
+    under_test.replace("file", [spec("gpu:8000")])
+    start(under_test.run())
+    await until(lambda: len(names.asked) > 5)
+    assert recorder.replaced == 2
+    names.names["gpu"] = ["10.0.0.3"]
+    await until(lambda: recorder.addresses == ["10.0.0.3:8000"])
+
+
+async def test_a_name_that_fails_keeps_its_last_addresses_and_recovers(
+    recorder: Any, start: Any, until: Any
+) -> None:
+    names = Names(gpu=["10.0.0.1"])
+    under_test = resolver(recorder, names)
+    under_test.replace("file", [spec("gpu:8000")])
+    start(under_test.run())
+    await until(lambda: recorder.addresses)
+    del names.names["gpu"]
+    await until(lambda: recorder.problems)
+    assert recorder.problems["dns gpu"] == (
+        "gpu does not resolve: Name or service not known; its last addresses stay in use: 10.0.0.1"
+    )
+    assert recorder.addresses == ["10.0.0.1:8000"]
+    names.names["gpu"] = []
+    await until(lambda: "the name has no address" in recorder.problems["dns gpu"])
+    assert recorder.addresses == ["10.0.0.1:8000"]
+    names.names["gpu"] = ["10.0.0.2"]
+    await until(lambda: recorder.addresses == ["10.0.0.2:8000"])
+    assert recorder.problems == {}
+
+
+async def test_a_hanging_lookup_is_a_problem_holds_one_place_and_may_still_answer(
+    recorder: Any, start: Any, until: Any
+) -> None:
+    names = Names(gpu=["10.0.0.1"])
+    names.hang.clear()
+    under_test = resolver(recorder, names, timeout_s=0.02)
+    under_test.replace("file", [spec("gpu:8000"), *(spec(f"n{i}:1") for i in range(20))])
+    start(under_test.run())
+    await until(lambda: len(recorder.problems) >= MAX_AT_ONCE)
+    assert "no answer in 0.02 s" in next(iter(recorder.problems.values()))
+    assert len(names.asked) == MAX_AT_ONCE
+    names.hang.set()
+    await until(lambda: recorder.addresses == ["10.0.0.1:8000"])
+
+
+async def test_names_that_leave_the_source_are_forgotten(
+    recorder: Any, start: Any, until: Any
+) -> None:
+    names = Names(gpu=["10.0.0.1"])
+    under_test = resolver(recorder, names)
+    under_test.replace("file", [spec("gpu:8000"), spec("bad:8000")])
+    start(under_test.run())
+    await until(lambda: recorder.addresses and "dns bad" in recorder.problems)
+    under_test.replace("file", [spec("10.1.1.1:1")])
+    assert recorder.addresses == ["10.1.1.1:1"]
+    assert recorder.problems == {}
+    under_test.replace("file", [spec("gpu:8000")])
+    assert recorder.addresses == []
+    await until(lambda: recorder.addresses == ["10.0.0.1:8000"])
+
+
+async def test_two_names_for_one_address_are_one_endpoint(
+    recorder: Any, start: Any, until: Any
+) -> None:
+    names = Names(a=["10.0.0.1"], b=["10.0.0.1"])
+    under_test = resolver(recorder, names)
+    under_test.replace("file", [spec("a:1", "first"), spec("b:1", "second")])
+    start(under_test.run())
+    await until(lambda: len(names.asked) > 6)
+    assert [one.models for one in recorder.specs["file"]] == [("first",)]
+
+
+async def test_a_name_with_too_many_addresses_is_cut_the_same_way_each_time(
+    recorder: Any, start: Any, until: Any
+) -> None:
+    many = [f"10.{i}.{j}.1" for i, j in itertools.product(range(20), range(20))]
+    names = Names(gpu=many)
+    under_test = resolver(recorder, names)
+    under_test.replace("file", [spec("gpu:1")])
+    start(under_test.run())
+    await until(lambda: recorder.addresses)
+    assert len(recorder.addresses) == MAX_ADDRESSES
+    assert "the last 144 are left out" in recorder.problems["dns gpu"]
+    names.names["gpu"] = many[::-1]
+    asked = len(names.asked)
+    await until(lambda: len(names.asked) > asked + 2)
+    assert recorder.replaced == 2
+
+
+async def test_the_system_resolver_prefers_one_family() -> None:
+    assert await system_lookup("localhost") in (["127.0.0.1"], ["::1"])

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laar.datalayer import EndpointsFile, load_endpoints, split_address
+from laar.datalayer.endpoints_file import MAX_FILE_BYTES
+from laar.errors import SettingError
+
+ONE = "endpoints:\n  - address: 10.0.0.7:8000\n    model: tiny\n"
+TWO = ONE + "  - address: 10.0.0.8:8000\n    model: tiny\n"
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_every_field_reaches_the_spec(tmp_path: Path) -> None:
+    text = """
+endpoints:
+  - address: "[2001:DB8::0001]:8000"
+    models: [big, auto]
+    region: eu-west
+    engine: sglang
+    metrics_url: https://metrics.example/page
+    labels: {rack: a7}
+    priority_field: true
+  - address: gpu.example.:9000
+    model: tiny
+"""
+    first, second = load_endpoints(write(tmp_path / "e.yaml", text))
+    assert first.address == "[2001:db8::1]:8000"
+    assert first.models == ("big", "auto")
+    assert (first.region, first.engine, first.priority_field) == ("eu-west", "sglang", True)
+    assert first.metrics_url == "https://metrics.example/page"
+    assert dict(first.labels) == {"rack": "a7"}
+    assert (second.address, second.models) == ("gpu.example.:9000", ("tiny",))
+    assert second.metrics_url is None
+
+
+def test_an_empty_list_is_a_fleet_scaled_to_zero(tmp_path: Path) -> None:
+    assert load_endpoints(write(tmp_path / "e.yaml", "endpoints: []\n")) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (ONE + "    modle: x\n", "e.yaml:4: endpoints[0].modle: unknown key"),
+        (ONE + "models: x\n", "e.yaml:4: models: unknown key"),
+        ("", "e.yaml:1: endpoints: Field required"),
+        ("endpoints:\n  - model: a\n", "e.yaml:2: endpoints[0].address: Field required"),
+        (ONE.replace(":8000", ""), "e.yaml:2: endpoints[0].address: '10.0.0.7' has no port"),
+        (ONE.replace("8000", "80000"), "the port must be a number from 1 to 65535"),
+        (ONE.replace("10.0.0.7", "::1"), "put an IPv6 address in brackets"),
+        (ONE.replace("10.0.0.7:8000", '"[::z]:1"'), "e.yaml:2: endpoints[0].address: "),
+        (ONE.replace("10.0.0.7", "10.0.0.777"), "e.yaml:2: endpoints[0].address: "),
+        (ONE.replace("10.0.0.7", "a b"), "neither an IP address nor a DNS name"),
+        (ONE.replace("10.0.0.7", "http://a"), "e.yaml:2: endpoints[0].address: "),
+        (ONE.replace("    model: tiny\n", ""), "needs `model: name`, or `models: [name, ...]`"),
+        (ONE + "    models: [b]\n", "and not both"),
+        (ONE + "    engine: tgi\n", "e.yaml:4: endpoints[0].engine: Input should be 'vllm'"),
+        (ONE + "    metrics_url: /metrics\n", "no http:// or https:// address"),
+        (TWO.replace("0.8", "0.7"), "endpoints[1] has the address 10.0.0.7:8000 of endpoints[0]"),
+        (ONE + "    model: other\n", "e.yaml:4: not valid YAML: the key 'model' occurs twice"),
+        (ONE + "   - {\n", "not valid YAML"),
+        ("endpoints: &a [*a]\n", "e.yaml"),
+        ("just text\n", "e.yaml:1: file: "),
+        ("endpoints: 2026-99-99\n", "e.yaml"),
+    ],
+)
+def test_a_fault_is_named_with_file_line_and_key(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(SettingError) as error:
+        load_endpoints(write(tmp_path / "e.yaml", text))
+    assert expected in str(error.value)
+    assert str(tmp_path / "e.yaml") in str(error.value)
+
+
+def test_all_faults_are_told_at_once_but_no_more_than_a_screen(tmp_path: Path) -> None:
+    text = "endpoints:\n" + "  - address: x\n" * 100
+    with pytest.raises(SettingError) as error:
+        load_endpoints(write(tmp_path / "e.yaml", text))
+    lines = str(error.value).splitlines()
+    assert len(lines) == 21
+    assert lines[-1].endswith("and 80 more faults")
+
+
+def test_files_that_cannot_be_read_are_said_plainly(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="can't be read: No such file"):
+        load_endpoints(tmp_path / "none.yaml")
+    (tmp_path / "latin").write_bytes(b"endpoints: [\xff]")
+    with pytest.raises(SettingError, match="not UTF-8 at byte 12"):
+        load_endpoints(tmp_path / "latin")
+    (tmp_path / "long").write_bytes(b"#" * (MAX_FILE_BYTES + 1))
+    with pytest.raises(SettingError, match="larger than"):
+        load_endpoints(tmp_path / "long")
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("10.0.0.7:1", ("10.0.0.7", 1)),
+        ("[::1]:65535", ("::1", 65535)),
+        ("a-b.c_d:80", ("a-b.c_d", 80)),
+    ],
+)
+def test_an_address_splits_into_host_and_port(address: str, expected: tuple[str, int]) -> None:
+    assert split_address(address) == expected
+
+
+async def test_changes_are_followed_and_a_bad_file_changes_nothing(
+    tmp_path: Path, recorder: Any, start: Any, until: Any
+) -> None:
+    path = write(tmp_path / "e.yaml", ONE)
+    file = EndpointsFile(path, recorder, poll_s=0.01)
+    file.load()
+    assert recorder.addresses == ["10.0.0.7:8000"]
+    start(file.run())
+    path.write_text(TWO)
+    await until(lambda: len(recorder.addresses) == 2)
+    path.write_text(TWO + "    colour: red\n")
+    await until(lambda: recorder.problems)
+    [message] = recorder.problems.values()
+    assert "stay as they were" in message
+    assert f"{path}:6: endpoints[1].colour" in message
+    assert len(recorder.addresses) == 2
+    path.unlink()
+    await until(lambda: "can't be read" in next(iter(recorder.problems.values())))
+    assert len(recorder.addresses) == 2
+    path.write_text(ONE)
+    await until(lambda: len(recorder.addresses) == 1)
+    assert recorder.problems == {}
+
+
+async def test_a_config_map_mount_that_swaps_its_link_is_followed(
+    tmp_path: Path, recorder: Any, start: Any, until: Any
+) -> None:
+    for version, text in (("1", ONE), ("2", TWO)):
+        (tmp_path / version).mkdir()
+        write(tmp_path / version / "e.yaml", text)
+    (tmp_path / "..data").symlink_to("1")
+    (tmp_path / "e.yaml").symlink_to("..data/e.yaml")
+    start(EndpointsFile(tmp_path / "e.yaml", recorder, poll_s=0.01).run())
+    await until(lambda: len(recorder.addresses) == 1)
+    (tmp_path / "..tmp").symlink_to("2")
+    (tmp_path / "..tmp").replace(tmp_path / "..data")
+    await until(lambda: len(recorder.addresses) == 2)
+
+
+async def test_a_missing_file_is_a_problem_and_not_an_end(
+    tmp_path: Path, recorder: Any, start: Any, until: Any
+) -> None:
+    start(EndpointsFile(tmp_path / "e.yaml", recorder, poll_s=0.01).run())
+    await until(lambda: recorder.problems)
+    write(tmp_path / "e.yaml", ONE)
+    await until(lambda: recorder.addresses)
+    assert recorder.problems == {}
+
+
+async def test_an_unchanged_file_is_not_read_again(
+    tmp_path: Path, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "e.yaml", ONE)
+    looks = 0
+    stat = Path.stat
+
+    def counting(self: Path, **options: Any) -> os.stat_result:
+        nonlocal looks
+        looks += self == path
+        return stat(self, **options)
+
+    monkeypatch.setattr(Path, "stat", counting)
+    start(EndpointsFile(path, recorder, poll_s=0.002).run())
+    await until(lambda: looks > 20)
+    assert recorder.replaced == 1

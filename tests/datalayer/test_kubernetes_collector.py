@@ -1,0 +1,447 @@
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from kube_api_server import KubeApiServer, pod, pool
+
+from laar.datalayer.kubernetes import (
+    PERMISSIONS,
+    ApiAccess,
+    KubernetesEndpoints,
+    PodRules,
+    PodSelector,
+    PoolName,
+    in_cluster,
+    rewrite_target,
+)
+from laar.datalayer.kubernetes import api as api_module
+from laar.datalayer.kubernetes import mirror as mirror_module
+from laar.errors import SettingError
+
+VLLM = PodSelector(labels={"app": "vllm"}, ports=(8000,))
+SOURCE = "kubernetes ml/app=vllm"
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_module, "FIRST_WAIT_S", 0.002)
+    monkeypatch.setattr(mirror_module, "LAST_WAIT_S", 0.05)
+
+
+@pytest.fixture
+def sink(recorder: Any) -> Any:
+    recorder.priorities = {}
+    recorder.rules = ()
+    recorder.objectives = lambda source, priorities: recorder.priorities.update(
+        {source: dict(priorities)}
+    )
+
+    def rewrites(_: str, rules: Any) -> None:
+        recorder.rules = rules
+
+    recorder.rewrites = rewrites
+    return recorder
+
+
+@pytest.fixture
+async def cluster(serve: Any, start: Any, sink: Any) -> Any:
+    """An API server; `cluster.follow(of)` starts a collector of it."""
+    server = KubeApiServer()
+    server.url = "http://" + await serve(server.handle)  # type: ignore[attr-defined]
+
+    def follow(of: Any, **access: Any) -> KubernetesEndpoints:
+        collector = KubernetesEndpoints(
+            ApiAccess(url=server.url, **access),  # type: ignore[attr-defined]
+            sink,
+            of,
+            namespace="ml",
+            rules=PodRules(),
+            clock=time.monotonic,
+            rng=random.Random(1),
+        )
+        start(collector.run())
+        return collector
+
+    server.follow = follow  # type: ignore[attr-defined]
+    yield server
+    server.disconnect()
+
+
+async def test_a_pods_life_is_followed(cluster: Any, sink: Any, until: Any) -> None:
+    await cluster.put("pods", pod("a", "10.0.0.1"))
+    await cluster.put("pods", pod("other", "10.9.9.9", labels={"app": "web"}))
+    cluster.follow(VLLM)
+    await until(lambda: sink.addresses == ["10.0.0.1:8000"])
+    await cluster.put("pods", pod("b", "", ready=False))
+    await cluster.put("pods", pod("b", "10.0.0.2", ready=False))
+    await cluster.put("pods", pod("b", "10.0.0.2"))
+    await until(lambda: sink.addresses == ["10.0.0.1:8000", "10.0.0.2:8000"])
+    await cluster.put("pods", pod("a", "10.0.0.1", deletionTimestamp="2026-01-02T00:00:00Z"))
+    await until(lambda: sink.addresses == ["10.0.0.2:8000"])
+    await cluster.delete("pods", "a")
+    await cluster.put("pods", pod("b", "10.0.0.2", ready=False))
+    await until(lambda: sink.addresses == [])
+    await cluster.put("pods", pod("b", "10.0.0.2"))
+    await until(lambda: sink.addresses == ["10.0.0.2:8000"])
+    await cluster.put("pods", pod("b", "10.0.0.2", labels={"app": "web"}))
+    await until(lambda: sink.addresses == [])
+    assert sink.past_problems == []
+    assert cluster.lists == 1
+
+
+async def test_a_change_that_says_nothing_new_is_not_reported(
+    cluster: Any, sink: Any, until: Any
+) -> None:
+    await cluster.put("pods", pod("a"))
+    cluster.follow(VLLM)
+    await until(lambda: sink.addresses)
+    for number in range(20):
+        heartbeat = pod("a")
+        heartbeat["status"]["startTime"] = str(number)
+        await cluster.put("pods", heartbeat)
+    await cluster.put("pods", pod("b", "10.0.0.2"))
+    await until(lambda: len(sink.addresses) == 2)
+    assert sink.replaced == 2
+
+
+async def test_lists_come_in_pages(cluster: Any, sink: Any, until: Any) -> None:
+    for number in range(250):
+        await cluster.put("pods", pod(f"p{number}", f"10.0.1.{number}"))
+    cluster.follow(VLLM)
+    await until(lambda: len(sink.addresses) == 250)
+    assert cluster.lists == 3
+    assert sink.replaced == 1
+
+
+async def test_a_disconnected_watch_resumes_without_a_list(
+    cluster: Any, sink: Any, until: Any
+) -> None:
+    await cluster.put("pods", pod("a"))
+    cluster.follow(VLLM)
+    await until(lambda: cluster.watches and sink.addresses)
+    await cluster.cut_a_line()
+    await cluster.put("pods", pod("b", "10.0.0.2"))
+    await until(lambda: len(sink.addresses) == 2)
+    assert cluster.lists == 1
+    await until(lambda: not sink.problems)
+
+
+async def test_a_bookmark_moves_the_version_that_a_watch_resumes_from(
+    cluster: Any, sink: Any, until: Any
+) -> None:
+    await cluster.put("pods", pod("a"))
+    collector = cluster.follow(VLLM)
+    await until(lambda: cluster.watches and sink.addresses)
+    await cluster.bookmark()
+    await until(lambda: collector._pods._version == str(cluster.version))
+    cluster.compact()
+    cluster.disconnect()
+    await cluster.put("pods", pod("b", "10.0.0.2"))
+    await until(lambda: len(sink.addresses) == 2)
+    assert cluster.lists == 1
+
+
+@pytest.mark.parametrize("as_status", [True, False])
+async def test_410_leads_to_a_list_that_notices_what_vanished(
+    cluster: Any, sink: Any, until: Any, as_status: bool
+) -> None:
+    cluster.gone_as_status = as_status
+    await cluster.put("pods", pod("a"))
+    await cluster.put("pods", pod("b", "10.0.0.2"))
+    cluster.follow(VLLM)
+    await until(lambda: cluster.watches and len(sink.addresses) == 2)
+    cluster.down = True
+    cluster.disconnect()
+    await cluster.delete("pods", "a")
+    await cluster.put("pods", pod("c", "10.0.0.3"))
+    cluster.compact()
+    await until(lambda: sink.problems)
+    cluster.down = False
+    await until(lambda: sink.addresses == ["10.0.0.2:8000", "10.0.0.3:8000"])
+    await until(lambda: not sink.problems)
+
+
+async def test_endpoints_survive_an_outage_and_it_is_said(
+    cluster: Any, sink: Any, until: Any
+) -> None:
+    await cluster.put("pods", pod("a"))
+    cluster.follow(VLLM)
+    await until(lambda: cluster.watches and sink.addresses)
+    cluster.down = True
+    cluster.disconnect()
+    await until(lambda: len(sink.past_problems) > 5)
+    assert "what was known before stays in use" in sink.problems[f"{SOURCE} pods"]
+    assert sink.addresses == ["10.0.0.1:8000"]
+    assert sink.replaced == 1
+    cluster.down = False
+    await until(lambda: not sink.problems)
+
+
+async def test_a_list_whose_pages_expire_starts_again(cluster: Any, sink: Any, until: Any) -> None:
+    for number in range(150):
+        await cluster.put("pods", pod(f"p{number}", f"10.0.1.{number}"))
+    page = cluster.list
+    expired = []
+
+    def expire_once(request: web.Request, plural: str) -> web.Response:
+        if "continue" in request.query and not expired:
+            expired.append(1)
+            cluster.compact()
+        answer: web.Response = page(request, plural)
+        return answer
+
+    cluster.list = expire_once
+    cluster.follow(VLLM)
+    await until(lambda: len(sink.addresses) == 150)
+    assert expired
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+async def test_missing_permission_is_said_with_the_rule_to_add(
+    cluster: Any, sink: Any, until: Any, verb: str
+) -> None:
+    cluster.denied["pods"] = verb
+    cluster.follow(VLLM)
+    await until(lambda: sink.problems)
+    message = sink.problems[f"{SOURCE} pods"]
+    assert f'cannot {verb} resource "pods"' in message
+    assert (
+        "Role in namespace ml with the rule"
+        ' apiGroups: [""], resources: ["pods"], verbs: ["list", "watch"]'
+    ) in message
+    cluster.denied.clear()
+    await until(lambda: not sink.problems)
+
+
+async def test_a_token_that_was_replaced_is_read_again(
+    cluster: Any, sink: Any, until: Any, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("old\n")
+    cluster.token = "new"
+    cluster.follow(VLLM, token_file=token)
+    await until(lambda: sink.problems)
+    assert "Unauthorized" in sink.problems[f"{SOURCE} pods"]
+    await cluster.put("pods", pod("a"))
+    token.write_text("new\n")
+    await until(lambda: sink.addresses and not sink.problems)
+
+
+async def test_two_pods_with_one_address_are_one_endpoint_the_newer_ones(
+    cluster: Any, sink: Any, until: Any
+) -> None:
+    times = {"a": "2026-01-03T00:00:00Z", "b": "2026-01-01T00:00:00Z"}
+    for name, created in times.items():
+        await cluster.put("pods", pod(name, "10.0.0.1", creationTimestamp=created))
+    cluster.follow(VLLM)
+    await until(lambda: sink.addresses)
+    [spec] = sink.specs[SOURCE]
+    assert spec.labels["laar.dev/pod"] == "ml/a-rank-0"
+    assert "both have 10.0.0.1:8000" in sink.problems[f"{SOURCE} pods read"]
+    await cluster.delete("pods", "a")
+    await until(lambda: not sink.problems)
+    assert sink.specs[SOURCE][0].labels["laar.dev/pod"] == "ml/b-rank-0"
+
+
+async def test_too_many_pods_are_cut_and_said(
+    cluster: Any, sink: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from laar.datalayer.kubernetes import collector as collector_module
+
+    monkeypatch.setattr(mirror_module, "MAX_OBJECTS", 5)
+    monkeypatch.setattr(collector_module, "MAX_OBJECTS", 5)
+    for number in range(9):
+        await cluster.put("pods", pod(f"p{number}", f"10.0.1.{number}"))
+    cluster.follow(VLLM)
+    await until(lambda: len(sink.addresses) == 5)
+    assert "narrow the selector" in sink.problems[f"{SOURCE} pods read"]
+
+
+async def test_a_pool_gives_selector_and_ports_and_its_changes_are_followed(
+    cluster: Any, sink: Any, until: Any
+) -> None:
+    await cluster.put("pods", pod("a", "10.0.0.1"))
+    await cluster.put("pods", pod("b", "10.0.0.2", labels={"app": "sglang"}))
+    cluster.follow(PoolName("fleet"))
+    await until(lambda: sink.problems)
+    assert "no such InferencePool" in sink.problems["kubernetes ml/fleet pool"]
+    await cluster.put("inferencepools", pool("other", "sglang"))
+    await cluster.put("inferencepools", pool())
+    await until(lambda: sink.addresses == ["10.0.0.1:8000"])
+    assert sink.problems == {}
+    await cluster.put("inferencepools", pool(ports=(8000, 8001)))
+    await until(lambda: sink.addresses == ["10.0.0.1:8000", "10.0.0.1:8001"])
+    await cluster.put("inferencepools", pool(app="sglang", ports=(9000,)))
+    await until(lambda: sink.addresses == ["10.0.0.2:9000"])
+    broken = pool()
+    broken["spec"]["targetPorts"] = [{"number": 0}]
+    await cluster.put("inferencepools", broken)
+    await until(lambda: sink.problems)
+    assert "targetPorts.0.number" in sink.problems["kubernetes ml/fleet pool"]
+    assert sink.addresses == ["10.0.0.2:9000"]
+    await cluster.delete("inferencepools", "fleet")
+    await until(lambda: sink.addresses == [])
+    await cluster.put("inferencepools", pool())
+    await until(lambda: sink.addresses == ["10.0.0.1:8000"])
+    assert sink.problems == {}
+
+
+async def test_objectives_and_rewrites_of_this_pool_are_told(
+    cluster: Any, sink: Any, until: Any
+) -> None:
+    def objective(name: str, spec: dict[str, Any], of: str = "fleet") -> dict[str, Any]:
+        return {"metadata": {"name": name}, "spec": {"poolRef": {"name": of}, **spec}}
+
+    await cluster.put("inferencepools", pool())
+    await cluster.put("inferenceobjectives", objective("urgent", {"priority": 10}))
+    await cluster.put("inferenceobjectives", objective("plain", {}))
+    await cluster.put("inferenceobjectives", objective("foreign", {"priority": 3}, "other"))
+    await cluster.put("inferenceobjectives", objective("bad", {"priority": "high"}))
+    rewrite = {
+        "metadata": {"name": "r", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {
+            "poolRef": {"name": "fleet"},
+            "rules": [{"targets": [{"modelRewrite": "v2", "weight": 1}]}],
+        },
+    }
+    await cluster.put("inferencemodelrewrites", rewrite)
+    cluster.follow(PoolName("fleet"))
+    source = "kubernetes ml/fleet"
+    await until(lambda: sink.priorities.get(source) == {"urgent": 10, "plain": 0})
+    await until(lambda: rewrite_target(sink.rules, "v1", random.Random(1)) == "v2")
+    assert "bad is ignored: spec.priority" in sink.problems[f"{source} objectives read"]
+    await cluster.delete("inferenceobjectives", "bad")
+    await cluster.delete("inferenceobjectives", "urgent")
+    await cluster.delete("inferencemodelrewrites", "r")
+    await until(lambda: sink.priorities[source] == {"plain": 0} and sink.rules == ())
+    assert sink.problems == {}
+
+
+async def test_kinds_that_are_not_installed_are_no_problem_unless_needed(
+    cluster: Any, sink: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_module, "ABSENT_WAIT_S", 0.01)
+    cluster.absent = {"inferenceobjectives", "inferencemodelrewrites", "inferencepools"}
+    await cluster.put("pods", pod("a"))
+    cluster.follow(PoolName("fleet"))
+    source = "kubernetes ml/fleet"
+    await until(lambda: sink.problems)
+    assert set(sink.problems) == {f"{source} inferencepools"}
+    assert "install it, or use a pod selector" in sink.problems[f"{source} inferencepools"]
+    cluster.absent.discard("inferencepools")
+    await cluster.put("inferencepools", pool())
+    await until(lambda: sink.addresses and not sink.problems)
+    cluster.absent.clear()
+    objective = {"metadata": {"name": "x"}, "spec": {"poolRef": {"name": "fleet"}, "priority": 2}}
+    await cluster.put("inferenceobjectives", objective)
+    await until(lambda: sink.priorities.get(source) == {"x": 2})
+
+
+async def test_no_call_is_made_beyond_the_permissions(cluster: Any, sink: Any, until: Any) -> None:
+    await cluster.put("inferencepools", pool())
+    await cluster.put("pods", pod("a"))
+    cluster.follow(PoolName("fleet"))
+    allowed = {
+        (verb, kind.group, kind.plural, "ml") for kind in PERMISSIONS for verb in ("list", "watch")
+    }
+    await until(lambda: cluster.asked == allowed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_after_any_storm_the_endpoints_are_those_of_the_cluster(
+    cluster: Any, sink: Any, until: Any, seed: int
+) -> None:
+    """Writes, disconnects, cut lines, outages, compactions and bookmarks in any order."""
+    rng = random.Random(seed)
+    cluster.gone_as_status = seed % 2 == 0
+    cluster.follow(VLLM)
+    names = [f"p{number}" for number in range(12)]
+    for _ in range(150):
+        name = rng.choice(names)
+        match rng.randrange(12):
+            case 0:
+                cluster.disconnect()
+            case 1:
+                await cluster.cut_a_line()
+            case 2:
+                cluster.compact()
+            case 3:
+                await cluster.bookmark()
+            case 4:
+                cluster.down = not cluster.down
+            case 5 if ("pods", name) in cluster.objects:
+                await cluster.delete("pods", name)
+            case _:
+                app = rng.choice(["vllm", "vllm", "web"])
+                item = pod(
+                    name, f"10.0.0.{name[1:]}", ready=rng.random() < 0.7, labels={"app": app}
+                )
+                await cluster.put("pods", item)
+        if rng.random() < 0.3:
+            await until(lambda: cluster.down or cluster.watches)
+    cluster.down = False
+
+    def expected() -> list[str]:
+        return sorted(
+            f"{item['status']['podIP']}:8000"
+            for item in cluster.objects.values()
+            if item["metadata"]["labels"]["app"] == "vllm"
+            and item["status"]["conditions"][1]["status"] == "True"
+        )
+
+    await until(lambda: SOURCE in sink.specs and sink.addresses == expected())
+    await until(lambda: not sink.problems)
+
+
+async def test_answers_that_are_no_lists_and_events_that_are_none_are_said(
+    serve: Any, sink: Any, start: Any, until: Any
+) -> None:
+    answers = iter(
+        [
+            b"<html>",
+            b"[]",
+            b'{"metadata":{"resourceVersion":"1"},"items":[{}]}',
+            b'{"metadata":{"resourceVersion":"1"},"items":[]}',
+            b'{"type":"ADDED"}\n',
+            b'{"metadata":{"resourceVersion":"1"},"items":[]}',
+            b"not json\n",
+            b"7\n",
+        ]
+    )
+
+    async def handle(_: web.Request) -> web.Response:
+        return web.Response(body=next(answers, b'{"metadata":{"resourceVersion":"1"},"items":[]}'))
+
+    access = ApiAccess(url="http://" + await serve(handle))
+    collector = KubernetesEndpoints(
+        access,
+        sink,
+        VLLM,
+        namespace="ml",
+        rules=PodRules(),
+        clock=time.monotonic,
+        rng=random.Random(1),
+    )
+    start(collector.run())
+    await until(lambda: len([text for text in sink.past_problems if "no list" in text]) >= 2)
+    await until(lambda: len([text for text in sink.past_problems if "no event" in text]) >= 2)
+    assert sink.addresses == []
+
+
+def test_inside_a_pod_the_account_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(SettingError, match="kubectl proxy"):
+        in_cluster(tmp_path)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    (tmp_path / "token").write_text("t")
+    (tmp_path / "namespace").write_text("ml\n")
+    access = in_cluster(tmp_path)
+    assert (access.url, access.namespace) == ("https://[fd00::1]:6443", "ml")
+    assert access.ca_file == tmp_path / "ca.crt"
+    assert api_module.ACCOUNT.is_absolute()

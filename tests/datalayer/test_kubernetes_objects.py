@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from kube_api_server import pod
+
+from laar.datalayer.kubernetes import PodRules, PodSelector, Rewrite, rewrite_target
+from laar.datalayer.kubernetes.objects import (
+    ModelRewrite,
+    parse,
+    pod_endpoints,
+    rewrites_of,
+)
+from laar.errors import SettingError
+
+RULES = PodRules()
+
+
+def endpoints(item: Any, ports: tuple[int, ...] = (8000,), rules: PodRules = RULES) -> list[str]:
+    kept = pod_endpoints(item, ports, rules)
+    return [spec.address for spec in kept.specs] if kept else []
+
+
+def test_each_port_of_a_ready_pod_is_an_endpoint() -> None:
+    kept = pod_endpoints(pod("a", "10.0.0.9"), (8000, 8001), RULES)
+    assert kept is not None
+    assert [spec.address for spec in kept.specs] == ["10.0.0.9:8000", "10.0.0.9:8001"]
+    assert [spec.labels["laar.dev/pod"] for spec in kept.specs] == ["ml/a-rank-0", "ml/a-rank-1"]
+    assert kept.specs[0].models == ("org/tiny",)
+    assert kept.specs[0].labels["app"] == "vllm"
+
+
+def test_an_ipv6_pod_is_bracketed() -> None:
+    assert endpoints(pod("a", "fd00::7")) == ["[fd00::7]:8000"]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        pod("a", ready=False),
+        pod("a", ""),
+        pod("a", deletionTimestamp="2026-01-01T00:00:00Z"),
+        {"metadata": {"name": "a"}},
+        {"metadata": {"name": "a"}, "status": {"conditions": None, "podIP": "10.0.0.1"}},
+    ],
+)
+def test_a_pod_that_is_not_ready_addressed_and_staying_does_not_count(item: Any) -> None:
+    assert pod_endpoints(item, (8000,), RULES) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "ports", "fault"),
+    [
+        ("8001", ["10.0.0.1:8001"], ""),
+        (" 8001 ,8000", ["10.0.0.1:8000", "10.0.0.1:8001"], ""),
+        ("8000,9999", ["10.0.0.1:8000"], "'9999'"),
+        ("eight,8001", ["10.0.0.1:8001"], "'eight'"),
+        ("x" * 100_000, [], "x" * 40 + "'"),
+        ("08000", [], "'08000'"),
+        ("", [], ""),
+    ],
+)
+@pytest.mark.parametrize(
+    "key", ["llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports"]
+)
+def test_the_active_ports_annotation_leaves_ranks_out(
+    key: str, text: str, ports: list[str], fault: str
+) -> None:
+    item = pod("a", annotations={key: text, "laar.dev/model": "m"})
+    kept = pod_endpoints(item, (8000, 8001), RULES)
+    assert kept is not None
+    assert [spec.address for spec in kept.specs] == ports
+    assert fault in kept.fault
+    assert bool(fault) == bool(kept.fault)
+    assert len(kept.fault) < 200
+
+
+def test_rank_is_the_index_of_the_target_port() -> None:
+    item = pod("a", annotations={"llm-d.ai/active-ports": "8001", "laar.dev/model": "m"})
+    kept = pod_endpoints(item, (8000, 8001), RULES)
+    assert kept is not None
+    assert kept.specs[0].labels["laar.dev/pod"] == "ml/a-rank-1"
+
+
+def test_a_pod_says_its_models_region_and_engine_and_rules_fill_in() -> None:
+    rules = PodRules(models=("default",), region="here", engine="sglang", priority_field=True)
+    plain = pod_endpoints(pod("a", annotations={}), (8000,), rules)
+    assert plain is not None
+    spec = plain.specs[0]
+    assert (spec.models, spec.region, spec.engine) == (("default",), "here", "sglang")
+    assert spec.priority_field
+    item = pod(
+        "a",
+        labels={"laar.dev/model": "small", "topology.kubernetes.io/region": "eu"},
+        annotations={"llm-d.ai/engine-type": "trtllm-serve"},
+    )
+    said = pod_endpoints(item, (8000,), rules)
+    assert said is not None
+    spec = said.specs[0]
+    assert (spec.models, spec.region, spec.engine) == (("small",), "eu", "tensorrt-llm")
+    both = pod("a", labels={"laar.dev/model": "small"}, annotations={"laar.dev/model": "a/b, auto"})
+    kept = pod_endpoints(both, (8000,), rules)
+    assert kept is not None
+    assert kept.specs[0].models == ("a/b", "auto")
+
+
+def test_a_pod_without_a_model_is_a_fault_and_no_endpoint() -> None:
+    kept = pod_endpoints(pod("a", annotations={}), (8000,), RULES)
+    assert kept is not None
+    assert kept.specs == ()
+    assert "ml/a names no model: annotate it with laar.dev/model" in kept.fault
+
+
+@pytest.mark.parametrize(
+    "part", [{"status": []}, {"status": {"podIP": 7}}, {"metadata": {"name": "a", "labels": [1]}}]
+)
+def test_what_is_no_pod_is_a_fault(part: dict[str, Any]) -> None:
+    kept = pod_endpoints({**pod("a"), **part}, (8000,), RULES)
+    assert kept is not None
+    assert kept.specs == ()
+    assert kept.fault.startswith("a is ignored: ")
+
+
+def test_a_selector_that_would_match_everything_is_refused() -> None:
+    with pytest.raises(SettingError, match="matches every pod"):
+        PodSelector(labels={}, ports=(8000,))
+    with pytest.raises(SettingError, match="ports"):
+        PodSelector(labels={"a": "b"}, ports=())
+
+
+def rewrite(name: str, created: str, *rules: dict[str, Any]) -> ModelRewrite:
+    made = parse(
+        ModelRewrite,
+        {
+            "metadata": {"name": name, "creationTimestamp": created},
+            "spec": {"poolRef": {"name": "fleet"}, "rules": list(rules)},
+        },
+    )
+    assert isinstance(made, ModelRewrite)
+    return made
+
+
+def rule(models: list[str], **targets: int | None) -> dict[str, Any]:
+    return {
+        "matches": [{"model": {"type": "Exact", "value": name}} for name in models],
+        "targets": [
+            {"modelRewrite": name} | ({} if weight is None else {"weight": weight})
+            for name, weight in targets.items()
+        ],
+    }
+
+
+def test_exact_beats_generic_then_the_oldest_then_the_first() -> None:
+    rules = rewrites_of(
+        [
+            rewrite("young", "2026-02-01T00:00:00Z", rule(["m"], young=None)),
+            rewrite(
+                "old",
+                "2026-01-01T00:00:00Z",
+                rule([], any=None),
+                rule(["m", "n"], first=None),
+                rule(["m"], second=None),
+            ),
+        ]
+    )
+    rng = random.Random(1)
+    assert rewrite_target(rules, "m", rng) == "first"
+    assert rewrite_target(rules, "other", rng) == "any"
+    assert rewrite_target((), "m", rng) is None
+    assert rewrite_target(rewrites_of([rewrite("r", "", rule(["m"]))]), "m", rng) is None
+
+
+@pytest.mark.parametrize(
+    ("weights", "shares"), [((3, 1), (0.75, 0.25)), ((0, 0), (0.5, 0.5)), ((0, 5), (0.0, 1.0))]
+)
+def test_targets_share_by_weight(weights: tuple[int, int], shares: tuple[float, float]) -> None:
+    rules = (Rewrite(models=frozenset(), targets=("a", "b"), weights=weights),)
+    rng = random.Random(1)
+    seen = Counter(rewrite_target(rules, "m", rng) for _ in range(4000))
+    # Four standard deviations of a fair coin thrown 4,000 times are 0.032.
+    assert [seen[name] / 4000 for name in ("a", "b")] == pytest.approx(shares, abs=0.032)

@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from laar.datalayer.metrics_page import ENGINES, read_page
+
+LABELS = 'engine="0",model_name="tiny"'
+VLLM = f"""# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{{{LABELS}}} 3.0
+# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{{{LABELS}}} 2.0
+# TYPE vllm:num_requests_waiting_by_reason gauge
+vllm:num_requests_waiting_by_reason{{{LABELS},reason="capacity"}} 700.0
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{{{LABELS}}} 0.25
+# TYPE vllm:prefix_cache_queries_total counter
+vllm:prefix_cache_queries_total{{{LABELS}}} 6000.0
+# TYPE vllm:prefix_cache_queries_created gauge
+vllm:prefix_cache_queries_created{{{LABELS}}} 1.7e+09
+# TYPE vllm:prefix_cache_hits_total counter
+vllm:prefix_cache_hits_total{{{LABELS}}} 5888.0
+# TYPE vllm:prompt_tokens_total counter
+vllm:prompt_tokens_total{{{LABELS}}} 6000.0
+vllm:prompt_tokens_created{{{LABELS}}} 1.7e+09
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{{block_size="128",engine="0",hash_block_size="None",\
+kv_cache_size_tokens="1048576",num_cpu_blocks="None",num_gpu_blocks="8192"}} 1.0
+"""
+
+
+def page(text: str, engine: str = "vllm"):
+    return read_page(text.encode(), engine, None)[0]
+
+
+def merged(*pages: str) -> str:
+    """One page of several ranks: the format keeps the series of one name together."""
+    lines = [line for text in pages for line in text.splitlines() if not line.startswith("#")]
+    return "\n".join([*sorted(lines, key=lambda line: line.split("{")[0]), ""])
+
+
+def same(left: float, right: float) -> bool:
+    return left == right or (math.isnan(left) and math.isnan(right))
+
+
+def test_a_vllm_page_is_read() -> None:
+    reading = page(VLLM)
+    assert (reading.waiting, reading.running, reading.kv_usage) == (2.0, 3.0, 0.25)
+    assert reading.capacity_tokens == 1048576
+    assert (reading.prefix_queries_tokens, reading.prefix_hits_tokens) == (6000.0, 5888.0)
+    assert not reading.restarted
+
+
+def test_data_parallel_ranks_are_summed_and_their_usage_averaged() -> None:
+    ranks = merged(
+        *(
+            VLLM.replace('engine="0"', f'engine="{rank}"').replace(" 0.25", f" {usage}")
+            for rank, usage in enumerate((0.0, 0.5, 0.7))
+        )
+    )
+    reading = page(ranks)
+    assert (reading.waiting, reading.running) == (6.0, 9.0)
+    assert reading.kv_usage == pytest.approx(0.4)
+    assert reading.capacity_tokens == 3 * 1048576
+    assert reading.prefix_hits_tokens == 3 * 5888
+
+
+def test_capacity_falls_back_to_blocks_times_block_size() -> None:
+    reading = page(VLLM.replace('kv_cache_size_tokens="1048576",', ""))
+    assert reading.capacity_tokens == 8192 * 128
+    reading = page(VLLM.replace('"1048576"', '"None"').replace('_blocks="8192"', '_blocks="None"'))
+    assert math.isnan(reading.capacity_tokens)
+
+
+def test_an_sglang_page_is_read_once_for_each_tensor_parallel_group() -> None:
+    labels = 'engine_type="unified",model_name="m",tp_rank="0"'
+    text = "".join(
+        f"sglang:{name}{{{labels}}} {value}\nsglang:{name}{{{other}}} {value}\n"
+        for other in [labels.replace('tp_rank="0"', 'tp_rank="1"')]
+        for name, value in (
+            ("num_running_reqs", 4),
+            ("num_queue_reqs", 1),
+            ("token_usage", 0.28),
+            ("max_total_num_tokens", 471258),
+            ("prompt_tokens_total", 100),
+            ("cached_tokens_total", 40),
+        )
+    )
+    reading = page(text, "sglang")
+    assert (reading.waiting, reading.running, reading.kv_usage) == (1.0, 4.0, 0.28)
+    assert reading.capacity_tokens == 471258
+    assert (reading.prefix_queries_tokens, reading.prefix_hits_tokens) == (100.0, 40.0)
+
+
+def test_sglang_capacity_from_its_cache_config() -> None:
+    text = 'sglang:cache_config_info{page_size="16",num_pages="1000"} 1.0\n'
+    assert page(text, "sglang").capacity_tokens == 16000
+
+
+def test_a_tensorrt_llm_page_is_read() -> None:
+    text = """trtllm_num_requests_waiting{model_name="m"} 5
+trtllm_num_requests_running{model_name="m"} 6
+trtllm_kv_cache_utilization{model_name="m"} 0.5
+trtllm_kv_cache_max_blocks{model_name="m"} 101
+trtllm_kv_cache_tokens_per_block{model_name="m"} 32
+"""
+    reading = page(text, "tensorrt-llm")
+    assert (reading.waiting, reading.running, reading.kv_usage) == (5.0, 6.0, 0.5)
+    assert reading.capacity_tokens == 101 * 32
+    assert math.isnan(reading.prefix_queries_tokens)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("text", ["", "\n", "<html>not a page</html>", "\x00\xff" * 50])
+def test_a_page_without_the_names_is_unknown_and_not_idle(engine: str, text: str) -> None:
+    reading = page(text, engine)
+    for name in ("waiting", "running", "kv_usage", "capacity_tokens", "prefix_hits_tokens"):
+        assert math.isnan(getattr(reading, name)), name
+
+
+@pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "x", "", "1_0x", "0x10"])
+def test_a_gauge_that_is_no_count_is_unknown(value: str) -> None:
+    reading = page(VLLM.replace(f"waiting{{{LABELS}}} 2.0", f"waiting{{{LABELS}}} {value}"))
+    assert math.isnan(reading.waiting)
+    assert reading.running == 3.0
+
+
+def test_one_unknown_rank_makes_the_sum_unknown() -> None:
+    other = VLLM.replace('engine="0"', 'engine="1"').replace(" 2.0", " NaN")
+    assert math.isnan(page(merged(VLLM, other)).waiting)
+
+
+def test_a_share_above_one_is_unknown() -> None:
+    assert math.isnan(page(VLLM.replace(" 0.25", " 25.0")).kv_usage)
+
+
+def test_a_cut_page_never_gives_half_a_number() -> None:
+    text = VLLM.encode()
+    whole = page(VLLM)
+    for end in range(len(text)):
+        reading, _ = read_page(text[:end], "vllm", None)
+        for name in ("waiting", "running", "kv_usage", "capacity_tokens", "prefix_hits_tokens"):
+            value = getattr(reading, name)
+            assert math.isnan(value) or value == getattr(whole, name)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("queries_total{%s} 6000.0", "queries_total{%s} 10.0"),
+        ("prompt_tokens_total{%s} 6000.0", "prompt_tokens_total{%s} 5999.0"),
+        ("prompt_tokens_created{%s} 1.7e+09", "prompt_tokens_created{%s} 1.70000001e+09"),
+    ],
+)
+def test_a_restart_shows_in_counters_or_in_the_time_they_began(old: str, new: str) -> None:
+    _, before = read_page(VLLM.encode(), "vllm", None)
+    again, before = read_page(VLLM.encode(), "vllm", before)
+    assert not again.restarted
+    changed = VLLM.replace(old % LABELS, new % LABELS)
+    assert changed != VLLM
+    reading, before = read_page(changed.encode(), "vllm", before)
+    assert reading.restarted
+    assert not read_page(changed.encode(), "vllm", before)[0].restarted
+
+
+def test_counters_that_grow_or_vanish_are_no_restart() -> None:
+    _, before = read_page(VLLM.encode(), "vllm", None)
+    grown = VLLM.replace("6000.0", "6001.0").encode()
+    assert not read_page(grown, "vllm", before)[0].restarted
+    assert not read_page(b"", "vllm", before)[0].restarted
+
+
+NAMES = st.sampled_from(
+    ["vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:num_requests_waiting_x", "x"]
+)
+LABEL_TEXT = st.text(
+    st.characters(codec="utf-8", exclude_characters='\n\\"\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029'),
+    max_size=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            NAMES,
+            st.dictionaries(st.sampled_from(["a", "engine", "tp"]), LABEL_TEXT, max_size=3),
+            st.floats(0, 1e12),
+        ),
+        max_size=12,
+    )
+)
+def test_sums_agree_with_a_full_parser(series: list[tuple[str, dict[str, str], float]]) -> None:
+    lines = []
+    for name, labels, value in sorted(series, key=lambda one: one[0]):
+        inner = ",".join(f'{key}="{text}"' for key, text in labels.items())
+        lines.append(f"{name}{{{inner}}} {value!r}" if labels else f"{name} {value!r}")
+    text = "\n".join([*lines, ""])
+    expected = {"vllm:num_requests_waiting": [], "vllm:num_requests_running": []}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name in expected:
+                expected[sample.name].append(sample.value)
+    reading = page(text)
+    for name, got in zip(expected, (reading.waiting, reading.running), strict=True):
+        want = sum(expected[name]) if expected[name] else math.nan
+        assert same(got, want) or got == pytest.approx(want)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=300), st.sampled_from(sorted(ENGINES)))
+def test_no_bytes_raise(noise: bytes, engine: str) -> None:
+    for name in (*ENGINES[engine].waiting, (ENGINES[engine].capacity_info or (b"x",))[0]):
+        read_page(name + noise + b"\n" + name + b"{" + noise + b"\n", engine, None)

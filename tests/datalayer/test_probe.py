@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from laar.core.endpoints import EndpointSpec
+from laar.datalayer import Prober
+
+
+def spec(address: str) -> EndpointSpec:
+    return EndpointSpec(address=address, models=("tiny",))
+
+
+def prober(sink: Any, address: str, clock: Any, **options: Any) -> Prober:
+    options = {"interval_s": 0.02, **options}
+    return Prober(lambda: [spec(address)], sink, clock=clock, rng=random.Random(1), **options)
+
+
+class Moving:
+    """Real time plus what the test adds: visits go on, and additions show in a sample."""
+
+    def __init__(self) -> None:
+        self.added = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.added
+
+
+@pytest.mark.parametrize("keep_alive", [True, False])
+async def test_a_round_trip_counts_the_answer_and_never_the_connection(
+    recorder: Any,
+    start: Any,
+    until: Any,
+    serve: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    keep_alive: bool,
+) -> None:
+    """An hour is added while connecting, 1,000 s while answering: only these may be seen."""
+    clock = Moving()
+    connect = aiohttp.TCPConnector.connect
+    connections = 0
+
+    async def slow(self: aiohttp.TCPConnector, *args: Any, **options: Any) -> Any:
+        nonlocal connections
+        connections += 1
+        clock.added += 3600.0
+        return await connect(self, *args, **options)
+
+    async def health(request: web.Request) -> web.Response:
+        assert request.path == "/health"
+        clock.added += 1000.0
+        answer = web.Response()
+        if not keep_alive:
+            answer.force_close()
+        return answer
+
+    monkeypatch.setattr(aiohttp.TCPConnector, "connect", slow)
+    address = await serve(health)
+    start(prober(recorder, address, clock).run())
+    await until(lambda: len(recorder.round_trips) >= 3)
+    assert connections >= 3
+    for got, rtt_s, _ in recorder.round_trips:
+        assert got == address
+        assert 1000.0 <= rtt_s < 1100.0
+
+
+@pytest.mark.parametrize(("status", "alive"), [(200, True), (404, True), (405, True), (503, False)])
+async def test_any_answer_is_a_round_trip_but_a_dead_engines(
+    recorder: Any, start: Any, until: Any, serve: Any, status: int, alive: bool
+) -> None:
+    async def health(_: web.Request) -> web.Response:
+        return web.Response(status=status, text="x" * 200_000)
+
+    address = await serve(health)
+    start(prober(recorder, address, time.monotonic).run())
+    await until(lambda: recorder.round_trips)
+    assert (recorder.round_trips[0][1] is not None) == alive
+    assert bool(recorder.problems) != alive
+
+
+async def test_silence_and_refusal_are_failures_with_a_reason(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    async def hang(_: web.Request) -> web.Response:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    address = await serve(hang)
+    start(prober(recorder, address, time.monotonic, timeout_s=0.05).run())
+    start(prober(recorder, "127.0.0.1:1", time.monotonic).run())
+    await until(lambda: len(recorder.problems) == 2)
+    assert {rtt_s for _, rtt_s, _ in recorder.round_trips} == {None}
+    assert "Timeout" in recorder.problems[f"probe {address}"]
+
+
+async def test_an_endpoint_that_comes_back_clears_its_problem(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    status = 503
+
+    async def health(_: web.Request) -> web.Response:
+        return web.Response(status=status)
+
+    start(prober(recorder, await serve(health), time.monotonic).run())
+    await until(lambda: recorder.problems)
+    status = 200
+    await until(lambda: recorder.problems == {})

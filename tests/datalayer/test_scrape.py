@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import asyncio
+import gzip
+import math
+import random
+import time
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from laar.core.endpoints import EndpointSpec
+from laar.datalayer import Scraper
+from laar.datalayer.visits import Visits
+
+PAGE = b"vllm:num_requests_waiting 2.0\nvllm:prompt_tokens_total 9\n"
+
+
+def scraper(sink: Any, specs: list[EndpointSpec], **options: Any) -> Scraper:
+    options = {"interval_s": 0.02, **options}
+    return Scraper(lambda: specs, sink, clock=time.monotonic, rng=random.Random(1), **options)
+
+
+def spec(address: str, **fields: Any) -> EndpointSpec:
+    return EndpointSpec(address=address, models=("tiny",), **fields)
+
+
+async def test_pages_become_readings_on_one_kept_alive_connection(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    ports: set[int] = set()
+
+    async def metrics(request: web.Request) -> web.Response:
+        assert request.path == "/metrics"
+        ports.add(request.transport.get_extra_info("peername")[1])
+        return web.Response(body=PAGE)
+
+    address = await serve(metrics)
+    before = time.monotonic()
+    start(scraper(recorder, [spec(address)]).run())
+    await until(lambda: len(recorder.readings) >= 4)
+    got, reading, now = recorder.readings[0]
+    assert got == address
+    assert reading.waiting == 2.0
+    assert math.isnan(reading.running)
+    assert before <= now <= time.monotonic()
+    assert len(ports) == 1
+    assert recorder.problems == {}
+
+
+async def test_a_restart_is_told_once(recorder: Any, start: Any, until: Any, serve: Any) -> None:
+    tokens = iter([900, 901, 5, *range(6, 10_000)])
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=b"vllm:prompt_tokens_total %d\n" % next(tokens))
+
+    start(scraper(recorder, [spec(await serve(metrics))]).run())
+    await until(lambda: len(recorder.readings) >= 6)
+    assert [reading.restarted for _, reading, _ in recorder.readings[:6]] == [
+        False, False, True, False, False, False,
+    ]  # fmt: skip
+
+
+async def test_bad_pages_are_problems_and_never_readings_that_look_idle(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    async def bad(request: web.Request) -> web.StreamResponse:
+        match request.path:
+            case "/500":
+                return web.Response(status=500, body=PAGE)
+            case "/moved":
+                raise web.HTTPFound("/metrics")
+            case "/gzip":
+                body = gzip.compress(PAGE)
+                return web.Response(body=body, headers={"content-encoding": "gzip"})
+            case "/hang":
+                await asyncio.sleep(60)
+            case "/reset":
+                request.transport.abort()
+        return web.Response(body=PAGE)
+
+    address = await serve(bad)
+    paths = ["500", "moved", "gzip", "hang", "reset"]
+    specs = [
+        spec(f"10.0.0.{i}:1", metrics_url=f"http://{address}/{path}")
+        for i, path in enumerate(paths)
+    ]
+    specs.append(spec("127.0.0.1:1"))
+    start(scraper(recorder, specs, timeout_s=0.5).run())
+    failing = {f"scrape {one.address}" for one in specs}
+    await until(lambda: set(recorder.problems) == failing and recorder.readings)
+    assert "answered 500, not 200" in recorder.problems["scrape 10.0.0.0:1"]
+    assert "answered 302, not 200" in recorder.problems["scrape 10.0.0.1:1"]
+    assert "has no vllm numbers" in recorder.problems["scrape 10.0.0.2:1"]
+    assert "Timeout" in recorder.problems["scrape 10.0.0.3:1"]
+    assert {address for address, _, _ in recorder.readings} == {"10.0.0.2:1"}
+    assert all(math.isnan(reading.waiting) for _, reading, _ in recorder.readings)
+
+
+async def test_a_huge_page_is_cut_off_and_said_and_what_came_counts(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    sent = 0
+
+    async def huge(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        await answer.write(PAGE)
+        for _ in range(800):
+            await answer.write(b"#" * 65536)
+            sent += 65536
+        return answer
+
+    address = await serve(huge)
+    start(scraper(recorder, [spec(address)], max_page_bytes=100_000, interval_s=60).run())
+    await until(lambda: recorder.readings)
+    assert recorder.readings[0][1].waiting == 2.0
+    assert "longer than 100000 bytes: cut off" in recorder.problems[f"scrape {address}"]
+    assert sent < 800 * 65536
+
+
+async def test_a_problem_ends_with_a_good_page_or_with_the_endpoint(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    status = 503
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(status=status, body=PAGE)
+
+    address = await serve(metrics)
+    specs = [spec(address), spec("127.0.0.1:1")]
+    start(scraper(recorder, specs).run())
+    await until(lambda: len(recorder.problems) == 2)
+    status = 200
+    await until(lambda: len(recorder.problems) == 1)
+    specs.pop()
+    await until(lambda: recorder.problems == {})
+
+
+async def test_an_endpoint_without_a_page_is_left_alone(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=PAGE)
+
+    specs = [spec("10.0.0.1:1", metrics_url=""), spec(await serve(metrics))]
+    start(scraper(recorder, specs).run())
+    await until(lambda: len(recorder.readings) > 3)
+    assert recorder.past_problems == []
+
+
+class Busy:
+    """Visits that last until told otherwise."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.now = 0
+        self.most = 0
+        self.go_on = asyncio.Event()
+
+    async def visit(self, one: EndpointSpec) -> None:
+        self.started.append(one.address)
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await self.go_on.wait()
+        finally:
+            self.now -= 1
+
+
+def visits(busy: Busy, specs: list[EndpointSpec], left: list[str], interval_s: float) -> Visits:
+    return Visits(
+        lambda: specs, busy.visit, left.append,
+        interval_s=interval_s, clock=time.monotonic, rng=random.Random(1),
+    )  # fmt: skip
+
+
+async def test_visits_are_capped_not_doubled_and_all_come_round(start: Any, until: Any) -> None:
+    busy = Busy()
+    specs = [spec(f"10.0.{i}.1:1") for i in range(100)]
+    start(visits(busy, specs, [], 0.01).run())
+    await until(lambda: busy.now == 64)
+    await asyncio.sleep(0.05)
+    assert len(busy.started) == len(set(busy.started)) == 64
+    busy.go_on.set()
+    await until(lambda: len(set(busy.started)) == 100)
+    assert busy.most <= 64
+
+
+async def test_an_endpoint_that_leaves_is_dropped_with_its_visit(start: Any, until: Any) -> None:
+    busy = Busy()
+    left: list[str] = []
+    specs = [spec("a:1"), spec("b:1")]
+    start(visits(busy, specs, left, 0.01).run())
+    await until(lambda: busy.now == 2)
+    specs.pop()
+    await until(lambda: busy.now == 1)
+    assert left == ["b:1"]
+    specs.append(spec("b:1"))
+    await until(lambda: busy.now == 2)
+
+
+async def test_a_defect_in_a_visit_ends_the_collector_loudly() -> None:
+    async def broken(_: EndpointSpec) -> None:
+        raise ZeroDivisionError
+
+    under_test = Visits(
+        lambda: [spec("a:1")], broken, lambda _: None,
+        interval_s=0.01, clock=time.monotonic, rng=random.Random(1),
+    )  # fmt: skip
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(under_test.run(), 20)
+
+
+async def test_a_large_fleet_stretches_the_interval(start: Any, until: Any) -> None:
+    """With a clock of our own: 1,000 endpoints at most 200 starts a second, whatever is asked."""
+    busy = Busy()
+    busy.go_on.set()
+    now = 0.0
+    specs = [spec(f"10.0.{i // 250}.{i % 250}:1") for i in range(1000)]
+    under_test = Visits(
+        lambda: specs, busy.visit, lambda _: None,
+        interval_s=0.01, clock=lambda: now, rng=random.Random(1),
+    )  # fmt: skip
+    start(under_test.run())
+    for step in range(1, 41):
+        now = step * 0.5
+        allowed = 200 * now + 64
+        count = -1
+        while count != len(busy.started):
+            count = len(busy.started)
+            await asyncio.sleep(0.012)
+        assert count <= 1.15 * allowed
+    assert set(busy.started) == {one.address for one in specs}
+    assert len(busy.started) > 2000

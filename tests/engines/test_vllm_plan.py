@@ -1,0 +1,197 @@
+"""The part of the vLLM scheduler that is plain arithmetic, and its refusals."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import laar.engines.vllm
+from laar.engines.vllm import Candidate, StepSettings, plan, require_known_version
+from laar.errors import SettingError
+from laar.flow import PrefillTable
+
+SETTINGS = StepSettings(long_tokens=1000, seconds_per_token=1e-5, quadratic_s=0.0, overhead_s=0.0)
+TABLE = PrefillTable.from_rate(1e-5)
+BLOCK = 16
+
+
+def candidate(
+    key: str,
+    tokens: int,
+    *,
+    done: int = 0,
+    arrival_s: float = 0.0,
+    running: bool | None = None,
+    deadline_ms: object = None,
+) -> Candidate:
+    line = SETTINGS.line(TABLE, tokens, arrival_s, deadline_ms)
+    blocks = -(-tokens // BLOCK) - -(-done // BLOCK)
+    return Candidate(key, tokens - done, done, line, blocks, bool(done) or bool(running))
+
+
+def decide(*candidates: Candidate, now: float = 0.0, leader: str | None = None, **limits: int):
+    wide = {"budget_tokens": 8192, "free_slots": 100, "free_blocks": 10**6}
+    return plan(candidates, now, SETTINGS, TABLE, leader=leader, **(wide | limits))
+
+
+def test_a_short_prompt_runs_whole_beside_a_long_one_that_has_slack():
+    step = decide(candidate("long", 100_000, done=5000), candidate("short", 300))
+    assert step.ranked == ["short", "long"]
+    assert step.chunks["short"] == 300
+    # 20 ms are 2,000 tokens; a long prefill with slack leaves 40 % of them.
+    assert step.chunks["long"] == 1200 - 300
+
+
+def test_a_long_prompt_without_slack_goes_before_shorts_that_have_some():
+    long = candidate("long", 100_000, done=5000, arrival_s=-5.5)
+    step = decide(long, candidate("short", 300))
+    assert step.ranked == ["long", "short"]
+
+
+def test_a_clients_deadline_moves_it_ahead():
+    step = decide(candidate("plain", 500), candidate("hurried", 500, deadline_ms=30))
+    assert step.ranked == ["hurried", "plain"]
+
+
+@pytest.mark.parametrize("sent", [None, "soon", "-5", -5, 0, math.nan, math.inf, [1], {}, 10**400])
+def test_a_deadline_that_makes_no_sense_counts_as_absent(sent):
+    assert SETTINGS.line(TABLE, 500, 0.0, sent) == SETTINGS.line(TABLE, 500, 0.0, None)
+
+
+def test_an_impossible_deadline_buys_no_more_than_no_slack():
+    line = SETTINGS.line(TABLE, 50_000, 7.0, 0.001)
+    assert line.offset_s == pytest.approx(7.0)
+
+
+def test_two_long_prefills_never_share_a_step():
+    step = decide(candidate("a", 50_000, done=16), candidate("b", 50_000, done=16))
+    assert sorted(bool(size) for size in step.chunks.values()) == [False, True]
+
+
+def turns_of_two_long_prefills(*, head_start: bool) -> int:
+    """How often the step's long prefill changes until both are done."""
+    done = {"a": 16, "b": 16}
+    leader, changes, now = None, 0, 0.0
+    while min(done.values()) < 20_000:
+        left = [candidate(k, 20_000, done=n) for k, n in done.items() if n < 20_000]
+        step = decide(*left, now=now, leader=leader if head_start else None)
+        changes += step.leader != leader
+        leader = step.leader
+        for key, size in step.chunks.items():
+            done[key] += size
+        now += 0.02
+    return changes
+
+
+def test_equal_long_prefills_do_not_overtake_each_other_at_every_step():
+    assert turns_of_two_long_prefills(head_start=False) >= 15
+    assert turns_of_two_long_prefills(head_start=True) <= 4
+
+
+def test_what_a_paused_prefill_still_needs_is_not_given_away():
+    paused = candidate("paused", 6400, done=640)  # 360 blocks to come
+    other = candidate("other", 6400)  # 400
+    assert decide(paused, other, free_blocks=759).chunks["other"] == 0
+    # One long prefill in a step: the second is admitted only when the first is short.
+    short = candidate("short", 640)  # 40
+    assert decide(paused, short, free_blocks=399).chunks["short"] == 0
+    assert decide(paused, short, free_blocks=400).chunks["short"] == 640
+
+
+def test_who_is_behind_one_that_does_not_fit_waits_with_it():
+    big = candidate("big", 960, arrival_s=-100.0)
+    small = candidate("small", 16)
+    running = candidate("running", 800, done=400)
+    step = decide(running, big, small, free_blocks=30)
+    assert (step.chunks["big"], step.chunks["small"]) == (0, 0)
+    assert step.chunks["running"] == 400
+
+
+def test_without_other_prefills_the_engine_decides_whether_a_prompt_fits():
+    assert decide(candidate("huge", 900), free_blocks=0).chunks["huge"] == 900
+
+
+def test_no_slot_no_start():
+    step = decide(candidate("new", 100), candidate("old", 800, done=16), free_slots=0)
+    assert step.chunks == {"new": 0, "old": 784}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.integers(1, 60_000), st.integers(0, 59_999), st.floats(-100, 100), st.booleans()
+        ),
+        max_size=15,
+    ),
+    budget=st.integers(-5, 9000),
+    slots=st.integers(-1, 5),
+    blocks=st.integers(-10, 5000),
+)
+def test_a_plan_keeps_to_the_engines_limits(rows, budget, slots, blocks):
+    candidates = [
+        candidate(str(i), tokens, done=min(done, tokens - 1) if is_running else 0,
+                  arrival_s=arrival_s, running=is_running)
+        for i, (tokens, done, arrival_s, is_running) in enumerate(rows)
+    ]  # fmt: skip
+    step = decide(*candidates, budget_tokens=budget, free_slots=slots, free_blocks=blocks)
+    assert sorted(step.ranked) == sorted(step.chunks) == sorted(one.key for one in candidates)
+    assert sum(step.chunks.values()) <= max(0, budget)
+    assert all(0 <= step.chunks[one.key] <= one.remaining_tokens for one in candidates)
+    started = [one for one in candidates if not one.is_running and step.chunks[one.key]]
+    assert len(started) <= max(0, slots)
+    running = [one for one in candidates if one.is_running]
+    if len(started) > 1 or (started and running):
+        assert sum(one.blocks for one in started + running) <= max(
+            blocks, started[0].blocks if not running else 0
+        ) or (not running and sum(one.blocks for one in started[1:]) <= max(0, blocks))
+    # Whoever runs already goes on: the most urgent of them, whatever else waits, unless one that
+    # starts is more urgent and takes the step.
+    assert not running or budget <= 0 or any(step.chunks.values())
+
+
+@pytest.mark.parametrize("version", ["0.31.2", "0.33.0", "1.0.0", "dev", ""])
+def test_an_unknown_vllm_is_refused_by_name_and_with_the_remedy(version):
+    with pytest.raises(SettingError, match=r"0\.32\.x.*without --scheduler-cls") as refusal:
+        require_known_version(version)
+    assert f"vLLM {version}:" in str(refusal.value)
+
+
+def test_the_known_vllm_is_taken():
+    require_known_version("0.32.0")
+    require_known_version("0.32.1+cu129")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
+def test_without_vllm_the_scheduler_says_where_to_install_laar():
+    with pytest.raises(SettingError, match="install laar into vLLM's environment"):
+        _ = laar.engines.vllm.SlackScheduler
+
+
+def test_other_names_are_missing_as_usual():
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = laar.engines.vllm.nothing
+
+
+@pytest.mark.parametrize("config", [None, {}, {"other": 1}, {"laar": {}}])
+def test_settings_default_when_none_are_given(config):
+    assert StepSettings.from_config(config) == StepSettings()
+
+
+def test_settings_are_read_from_additional_config():
+    config = {"laar": {"target_s": 0.05, "long_tokens": 9000}}
+    assert StepSettings.from_config(config) == StepSettings(target_s=0.05, long_tokens=9000)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"targets_s": 1}, {"target_s": "fast"}, {"target_s": -1}, {"target_s": True},
+     {"target_s": math.nan}, ["target_s"]],
+)  # fmt: skip
+def test_settings_with_faults_are_refused_by_name(given):
+    with pytest.raises(SettingError, match="laar"):
+        StepSettings.from_config({"laar": given})

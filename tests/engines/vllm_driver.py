@@ -1,0 +1,186 @@
+"""Runs a tiny random model on a real vLLM, in its own process, and prints one JSON object.
+
+`python vllm_driver.py EXPERIMENT fcfs|slack WORKDIR`, in a Python that has vLLM, with laar's sources on
+PYTHONPATH. Everything runs in one process, so that arrivals can be timed and the scheduler read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ |= {
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1024,
+    "max_position_embeddings": 8192,
+    "torch_dtype": "bfloat16",
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+LONG, SHORT = 7000, 30
+
+
+class Driver:
+    """One engine, and a clock for its requests."""
+
+    def __init__(self, scheduler: str, work: Path, **options: object) -> None:
+        from vllm import EngineArgs
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        (work / "config.json").write_text(json.dumps(MODEL))
+        if scheduler == "slack":
+            options["scheduler_cls"] = "laar.engines.vllm.SlackScheduler"
+            # Of the toy model on one slow core: a step of 256 tokens takes about 10 ms.
+            options["additional_config"] = {"laar": {"overhead_s": 0.002, "target_s": 0.015}}
+        self.engine = LLMEngine.from_engine_args(
+            EngineArgs(
+                model=str(work),
+                skip_tokenizer_init=True,
+                load_format="dummy",
+                enforce_eager=True,
+                max_model_len=8192,
+                seed=0,
+                **options,
+            )
+        )
+        self.scheduler: Any = self.engine.engine_core.engine_core.scheduler
+        self.rng = random.Random(1)
+        self.count = 0
+        self.ttft_s: dict[str, float] = {}
+        self.tokens: dict[str, list[int]] = {}
+        self.preemptions = 0
+        self._count_preemptions()
+
+    def _count_preemptions(self) -> None:
+        preempt = self.scheduler._preempt_request
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.preemptions += 1
+            return preempt(*args, **kwargs)
+
+        self.scheduler._preempt_request = counted
+
+    def prompt(self, tokens: int) -> list[int]:
+        """A prompt that shares no block with another."""
+        return [self.rng.randrange(3, 1024) for _ in range(tokens)]
+
+    def run(
+        self, arrivals: list[tuple[float, list[int]]], output: int, salt: str | None = None
+    ) -> list[str]:
+        """Sends prompts at their times and steps until all are answered; returns their ids."""
+        from vllm import SamplingParams
+
+        start = time.time()
+        waiting = sorted(enumerate(arrivals), key=lambda pair: pair[1][0])
+        ids = [f"{self.count + i}" for i in range(len(arrivals))]
+        self.count += len(arrivals)
+        due = {name: start + at for name, (at, _) in zip(ids, arrivals, strict=True)}
+        while waiting or self.engine.has_unfinished_requests():
+            while waiting and start + waiting[0][1][0] <= time.time():
+                index, (_, prompt) = waiting.pop(0)
+                body: dict[str, object] = {"prompt_token_ids": prompt}
+                if salt:
+                    body["cache_salt"] = salt
+                self.engine.add_request(
+                    ids[index],
+                    body,
+                    SamplingParams(
+                        max_tokens=output, temperature=0.0, ignore_eos=True, detokenize=False
+                    ),
+                    arrival_time=due[ids[index]],
+                )
+            for answer in self.engine.step():
+                tokens = answer.outputs[0].token_ids
+                if tokens and answer.request_id not in self.ttft_s:
+                    self.ttft_s[answer.request_id] = time.time() - due[answer.request_id]
+                self.tokens[answer.request_id] = list(tokens)
+        return ids
+
+
+def convoy(scheduler: str, work: Path) -> dict[str, object]:
+    """Three long prompts at once, then six short ones 50 ms apart; three rounds."""
+    driver = Driver(scheduler, work, max_num_batched_tokens=256)
+    driver.run([(0.0, driver.prompt(LONG))], 2)  # warm
+    planning: list[float] = []
+    if scheduler == "slack":
+        plan_step = driver.scheduler._plan_step
+
+        def timed() -> None:
+            begin = time.perf_counter()
+            plan_step()
+            planning.append(time.perf_counter() - begin)
+
+        driver.scheduler._plan_step = timed
+    shorts: list[float] = []
+    longs: list[float] = []
+    for _ in range(3):
+        arrivals = [(0.0, driver.prompt(LONG)) for _ in range(3)]
+        arrivals += [(0.12 + 0.05 * i, driver.prompt(SHORT)) for i in range(6)]
+        ids = driver.run(arrivals, 4)
+        longs += [driver.ttft_s[name] for name in ids[:3]]
+        shorts += [driver.ttft_s[name] for name in ids[3:]]
+    return {
+        "short_median_s": statistics.median(shorts),
+        "short_max_s": max(shorts),
+        "long_median_s": statistics.median(longs),
+        "long_max_s": max(longs),
+        "planning_median_us": statistics.median(planning) * 1e6 if planning else None,
+    }
+
+
+def pressure(scheduler: str, work: Path) -> dict[str, object]:
+    """26 x 7,000 tokens into room for one at a time (80 blocks of 128)."""
+    driver = Driver(
+        scheduler, work, max_num_batched_tokens=2048, num_gpu_blocks_override=80, block_size=128
+    )
+    ids = driver.run([(0.0, driver.prompt(LONG)) for _ in range(26)], 4)
+    return {
+        "finished": sum(len(driver.tokens[name]) == 4 for name in ids),
+        "preemptions": driver.preemptions,
+    }
+
+
+def identity(scheduler: str, work: Path) -> dict[str, object]:
+    """17 greedy prompts alone, together without the prefix cache, and together with it."""
+    driver = Driver(scheduler, work, max_num_batched_tokens=512)
+    prompts = [driver.prompt(tokens) for tokens in range(40, 4041, 250)]
+    alone = [driver.run([(0.0, prompt)], 24)[0] for prompt in prompts]
+    same = {}
+    for name, salt in (("fresh", "other"), ("cached", None)):
+        together = driver.run([(0.0, prompt) for prompt in prompts], 24, salt)
+        same[name] = sum(
+            driver.tokens[a] == driver.tokens[b] for a, b in zip(alone, together, strict=True)
+        )
+    return {"prompts": len(prompts), "distinct": len({str(driver.tokens[a]) for a in alone}), **same}
+
+
+if __name__ == "__main__":
+    experiment = {"convoy": convoy, "pressure": pressure, "identity": identity}[sys.argv[1]]
+    result = experiment(sys.argv[2], Path(sys.argv[3]))
+    sys.stdout.write("\nRESULT " + json.dumps(result) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # vLLM's threads need no farewell

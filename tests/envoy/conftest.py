@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.noop_picker import NoopPicker, start
+
+from laar.envoy import BootstrapOptions, EndpointAddress, EnvoyProcess, render, write_eds
+from support import RecordingUpstream, free_port
+
+
+class Fleet:
+    """A real Envoy, the no-op picker and recording upstreams; one test's worth."""
+
+    def __init__(self, directory: Path, stack: AsyncExitStack) -> None:
+        self._directory = directory
+        self._stack = stack
+        self._eds = directory / "eds" / "endpoints.json"
+        self._eds.parent.mkdir()
+        self.seen: list[Any] = []  # every message that reached the picker
+        self.picker_port = free_port()
+
+    async def upstreams(self, count: int, host: str = "127.0.0.1") -> list[RecordingUpstream]:
+        return [
+            await self._stack.enter_async_context(RecordingUpstream(host=host))
+            for _ in range(count)
+        ]
+
+    def members(self, addresses: Sequence[str]) -> None:
+        """Make these the cluster's endpoints."""
+        endpoints = []
+        for address in addresses:
+            host, _, port = address.rpartition(":")
+            endpoints.append(EndpointAddress(host=host.strip("[]"), port=int(port)))
+        write_eds(self._eds, endpoints)
+
+    async def picker(self, endpoints: str, *, sample: bool = False) -> Any:
+        """Start a picker that always answers ``endpoints``."""
+        server = await start(
+            NoopPicker(endpoints, sample=sample, observe=self.seen.append), self.picker_port
+        )
+        self._stack.push_async_callback(server.stop, None)
+        return server
+
+    async def envoy(
+        self,
+        shape: Any,
+        options: BootstrapOptions | None = None,
+        *,
+        edit: Callable[[Any], None] = lambda bootstrap: None,
+    ) -> EnvoyProcess:
+        """Start Envoy; ``edit`` may change the rendered bootstrap first."""
+        bootstrap = render(
+            shape,
+            replace(
+                options or BootstrapOptions(),
+                picker=f"127.0.0.1:{self.picker_port}",
+                eds_path=str(self._eds),
+                listen_port=0,
+                ready_port=0,
+                admin_port=0,
+            ),
+        )
+        edit(bootstrap)
+        return await self._stack.enter_async_context(EnvoyProcess(bootstrap, self._directory))
+
+
+@pytest.fixture
+async def fleet(envoy_binary: Path, tmp_path: Path) -> AsyncIterator[Fleet]:
+    async with AsyncExitStack() as stack:
+        yield Fleet(tmp_path, stack)

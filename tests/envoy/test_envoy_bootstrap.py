@@ -1,0 +1,139 @@
+"""Rendering: what is checked in, what Envoy accepts, what the options do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from laar.envoy import BootstrapOptions, render, to_yaml, validate, write_eds
+from laar.errors import SettingError
+
+CHECKED_IN = Path(__file__).parents[2] / "envoy"
+SHAPES = ["sidecar", "standalone", "gateway"]
+
+
+def data_listener(bootstrap: Any) -> Any:
+    return bootstrap["static_resources"]["listeners"][0]
+
+
+def connections(listener: Any) -> Any:
+    return listener["filter_chains"][0]["filters"][0]["typed_config"]
+
+
+def ext_proc(bootstrap: Any) -> Any:
+    return connections(data_listener(bootstrap))["http_filters"][0]["typed_config"]
+
+
+def bind_addresses(bootstrap: Any) -> list[str]:
+    places = [*bootstrap["static_resources"]["listeners"], bootstrap["admin"]]
+    return [place["address"]["socket_address"]["address"] for place in places]
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> BootstrapOptions:
+    path = tmp_path / "endpoints.json"
+    write_eds(path, [])
+    return BootstrapOptions(eds_path=str(path))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_checked_in_bootstrap_is_what_is_rendered(shape):
+    path = CHECKED_IN / f"{shape}.yaml"
+    assert path.read_text() == to_yaml(render(shape)), (
+        f"render it again: laar envoy --shape {shape} > envoy/{shape}.yaml"
+    )
+
+
+def test_nothing_else_is_checked_in_beside_the_shapes():
+    assert {path.name for path in CHECKED_IN.iterdir()} == {f"{shape}.yaml" for shape in SHAPES}
+
+
+@pytest.mark.envoy
+@pytest.mark.parametrize("shape", SHAPES)
+def test_envoy_accepts_every_shape_through_yaml(envoy_binary, options, shape):
+    validate(yaml.safe_load(to_yaml(render(shape, options))))
+
+
+@pytest.mark.envoy
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"picker": "picker.example.internal:9002"},
+        {"picker": "[::1]:9002"},
+        {"body_mode": "full-duplex"},
+        {"fail_open": False},
+        {"longest_hold_s": 3590.0},
+        {"max_body_bytes": 1},
+    ],
+    ids=str,
+)
+def test_envoy_accepts_what_the_options_make(envoy_binary, options, changes):
+    validate(render("standalone", replace(options, **changes)))
+
+
+@pytest.mark.envoy
+def test_validation_repeats_envoys_words(envoy_binary, options):
+    bootstrap = render("sidecar", options)
+    ext_proc(bootstrap)["processing_mode"]["request_body_mode"] = "FULL_DUPLEX_STREAMED"
+    with pytest.raises(SettingError, match="FULL_DUPLEX_STREAMED"):
+        validate(bootstrap)
+
+
+@pytest.mark.parametrize(
+    ("shape", "data_address"),
+    [("sidecar", "127.0.0.1"), ("standalone", "0.0.0.0"), ("gateway", "0.0.0.0")],
+)
+def test_each_listener_binds_where_its_callers_are(shape, data_address):
+    assert bind_addresses(render(shape)) == [data_address, "0.0.0.0", "127.0.0.1"]
+
+
+def test_body_modes_follow_the_shape_unless_chosen():
+    modes = {
+        (shape, chosen): ext_proc(render(shape, BootstrapOptions(body_mode=chosen)))
+        for shape in SHAPES
+        for chosen in (None, "native", "full-duplex")
+    }
+    full_duplex = {key for key, filter_ in modes.items() if not filter_.get("allow_mode_override")}
+    assert full_duplex == {
+        ("gateway", None), *((shape, "full-duplex") for shape in SHAPES)
+    }  # fmt: skip
+    for key, filter_ in modes.items():
+        bodies = filter_["processing_mode"]["request_body_mode"]
+        assert bodies == ("FULL_DUPLEX_STREAMED" if key in full_duplex else "BUFFERED")
+
+
+def test_the_message_timeout_lies_above_the_longest_hold():
+    options = BootstrapOptions(longest_hold_s=120.0)
+    assert ext_proc(render("sidecar", options))["message_timeout"] == "130s"
+
+
+@pytest.mark.parametrize(
+    ("changes", "setting"),
+    [
+        ({"picker": "9002"}, "picker"),
+        ({"picker": "host"}, "picker"),
+        ({"picker": "host:port"}, "picker"),
+        ({"picker": "http://host:1"}, "picker"),
+        ({"picker": "host:1/path"}, "picker"),
+        ({"picker": "::1:9002"}, "picker"),
+        ({"listen_port": 65536}, "listen_port"),
+        ({"admin_port": -1}, "admin_port"),
+        ({"eds_path": "endpoints.json"}, "eds_path"),
+        ({"max_body_bytes": 0}, "max_body_bytes"),
+        ({"longest_hold_s": 3591.0}, "longest_hold_s"),
+        ({"request_timeout_s": 0.0}, "request_timeout_s"),
+    ],
+    ids=str,
+)
+def test_an_impossible_option_is_named(changes, setting):
+    with pytest.raises(SettingError, match=f"^{setting}: "):
+        BootstrapOptions(**changes)
+
+
+def test_an_unknown_shape_is_named_with_the_known_ones():
+    with pytest.raises(SettingError, match=r"shape: 'edge' .*sidecar, standalone, gateway"):
+        render("edge")  # type: ignore[arg-type]

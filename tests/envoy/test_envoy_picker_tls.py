@@ -1,0 +1,54 @@
+"""TLS to the picker: its certificate has to come from the named CA and name its address."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from io import BytesIO
+from pathlib import Path
+
+import grpc
+import pytest
+from bench.noop_picker import NoopPicker, start
+
+from laar.envoy import BootstrapOptions
+
+pytestmark = [
+    pytest.mark.envoy,
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl"),
+]
+
+
+def self_signed(directory: Path, name: str) -> tuple[Path, grpc.ServerCredentials]:
+    """A certificate that names ``name`` and is its own CA."""
+    key, certificate = directory / "key.pem", directory / "certificate.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1"
+    subprocess.run(
+        [
+            *command.split(),
+            *("-subj", "/CN=picker", "-addext", f"subjectAltName={name}"),
+            *("-keyout", key, "-out", certificate),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    pair = (key.read_bytes(), certificate.read_bytes())
+    return certificate, grpc.ssl_server_credentials([pair])
+
+
+@pytest.mark.parametrize(
+    ("name", "trusted"), [("IP:127.0.0.1", True), ("IP:127.0.0.2", False), ("DNS:picker", False)]
+)
+async def test_a_picker_is_asked_only_under_its_own_name(fleet, http, tmp_path, name, trusted):
+    (a,) = await fleet.upstreams(1)
+    fleet.members([a.address])
+    ca_path, credentials = self_signed(tmp_path, name)
+    picker = NoopPicker(a.address, observe=fleet.seen.append)
+    server = await start(picker, fleet.picker_port, credentials)
+    try:
+        envoy = await fleet.envoy("standalone", BootstrapOptions(picker_ca_path=str(ca_path)))
+        async with http.post(f"{envoy.url()}/v1/completions", data=BytesIO(b"{}")) as response:
+            assert response.status == 200
+    finally:
+        await server.stop(None)
+    assert bool(fleet.seen) is trusted

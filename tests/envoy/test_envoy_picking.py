@@ -1,0 +1,388 @@
+"""What the rendered bootstraps do, seen on a real Envoy with the no-op picker."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from io import BytesIO
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+from bench.noop_picker import NoopPicker, start
+
+from laar.envoy import BootstrapOptions
+from support import Answer, eventually, free_port
+
+pytestmark = pytest.mark.envoy
+
+SHAPES = ["sidecar", "standalone", "gateway"]
+BODY_MODES = ["sidecar", "gateway"]  # one shape for each way that bodies take
+BODY = orjson.dumps({"model": "auto", "prompt": "hello"})
+DESTINATION = "x-gateway-destination-endpoint"
+SERVED = "x-gateway-destination-endpoint-served"
+
+
+async def post(http: aiohttp.ClientSession, url: str, body: bytes = BODY, **kwargs: Any) -> Any:
+    async with http.post(f"{url}/v1/completions", data=BytesIO(body), **kwargs) as response:
+        await response.read()
+        return response
+
+
+def served(fleet: Any) -> list[str]:
+    """The endpoints that Envoy told the picker had served."""
+    return [
+        message.metadata_context.filter_metadata["envoy.lb"][SERVED]
+        for message in fleet.seen
+        if message.WhichOneof("request") == "response_headers"
+    ]
+
+
+def http_filters(bootstrap: Any) -> Any:
+    return connection_manager(bootstrap)["http_filters"]
+
+
+def connection_manager(bootstrap: Any) -> Any:
+    listener = bootstrap["static_resources"]["listeners"][0]
+    return listener["filter_chains"][0]["filters"][0]["typed_config"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_the_picked_endpoint_gets_every_request_unchanged(fleet, http, shape):
+    a, b = await fleet.upstreams(2)
+    fleet.members([a.address, b.address])
+    await fleet.picker(b.address)
+    envoy = await fleet.envoy(shape)
+    for _ in range(8):
+        response = await post(http, envoy.url(), headers={"x-request-id": "mine"})
+        assert response.status == 200
+        assert response.headers["x-upstream"] == b.address
+        assert response.headers["x-request-id"] == "mine"
+    assert not a.requests
+    assert {request.body for request in b.requests} == {BODY}
+    assert b.requests[0].headers["x-request-id"] == "mine"
+
+
+@pytest.mark.parametrize("shape", BODY_MODES)
+async def test_a_dead_first_choice_falls_to_the_second_which_is_reported(fleet, http, shape):
+    a, b, c = await fleet.upstreams(3)
+    dead = f"127.0.0.1:{free_port()}"
+    fleet.members([a.address, b.address, c.address, dead])
+    await fleet.picker(f"{dead},{b.address}")
+    envoy = await fleet.envoy(shape)
+    for _ in range(8):
+        assert (await post(http, envoy.url())).headers["x-upstream"] == b.address
+    assert served(fleet) == [b.address] * 8
+
+
+async def test_the_only_choice_dead_falls_back_to_the_others(fleet, http):
+    a, b = await fleet.upstreams(2)
+    dead = f"127.0.0.1:{free_port()}"
+    fleet.members([a.address, b.address, dead])
+    await fleet.picker(dead)
+    envoy = await fleet.envoy("sidecar")
+    for _ in range(20):
+        assert (await post(http, envoy.url())).status == 200
+    assert set(served(fleet)) == {a.address, b.address}
+
+
+async def test_an_address_outside_the_cluster_is_never_reached(fleet, http):
+    a, outside = await fleet.upstreams(2)
+    fleet.members([a.address])
+    await fleet.picker(outside.address)
+    envoy = await fleet.envoy("standalone")
+    assert (await post(http, envoy.url())).headers["x-upstream"] == a.address
+    assert not outside.requests
+
+
+async def test_ipv6_endpoints_are_picked_by_their_bracketed_address(fleet, http):
+    try:
+        a, b = await fleet.upstreams(2, host="::1")
+    except OSError:
+        pytest.skip("no IPv6 loopback here")
+    fleet.members([a.address, b.address])
+    await fleet.picker(b.address)
+    envoy = await fleet.envoy("sidecar")
+    for _ in range(5):
+        assert (await post(http, envoy.url())).headers["x-upstream"] == b.address
+
+
+@pytest.mark.parametrize("shape", BODY_MODES)
+async def test_without_a_picker_envoy_spreads_the_requests_and_recovers(fleet, http, shape):
+    a, b = await fleet.upstreams(2)
+    fleet.members([a.address, b.address])
+    envoy = await fleet.envoy(shape)
+    chosen = [(await post(http, envoy.url())).headers["x-upstream"] for _ in range(20)]
+    assert set(chosen) == {a.address, b.address}
+
+    await fleet.picker(b.address)
+
+    async def picked() -> bool:
+        await post(http, envoy.url())
+        return bool(fleet.seen)
+
+    await eventually(picked, what="Envoy finding the picker")
+    assert (await post(http, envoy.url())).headers["x-upstream"] == b.address
+
+
+@pytest.mark.parametrize("shape", BODY_MODES)
+async def test_failing_closed_answers_503_without_a_picker(fleet, http, shape):
+    (a,) = await fleet.upstreams(1)
+    fleet.members([a.address])
+    envoy = await fleet.envoy(shape, BootstrapOptions(fail_open=False))
+    assert (await post(http, envoy.url())).status == 503
+    assert not a.requests
+
+
+async def test_membership_follows_a_rename(fleet, http):
+    a, b = await fleet.upstreams(2)
+    fleet.members([a.address])
+    envoy = await fleet.envoy("sidecar")
+    assert (await post(http, envoy.url())).headers["x-upstream"] == a.address
+    fleet.members([b.address])
+
+    async def moved() -> bool:
+        return (await post(http, envoy.url())).headers["x-upstream"] == b.address
+
+    await eventually(moved, what="Envoy following the endpoints file")
+    count = len(a.requests)
+    assert (await post(http, envoy.url())).headers["x-upstream"] == b.address
+    assert len(a.requests) == count
+
+
+@pytest.mark.parametrize("shape", BODY_MODES)
+@pytest.mark.parametrize("first_is_dead", [True, False])
+async def test_ten_megabytes_pass_whole(fleet, http, shape, first_is_dead):
+    (a,) = await fleet.upstreams(1)
+    dead = f"127.0.0.1:{free_port()}"
+    fleet.members([a.address, dead])
+    await fleet.picker(f"{dead},{a.address}" if first_is_dead else a.address)
+    envoy = await fleet.envoy(shape)
+    body = orjson.dumps({"model": "auto", "prompt": "x" * 10_000_000})
+    assert (await post(http, envoy.url(), body)).status == 200
+    assert a.requests[0].body == body
+
+
+async def test_a_body_over_the_limit_gets_413_and_one_under_it_passes(fleet, http):
+    (a,) = await fleet.upstreams(1)
+    fleet.members([a.address])
+    await fleet.picker(a.address)
+    limit = 1024 * 1024
+    envoy = await fleet.envoy("standalone", BootstrapOptions(max_body_bytes=limit))
+    under = orjson.dumps("x" * (limit - 1000))
+    assert (await post(http, envoy.url(), under)).status == 200
+    over = orjson.dumps("x" * (limit + 1000))
+    assert (await post(http, envoy.url(), over)).status == 413
+    assert [request.body for request in a.requests] == [under]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("picker_up", [True, False])
+async def test_a_forged_destination_decides_nothing(fleet, http, shape, picker_up):
+    a, b = await fleet.upstreams(2)
+    fleet.members([a.address, b.address])
+    if picker_up:
+        await fleet.picker(b.address)
+    envoy = await fleet.envoy(shape)
+    forged = {DESTINATION: a.address, DESTINATION.title(): a.address}
+    for _ in range(20):
+        assert (await post(http, envoy.url(), headers=forged)).status == 200
+    assert len(b.requests) == 20 if picker_up else 0 < len(b.requests) < 20
+    assert {request.headers.get(DESTINATION) for request in [*a.requests, *b.requests]} == (
+        {b.address} if picker_up else {None}
+    )
+
+
+async def test_it_is_the_removal_that_makes_a_forged_destination_harmless(fleet, http):
+    """The control of the test above: without the removal the client does decide."""
+    a, b = await fleet.upstreams(2)
+    fleet.members([a.address, b.address])
+    envoy = await fleet.envoy(
+        "sidecar",
+        edit=lambda bootstrap: connection_manager(bootstrap).pop(
+            "early_header_mutation_extensions"
+        ),
+    )
+    for _ in range(20):
+        await post(http, envoy.url(), headers={DESTINATION: a.address})
+    assert len(a.requests) == 20
+
+
+@pytest.mark.parametrize("shape", BODY_MODES)
+async def test_a_subset_hint_in_the_metadata_reaches_the_picker(fleet, http, shape):
+    (a,) = await fleet.upstreams(1)
+    fleet.members([a.address])
+    await fleet.picker(a.address)
+    hint = {"x-gateway-destination-endpoint-subset": [a.address]}
+
+    def add_hint(bootstrap: Any) -> None:
+        url = "type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config"
+        metadata = [{"metadata_namespace": "envoy.lb.subset_hint", "value": hint}]
+        http_filters(bootstrap).insert(
+            0, {"name": "hint", "typed_config": {"@type": url, "metadata": metadata}}
+        )
+
+    envoy = await fleet.envoy(shape, edit=add_hint)
+    await post(http, envoy.url())
+    received = fleet.seen[0].metadata_context.filter_metadata["envoy.lb.subset_hint"]
+    assert list(received["x-gateway-destination-endpoint-subset"]) == [a.address]
+
+
+def gated_events(count: int) -> tuple[asyncio.Semaphore, AsyncIterator[bytes]]:
+    """Server-sent events of which each but the first waits for a release of the semaphore."""
+    gate = asyncio.Semaphore(1)
+
+    async def events() -> AsyncIterator[bytes]:
+        for number in range(count):
+            await gate.acquire()
+            yield b"data: %d\n\n" % number
+
+    return gate, events()
+
+
+def phases(fleet: Any) -> list[str]:
+    return [message.WhichOneof("request") for message in fleet.seen]
+
+
+@pytest.mark.parametrize(
+    ("shape", "sample", "chunks_seen"),
+    [("sidecar", False, 0), ("sidecar", True, 5), ("gateway", False, 5)],
+)
+async def test_a_streamed_answer_arrives_chunk_by_chunk(fleet, http, shape, sample, chunks_seen):
+    """The next chunk is written only once the client holds the one before."""
+    (a,) = await fleet.upstreams(1)
+    fleet.members([a.address])
+    await fleet.picker(a.address, sample=sample)
+    envoy = await fleet.envoy(shape)
+    gate, events = gated_events(5)
+    a.script(Answer.sse(events))
+    async with http.post(f"{envoy.url()}/v1/completions", data=BODY) as response:
+        assert response.headers["content-type"] == "text/event-stream"
+        for number in range(5):
+            assert await response.content.readuntil(b"\n\n") == b"data: %d\n\n" % number
+            gate.release()
+        assert await response.read() == b""
+    bodies = [m.response_body.body for m in fleet.seen if m.HasField("response_body")]
+    assert len([body for body in bodies if body]) == chunks_seen
+
+
+async def test_the_native_shape_costs_three_messages_and_ends_with_the_exchange(fleet, http):
+    (a,) = await fleet.upstreams(1)
+    fleet.members([a.address])
+    await fleet.picker(a.address)
+    envoy = await fleet.envoy("sidecar")
+    await post(http, envoy.url())
+    assert phases(fleet) == ["request_headers", "request_body", "response_headers"]
+
+
+async def test_the_gateway_shape_is_told_apart_by_its_first_message(fleet, http):
+    (a,) = await fleet.upstreams(1)
+    fleet.members([a.address])
+    await fleet.picker(a.address)
+    modes = []
+    for shape in ("sidecar", "gateway"):
+        fleet.seen.clear()
+        envoy = await fleet.envoy(shape)
+        await post(http, envoy.url())
+        modes.append(fleet.seen[0].protocol_config.request_body_mode)
+        await envoy.stop()
+    assert modes == [2, 4]  # BUFFERED, FULL_DUPLEX_STREAMED
+
+
+async def test_a_request_without_a_body_is_picked_from_its_headers(fleet, http):
+    a, b = await fleet.upstreams(2)
+    fleet.members([a.address, b.address])
+    await fleet.picker(b.address)
+    envoy = await fleet.envoy("standalone")
+    for _ in range(5):
+        async with http.get(f"{envoy.url()}/v1/models") as response:
+            assert response.headers["x-upstream"] == b.address
+
+
+@pytest.mark.parametrize("shape", BODY_MODES)
+@pytest.mark.parametrize("picker_up", [True, False])
+async def test_websockets_reach_the_picked_endpoint(fleet, http, shape, picker_up):
+    a, b = await fleet.upstreams(2)
+    fleet.members([a.address, b.address])
+    if picker_up:
+        await fleet.picker(b.address)
+    envoy = await fleet.envoy(shape)
+    # In full duplex the endpoint's last frame, of the closing handshake, does not come through.
+    patience = aiohttp.ClientWSTimeout(ws_receive=5, ws_close=0.1)
+    async with http.ws_connect(f"{envoy.url()}/v1/realtime", timeout=patience) as websocket:
+        for text in ("one", "two"):
+            await websocket.send_str(text)
+            assert await websocket.receive_str() == text
+    if picker_up:
+        assert len(b.requests) == 1
+
+
+async def test_the_access_log_tells_pick_and_outcome_as_json(fleet, http):
+    (a,) = await fleet.upstreams(1)
+    fleet.members([a.address])
+    await fleet.picker(a.address)
+    envoy = await fleet.envoy("standalone")
+    a.script(Answer(headers={"x-laar-decision-id": "d1", "x-laar-model": "m1"}))
+    await post(http, f"{envoy.url()}", params={"prompt": "secret"})
+    await envoy.stop()  # which writes the log out
+    lines = re.findall(r"^\{.*\}$", envoy.log_tail(), re.MULTILINE)
+    entry = orjson.loads(lines[0])
+    assert len(lines) == 1
+    assert (entry["picked"], entry["served"]) == (a.address, a.address)
+    assert (entry["decision_id"], entry["model"], entry["endpoint"]) == ("d1", "m1", None)
+    assert (entry["status"], entry["request_bytes"], entry["attempts"]) == (200, len(BODY), 1)
+    assert entry["first_byte_ms"] <= entry["duration_ms"]
+    assert "secret" not in lines[0]
+
+
+async def test_only_the_sidecar_takes_its_clients_word_for_their_address(fleet, http):
+    (a,) = await fleet.upstreams(1)
+    fleet.members([a.address])
+    for shape in SHAPES:
+        envoy = await fleet.envoy(shape)
+        await post(http, envoy.url(), headers={"x-forwarded-for": "203.0.113.7"})
+        await envoy.stop()
+    forwarded = [request.headers["x-forwarded-for"] for request in a.requests]
+    assert forwarded[0] == "203.0.113.7"
+    assert all(re.fullmatch(r"203\.0\.113\.7,[0-9.]+", value) for value in forwarded[1:])
+
+
+async def test_a_picker_that_breaks_over_a_body_costs_nothing(fleet, http):
+    (a,) = await fleet.upstreams(1)
+    fleet.members([a.address])
+
+    def break_over_body(message: Any) -> None:
+        fleet.seen.append(message)
+        if message.HasField("request_body"):
+            raise RuntimeError("broken")
+
+    server = await start(NoopPicker(a.address, observe=break_over_body), fleet.picker_port)
+    try:
+        envoy = await fleet.envoy("sidecar")
+        assert (await post(http, envoy.url())).status == 200
+    finally:
+        await server.stop(None)
+    assert phases(fleet) == ["request_headers", "request_body"]
+    assert a.requests[0].body == BODY
+
+
+class SilentPicker(NoopPicker):
+    async def process(self, _: object, context: Any) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_silent_picker_is_given_up_after_the_message_timeout(fleet, http):
+    (a,) = await fleet.upstreams(1)
+    fleet.members([a.address])
+
+    def hurry(bootstrap: Any) -> None:
+        http_filters(bootstrap)[0]["typed_config"]["message_timeout"] = "0.1s"
+
+    server = await start(SilentPicker(a.address), fleet.picker_port)
+    try:
+        envoy = await fleet.envoy("sidecar", edit=hurry)
+        assert (await post(http, envoy.url())).status == 200
+    finally:
+        await server.stop(None)

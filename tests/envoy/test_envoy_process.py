@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+
+from laar.envoy import BootstrapOptions, EnvoyProcess, render, write_eds
+from laar.errors import LaarError
+from support import eventually, free_port
+
+pytestmark = pytest.mark.envoy
+
+_PARENT = """
+import asyncio, json, sys
+from pathlib import Path
+from laar.envoy import EnvoyProcess
+
+async def main():
+    directory = Path(sys.argv[1])
+    bootstrap = json.loads((directory / "given.json").read_text())
+    async with EnvoyProcess(bootstrap, directory) as envoy:
+        print(envoy.pid, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def options(envoy_binary: Path, tmp_path: Path) -> BootstrapOptions:
+    path = tmp_path / "endpoints.json"
+    write_eds(path, [])
+    return BootstrapOptions(eds_path=str(path), listen_port=0, ready_port=0, admin_port=0)
+
+
+def is_envoy(pid: int) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return b"envoy" in command
+
+
+async def test_probes_answer_and_show_nothing_else_of_the_admin_port(options, tmp_path, http):
+    options = replace(options, admin_port=free_port())
+    async with EnvoyProcess(render("standalone", options), tmp_path) as envoy:
+        probes = envoy.url("probes")
+        async with http.get(f"{probes}/ready") as response:
+            assert response.status == 200
+        async with http.get(f"{probes}/stats/prometheus") as response:
+            assert "envoy_cluster_membership_total" in await response.text()
+        for path in (
+            "/",
+            "/stats",
+            "/quitquitquit",
+            "/config_dump",
+        ):
+            async with http.post(f"{probes}{path}") as response:
+                assert response.status == 404
+        async with http.post(f"{envoy.admin_url}/healthcheck/fail"):
+            pass
+        async with http.get(f"{probes}/ready") as response:
+            assert response.status == 503
+
+
+async def test_leaving_the_block_ends_the_process(options, tmp_path):
+    async with EnvoyProcess(render("sidecar", options), tmp_path) as envoy:
+        pid = envoy.pid
+        assert is_envoy(pid)
+    assert not is_envoy(pid)
+    await envoy.stop()  # harmless
+
+
+async def test_a_stopped_envoy_is_killed_at_the_deadline(options, tmp_path):
+    async with EnvoyProcess(render("sidecar", options), tmp_path, stop_timeout_s=0.1) as envoy:
+        pid = envoy.pid
+        os.kill(pid, signal.SIGSTOP)  # SIGTERM stays pending
+    assert not is_envoy(pid)
+
+
+async def test_a_refused_bootstrap_shows_envoys_log(options, tmp_path):
+    bootstrap = render("sidecar", options)
+    bootstrap["static_resources"]["clusters"].pop()  # type: ignore[index]
+    with pytest.raises(LaarError, match=r"ended while starting(?s:.*)unknown cluster 'admin'"):
+        await EnvoyProcess(bootstrap, tmp_path).__aenter__()
+
+
+async def test_an_envoy_that_is_never_ready_is_given_up_and_ended(options, tmp_path):
+    envoy = EnvoyProcess(render("sidecar", options), tmp_path, start_timeout_s=0.0)
+    with pytest.raises(LaarError, match="not ready after 0 s"):
+        await envoy.__aenter__()
+    with pytest.raises(RuntimeError):
+        _ = envoy.pid
+
+
+async def test_a_parent_killed_outright_leaves_no_envoy_behind(options, tmp_path):
+    (tmp_path / "given.json").write_bytes(orjson.dumps(render("sidecar", options)))
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _PARENT, tmp_path, stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    pid = int(await asyncio.wait_for(parent.stdout.readline(), 20))
+    assert is_envoy(pid)
+    parent.kill()
+    await parent.wait()
+    await eventually(lambda: not is_envoy(pid), what="Envoy ending with its parent")

@@ -1,0 +1,419 @@
+"""The queue's promises, one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from laar.errors import SettingError
+from laar.flow import Held, Item, Limits, Queue, Shed
+
+RELAXED = Limits(min_hold_s=60.0, max_hold_s=600.0)
+
+
+def item(name: str, **fields: object) -> Item:
+    """A short request that came at 0 and is due at 10."""
+    values: dict[str, object] = {
+        "id": name,
+        "arrival_s": 0.0,
+        "objective_s": 10.0,
+        "work_s": 1.0,
+        "tokens": 100,
+        "body_bytes": 1000,
+    }
+    return Item(**(values | fields))  # type: ignore[arg-type]
+
+
+def filled(*items: Item, limits: Limits = RELAXED) -> Queue[str]:
+    queue: Queue[str] = Queue(limits)
+    for one in items:
+        assert isinstance(queue.enqueue(one, one.arrival_s), Held)
+    return queue
+
+
+def anywhere(one: Item, shorts_wait: bool) -> str:
+    """Admits everything."""
+    return "endpoint"
+
+
+def one_place() -> Callable[[Item, bool], str | None]:
+    """Admits one request, and no more."""
+    room = iter(["endpoint"])
+    return lambda one, shorts_wait: next(room, None)
+
+
+def nowhere(one: Item, shorts_wait: bool) -> None:
+    """Admits nothing."""
+
+
+def order(queue: Queue[str], now: float) -> list[object]:
+    """Who goes, in order, when there is room for everybody."""
+    return [one.id for one, _ in queue.dispatch(now, anywhere)]
+
+
+def test_the_least_relative_slack_goes_first():
+    queue = filled(
+        item("roomy", objective_s=50.0),
+        item("tight", objective_s=2.0),
+        item("big", objective_s=20.0, work_s=15.0),
+    )
+    # rho at 0: 49, 1 and 5 / 15.
+    assert order(queue, 0.0) == ["big", "tight", "roomy"]
+
+
+def test_the_order_is_that_of_the_moment_and_not_of_the_arrival():
+    items = item("big", objective_s=20.0, work_s=10.0), item("small", objective_s=3.0)
+    assert order(filled(*items), 0.0) == ["big", "small"]  # rho 1.0 and 2.0
+    assert order(filled(*items), 2.5) == ["small", "big"]  # rho 0.75 and -0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("fcfs", ["a", "b"]), ("edf", ["b", "a"]), ("lrs", ["b", "a"]), ("srpt", ["b", "a"])],
+)
+def test_other_orders_to_compare_with(name, expected):
+    limits = Limits(order=name, min_hold_s=60.0)
+    queue: Queue[str] = Queue(limits)
+    queue.enqueue(item("a", arrival_s=0.0, objective_s=9.0, work_s=1.0), 0.0)
+    queue.enqueue(item("b", arrival_s=1.0, objective_s=3.0, work_s=0.5), 1.0)
+    assert order(queue, 1.0) == expected
+
+
+def test_a_higher_band_goes_first_whatever_the_slack():
+    queue = filled(item("late", objective_s=1.0), item("vip", objective_s=500.0, band=5))
+    assert order(queue, 20.0) == ["vip", "late"]
+
+
+def test_a_long_request_with_slack_lets_shorts_go_first_until_its_slack_is_small():
+    long = item("long", objective_s=16.0, work_s=10.0, is_long=True)  # rho 0.6 at 0, 0.3 at 3
+    short = item("short", objective_s=30.0)
+    assert order(filled(long, short), 0.0) == ["short", "long"]
+    assert order(filled(long, short), 3.0) == ["long", "short"]
+
+
+def test_a_refused_long_request_does_not_hold_up_shorts_and_hears_that_they_wait():
+    queue = filled(
+        item("long", objective_s=11.0, work_s=10.0, is_long=True),
+        item("long 2", objective_s=12.0, work_s=10.0, is_long=True),
+        item("short", objective_s=30.0),
+    )
+    heard = []
+
+    def admit(one: Item, shorts_wait: bool) -> str | None:
+        heard.append((one.id, shorts_wait))
+        return None if one.is_long else "endpoint"
+
+    assert [one.id for one, _ in queue.dispatch(0.0, admit)] == ["short"]
+    assert heard == [("long", True), ("short", False)]
+    assert queue.waiting == 2
+
+
+def test_a_full_lane_does_not_hold_up_another():
+    queue = filled(item("a", lane="full"), item("b", lane="free"))
+    verdicts = queue.dispatch(0.0, lambda one, _: "endpoint" if one.lane == "free" else None)
+    assert [one.id for one, _ in verdicts] == ["b"]
+
+
+def test_a_refusal_closes_the_lane_for_lower_bands_too():
+    queue = filled(item("high", band=1), item("low", band=0))
+    asked = []
+    queue.dispatch(0.0, lambda one, _: asked.append(one.id))
+    assert asked == ["high"]
+
+
+def test_only_the_lane_that_changed_is_asked_when_it_is_known():
+    queue = filled(item("a", lane="x"), item("b", lane="y"))
+    assert [one.id for one, _ in queue.dispatch(0.0, anywhere, lane="y")] == ["b"]
+    assert queue.waiting == 1
+
+
+def test_tenants_share_by_tokens_and_not_by_requests():
+    queue: Queue[str] = Queue(RELAXED)
+    for i in range(60):
+        queue.enqueue(item(f"big {i}", tenant="big", tokens=1000), 0.0)
+        queue.enqueue(item(f"small {i}", tenant="small", tokens=100), 0.0)
+    served = {"big": 0, "small": 0}
+    for _ in range(44):
+        ((one, _),) = queue.dispatch(0.0, one_place())
+        served[one.tenant] += one.tokens
+        assert abs(served["big"] - served["small"]) <= 1000
+    assert served == {"big": 4000, "small": 4000}
+
+
+def test_a_tenant_that_comes_back_pays_for_what_it_had_and_gets_no_credit_for_being_away():
+    queue: Queue[str] = Queue(RELAXED)
+    for i in range(5):
+        queue.enqueue(item(f"steady {i}", tenant="steady", tokens=100), 0.0)
+    queue.enqueue(item("huge", tenant="huge", tokens=300, objective_s=1.0), 0.0)
+    first = [queue.dispatch(0.0, one_place())[0][0].id for _ in range(2)]
+    assert sorted(first) == ["huge", "steady 0"]
+    queue.enqueue(item("huge again", tenant="huge", tokens=300), 0.0)
+    queue.enqueue(item("new", tenant="new", tokens=100), 0.0)
+    tenants = [queue.dispatch(0.0, one_place())[0][0].tenant for _ in range(6)]
+    assert tenants.index("huge") >= 3, "300 tokens were served: three of 100 come before"
+    assert tenants.index("new") <= 1
+
+
+def test_beyond_hope_a_request_is_shed_and_the_one_timer_knows_when():
+    queue: Queue[str] = Queue(Limits(patience=2.0, min_hold_s=5.0, max_hold_s=100.0))
+    assert queue.enqueue(item("a", objective_s=10.0), 0.0) == Held(20.0)
+    assert queue.enqueue(item("b", objective_s=1.0), 0.0) == Held(5.0)
+    assert queue.enqueue(item("c", objective_s=1e9), 0.0) == Held(100.0)
+    assert queue.next_wakeup_s(1.0) == pytest.approx(4.0)
+    assert queue.dispatch(4.9, nowhere) == []
+    ((one, verdict),) = queue.dispatch(5.0, nowhere)
+    assert (one.id, verdict) == ("b", Shed(503, "rejected-ttl-expired", 1))
+    assert queue.next_wakeup_s(5.0) == pytest.approx(15.0)
+
+
+def test_an_empty_queue_needs_no_timer():
+    queue = filled(item("a"))
+    queue.cancel("a")
+    assert queue.next_wakeup_s(0.0) is None
+
+
+def test_a_request_that_was_beyond_hope_when_it_came_is_refused_at_once():
+    queue: Queue[str] = Queue(Limits(min_hold_s=1.0))
+    late = item("late", arrival_s=-3600.0, objective_s=0.5, work_s=0.1)
+    assert queue.enqueue(late, 0.0) == Shed(503, "rejected-ttl-expired", 1)
+    assert queue.waiting == 0
+
+
+@pytest.mark.parametrize("objective_s", [-5.0, 0.0, float("nan"), -math.inf])
+def test_an_impossible_objective_buys_no_more_urgency_than_no_slack(objective_s):
+    queue = filled(
+        item("absurd", objective_s=objective_s, work_s=5.0),
+        item("late", arrival_s=0.0, objective_s=2.0, work_s=2.5),
+    )
+    # Both are raised to their work, so both stand at rho 0; a second later -0.2 and -0.4.
+    assert order(queue, 1.0) == ["late", "absurd"]
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan, 1e308, -1e308])
+def test_numbers_without_sense_are_taken_in_and_come_out(number):
+    queue = filled(item("odd", objective_s=number, work_s=number), item("plain"))
+    assert isinstance(queue.enqueue(item("odd time", arrival_s=number), 0.0), Held | Shed)
+    assert {"odd", "plain"} <= set(order(queue, 0.0))
+
+
+def test_a_huge_objective_waits_for_the_longest_hold_and_no_longer():
+    queue = filled(item("patient", objective_s=1e12))
+    assert queue.dispatch(599.0, nowhere) == []
+    assert queue.dispatch(600.0, nowhere)[0][1].reason == "rejected-ttl-expired"
+
+
+def test_negative_sizes_give_nothing_back():
+    queue = filled(item("a", body_bytes=-(10**9), tokens=-5), item("b", body_bytes=10))
+    assert queue.held_bytes == 10
+    order(queue, 0.0)
+    assert queue.held_bytes == 0
+
+
+def test_a_full_queue_refuses_with_429_and_a_time_to_come_again():
+    queue: Queue[str] = Queue(Limits(max_waiting=2))
+    for name in "ab":
+        queue.enqueue(item(name), 0.0)
+    assert queue.enqueue(item("c"), 0.0) == Shed(429, "rejected-saturated", 1)
+    assert queue.sheds == {"rejected-saturated": 1}
+
+
+def test_when_to_come_again_follows_the_speed_of_the_queue():
+    queue: Queue[str] = Queue(Limits(max_waiting=30, min_hold_s=1e3, max_hold_s=1e3))
+    for i in range(60):
+        queue.enqueue(item(str(i)), i * 0.5)
+        if queue.waiting == 30:
+            queue.dispatch(i * 0.5, one_place())
+    queue.enqueue(item("filler"), 30.0)
+    shed = queue.enqueue(item("last"), 30.0)
+    assert isinstance(shed, Shed)
+    assert 10 <= shed.retry_after_s <= 15  # 30 wait, two leave in a second
+
+
+def test_held_bytes_are_capped():
+    queue: Queue[str] = Queue(Limits(max_held_bytes=2500))
+    assert isinstance(queue.enqueue(item("a"), 0.0), Held)
+    assert isinstance(queue.enqueue(item("b"), 0.0), Held)
+    assert isinstance(queue.enqueue(item("c"), 0.0), Shed)
+    queue.cancel("a")
+    assert isinstance(queue.enqueue(item("c"), 0.0), Held)
+    assert queue.held_bytes == 2000
+
+
+def test_a_full_queue_drops_a_lower_band_for_a_higher_one():
+    queue: Queue[str] = Queue(Limits(max_waiting=2))
+    queue.enqueue(item("old", band=-1), 0.0)
+    queue.enqueue(item("new", band=-1), 0.0)
+    assert isinstance(queue.enqueue(item("vip", band=3), 0.0), Held)
+    assert queue.next_wakeup_s(0.0) == 0.0, "a verdict is ready to be handed out"
+    ((one, verdict),) = queue.dispatch(0.0, nowhere)
+    assert (one.id, verdict.reason, verdict.status) == ("new", "evicted-priority", 429)
+    assert isinstance(queue.enqueue(item("low", band=-2), 0.0), Shed)
+
+
+def test_a_tenant_that_floods_the_queue_makes_room_for_the_others():
+    queue: Queue[str] = Queue(Limits(max_waiting=10))
+    for i in range(10):
+        queue.enqueue(item(f"flood {i}", tenant="flood"), 0.0)
+    held = [isinstance(queue.enqueue(item(f"b {i}", tenant="b"), 0.0), Held) for i in range(10)]
+    assert held == [True] * 5 + [False] * 5
+    assert isinstance(queue.enqueue(item("flood more", tenant="flood"), 0.0), Shed)
+    evicted = [one.id for one, _ in queue.dispatch(0.0, nowhere)]
+    assert evicted == [f"flood {i}" for i in (9, 8, 7, 6, 5)], "the newest first"
+
+
+def test_nobody_is_dropped_for_a_body_that_would_not_fit_anyhow():
+    queue: Queue[str] = Queue(Limits(max_held_bytes=3000))
+    queue.enqueue(item("a"), 0.0)
+    assert isinstance(queue.enqueue(item("huge", body_bytes=4000, band=9), 0.0), Shed)
+    assert queue.waiting == 1
+
+
+def test_what_is_beyond_hope_makes_room_before_anybody_is_refused():
+    queue: Queue[str] = Queue(Limits(max_waiting=1, min_hold_s=1.0, patience=1.0))
+    queue.enqueue(item("old", objective_s=2.0), 0.0)
+    assert isinstance(queue.enqueue(item("new", arrival_s=3.0), 3.0), Held)
+    assert queue.dispatch(3.0, nowhere)[0][0].id == "old"
+
+
+def test_a_client_that_is_gone_is_forgotten():
+    queue = filled(item("a"), item("b"))
+    assert queue.cancel("a")
+    assert not queue.cancel("a")
+    assert (queue.waiting, queue.held_bytes) == (1, 1000)
+    assert queue.sheds == {"rejected-context-cancelled": 1}
+    assert order(queue, 0.0) == ["b"]
+
+
+def test_ten_thousand_clients_that_leave_at_once_leave_nothing_behind():
+    queue: Queue[str] = Queue()
+    for i in range(10_000):
+        queue.enqueue(item(str(i), tenant=str(i % 100), band=i % 3, lane=str(i % 7)), 0.0)
+    for i in reversed(range(10_000)):
+        assert queue.cancel(str(i))
+    assert (queue.waiting, queue.held_bytes, queue.next_wakeup_s(0.0)) == (0, 0, None)
+    assert order(queue, 0.0) == []
+    assert not queue._bands
+    assert not queue._ranks
+    assert len(queue._expiries) <= 64
+
+
+def test_comers_and_goers_leave_no_trace_beside_one_that_stays():
+    queue = filled(item("stays", tenant="t"))
+    for i in range(5000):
+        queue.enqueue(item(str(i), tenant=str(i)), 0.0)
+        queue.cancel(str(i))
+    lane = queue._bands[0].lanes[""]
+    assert len(lane) == 1
+    assert len(lane._idle) == 0
+    assert len(queue._expiries) <= 66
+
+
+def test_shutdown_answers_everybody_honestly_and_takes_no_more():
+    queue = filled(item("a"), item("b"))
+    verdicts = queue.drain()
+    assert [(one.id, v.status, v.reason) for one, v in verdicts] == [
+        ("a", 503, "rejected-shutting-down"),
+        ("b", 503, "rejected-shutting-down"),
+    ]
+    assert queue.waiting == 0
+    assert queue.enqueue(item("c"), 1.0).reason == "rejected-shutting-down"
+
+
+def test_while_no_endpoint_is_ready_a_request_is_held_for_the_fleet_to_come_up():
+    queue: Queue[str] = Queue(Limits(max_hold_s=120.0))
+    held = queue.enqueue(item("a", objective_s=0.5), 0.0, endpoints_ready=False)
+    assert held == Held(120.0)
+    assert queue.dispatch(119.0, nowhere) == []
+    assert queue.dispatch(120.0, nowhere)[0][1].reason == "rejected-no-endpoint"
+
+
+def test_every_endpoint_down_sheds_each_at_its_own_time_and_exactly_once():
+    queue: Queue[str] = Queue(Limits(patience=1.0, min_hold_s=1.0, max_hold_s=300.0))
+    for i in range(200):
+        queue.enqueue(item(str(i), objective_s=1.0 + i), 0.0)
+    seen = []
+    now = 0.0
+    while (wait_s := queue.next_wakeup_s(now)) is not None:
+        now += wait_s
+        verdicts = queue.dispatch(now, nowhere)
+        assert all(v.reason == "rejected-ttl-expired" for _, v in verdicts)
+        assert all(one.objective_s == pytest.approx(now) for one, _ in verdicts)
+        seen += [one.id for one, _ in verdicts]
+    assert seen == [str(i) for i in range(200)]
+
+
+def test_a_fleet_that_comes_up_is_fed_in_slices_without_a_pause_between():
+    queue = filled(*(item(str(i)) for i in range(150)))
+    sizes, now = [], 0.0
+    while queue.waiting:
+        sizes.append(len(queue.dispatch(now, anywhere)))
+        assert queue.next_wakeup_s(now) == (0.0 if queue.waiting else None)
+    assert sizes == [64, 64, 22]
+
+
+def test_many_closed_lanes_take_turns_at_being_asked():
+    queue = filled(*(item(str(i), lane=str(i)) for i in range(100)))
+    asked: set[object] = set()
+    for _ in range(4):
+        calls: list[object] = []
+        queue.dispatch(0.0, lambda one, _, calls=calls: calls.append(one.id))
+        assert len(calls) == 32
+        asked.update(calls)
+    assert len(asked) == 100
+
+
+def test_a_clock_that_jumps_back_neither_extends_nor_ends_a_wait():
+    queue: Queue[str] = Queue(Limits(patience=1.0, min_hold_s=1.0))
+    queue.enqueue(item("a", arrival_s=1000.0, objective_s=10.0), 1000.0)
+    assert queue.dispatch(1004.0, nowhere) == []
+    assert queue.dispatch(4.0, nowhere) == []  # back by 1,000 s
+    assert queue.next_wakeup_s(4.0) == pytest.approx(6.0)
+    queue.enqueue(item("b", arrival_s=4.0, objective_s=2.0), 4.0)
+    assert [one.id for one, _ in queue.dispatch(6.0, nowhere)] == ["b"]
+    assert [one.id for one, _ in queue.dispatch(10.0, nowhere)] == ["a"]
+
+
+def test_a_clock_that_jumps_ahead_sheds_what_is_beyond_hope_by_then():
+    queue = filled(item("a"))
+    assert queue.dispatch(1e9, anywhere)[0][1].reason == "rejected-ttl-expired"
+    assert isinstance(queue.enqueue(item("b", arrival_s=1e9), 1e9), Held)
+    assert order(queue, 1e9 + 1) == ["b"]
+
+
+def test_an_admission_that_fails_loses_no_verdict():
+    queue = filled(item("a", objective_s=2.0), item("b", objective_s=3.0))
+
+    def faulty(one: Item, shorts_wait: bool) -> str:
+        if one.id == "b":
+            raise RuntimeError("a scorer broke")
+        return "endpoint"
+
+    with pytest.raises(RuntimeError):
+        queue.dispatch(0.0, faulty)
+    assert queue.next_wakeup_s(0.0) == 0.0
+    assert order(queue, 0.0) == ["a", "b"]
+
+
+def test_an_id_that_waits_already_is_a_defect():
+    queue = filled(item("a"))
+    with pytest.raises(ValueError, match="'a'"):
+        queue.enqueue(item("a"), 0.0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"order": "fastest"},
+        {"max_waiting": -1},
+        {"max_held_bytes": -1},
+        {"patience": -1.0},
+        {"patience": math.nan},
+        {"min_hold_s": 10.0, "max_hold_s": 5.0},
+        {"max_hold_s": math.inf},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(fields):
+    with pytest.raises(SettingError, match=r"flow"):
+        Limits(**fields)

@@ -1,0 +1,116 @@
+"""The prefill table against closed forms and against simulating each length by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.errors import SettingError
+from laar.flow import PrefillTable, largest_chunk
+
+
+def cost(chunk_tokens: int, context_tokens: int) -> float:
+    """Overhead, a linear part, and attention over what is there already."""
+    return (
+        0.004 + 1.2e-5 * chunk_tokens + 6e-11 * chunk_tokens * (context_tokens + chunk_tokens / 2)
+    )
+
+
+def simulate(length: int, target_s: float = 0.02, step: int = 32) -> float:
+    """Algorithm 3 word by word for one length, chunks found by trying all sizes."""
+    done, total = 0, 0.0
+    while done < length:
+        sizes = range(8192, 0, -step)
+        chunk = next((size for size in sizes if cost(size, done) <= target_s), step)
+        chunk = min(chunk, length - done)
+        total += cost(chunk, done)
+        done += chunk
+    return total
+
+
+TABLE = PrefillTable.build(cost, max_tokens=131_072)
+
+
+@pytest.mark.parametrize("length", [1024, 2048, 10_240, 66_560, 131_072])
+def test_grid_points_equal_a_simulation_of_their_own(length):
+    assert TABLE.total_s(length) == pytest.approx(simulate(length), rel=1e-9)
+
+
+def test_between_grid_points_the_table_interpolates():
+    low, high = TABLE.total_s(4096), TABLE.total_s(5120)
+    assert TABLE.total_s(4352) == pytest.approx(low + 0.25 * (high - low))
+
+
+def test_remaining_is_the_rest_and_a_cached_prefix_counts_as_done():
+    assert TABLE.remaining_s(50_000, 20_000) == pytest.approx(
+        TABLE.total_s(50_000) - TABLE.total_s(20_000)
+    )
+    assert TABLE.remaining_s(50_000, 50_000) == 0.0
+    assert TABLE.remaining_s(10, 20) == 0.0
+    # The second half of a prompt costs more than the first: its chunks look back further.
+    assert TABLE.remaining_s(100_000, 50_000) > TABLE.total_s(50_000)
+
+
+def test_a_million_tokens_take_one_simulation_not_a_thousand():
+    calls = 0
+
+    def counted(chunk_tokens: int, context_tokens: int) -> float:
+        nonlocal calls
+        calls += 1
+        return cost(chunk_tokens, context_tokens)
+
+    table = PrefillTable.build(counted)
+    assert calls < 500_000  # 0.15 us each in plain Python: the build stays well under a second
+    assert table.total_s(1_000_000) > 100 * table.total_s(8192)
+
+
+def test_a_target_that_nothing_fits_still_prices_the_whole_prompt():
+    table = PrefillTable.build(lambda c, k: 1.0, target_s=0.02, max_tokens=4096)
+    assert table.total_s(4096) == pytest.approx(4096 / 32)
+
+
+def test_a_plain_rate_is_exact_everywhere():
+    table = PrefillTable.from_rate(2e-5)
+    assert table.total_s(0) == 0.0
+    assert table.total_s(-5) == 0.0
+    assert table.total_s(777) == pytest.approx(777 * 2e-5)
+    assert table.total_s(3_000_000) == pytest.approx(60.0)
+
+
+def test_a_quadratic_rate_matches_at_the_grid_and_is_near_between():
+    table = PrefillTable.from_rate(2e-5, 1e-10)
+    assert table.total_s(102_400) == pytest.approx(102_400 * 2e-5 + 1e-10 * 102_400**2)
+    assert table.total_s(100_100) == pytest.approx(100_100 * 2e-5 + 1e-10 * 100_100**2, rel=1e-4)
+
+
+def test_the_vector_look_up_equals_the_single_one():
+    tokens = np.array([-3.0, 0.0, 1.0, 1023.0, 1024.0, 70_001.5, 131_072.0, 500_000.0])
+    assert TABLE.totals_s(tokens).tolist() == pytest.approx([TABLE.total_s(one) for one in tokens])
+
+
+@settings(max_examples=100, deadline=None)
+@given(a=st.integers(0, 200_000), b=st.integers(0, 200_000))
+def test_more_tokens_never_cost_less(a, b):
+    a, b = min(a, b), max(a, b)
+    assert TABLE.total_s(a) <= TABLE.total_s(b)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    slope=st.floats(1e-7, 1e-3),
+    limit_s=st.floats(0, 0.1),
+    cap=st.integers(0, 5000),
+    step=st.integers(1, 64),
+)
+def test_the_largest_chunk_equals_a_search_through_all(slope, limit_s, cap, step):
+    sizes = {cap, *range(0, cap, step)}
+    expected = max((s for s in sizes if s == 0 or slope * s <= limit_s), default=0)
+    assert largest_chunk(lambda tokens: slope * tokens, limit_s, cap, step) == expected
+
+
+@pytest.mark.parametrize("rate", [float("nan"), float("inf"), -1e-5])
+def test_constants_that_make_no_sense_are_refused(rate):
+    with pytest.raises(SettingError, match="prefill time"):
+        PrefillTable.from_rate(rate)

@@ -1,0 +1,56 @@
+"""Starts simulated endpoints in a test's own event loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import openai
+import orjson
+
+from laar.lab.endpoint import EndpointSettings, SimulatedEndpoint
+
+FAST = 0.001  # a thousand times faster than the engine that is imitated
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """An endpoint that listens, and clients for it."""
+
+    endpoint: SimulatedEndpoint
+    http: httpx.AsyncClient
+    openai: openai.AsyncOpenAI
+
+    async def metric(self, name: str) -> float:
+        """The sum over labels of the samples with this name."""
+        page = (await self.http.get("/metrics")).text
+        lines = [line for line in page.splitlines() if line.startswith(name + "{")]
+        assert lines, name
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+@asynccontextmanager
+async def running(**settings: Any) -> AsyncIterator[Running]:
+    """An endpoint of the model `sim`, on a free port, stopped at the end."""
+    given = {"model": "sim", "time_scale": FAST, "allow_fault_header": True, **settings}
+    endpoint = SimulatedEndpoint(EndpointSettings(**given))
+    await endpoint.start()
+    try:
+        async with (
+            httpx.AsyncClient(base_url=endpoint.url, timeout=20) as http,
+            openai.AsyncOpenAI(
+                base_url=endpoint.url + "/v1", api_key="none", max_retries=0, timeout=20
+            ) as client,
+        ):
+            yield Running(endpoint, http, client)
+    finally:
+        await endpoint.stop()
+
+
+def events(body: str) -> list[Any]:
+    """The data of a stream's events, in order; the last line `[DONE]` as that text."""
+    data = [line.removeprefix("data: ") for line in body.splitlines() if line.startswith("data: ")]
+    return [item if item == "[DONE]" else orjson.loads(item) for item in data]

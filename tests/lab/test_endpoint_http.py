@@ -1,0 +1,417 @@
+"""A simulated endpoint answers real clients as vLLM does."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+
+import httpx
+import numpy as np
+import openai
+import orjson
+import pytest
+from sim_endpoint import FAST, Running, events, running
+from support import eventually
+
+from laar.lab.answers import AccuracySurface
+from laar.lab.tokens import count_tokens
+from laar.lab.workloads.kv_lookup import queries
+
+CHAT = {"model": "sim", "messages": [{"role": "user", "content": "Hello there"}]}
+
+
+@pytest.fixture
+async def sim() -> AsyncIterator[Running]:
+    async with running(served_names=("sim", "auto"), max_model_len=1000) as endpoint:
+        yield endpoint
+
+
+# Chats.
+
+
+async def test_chat_answers_with_the_first_name_text_and_usage(sim: Running) -> None:
+    done = await sim.openai.chat.completions.create(**CHAT, max_tokens=7)
+    assert done.model == "sim"
+    assert done.choices[0].finish_reason == "length"
+    assert count_tokens(done.choices[0].message.content or "") == 7
+    assert done.usage is not None
+    rendered = "<|user|>\nHello there\n<|assistant|>\n"
+    assert done.usage.prompt_tokens == count_tokens(rendered)
+    assert done.usage.total_tokens == done.usage.prompt_tokens + 7
+
+
+async def test_a_chat_stream_has_role_text_finish_usage_and_done(sim: Running) -> None:
+    body = {**CHAT, "max_tokens": 9, "stream": True, "stream_options": {"include_usage": True}}
+    whole = await sim.openai.chat.completions.create(**CHAT, max_tokens=9)
+    stream = await sim.http.post("/v1/chat/completions", json=body)
+    assert stream.headers["content-type"].startswith("text/event-stream")
+    *chunks, usage, done = events(stream.text)
+    assert done == "[DONE]"
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 9
+    deltas = [chunk["choices"][0] for chunk in chunks]
+    assert deltas[0]["delta"] == {"role": "assistant", "content": ""}
+    assert [delta["finish_reason"] for delta in deltas[:-1]] == [None] * (len(deltas) - 1)
+    assert deltas[-1]["finish_reason"] == "length"
+    text = "".join(delta["delta"]["content"] for delta in deltas)
+    assert text == whole.choices[0].message.content
+    assert len({chunk["id"] for chunk in chunks}) == 1
+
+
+async def test_no_usage_chunk_unless_it_is_asked_for(sim: Running) -> None:
+    stream = await sim.http.post("/v1/chat/completions", json={**CHAT, "stream": True})
+    *chunks, _ = events(stream.text)
+    assert all(chunk["choices"] and "usage" not in chunk for chunk in chunks)
+
+
+async def test_continuous_usage_counts_up_without_details(sim: Running) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"prompt": "a", "max_tokens": 30, "stream": True, "stream_options": options}
+    *chunks, _, _ = events((await sim.http.post("/v1/completions", json=body)).text)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert counts[-1] == 30
+    assert all("prompt_tokens_details" not in chunk["usage"] for chunk in chunks)
+
+
+async def test_the_head_of_a_stream_comes_long_before_its_first_token() -> None:
+    """At real speed 600 tokens of look-up take seconds; the head does not wait for them."""
+    async with running(fleet_model="phi3-medium", time_scale=1.0) as slow:
+        body = {**CHAT, "messages": [{"role": "user", "content": "x" * 240_000}], "stream": True}
+        async with slow.http.stream("POST", "/v1/chat/completions", json=body) as stream:
+            assert stream.status_code == 200
+            assert await slow.metric("vllm:time_to_first_token_seconds_count") == 0
+
+
+async def test_the_request_id_is_in_the_body_id(sim: Running) -> None:
+    headers = {"x-request-id": "abc-1"}
+    chat = await sim.http.post("/v1/chat/completions", json=CHAT, headers=headers)
+    assert chat.json()["id"] == "chatcmpl-abc-1"
+    text = await sim.http.post("/v1/completions", json={"prompt": "a"}, headers=headers)
+    assert text.json()["id"] == "cmpl-abc-1"
+    other = await sim.http.post("/v1/completions", json={"prompt": "a"})
+    assert other.json()["id"] not in ("cmpl-", "cmpl-abc-1")
+
+
+async def test_one_request_id_twice_at_once_is_two_requests(sim: Running) -> None:
+    """Retries and hedges of a proxy carry the same id."""
+    headers = {"x-request-id": "same"}
+    both = await asyncio.gather(
+        *(sim.http.post("/v1/completions", json={"prompt": "a"}, headers=headers) for _ in "ab")
+    )
+    assert [answer.status_code for answer in both] == [200, 200]
+
+
+# The other generation routes.
+
+
+async def test_completions_take_text_or_ids_and_default_to_sixteen_tokens(sim: Running) -> None:
+    text = await sim.openai.completions.create(model="auto", prompt="Once upon a time")
+    ids = await sim.openai.completions.create(model="auto", prompt=[5, 6, 7])
+    assert text.usage is not None
+    assert ids.usage is not None
+    assert text.usage.completion_tokens == 16
+    assert ids.usage.prompt_tokens == 3
+    assert text.model == ids.model == "sim"
+
+
+async def test_a_text_and_its_ids_share_the_prefix_cache(sim: Running) -> None:
+    prompt = "word " * 200
+    tokens = (await sim.http.post("/tokenize", json={"prompt": prompt})).json()
+    assert tokens["count"] == len(tokens["tokens"]) == count_tokens(prompt)
+    assert tokens["max_model_len"] == 1000
+    await sim.openai.completions.create(model="sim", prompt=prompt)
+    again = await sim.openai.completions.create(model="sim", prompt=tokens["tokens"])
+    assert again.usage is not None
+    assert again.usage.prompt_tokens_details is not None
+    # 167 tokens are ten full blocks of 16.
+    assert again.usage.prompt_tokens_details.cached_tokens == 160
+
+
+async def test_responses_stream_ends_with_the_whole_answer(sim: Running) -> None:
+    whole = await sim.openai.responses.create(model="sim", input="Hi", max_output_tokens=8)
+    assert whole.status == "incomplete"
+    assert whole.usage is not None
+    assert whole.usage.output_tokens == 8
+    seen = [event async for event in await sim.openai.responses.create(
+        model="sim", input="Hi", stream=True
+    )]
+    deltas = "".join(e.delta for e in seen if e.type == "response.output_text.delta")
+    assert [event.sequence_number for event in seen] == list(range(len(seen)))
+    assert seen[0].type == "response.created"
+    last = seen[-1]
+    assert last.type == "response.completed"
+    assert last.response.output_text == deltas
+    assert deltas.startswith(whole.output_text)
+
+
+async def test_messages_answer_whole_and_streamed(sim: Running) -> None:
+    body = {
+        "model": "sim",
+        "max_tokens": 6,
+        "system": [{"type": "text", "text": "Be brief."}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+    }
+    whole = (await sim.http.post("/v1/messages", json=body)).json()
+    assert whole["stop_reason"] == "max_tokens"
+    assert whole["usage"]["output_tokens"] == 6
+    stream = events((await sim.http.post("/v1/messages", json={**body, "stream": True})).text)
+    kinds = [event["type"] for event in stream]
+    assert kinds[:2] == ["message_start", "content_block_start"]
+    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+    text = "".join(e["delta"]["text"] for e in stream if e["type"] == "content_block_delta")
+    assert text == whole["content"][0]["text"]
+    assert stream[0]["message"]["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
+
+
+async def test_embeddings_are_unit_vectors_that_the_text_decides(sim: Running) -> None:
+    made = await sim.openai.embeddings.create(model="sim", input=["one", "two", "one"])
+    first, second, third = (np.array(item.embedding) for item in made.data)
+    assert first.tolist() == third.tolist() != second.tolist()
+    assert np.linalg.norm(first) == pytest.approx(1, abs=1e-6)
+    body = {"input": "one", "encoding_format": "float"}
+    plain = (await sim.http.post("/v1/embeddings", json=body)).json()
+    assert plain["data"][0]["embedding"] == first.tolist()
+    assert plain["usage"]["prompt_tokens"] == 1
+
+
+# What is refused.
+
+
+async def test_another_model_is_a_404_in_the_envelope(sim: Running) -> None:
+    with pytest.raises(openai.NotFoundError) as refused:
+        await sim.openai.chat.completions.create(**{**CHAT, "model": "nope"})
+    assert refused.value.response.json()["error"] == {
+        "message": "The model `nope` does not exist. Valid aliases: sim, auto.",
+        "type": "NotFoundError",
+        "param": "model",
+        "code": 404,
+    }
+
+
+async def test_no_model_is_accepted(sim: Running) -> None:
+    answer = await sim.http.post("/v1/completions", json={"prompt": "a"})
+    assert answer.json()["model"] == "sim"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"prompt": "x" * 6000}, None),
+        ({"prompt": "a", "max_tokens": 1000}, "max_tokens"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": [2**31]}, "prompt"),
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": "a", "priority": 1.5}, "priority"),
+        ({"prompt": "a", "priority": "high"}, "priority"),
+        ({"prompt": "a", "priority": 10**20}, "priority"),
+        ({"prompt": "a", "n": 2}, "n"),
+        ({}, "prompt"),
+        ([], None),
+    ],
+)
+async def test_bad_requests_are_400s_before_a_stream_begins(
+    sim: Running, body: object, param: str | None
+) -> None:
+    if isinstance(body, dict):
+        body = {**body, "stream": True}
+    answer = await sim.http.post("/v1/completions", json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("BadRequestError", 400)
+    assert (error["param"] or "").split(".")[0] == (param or "")
+
+
+async def test_a_body_that_is_no_json_is_a_400(sim: Running) -> None:
+    answer = await sim.http.post("/v1/chat/completions", content=b'{"messages": [')
+    assert answer.status_code == 400
+
+
+async def test_an_error_does_not_repeat_the_prompt(sim: Running) -> None:
+    body = {"messages": [{"role": "user", "content": {"secret": "words"}}]}
+    answer = await sim.http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400
+    assert "words" not in answer.text
+
+
+# Cache, priority, look-ups.
+
+
+async def test_a_repeated_prompt_is_cached_up_to_its_last_full_block(sim: Running) -> None:
+    prompt = "y" * (6 * 16 * 3 + 1)
+    first = (await sim.http.post("/v1/completions", json={"prompt": prompt})).json()
+    again = (await sim.http.post("/v1/completions", json={"prompt": prompt})).json()
+    salted = {"prompt": prompt, "cache_salt": "mine"}
+    other = (await sim.http.post("/v1/completions", json=salted)).json()
+    cached = [a["usage"]["prompt_tokens_details"]["cached_tokens"] for a in (first, again, other)]
+    assert cached == [0, 48, 0]
+    assert await sim.metric("vllm:prefix_cache_hits_total") == 48
+    assert await sim.metric("vllm:prompt_tokens_cached_total") == 48
+
+
+async def test_the_next_turn_finds_prompt_and_answer_in_the_cache(sim: Running) -> None:
+    turn = [{"role": "user", "content": "Tell me more. " * 20}]
+    first = await sim.openai.chat.completions.create(model="sim", messages=turn, max_tokens=50)
+    assert first.usage is not None
+    turn.append({"role": "assistant", "content": first.choices[0].message.content or ""})
+    turn.append({"role": "user", "content": "And more."})
+    second = await sim.openai.chat.completions.create(model="sim", messages=turn, max_tokens=5)
+    assert second.usage is not None
+    assert second.usage.prompt_tokens_details is not None
+    cached = second.usage.prompt_tokens_details.cached_tokens or 0
+    assert first.usage.prompt_tokens < cached <= first.usage.total_tokens
+
+
+async def test_tools_are_part_of_the_prompt(sim: Running) -> None:
+    tools = [{"type": "function", "function": {"name": "look_up"}}]
+    bare = await sim.openai.chat.completions.create(**CHAT)
+    tooled = await sim.openai.chat.completions.create(**CHAT, tools=tools)  # type: ignore[arg-type]
+    assert bare.usage is not None
+    assert tooled.usage is not None
+    added = f"<|tools|>\n{orjson.dumps(tools).decode()}\n"
+    longer = count_tokens(f"{added}<|user|>\nHello there\n<|assistant|>\n")
+    assert tooled.usage.prompt_tokens == longer > bare.usage.prompt_tokens
+
+
+@pytest.mark.parametrize(("scheduler", "urgent_first"), [("priority", True), ("fcfs", False)])
+async def test_priority_is_heeded_only_under_its_scheduler(
+    scheduler: str, urgent_first: bool
+) -> None:
+    """The first fills the engine; of the two that wait, the later one is more urgent."""
+    async with running(scheduler=scheduler, num_blocks=64, time_scale=0.02) as sim:
+        order: list[str] = []
+
+        async def ask(name: str, priority: int) -> None:
+            body = {"prompt": name * 5000, "max_tokens": 40, "priority": priority}
+            assert (await sim.http.post("/v1/completions", json=body)).status_code == 200
+            order.append(name)
+
+        async with asyncio.TaskGroup() as group:
+            for count, (name, priority) in enumerate([("a", 0), ("b", 5), ("c", -3)], start=1):
+                group.create_task(ask(name, priority))
+                await eventually(lambda n=count: sim.endpoint.serving.active >= n)
+                await eventually(
+                    lambda n=count: _submitted(sim) >= n  # type: ignore[misc]
+                )
+        assert order == (["a", "c", "b"] if urgent_first else ["a", "b", "c"])
+
+
+def _submitted(sim: Running) -> int:
+    load = sim.endpoint.serving.driver.engine.load()
+    return load.running + load.waiting
+
+
+async def test_a_fleet_model_is_right_and_wrong_as_its_surface_says() -> None:
+    surface = AccuracySurface.load()
+    asked = queries(lengths_tokens=(4096,), languages=("en", "ja"), per_cell=15)
+    async with running(fleet_model="phi3-medium", time_scale=FAST) as sim:
+        for query in asked:
+            answer = await sim.openai.chat.completions.create(
+                model="sim", messages=[{"role": "user", "content": query.prompt}]
+            )
+            found = query.answer in (answer.choices[0].message.content or "")
+            expected = surface.is_correct("phi3-medium", query.key, query.language, 4096)
+            assert found == expected
+            assert answer.usage is not None
+            assert answer.usage.completion_tokens == surface.answer_tokens
+
+
+# The small routes.
+
+
+async def test_models_lists_every_name_with_the_root(sim: Running) -> None:
+    listed = (await sim.http.get("/v1/models")).json()["data"]
+    assert [model["id"] for model in listed] == ["sim", "auto"]
+    assert {model["root"] for model in listed} == {"sim"}
+    assert {model["max_model_len"] for model in listed} == {1000}
+
+
+async def test_health_ping_version_and_event_sources(sim: Running) -> None:
+    assert (await sim.http.get("/health")).status_code == 200
+    assert (await sim.http.get("/ping")).status_code == 200
+    assert (await sim.http.post("/ping")).content == b""
+    assert (await sim.http.get("/version")).json()["version"].startswith("0.32")
+    assert (await sim.http.get("/kv_event_sources")).json() == []
+
+
+async def test_load_counts_on_arrival_and_the_page_after_an_iteration() -> None:
+    async with running(time_scale=1.0) as sim:
+        body = {"prompt": "a", "max_tokens": 2000, "stream": True}
+        async with sim.http.stream("POST", "/v1/completions", json=body):
+            assert (await sim.http.get("/load")).json() == {"server_load": 1}
+
+            async def shown() -> bool:
+                return await sim.metric("vllm:num_requests_running") == 1
+
+            await eventually(shown)
+        await eventually(lambda: sim.endpoint.serving.active == 0)
+
+
+async def test_a_client_that_leaves_frees_the_engine() -> None:
+    async with running(time_scale=1.0) as sim:
+        body = {"prompt": "a", "max_tokens": 50_000}
+        for stream in (True, False):
+            with pytest.raises(httpx.ReadTimeout):
+                await sim.http.post(
+                    "/v1/completions", json={**body, "stream": stream}, timeout=0.3
+                )
+
+            async def idle() -> bool:
+                return await sim.metric("vllm:num_requests_running") == 0
+
+            await eventually(lambda: sim.endpoint.serving.active == 0)
+            await eventually(idle)
+        assert await sim.metric("vllm:request_success_total") == 0
+
+
+async def test_the_page_counts_what_clients_saw(sim: Running) -> None:
+    for _ in range(3):
+        await sim.http.post("/v1/completions", json={"prompt": "a b c", "max_tokens": 20})
+    assert await sim.metric("vllm:request_success_total") == 3
+    assert await sim.metric("vllm:generation_tokens_total") == 60
+    assert await sim.metric("vllm:time_to_first_token_seconds_count") == 3
+    assert await sim.metric("vllm:inter_token_latency_seconds_count") == 57
+    assert await sim.metric("vllm:num_requests_running") == 0
+    page = (await sim.http.get("/metrics")).text
+    assert 'num_gpu_blocks="' in page
+    assert 'block_size="16"' in page
+    assert "auto" not in page.replace('cache_dtype="auto"', "")
+
+
+async def test_the_load_header_comes_when_it_is_asked_for(sim: Running) -> None:
+    headers = {"endpoint-load-metrics-format": "JSON"}
+    answer = await sim.http.post("/v1/completions", json={"prompt": "a"}, headers=headers)
+    kind, _, value = answer.headers["endpoint-load-metrics"].partition(" ")
+    assert kind == "JSON"
+    assert set(orjson.loads(value)["named_metrics"]) == {
+        "num_requests_waiting",
+        "kv_cache_usage_perc",
+    }
+    plain = await sim.http.post("/v1/completions", json={"prompt": "a"})
+    assert "endpoint-load-metrics" not in plain.headers
+
+
+async def test_every_response_names_its_endpoint_and_digests_bodies_on_request(
+    sim: Running,
+) -> None:
+    body = orjson.dumps({"prompt": "z" * 100_000, "model": "nope"})
+    answer = await sim.http.post(
+        "/v1/completions", content=body, headers={"x-sim-body-sha256": "please"}
+    )
+    assert answer.headers["x-sim-body-sha256"] == hashlib.sha256(body).hexdigest()
+    assert answer.headers["x-sim-endpoint"] == sim.endpoint.address
+    health = await sim.http.get("/health")
+    assert health.headers["x-sim-endpoint"] == sim.endpoint.address
+    assert "x-sim-body-sha256" not in health.headers
+
+
+async def test_a_deadline_reaches_the_engine_on_the_engines_clock() -> None:
+    async with running(time_scale=0.5) as sim:
+        body = {"prompt": "a", "vllm_xargs": {"ttft_deadline_ms": 30}, "max_tokens": 1}
+        jobs = []
+        engine = sim.endpoint.serving.driver.engine
+        submit = engine.submit
+        engine.submit = lambda job: (jobs.append(job), submit(job))[1]  # type: ignore[method-assign]
+        await sim.http.post("/v1/completions", json=body)
+        assert jobs[0].ttft_objective_s == pytest.approx(0.06)

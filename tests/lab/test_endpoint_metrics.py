@@ -1,0 +1,115 @@
+"""The hand-rendered metrics page reads like one that prometheus-client would have made."""
+
+from __future__ import annotations
+
+import re
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from laar.lab.endpoint.metrics import ServingMetrics
+from laar.lab.engine import Load
+
+LOAD = Load(
+    running=2,
+    waiting=3,
+    kv_usage=0.25,
+    preemptions=4,
+    prefix_queries_tokens=100,
+    prefix_hits_tokens=60,
+)
+
+
+def samples(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    families = text_string_to_metric_families(page.decode())
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def filled(model: str = "sim") -> ServingMetrics:
+    metrics = ServingMetrics(model, {"block_size": "16"})
+    metrics.first_token(prompt=100, cached=64, queued_s=0.2, prefill_s=0.4)
+    metrics.tokens(1, None)
+    metrics.tokens(9, 0.03)
+    metrics.finished(
+        reason="stop",
+        prompt=100,
+        cached=64,
+        generated=10,
+        total_s=0.87,
+        queued_s=0.2,
+        decode_s=0.27,
+    )
+    return metrics
+
+
+def test_an_independent_parser_reads_every_value_back() -> None:
+    read = samples(filled().page(LOAD))
+    own = (("engine", "0"), ("model_name", "sim"))
+    expected = {
+        "vllm:num_requests_running": 2,
+        "vllm:num_requests_waiting": 3,
+        "vllm:kv_cache_usage_perc": 0.25,
+        "vllm:num_preemptions_total": 4,
+        "vllm:prefix_cache_queries_total": 100,
+        "vllm:prefix_cache_hits_total": 60,
+        "vllm:prompt_tokens_total": 100,
+        "vllm:prompt_tokens_cached_total": 64,
+        "vllm:generation_tokens_total": 10,
+        "vllm:inter_token_latency_seconds_count": 9,
+        "vllm:inter_token_latency_seconds_sum": 0.27,
+        "vllm:time_to_first_token_seconds_sum": 0.6,
+        "vllm:request_queue_time_seconds_sum": 0.2,
+        "vllm:request_prefill_kv_computed_tokens_sum": 36,
+    }
+    for name, value in expected.items():
+        assert abs(read[name, own] - value) < 1e-9, name
+    assert read["vllm:request_success_total", (*own[:1], ("finished_reason", "stop"), own[1])] == 1
+    rejections = ("vllm:admission_rejections_total", (own[1], ("reason", "max_num_queued_reqs")))
+    assert read[rejections] == 0
+
+
+def test_buckets_are_cumulative_and_end_at_the_count() -> None:
+    read = samples(filled().page(LOAD))
+    buckets: dict[str, list[tuple[float, float]]] = {}
+    for (name, labels), value in read.items():
+        if name.endswith("_bucket"):
+            bound = float(dict(labels)["le"])
+            buckets.setdefault(name.removesuffix("_bucket"), []).append((bound, value))
+    assert len(buckets) == 14
+    for name, pairs in buckets.items():
+        counts = [count for _, count in sorted(pairs)]
+        assert counts == sorted(counts)
+        total = next(v for (n, _), v in read.items() if n == f"{name}_count")
+        assert counts[-1] == total
+    # 0.6 s to the first token: above the bucket of 0.5 s, within that of 0.75 s.
+    ttft = dict(buckets["vllm:time_to_first_token_seconds"])
+    assert (ttft[0.5], ttft[0.75]) == (0, 1)
+
+
+def test_a_histogram_shows_what_came_after_the_last_scrape() -> None:
+    """Its text is kept between scrapes, so it must be dropped at an observation."""
+    metrics = filled()
+    first = metrics.page(LOAD)
+    metrics.tokens(5, 0.03)
+    own = (("engine", "0"), ("model_name", "sim"))
+    assert samples(first)["vllm:inter_token_latency_seconds_count", own] == 9
+    assert samples(metrics.page(LOAD))["vllm:inter_token_latency_seconds_count", own] == 14
+
+
+def test_labels_are_in_alphabetical_order_and_values_are_escaped() -> None:
+    page = filled('a"b\\c\n').page(LOAD).decode()
+    for labels in re.findall(r"\{(.*)\} ", page):
+        names = re.findall(r'(\w+)="', labels)
+        assert names == sorted(names)
+    read = samples(page.encode())
+    assert all(dict(labels)["model_name"] == 'a"b\\c\n' for _, labels in read)
+
+
+def test_counters_tell_when_they_began() -> None:
+    read = samples(filled().page(LOAD))
+    totals = {name for name, _ in read if name.endswith("_total")}
+    created = {name.replace("_total", "_created") for name in totals}
+    assert created <= {name for name, _ in read}

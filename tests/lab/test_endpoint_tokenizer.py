@@ -1,0 +1,53 @@
+"""Token ids agree with the lab's token counts, and blocks with a plain reading of their chain."""
+
+from __future__ import annotations
+
+import numpy as np
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.lab.endpoint.tokenizer import ROOT, VOCABULARY, block_hashes, token_ids
+from laar.lab.tokens import count_tokens
+
+texts = st.text(st.sampled_from("ab c{}\n値答é\U0001f600"), max_size=60) | st.text(max_size=60)
+
+
+@given(texts)
+@settings(max_examples=150)
+def test_there_are_as_many_ids_as_tokens_are_counted(text: str) -> None:
+    ids = token_ids(text)
+    assert len(ids) == count_tokens(text)
+    assert all(0 <= token < VOCABULARY for token in ids.tolist())
+
+
+@given(texts, texts)
+@settings(max_examples=150)
+def test_appending_changes_at_most_the_last_token(text: str, more: str) -> None:
+    before, after = token_ids(text), token_ids(text + more)
+    kept = max(0, len(before) - 1)
+    assert after[:kept].tolist() == before[:kept].tolist()
+
+
+def test_ascii_and_mixed_text_give_a_shared_beginning_the_same_ids() -> None:
+    """Two code paths, one tokenization."""
+    assert token_ids("sixsixtwelve")[:2].tolist() == token_ids("sixsixtwelve値")[:2].tolist()
+
+
+@given(st.lists(st.integers(0, VOCABULARY - 1), max_size=70), st.integers(1, 20), st.text())
+@settings(max_examples=60)
+def test_blocks_are_chained_over_the_ids(numbers: list[int], size: int, salt: str) -> None:
+    chained = xxhash.xxh3_64_intdigest(salt.encode(), seed=ROOT) if salt else ROOT
+    expected = []
+    for start in range(0, len(numbers) // size * size, size):
+        raw = b"".join(number.to_bytes(4, "little") for number in numbers[start : start + size])
+        chained = xxhash.xxh3_64_intdigest(raw, seed=chained)
+        expected.append(chained)
+    assert block_hashes(np.array(numbers, np.uint32), size, salt=salt) == expected
+
+
+def test_every_character_reaches_a_token() -> None:
+    """A hash that ignored a character would make different prompts share blocks."""
+    base = "abcdef"
+    variants = {base[:at] + "z" + base[at + 1 :] for at in range(6)} | {base}
+    assert len({int(token_ids(text)[0]) for text in variants}) == 7

@@ -1,0 +1,123 @@
+"""Profiles: everything that comes with laar loads, and what is wrong is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from laar.errors import SettingError
+from laar.lab.engine import (
+    SCHEDULERS,
+    build_engine,
+    load_hardware,
+    load_model,
+    load_profile,
+    profile_names,
+)
+from laar.lab.engine.profile import DATA
+
+FILES = ("engine-hardware.yaml", "engine-models.yaml", "engine-profiles.yaml")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A copy of the data files to spoil."""
+    for name in FILES:
+        (tmp_path / name).write_bytes((DATA / name).read_bytes())
+    return tmp_path
+
+
+def spoil(file: Path, entry: str, change: dict[str, object] | None, without: str = "") -> None:
+    content = yaml.safe_load(file.read_text())
+    content[entry].update(change or {})
+    content[entry].pop(without, None)
+    file.write_text(yaml.safe_dump(content))
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_every_profile_builds_an_engine(name: str) -> None:
+    profile = load_profile(name)
+    assert profile.name == name
+    assert profile.settings.scheduler in SCHEDULERS
+    assert build_engine(profile).step(0.0) is None
+
+
+@pytest.mark.parametrize("name", ["a100", "h100", "l40s"])
+def test_hardware_has_positive_constants(name: str) -> None:
+    assert load_hardware(name).bf16_flops > 1e14
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen2.5-7b", "qwen2.5-14b", "llama-3-8b", "llama-3-70b", "qwen3.5-35b-a3b"]
+)
+def test_attention_shapes_are_consistent(name: str) -> None:
+    model = load_model(name)
+    assert model.heads % model.kv_heads == 0
+    assert model.active_parameters <= model.parameters
+
+
+def test_a_missing_constant_is_named_with_its_file(data: Path) -> None:
+    spoil(data / FILES[0], "a100", None, without="bandwidth_bytes_s")
+    with pytest.raises(SettingError, match=r"engine-hardware.yaml: a100: `bandwidth_bytes_s` is m"):
+        load_hardware("a100", data)
+    with pytest.raises(SettingError, match="bandwidth_bytes_s"):
+        load_profile("a100-qwen2.5-7b", data)
+
+
+def test_a_missing_constant_of_a_linear_cost_is_named(data: Path) -> None:
+    linear = {"decode_s_per_token": {"value": 0.01, "source": "test"}}
+    spoil(data / FILES[2], "gorgo-main", {"linear": linear})
+    with pytest.raises(SettingError, match=r"gorgo-main\.linear: `seconds_per_token` is missing"):
+        load_profile("gorgo-main", data)
+
+
+@pytest.mark.parametrize(
+    ("file", "entry", "change", "message"),
+    [
+        (0, "h100", {"memory_bytes": {"value": 8e10}}, "`memory_bytes` needs a `value` and its"),
+        (0, "h100", {"memory_bytes": 8e10}, "`memory_bytes` needs a `value` and its `source`"),
+        (0, "h100", {"memory_bytes": {"value": -1, "source": "x"}}, "`memory_bytes`: .*greater"),
+        (0, "h100", {"colour": {"value": 1, "source": "x"}}, "`colour`"),
+        (1, "llama-3-8b", {"kv_heads": {"value": "few", "source": "x"}}, "`kv_heads`"),
+        (2, "h100-llama-3-8b", {"hardware": "tpu"}, "no entry `tpu`; there are: a100, h100, l40s"),
+        (2, "h100-llama-3-8b", {"tensor": 0}, "`tensor` is 0"),
+        (2, "h100-llama-3-8b", {"tensor": "many"}, "`tensor`"),
+        (2, "h100-llama-3-8b", {"tensors": 8}, "unknown `tensors`"),
+        (2, "h100-llama-3-8b", {"settings": {"max_num_seqs": 0}}, r"\.settings: `max_num_seqs`"),
+        (2, "h100-llama-3-8b", {"settings": {"slots": 4}}, r"\.settings: `slots`"),
+        (2, "h100-llama-3-8b", {"settings": {"block_size": "big"}}, r"\.settings: `block_size`"),
+        (2, "gorgo-main", {"settings": {}}, r"gorgo-main\.settings: `num_blocks` is missing"),
+    ],
+)
+def test_faults_are_named(
+    data: Path, file: int, entry: str, change: dict[str, object], message: str
+) -> None:
+    spoil(data / FILES[file], entry, change)
+    with pytest.raises(SettingError, match=message):
+        load_profile(entry, data) if file == 2 else (
+            load_hardware(entry, data) if file == 0 else load_model(entry, data)
+        )
+
+
+def test_missing_files_parts_and_names_are_told(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="no entry `nope`"):
+        load_profile("nope")
+    with pytest.raises(SettingError, match="can't be read"):
+        load_model("llama-3-8b", tmp_path / "elsewhere")
+    spoil(data / FILES[2], "h100-llama-3-8b", None, without="model")
+    with pytest.raises(SettingError, match="h100-llama-3-8b: `model` is missing"):
+        load_profile("h100-llama-3-8b", data)
+
+
+def test_an_unknown_scheduler_or_order_is_told() -> None:
+    profile = load_profile("medha-8b-a100")
+    odd = replace(profile, settings=replace(profile.settings, scheduler="lifo"))
+    with pytest.raises(SettingError, match="scheduler `lifo` is unknown; known: fcfs"):
+        build_engine(odd)
+    slack = replace(profile.settings.slack, order="random")
+    odd = replace(profile, settings=replace(profile.settings, slack=slack))
+    with pytest.raises(SettingError, match=r"slack.order `random` is unknown; known: edf"):
+        build_engine(odd)

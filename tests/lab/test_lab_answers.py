@@ -1,0 +1,130 @@
+"""The simulated models: the fleet file's accuracies, correlated failures, the same every time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import NormalDist, mean
+
+import pytest
+import yaml
+
+from laar.errors import SettingError
+from laar.lab.answers import NO_QUESTION, AccuracySurface, Answerer
+from laar.lab.workloads.kv_lookup import queries
+
+SURFACE = AccuracySurface.load()
+
+
+def solved(surface: AccuracySurface, model: str, count: int, length: int = 32768) -> list[bool]:
+    return [surface.is_correct(model, f"key-{n}", "ja", length) for n in range(count)]
+
+
+def test_share_of_correct_answers_is_the_cell_s_accuracy() -> None:
+    for model in SURFACE.models:
+        expected = SURFACE.accuracy(model, "ja", 32768)
+        # 4 standard errors of a share from 5000 draws are below 0.03.
+        assert mean(solved(SURFACE, model, 5000)) == pytest.approx(expected, abs=0.03)
+
+
+def test_failures_are_as_correlated_as_the_file_says() -> None:
+    """P(both correct) of two half-accurate models: a quarter plus arcsin(r) / 2 pi."""
+    half = {"seconds_per_token": 1e-4, "decode_s_per_token": 0.01, "accuracy": {"en": [0.5]}}
+    surface = AccuracySurface.model_validate(
+        {
+            "lengths_tokens": [4096],
+            "languages": ["en"],
+            "difficulty_correlation": 0.3,
+            "answer_tokens": 1,
+            "models": {"a": half, "b": half},
+        }
+    )
+    both = [
+        surface.is_correct("a", f"k{n}", "en", 1) and surface.is_correct("b", f"k{n}", "en", 1)
+        for n in range(20_000)
+    ]
+    arcsin_03 = 0.30469265401539
+    assert mean(both) == pytest.approx(0.25 + arcsin_03 / (2 * 3.14159265), abs=0.013)
+    assert NormalDist().cdf(0) == 0.5  # what the closed form rests on
+
+
+def test_a_length_in_between_takes_the_one_above_and_a_longer_one_the_last() -> None:
+    at = {n: SURFACE.accuracy("phi3-mini", "en", n) for n in (1, 4096, 4097, 32769, 65536, 999_999)}
+    assert at == {1: 0.98, 4096: 0.98, 4097: 0.97, 32769: 0.62, 65536: 0.62, 999_999: 0.62}
+
+
+@pytest.mark.parametrize("model", SURFACE.models)
+def test_answers_hold_the_value_exactly_where_the_surface_says_so(model: str) -> None:
+    answerer = Answerer(SURFACE, model)
+    verdicts = set()
+    for query in queries(lengths_tokens=[8192, 65536], per_cell=3, seed=1):
+        prompt = query.prompt
+        answer = answerer.answer(prompt)
+        assert answer == answerer.answer(prompt)
+        right = SURFACE.is_correct(model, query.key, query.language, query.length_tokens)
+        assert (query.answer in answer) == right
+        value = answer.removeprefix("The value is ").removesuffix(".")
+        assert f': "{value}"' in prompt
+        verdicts.add(right)
+    assert verdicts == {True, False}
+
+
+def test_a_mistake_in_data_of_one_pair_is_no_value_of_it() -> None:
+    (query,) = queries(languages=["en"], lengths_tokens=[4096], per_cell=1)
+    prompt = query.prompt
+    head, tail = prompt.index("{") + 1, prompt.rindex("}")
+    one_pair = f'{prompt[:head]}"{query.key}": "{query.answer}"{prompt[tail:]}'
+    wrong = AccuracySurface.model_validate(
+        {
+            **SURFACE.model_dump(),
+            "models": {
+                "m": {
+                    **SURFACE.models["phi3-mini"].model_dump(),
+                    "accuracy": {language: [0.0] * 5 for language in SURFACE.languages},
+                }
+            },
+        }
+    )
+    assert Answerer(wrong, "m").answer(one_pair) == f"The value is {query.key}."
+
+
+def test_other_prompts_get_a_short_fixed_answer() -> None:
+    answers = {Answerer(SURFACE, model).answer("hello") for model in SURFACE.models}
+    assert answers == {NO_QUESTION}
+
+
+def test_the_numbers_are_those_of_the_file() -> None:
+    answerer = Answerer(SURFACE, "granite-3.1-8b")
+    assert answerer.seconds_per_token == 1.30e-4
+    assert answerer.decode_s_per_token == 0.019
+    assert answerer.answer_tokens == 48
+    with pytest.raises(SettingError, match="phi3-mini"):
+        Answerer(SURFACE, "gpt")
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"lengths_tokens": [8192, 4096]}, "ascend"),
+        ({"languages": ["en", "ko"]}, "ko"),
+        ({"difficulty_correlation": 1.5}, "difficulty_correlation"),
+        ({"difficulty_correlation": float("nan")}, "difficulty_correlation"),
+        ({"surprise": 1}, "surprise"),
+        ({"models": {}}, "models"),
+    ],
+)
+def test_a_broken_fleet_file_is_refused_by_name(
+    tmp_path: Path, change: dict[str, object], complaint: str
+) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(yaml.safe_dump(SURFACE.model_dump() | change))
+    with pytest.raises(SettingError, match=complaint) as fault:
+        AccuracySurface.load(path)
+    assert str(path) in str(fault.value)
+
+
+def test_a_missing_or_unreadable_fleet_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"nowhere\.yaml"):
+        AccuracySurface.load(tmp_path / "nowhere.yaml")
+    (tmp_path / "torn.yaml").write_text("models: [")
+    with pytest.raises(SettingError, match=r"torn\.yaml"):
+        AccuracySurface.load(tmp_path / "torn.yaml")

@@ -1,0 +1,52 @@
+"""The artifact that comes with the package is what its fleet file gives."""
+
+from __future__ import annotations
+
+import pytest
+
+from laar.accuracy import CapabilityModel, Features, parse_artifact
+from laar.lab.answers import AccuracySurface
+from laar.lab.measure_fleet import default_artifact, measure_fleet
+
+SURFACE = AccuracySurface.load()
+
+
+def test_the_committed_artifact_is_the_one_that_is_generated() -> None:
+    committed = parse_artifact(default_artifact(), source="laar-fleet.capability.json")
+    made = measure_fleet(SURFACE).artifact
+    assert committed.data_sha256 == made.data_sha256
+    assert committed.models.keys() == made.models.keys()
+    for name, model in made.models.items():
+        theirs = committed.models[name]
+        assert theirs.cells == model.cells
+        # Coefficients are rounded; another linear algebra library may differ in the last digit.
+        assert theirs.terms == pytest.approx(model.terms, abs=0.01)
+        assert theirs.intercept == pytest.approx(model.intercept, abs=0.01)
+        assert theirs.speed == model.speed
+        assert theirs.chars_per_token == model.chars_per_token
+    assert committed.retry.per_failure == pytest.approx(made.retry.per_failure, abs=0.01)
+
+
+def test_the_artifact_knows_the_fleet() -> None:
+    """Fitted probabilities are near the surface: 50 outcomes a cell, so 3 x 0.07 at most."""
+    capability = CapabilityModel(parse_artifact(default_artifact(), source="default"))
+    models = tuple(SURFACE.models)
+    gaps = []
+    for language in SURFACE.languages:
+        for length in SURFACE.lengths_tokens:
+            row = capability.probabilities(models, Features(language, length, "kv-lookup"))
+            true = [SURFACE.accuracy(model, language, length) for model in models]
+            gaps += [abs(p - q) for p, q in zip(row, true, strict=True)]
+    assert max(gaps) < 0.21
+    assert sum(gaps) / len(gaps) < 0.06
+    speeds = [SURFACE.models[model].seconds_per_token for model in models]
+    assert capability.seconds_per_token(models) == pytest.approx(speeds)
+
+
+def test_retry_terms_lower_the_brier_score_at_later_attempts() -> None:
+    retry = parse_artifact(default_artifact(), source="default").retry
+    assert retry.per_failure < 0
+    assert retry.attempts > 100
+    assert retry.brier is not None
+    assert retry.brier_unconditional is not None
+    assert retry.brier < retry.brier_unconditional

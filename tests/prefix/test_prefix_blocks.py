@@ -1,0 +1,115 @@
+"""Chains: what equal hashes mean, and where blocks end."""
+
+from itertools import takewhile
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laar.prefix import CHUNKS_32, GROWING, Chain, Grid, PromptHasher
+
+HASHER = PromptHasher(b"secret")
+
+
+def shared_blocks(a: Chain, b: Chain) -> int:
+    """The leading hashes that two chains have in common, counted one by one."""
+    pairs = zip(a.hashes, b.hashes, strict=False)
+    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
+
+
+def shared_bytes(a: str, b: str) -> int:
+    pairs = zip(a.encode(), b.encode(), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def blocks_by_counting(total_bytes: int) -> int:
+    """Whole blocks in a prompt, by walking the tiers the module's note gives."""
+    end = blocks = 0
+    while True:
+        end += 64 if end < 4096 else 256 if end < 32768 else 1024
+        if end > total_bytes:
+            return blocks
+        blocks += 1
+
+
+@given(
+    st.text(max_size=12_000).map(lambda text: text * 3),
+    st.text(max_size=300),
+    st.text(max_size=300),
+)
+def test_chains_share_exactly_the_whole_blocks_of_the_common_text(
+    head: str, one: str, two: str
+) -> None:
+    a, b = head + one, head + two
+    assert shared_blocks(HASHER.chain([a]), HASHER.chain([b])) == blocks_by_counting(
+        shared_bytes(a, b)
+    )
+
+
+@given(st.binary(max_size=2000), st.binary(max_size=200), st.binary(max_size=200))
+def test_llm_router_chunks_are_ceil_of_bytes_over_32_and_share_at_least_the_floor(
+    head: bytes, one: bytes, two: bytes
+) -> None:
+    a, b = (part.hex() for part in (head + one, head + two))
+    hasher = PromptHasher(b"", CHUNKS_32)
+    chains = hasher.chain([a]), hasher.chain([b])
+    assert [len(chain) for chain in chains] == [-(-len(text) // 32) for text in (a, b)]
+    common = shared_bytes(a, b)
+    assert shared_blocks(*chains) >= common // 32
+    if a != b:
+        assert shared_blocks(*chains) == common // 32
+
+
+@pytest.mark.parametrize("total", [0, 63, 64, 4095, 4096, 4351, 4352, 32768, 33792, 400_000])
+def test_a_partial_last_block_does_not_count(total: int) -> None:
+    assert len(HASHER.chain(["x" * total])) == blocks_by_counting(total)
+
+
+def test_a_block_is_never_more_than_a_sixteenth_of_the_prefix_before_it() -> None:
+    ends = GROWING.ends_bytes
+    sizes = np.diff(ends)
+    assert (sizes[ends[:-1] >= 1024] * 16 <= ends[:-1][ends[:-1] >= 1024]).all()
+
+
+def test_how_the_prompt_is_cut_in_spans_does_not_matter() -> None:
+    text = "日本語 and English, " * 50
+    assert HASHER.chain([text]).hashes == HASHER.chain([text[:7], "", text[7:]]).hashes
+
+
+def test_a_lone_surrogate_is_hashed_and_not_raised() -> None:
+    assert len(HASHER.chain(["\ud800" * 64], salt="\udfff")) == 3
+
+
+def test_another_key_or_salt_shares_nothing() -> None:
+    text = ["a" * 1000]
+    mine = HASHER.chain(text)
+    for other in (PromptHasher(b"other").chain(text), HASHER.chain(text, salt="tenant")):
+        assert not set(mine.hashes) & set(other.hashes)
+    assert mine.hashes == PromptHasher(b"secret").chain(text, salt="").hashes
+
+
+def test_the_same_block_at_another_place_has_another_hash() -> None:
+    chain = HASHER.chain(["a" * 4096])
+    assert len(set(chain.hashes)) == len(chain) == 64
+
+
+def test_fractions_are_of_the_whole_prompt() -> None:
+    chain = HASHER.chain(["a" * 4096, "b" * 300])
+    assert chain.fractions(np.array([0, 1, 64, 65], np.int32)) == pytest.approx(
+        np.array([0, 64, 4096, 4352]) / 4396
+    )
+    assert chain.fraction(65) == pytest.approx(4352 / 4396)
+    assert HASHER.chain([]).fraction(0) == 0
+
+
+def test_a_hashed_short_tail_completes_the_prompt() -> None:
+    chain = PromptHasher(b"", CHUNKS_32).chain(["a" * 33])
+    assert len(chain) == 2
+    assert chain.fraction(2) == 1
+
+
+def test_text_beyond_the_grid_is_counted_but_not_hashed() -> None:
+    chain = PromptHasher(b"", Grid(((128, 64),), partial_tail=True)).chain(["a" * 256])
+    assert len(chain) == 2
+    assert chain.fraction(2) == 0.5

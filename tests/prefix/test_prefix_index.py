@@ -1,0 +1,322 @@
+"""The index against a brute-force oracle, and the stories it exists for."""
+
+import random
+import tracemalloc
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.errors import SettingError
+from laar.prefix import CHUNKS_32, GROWING, Chain, Grid, PrefixIndex, PromptHasher, Receipt
+
+HASHER = PromptHasher(b"test")
+SLOTS = 3
+# Blocks of three sizes within reach of small tests; a miss needs 4 KiB to count as one.
+SMALL = Grid(((4096, 1024), (12288, 2048), (1 << 20, 4096)))
+SMALL_HASHER = PromptHasher(b"test", SMALL)
+
+
+@dataclass
+class Entry:
+    """What the oracle knows of one block of one slot."""
+
+    used: int
+    proof: int  # when a finished request last proved it; 0 if none did
+
+
+@dataclass
+class Oracle:
+    """Each slot's blocks one by one, keyed by their hash (equal hash, equal prefix)."""
+
+    capacity: list[int]
+    clock: int = 0
+    slots: list[dict[int, tuple[int, Entry]]] = field(
+        default_factory=lambda: [{} for _ in range(SLOTS)]
+    )
+
+    def match(self, chain: Chain) -> list[int]:
+        def held(blocks: dict[int, tuple[int, Entry]]) -> int:
+            missing = (i for i, hash_ in enumerate(chain.hashes) if hash_ not in blocks)
+            return next(missing, len(chain))
+
+        return [held(blocks) for blocks in self.slots]
+
+    def claim(self, slot: int, chain: Chain, *, settled: bool) -> tuple[int, int, int]:
+        self.clock += 1
+        blocks = self.slots[slot]
+        matched = self.match(chain)[slot]
+        path = [blocks[hash_][1] for hash_ in chain.hashes[:matched]]
+        proven = next((i for i, entry in enumerate(path) if not entry.proof), matched)
+        proof = path[proven - 1].proof if proven else 0
+        for place, hash_ in enumerate(chain.hashes):
+            proof_now = self.clock if settled else proof * (place < proven)
+            blocks[hash_] = (place, Entry(self.clock, proof_now))
+        self.fit(slot)
+        return matched, proven, proof
+
+    def fit(self, slot: int) -> None:
+        blocks = self.slots[slot]
+        while self.held_bytes(slot) > self.capacity[slot]:
+            del blocks[min(blocks, key=lambda hash_: (blocks[hash_][1].used, -blocks[hash_][0]))]
+
+    def held_bytes(self, slot: int) -> int:
+        return sum(
+            SMALL.ends[place + 1] - SMALL.ends[place] for place, _ in self.slots[slot].values()
+        )
+
+    def retract(self, slot: int, chain: Chain, open_chains: list[Chain]) -> None:
+        claimed = {hash_ for other in open_chains for hash_ in other.hashes}
+        for hash_ in set(chain.hashes) - claimed:
+            if hash_ in self.slots[slot] and not self.slots[slot][hash_][1].proof:
+                del self.slots[slot][hash_]
+
+    def disprove(self, slot: int, proof: int) -> None:
+        self.slots[slot] = {
+            hash_: (place, entry)
+            for hash_, (place, entry) in self.slots[slot].items()
+            if entry.used > proof
+        }
+
+
+PROMPTS = st.lists(st.sampled_from("abc"), max_size=9)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("insert"), st.integers(0, SLOTS - 1), PROMPTS),
+        st.tuples(st.just("insert"), st.integers(0, SLOTS - 1), PROMPTS),
+        st.tuples(st.just("retract"), st.integers(0, 20), st.none()),
+        st.tuples(
+            st.just("settle"),
+            st.integers(0, 20),
+            st.one_of(st.none(), st.just(float("nan")), st.floats(0, 1)),
+        ),
+        st.tuples(st.just("drop"), st.integers(0, SLOTS - 1), st.none()),
+        st.tuples(st.just("capacity"), st.integers(0, SLOTS - 1), st.integers(0, 60_000)),
+    ),
+    max_size=40,
+)
+
+
+def blocks_of(letters: list[str]) -> Chain:
+    """A prompt of whole blocks, each filled with one letter."""
+    sizes = np.diff(SMALL.ends_bytes)
+    spans = [letter * int(size) for letter, size in zip(letters, sizes, strict=False)]
+    return SMALL_HASHER.chain(spans)
+
+
+@settings(max_examples=250, deadline=None)
+@given(STEPS, PROMPTS)
+def test_it_believes_what_a_brute_force_cache_of_each_endpoint_holds(
+    steps: list[tuple[str, int, object]], probe: list[str]
+) -> None:
+    index, oracle = PrefixIndex(SLOTS, grid=SMALL), Oracle([2_000_000] * SLOTS)
+    open_: list[tuple[int, Receipt, int, int]] = []
+    for action, number, argument in steps:
+        if action == "insert":
+            chain = blocks_of(argument)  # type: ignore[arg-type]
+            receipt = index.insert(number, chain)
+            matched, proven, proof = oracle.claim(number, chain, settled=False)
+            assert (receipt.matched, receipt.proven) == (matched, proven)
+            open_.append((number, receipt, proven, proof))
+        elif action in ("retract", "settle") and open_:
+            slot, receipt, proven, proof = open_.pop(number % len(open_))
+            if action == "retract":
+                index.retract(receipt)
+                others = [entry[1].chain for entry in open_ if entry[0] == slot]
+                oracle.retract(slot, receipt.chain, others)
+            else:
+                fraction: float | None = argument  # type: ignore[assignment]
+                index.settle(receipt, fraction)
+                believed_bytes = SMALL.ends[proven]
+                believed = believed_bytes / max(receipt.chain.total_bytes, 1)
+                if fraction is not None and believed_bytes >= 4096 and fraction < believed / 2:
+                    oracle.disprove(slot, proof)
+                oracle.claim(slot, receipt.chain, settled=True)
+        elif action == "drop":
+            index.drop(number)
+            oracle.slots[number].clear()
+            oracle.capacity[number] = 2_000_000
+            open_ = [entry for entry in open_ if entry[0] != number]
+        elif action == "capacity":
+            index.set_capacity(number, argument)  # type: ignore[arg-type]
+            oracle.capacity[number] = argument  # type: ignore[call-overload]
+            oracle.fit(number)
+        seen = [entry[1].chain for entry in open_[-2:]] + [blocks_of(probe)]
+        for chain in seen:
+            assert index.match(chain).tolist() == oracle.match(chain)
+        assert index.held_bytes.tolist() == [oracle.held_bytes(slot) for slot in range(SLOTS)]
+    assert index.stats().blocks == len(set().union(*oracle.slots))
+
+
+def text(seed: int, size: int) -> str:
+    return random.Random(seed).randbytes(size // 2 + 1).hex()[:size]
+
+
+def test_an_entry_counts_from_the_decision_on_and_a_failure_takes_it_back() -> None:
+    index, chain = PrefixIndex(2), HASHER.chain([text(1, 5000)])
+    receipt = index.insert(1, chain)
+    assert index.match(chain).tolist() == [0, len(chain)]
+    index.retract(receipt)
+    assert index.match(chain).tolist() == [0, 0]
+    assert index.stats().size_bytes == 0
+
+
+def test_a_failure_leaves_what_another_request_has_claimed() -> None:
+    index, chain = PrefixIndex(1), HASHER.chain([text(1, 5000)])
+    first, second = index.insert(0, chain), index.insert(0, chain)
+    index.retract(first)
+    assert index.match(chain).tolist() == [len(chain)]
+    index.retract(second)
+    assert index.match(chain).tolist() == [0]
+
+
+def test_a_failure_leaves_what_a_finished_request_has_proven() -> None:
+    index = PrefixIndex(1)
+    turn, next_turn = HASHER.chain([text(1, 4096)]), HASHER.chain([text(1, 4096), text(2, 4096)])
+    index.settle(index.insert(0, turn))
+    index.retract(index.insert(0, next_turn))
+    assert index.match(next_turn).tolist() == [len(turn)]
+
+
+def test_a_failure_leaves_the_beginning_of_a_longer_prompt_still_open() -> None:
+    index = PrefixIndex(1)
+    long, short = HASHER.chain([text(1, 8192)]), HASHER.chain([text(1, 4096)])
+    first, second = index.insert(0, long), index.insert(0, short)
+    index.retract(second)
+    assert index.match(long).tolist() == [len(long)]
+    index.retract(first)
+    assert index.stats().size_bytes == 0
+
+
+def test_a_reported_miss_forgets_what_is_older_and_keeps_what_was_just_computed() -> None:
+    index = PrefixIndex(1)
+    old, asked, young = (HASHER.chain([text(seed, 8192)]) for seed in range(3))
+    for chain in (old, asked, young):
+        index.settle(index.insert(0, chain), 0.0)
+    index.settle(index.insert(0, asked), cached_fraction=0.0)
+    assert index.match(old).tolist() == [0]
+    assert index.match(asked).tolist() == [len(asked)]
+    assert index.match(young).tolist() == [len(young)]
+    assert index.stats().disproved_blocks == len(old)
+
+
+def test_a_miss_between_two_requests_in_flight_proves_nothing() -> None:
+    index = PrefixIndex(1)
+    old, burst = HASHER.chain([text(1, 8192)]), HASHER.chain([text(2, 8192)])
+    index.settle(index.insert(0, old))
+    receipts = [index.insert(0, burst), index.insert(0, burst)]
+    for receipt in receipts:  # the second was prefilled beside the first and hit nothing
+        index.settle(receipt, cached_fraction=0.0)
+    assert index.match(old).tolist() == [len(old)]
+
+
+def test_a_receipt_from_before_a_drop_changes_nothing_after_it() -> None:
+    index, chain = PrefixIndex(1), HASHER.chain([text(1, 5000)])
+    settled, retracted = index.insert(0, chain), index.insert(0, chain)
+    index.drop(0)
+    index.settle(settled)
+    index.retract(retracted)
+    assert index.match(chain).tolist() == [0]
+    again = index.insert(0, chain)
+    index.retract(settled)
+    assert index.match(chain).tolist() == [len(chain)]
+    index.retract(again)
+
+
+def test_an_engine_without_a_prefix_cache_is_believed_to_hold_nothing() -> None:
+    index, chain = PrefixIndex(1), HASHER.chain([text(1, 5000)])
+    index.set_capacity(0, 0)
+    receipt = index.insert(0, chain)
+    index.settle(receipt, 0.0)
+    assert index.match(chain).tolist() == [0]
+
+
+def test_the_end_of_the_oldest_prompt_leaves_first() -> None:
+    index = PrefixIndex(1)
+    first, second = HASHER.chain([text(1, 4096)]), HASHER.chain([text(2, 4096)])
+    index.set_capacity(0, 6144)
+    index.settle(index.insert(0, first))
+    index.settle(index.insert(0, second))
+    assert index.match(first).tolist() == [2048 // 64]
+    assert index.match(second).tolist() == [len(second)]
+    assert index.stats().evicted_capacity_blocks == 2048 // 64
+
+
+def test_one_prompt_larger_than_the_cache_keeps_its_beginning() -> None:
+    index, chain = PrefixIndex(1), HASHER.chain([text(1, 4096)])
+    index.set_capacity(0, 1000)
+    index.insert(0, chain)
+    assert index.match(chain).tolist() == [1000 // 64]
+
+
+def test_llm_router_chunks_stay_within_their_budget_after_every_insert() -> None:
+    hasher, index = PromptHasher(b"", CHUNKS_32), PrefixIndex(1, grid=CHUNKS_32)
+    budget = 64 * 32
+    index.set_capacity(0, budget)
+    rng = random.Random(5)
+    for _ in range(300):
+        index.insert(0, hasher.chain([text(rng.randrange(8), rng.randrange(1500))]))
+        assert int(index.held_bytes[0]) <= budget
+        assert index.stats().blocks * 32 == index.held_bytes[0]
+
+
+@pytest.mark.parametrize("slots", [1, 7, 64, 65, 1000])
+def test_every_slot_is_matched_in_one_walk(slots: int) -> None:
+    index, rng = PrefixIndex(slots), random.Random(slots)
+    prompt = text(1, 40_000)
+    expected = []
+    for slot in range(slots):
+        length = rng.randrange(0, 40_000)
+        index.insert(slot, HASHER.chain([prompt[:length], text(slot + 2, 3000)]))
+        expected.append(GROWING.blocks(length))
+    matched = index.match(HASHER.chain([prompt]))
+    # The private tails may agree with the prompt for a few characters, hardly for a block.
+    assert matched.tolist() == expected
+
+
+def test_more_slots_can_come_and_the_old_ones_stay() -> None:
+    index, chain = PrefixIndex(1), HASHER.chain([text(1, 5000)])
+    index.insert(0, chain)
+    index.resize(3)
+    index.insert(2, chain)
+    assert index.match(chain).tolist() == [len(chain), 0, len(chain)]
+    assert index.held_bytes.shape == (3,)
+
+
+def test_prompts_without_a_whole_block_are_no_entry() -> None:
+    index, chain = PrefixIndex(2), HASHER.chain(["hello"])
+    receipt = index.insert(0, chain)
+    index.retract(receipt)
+    index.settle(receipt, 0.0)
+    assert index.match(chain).tolist() == [0, 0]
+    assert index.stats().uses == 0
+
+
+def test_memory_below_one_long_prompt_is_refused_with_the_remedy() -> None:
+    with pytest.raises(SettingError, match=r"max_bytes is 1000, .*raise it"):
+        PrefixIndex(1, max_bytes=1000)
+
+
+def test_churn_stays_within_the_memory_it_was_given() -> None:
+    """The fast version of `python -m bench prefix`: real memory, as Python counts it."""
+    rng, limit = random.Random(3), 2 << 20
+    system = [text(seed, 2000) for seed in range(5)]
+    tracemalloc.start()
+    try:
+        index = PrefixIndex(20, max_bytes=limit)
+        base, _ = tracemalloc.get_traced_memory()
+        for step in range(6000):
+            slot = rng.randrange(20)
+            chain = HASHER.chain([rng.choice(system), text(step, rng.randrange(4000))])
+            receipt = index.insert(slot, chain)
+            index.settle(receipt) if rng.random() < 0.9 else index.retract(receipt)
+        del chain, receipt
+        grown = tracemalloc.get_traced_memory()[0] - base
+    finally:
+        tracemalloc.stop()
+    stats = index.stats()
+    assert stats.evicted_memory_blocks > 0
+    assert stats.size_bytes <= limit
+    assert grown < 1.2 * limit

@@ -1,0 +1,84 @@
+"""Answers: usage however they are cut into pieces, and names put back."""
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.errors import RequestError
+from laar.protocol.answers import NameRestorer, Usage, UsageReader, error_body
+
+EVENTS = (
+    b'data: {"choices":[{"delta":{"content":"a"}}],"usage":null}\r\n\r\n'
+    b'data:{"choices":[],"usage":{"prompt_tokens":12,"completion_tokens":1}}\n\n'
+    b'data: {"choices":[],"usage":{"prompt_tokens":12,"completion_tokens":3,'
+    b'"prompt_tokens_details":{"cached_tokens":8}}}\n\n'
+    b"data: [DONE]\n\n"
+)
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    """Cuts bytes at places taken modulo their length."""
+    marks = sorted({place % (len(data) + 1) for place in places})
+    return [data[a:b] for a, b in zip([0, *marks], [*marks, len(data)], strict=True)]
+
+
+@given(st.lists(st.integers(0, 10_000), max_size=8))
+def test_usage_is_the_same_however_a_stream_is_cut(places):
+    reader = UsageReader(events=True)
+    for piece in cut(EVENTS, places):
+        reader.feed(piece)
+    assert reader.end() == Usage(12, 3, 8)
+
+
+@pytest.mark.parametrize(
+    ("document", "usage"),
+    [
+        ({"usage": {"prompt_tokens": 5, "completion_tokens": 2}}, Usage(5, 2, None)),
+        (
+            {"usage": {"input_tokens": 5, "input_tokens_details": {"cached_tokens": 3}}},
+            Usage(5, None, 3),
+        ),
+        ({"response": {"usage": {"input_tokens": 1, "output_tokens": 2}}}, Usage(1, 2, None)),
+        ({"usage": {"prompt_tokens": -5, "completion_tokens": "many"}}, Usage()),
+        ({"usage": None}, Usage()),
+        ([1], Usage()),
+    ],
+)
+def test_usage_of_whole_answers_in_every_dialect(document, usage):
+    reader = UsageReader(events=False)
+    reader.feed(orjson.dumps(document))
+    assert reader.end() == usage
+
+
+def test_an_endless_answer_is_not_kept():
+    reader = UsageReader(events=False)
+    for _ in range(40):
+        reader.feed(b"x" * (1 << 16))
+    assert len(reader._kept) <= 1 << 20
+    assert reader.end() == Usage()
+
+
+@settings(max_examples=200)
+@given(
+    places=st.lists(st.integers(0, 10_000), max_size=8),
+    gap=st.sampled_from([b"", b" "]),
+    text=st.binary(max_size=30),
+)
+def test_names_are_restored_however_the_answer_is_cut(places, gap, text):
+    data = text + b'"model":' + gap + b'"srv"' + text + b'"model":"other"' + b'"model":"sr'
+    restorer = NameRestorer(served="srv", asked="auto")
+    pieces = cut(data, places)
+    out = b"".join(restorer.feed(piece, end=i == len(pieces) - 1) for i, piece in enumerate(pieces))
+    assert out == data.replace(b'"model":' + gap + b'"srv"', b'"model":' + gap + b'"auto"')
+
+
+def test_a_refusal_has_openais_shape_with_code_and_reason():
+    error = orjson.loads(error_body(RequestError(404, "unknown-model", "no such model")))["error"]
+    assert error == {
+        "message": "no such model",
+        "type": "not_found_error",
+        "param": None,
+        "code": 404,
+        "reason": "unknown-model",
+    }

@@ -1,0 +1,43 @@
+"""Request headers: hostile values count as absent."""
+
+import pytest
+
+from laar.protocol.headers import read_head, read_subset
+
+
+@pytest.mark.parametrize(
+    ("value", "subset"),
+    [
+        (["10.0.0.1:80", "10.0.0.2"], {"10.0.0.1:80", "10.0.0.2"}),
+        (["10.0.0.1:80, 10.0.0.2:80"], {"10.0.0.1:80", "10.0.0.2:80"}),
+        (" [::1]:80 ,10.0.0.2 ", {"[::1]:80", "10.0.0.2"}),
+        ([], set()),
+        ("", set()),
+        (None, None),
+        (5, None),
+        ([5, "a:1"], {"a:1"}),
+    ],
+)
+def test_a_subset_hint_is_a_list_or_a_string(value, subset):
+    assert read_subset(value) == subset
+
+
+@pytest.mark.parametrize("value", ["", "nan", "-5", "0", "abc", "1e999x"])
+def test_an_absurd_objective_is_no_objective(value):
+    assert read_head({"x-slo-ttft-ms": value}).ttft_objective_s is None
+
+
+def test_an_objective_beyond_an_hour_is_an_hour():
+    assert read_head({"x-slo-ttft-ms": "inf"}).ttft_objective_s == 3600.0
+    assert read_head({"x-slo-ttft-ms": "1500"}).ttft_objective_s == 1.5
+
+
+@pytest.mark.parametrize("value", ["a\nb", "\x00", "x" * 300, " "])
+def test_a_name_that_is_not_printable_or_too_long_is_no_name(value):
+    head = read_head({"x-laar-task": value, "x-laar-session": value, "x-request-id": value})
+    assert (head.task, head.session, head.id) == ("", "", "")
+
+
+def test_control_headers_are_named_for_removal():
+    head = read_head({"x-laar-tried-models": "a", "x-slo-ttft-ms": "5", "accept": "*/*"})
+    assert set(head.control) == {"x-laar-tried-models", "x-slo-ttft-ms"}

@@ -1,0 +1,173 @@
+"""Request bodies: what is read, what is refused, and the splice of the model's name."""
+
+import json
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.core.request import Api
+from laar.errors import RequestError
+from laar.protocol.openai import api_of, peek_model, read_body, splice_model
+
+KEYS = st.text(min_size=0, max_size=6) | st.sampled_from(["model", "messages", 'mo"del', "\\model"])
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.text(max_size=8)
+    | st.just('"model": "x"'),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "api"),
+    [
+        ("/v1/chat/completions", Api.CHAT),
+        ("/openai/v1/completions?x=1", Api.COMPLETIONS),
+        ("/v1/responses/", Api.RESPONSES),
+        ("/v1/embeddings", Api.EMBEDDINGS),
+        ("/v1/messages", Api.MESSAGES),
+        ("/tokenize", Api.OPAQUE),
+        ("/", Api.OPAQUE),
+    ],
+)
+def test_the_path_says_which_format_a_body_has(path, api):
+    assert api_of(path) is api
+
+
+def test_chat_gives_model_texts_question_and_limits():
+    body = read_body(
+        Api.CHAT,
+        orjson.dumps(
+            {
+                "model": "m",
+                "messages": [
+                    {"role": "system", "content": "Be brief."},
+                    {"role": "user", "content": [{"type": "text", "text": "What is this?"}]},
+                ],
+                "stream": True,
+                "max_tokens": 7,
+                "cache_salt": "s",
+            }
+        ),
+    )
+    assert (body.model, body.question, body.stream, body.max_tokens, body.salt) == (
+        "m",
+        "What is this?",
+        True,
+        7,
+        "s",
+    )
+    assert "Be brief." in body.spans
+
+
+@pytest.mark.parametrize(
+    ("api", "document", "question"),
+    [
+        (Api.COMPLETIONS, {"prompt": "once"}, "once"),
+        (Api.COMPLETIONS, {"prompt": [1, 2, 3]}, ""),
+        (Api.EMBEDDINGS, {"input": ["a", "b"]}, "b"),
+        (Api.RESPONSES, {"input": "hello"}, "hello"),
+        (
+            Api.RESPONSES,
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]},
+            "hi",
+        ),
+        (
+            Api.MESSAGES,
+            {"messages": [{"role": "user", "content": "salut"}], "system": "s"},
+            "salut",
+        ),
+    ],
+)
+def test_every_format_gives_the_users_question(api, document, question):
+    assert read_body(api, orjson.dumps({"model": "m", **document})).question == question
+
+
+def test_images_stand_as_their_digest_so_that_equal_ones_share_a_prefix():
+    def spans(url: str) -> tuple[str, ...]:
+        part = {"type": "image_url", "image_url": {"url": url}}
+        message = {"role": "user", "content": [part, {"type": "text", "text": "t"}]}
+        return read_body(Api.CHAT, orjson.dumps({"model": "m", "messages": [message]})).spans
+
+    assert spans("data:a") == spans("data:a")
+    assert spans("data:a") != spans("data:b")
+    assert not any("data:a" in span for span in spans("data:a"))
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        (b"not json", "not valid JSON"),
+        (b"", "not valid JSON"),
+        (b"\xff\xfe\x00binary", "not valid JSON"),
+        (b"[1]", "must be a JSON object"),
+        (b'{"messages": [{}]}', "`model`"),
+        (b'{"model": 5, "messages": [{}]}', "`model`"),
+        (b'{"model": "", "messages": [{}]}', "`model`"),
+        (b'{"model": "m"}', "`messages`"),
+        (b'{"model": "m", "messages": []}', "`messages`"),
+        (b'{"model": "m", "messages": ["x"]}', "every item"),
+        (b'{"a":' * 2000 + b"1" + b"}" * 2000, "not valid JSON"),
+    ],
+)
+def test_a_body_that_cannot_be_routed_is_a_400_that_says_why(body, complaint):
+    with pytest.raises(RequestError, match=complaint) as refused:
+        read_body(Api.CHAT, body)
+    assert refused.value.status == 400
+
+
+def test_a_refusal_holds_nothing_of_the_prompt():
+    with pytest.raises(RequestError) as refused:
+        read_body(Api.CHAT, b'{"model": "m", "messages": [{"content": "my secret" oops}]}')
+    assert "secret" not in str(refused.value)
+
+
+def test_nesting_of_100_is_read():
+    deep = b"[" * 100 + b"]" * 100
+    body = b'{"model":"m","messages":[{"role":"user","content":"q"}],"x":' + deep + b"}"
+    assert read_body(Api.CHAT, body).question == "q"
+
+
+def test_of_duplicate_keys_the_last_counts_and_is_spliced():
+    body = b'{"model":"a","messages":[{"role":"user","content":"q"}],"model":"b"}'
+    assert read_body(Api.CHAT, body).model == "b"
+    assert splice_model(body, "c").endswith(b'"model":"c"}')
+    assert splice_model(body, "c").startswith(b'{"model":"a"')
+
+
+def test_peeking_never_fails():
+    assert peek_model(b'{"model":"m"}') == "m"
+    assert [peek_model(body) for body in (b"", b"[", b"[1]", b'{"model":1}')] == [""] * 4
+
+
+@settings(max_examples=150)
+@given(
+    members=st.lists(st.tuples(KEYS.filter(lambda key: key != "model"), JSON), max_size=5),
+    at=st.integers(0, 5),
+    indent=st.sampled_from([None, 1]),
+    ascii_only=st.booleans(),
+    padding=st.sampled_from([0, 5000]),
+)
+def test_the_splice_changes_the_top_level_model_and_no_other_byte(
+    members, at, indent, ascii_only, padding
+):
+    """Against the standard library: parse, replace, compare; only the name changes the length."""
+    unique = dict(members)
+    items = list(unique.items())
+    items.insert(at, ("model", "old"))
+    items.insert(0, ("padding", "x" * padding))
+    body = json.dumps(dict(items), indent=indent, ensure_ascii=ascii_only).encode(
+        "utf-8", "surrogatepass"
+    )
+    try:
+        orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return  # lone surrogates: never reaches the splice
+    spliced = splice_model(body, "new-name")
+    assert json.loads(spliced) == {**json.loads(body), "model": "new-name"}
+    assert len(spliced) - len(body) == len("new-name") - len("old")

@@ -1,0 +1,6 @@
+"""What tests of several packages share."""
+
+from support.upstream import Answer, RecordedRequest, RecordingUpstream
+from support.waiting import eventually, free_port
+
+__all__ = ["Answer", "RecordedRequest", "RecordingUpstream", "eventually", "free_port"]

@@ -1,0 +1,116 @@
+"""An HTTP server in the test's own process that records what reaches it and answers as told."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from aiohttp import WSMsgType, web
+from multidict import CIMultiDictProxy
+
+_MAX_RECORDED = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRequest:
+    """One request as it arrived."""
+
+    method: str
+    path: str  # with the query
+    headers: CIMultiDictProxy[str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One answer: ``chunks``, written one by one as the iterator yields them, or else ``body``."""
+
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b"{}"
+    chunks: AsyncIterator[bytes] | None = None
+
+    @classmethod
+    def sse(cls, chunks: AsyncIterator[bytes]) -> Self:
+        """A stream of server-sent events; the chunks carry their own ``data:`` framing."""
+        return cls(headers={"content-type": "text/event-stream"}, chunks=chunks)
+
+
+class RecordingUpstream:
+    """A fake endpoint on loopback; WebSocket upgrades are echoed.
+
+    Answers come from `script`, first in first out; when none is left, `default_answer`. Every
+    answer names the upstream in ``x-upstream``.
+    """
+
+    def __init__(self, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.host = host
+        self.port = port  # the real one once started
+        self.requests: deque[RecordedRequest] = deque(maxlen=_MAX_RECORDED)
+        self.default_answer = Answer()
+        self._script: deque[Answer] = deque()
+
+    @property
+    def address(self) -> str:
+        """``host:port``, IPv6 in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}"
+
+    def script(self, *answers: Answer) -> None:
+        """Queue answers for the requests to come."""
+        self._script.extend(answers)
+
+    async def __aenter__(self) -> Self:
+        application = web.Application(client_max_size=64 * 1024 * 1024)
+        application.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self.host, self.port).start()
+        self.port = self._runner.addresses[0][1]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._runner.cleanup()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        upgrade = request.headers.get("upgrade", "").lower() == "websocket"
+        self.requests.append(
+            RecordedRequest(
+                method=request.method,
+                path=request.path_qs,
+                headers=request.headers,
+                body=b"" if upgrade else await request.read(),
+            )
+        )
+        if upgrade:
+            return await _echo_websocket(request)
+        answer = self._script.popleft() if self._script else self.default_answer
+        headers = {"content-type": "application/json", **answer.headers, "x-upstream": self.address}
+        if answer.chunks is None:
+            return web.Response(status=answer.status, headers=headers, body=answer.body)
+        response = web.StreamResponse(status=answer.status, headers=headers)
+        await response.prepare(request)
+        async for chunk in answer.chunks:
+            await response.write(chunk)
+        await response.write_eof()
+        return response
+
+
+async def _echo_websocket(request: web.Request) -> web.WebSocketResponse:
+    websocket = web.WebSocketResponse()
+    await websocket.prepare(request)
+    async for message in websocket:
+        if message.type is WSMsgType.TEXT:
+            await websocket.send_str(message.data)
+    return websocket

@@ -1,0 +1,32 @@
+"""Waiting for conditions, never for time to pass."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+
+def free_port() -> int:
+    """A loopback TCP port that was free just now; prefer binding port 0 where you can."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+async def eventually(
+    condition: Callable[[], Awaitable[bool] | bool],
+    *,
+    what: str = "the condition",
+    timeout_s: float = 10.0,
+) -> None:
+    """Return as soon as ``condition`` holds; fail, naming ``what``, at the deadline."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                outcome = condition()
+                if outcome if isinstance(outcome, bool) else await outcome:
+                    return
+                await asyncio.sleep(0.01)
+    except TimeoutError as error:
+        raise AssertionError(f"{what} did not come about within {timeout_s:g} s") from error
