@@ -6,8 +6,16 @@ from typing import Any
 
 import pytest
 from kube_api_server import pod
+from pydantic import ValidationError
 
-from laar.datalayer.kubernetes import PodRules, PodSelector, Rewrite, rewrite_target
+from laar.datalayer.kubernetes import (
+    KubernetesSource,
+    PodRules,
+    PodSelector,
+    PoolName,
+    Rewrite,
+    rewrite_target,
+)
 from laar.datalayer.kubernetes.objects import (
     ModelRewrite,
     parse,
@@ -182,3 +190,28 @@ def test_targets_share_by_weight(weights: tuple[int, int], shares: tuple[float, 
     seen = Counter(rewrite_target(rules, "m", rng) for _ in range(4000))
     # Four standard deviations of a fair coin thrown 4,000 times are 0.032.
     assert [seen[name] / 4000 for name in ("a", "b")] == pytest.approx(shares, abs=0.032)
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({}, "needs `pool: name`, or `selector"),
+        ({"pool": "p", "selector": {"a": "b"}, "ports": [1]}, "and not both"),
+        ({"selector": {"a": "b"}}, "`ports` belong to `selector`"),
+        ({"pool": "p", "ports": [8000]}, "`ports` belong to `selector`"),
+        ({"pool": "p", "colour": "red"}, "colour"),
+    ],
+)
+def test_settings_that_say_too_little_or_too_much_are_refused(given: Any, fault: str) -> None:
+    with pytest.raises(ValidationError, match=fault):
+        KubernetesSource.model_validate(given)
+
+
+def test_settings_become_what_the_collector_takes() -> None:
+    source = KubernetesSource.model_validate(
+        {"selector": {"a": "b"}, "ports": [1, 2], "models": ["m"], "api_server": "http://x:1/"}
+    )
+    assert source.of == PodSelector(labels={"a": "b"}, ports=(1, 2))
+    assert source.rules.models == ("m",)
+    assert source.access().url == "http://x:1"
+    assert KubernetesSource(pool="p").of == PoolName("p")

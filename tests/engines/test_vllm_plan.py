@@ -40,21 +40,21 @@ def decide(*candidates: Candidate, now: float = 0.0, leader: str | None = None, 
 
 def test_a_short_prompt_runs_whole_beside_a_long_one_that_has_slack():
     step = decide(candidate("long", 100_000, done=5000), candidate("short", 300))
-    assert step.ranked == ["short", "long"]
+    assert list(step.chunks) == ["short", "long"]
     assert step.chunks["short"] == 300
-    # 20 ms are 2,000 tokens; a long prefill with slack leaves 40 % of them.
-    assert step.chunks["long"] == 1200 - 300
+    # 20 ms are 2,000 tokens; chunks that end no prefill are multiples of 16.
+    assert 2000 - 300 - 16 < step.chunks["long"] <= 2000 - 300
 
 
 def test_a_long_prompt_without_slack_goes_before_shorts_that_have_some():
     long = candidate("long", 100_000, done=5000, arrival_s=-5.5)
     step = decide(long, candidate("short", 300))
-    assert step.ranked == ["long", "short"]
+    assert list(step.chunks) == ["long", "short"]
 
 
 def test_a_clients_deadline_moves_it_ahead():
     step = decide(candidate("plain", 500), candidate("hurried", 500, deadline_ms=30))
-    assert step.ranked == ["hurried", "plain"]
+    assert list(step.chunks) == ["hurried", "plain"]
 
 
 @pytest.mark.parametrize("sent", [None, "soon", "-5", -5, 0, math.nan, math.inf, [1], {}, 10**400])
@@ -139,7 +139,7 @@ def test_a_plan_keeps_to_the_engines_limits(rows, budget, slots, blocks):
         for i, (tokens, done, arrival_s, is_running) in enumerate(rows)
     ]  # fmt: skip
     step = decide(*candidates, budget_tokens=budget, free_slots=slots, free_blocks=blocks)
-    assert sorted(step.ranked) == sorted(step.chunks) == sorted(one.key for one in candidates)
+    assert sorted(step.chunks) == sorted(one.key for one in candidates)
     assert sum(step.chunks.values()) <= max(0, budget)
     assert all(0 <= step.chunks[one.key] <= one.remaining_tokens for one in candidates)
     started = [one for one in candidates if not one.is_running and step.chunks[one.key]]

@@ -1,6 +1,6 @@
 """Runs a tiny random model on a real vLLM, in its own process, and prints one JSON object.
 
-`python vllm_driver.py EXPERIMENT fcfs|slack WORKDIR`, in a Python that has vLLM, with laar's sources on
+`python vllm_driver.py EXPERIMENT WORKDIR`, in a Python that has vLLM, with laar's sources on
 PYTHONPATH. Everything runs in one process, so that arrivals can be timed and the scheduler read.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 
 os.environ |= {
     "DO_NOT_TRACK": "1",
+    "OMP_NUM_THREADS": "1",  # two would fight with whatever else runs here
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -47,15 +48,13 @@ LONG, SHORT = 7000, 30
 class Driver:
     """One engine, and a clock for its requests."""
 
-    def __init__(self, scheduler: str, work: Path, **options: object) -> None:
+    def __init__(self, work: Path, **options: object) -> None:
         from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
         (work / "config.json").write_text(json.dumps(MODEL))
-        if scheduler == "slack":
-            options["scheduler_cls"] = "laar.engines.vllm.SlackScheduler"
-            # Of the toy model on one slow core: a step of 256 tokens takes about 10 ms.
-            options["additional_config"] = {"laar": {"overhead_s": 0.002, "target_s": 0.015}}
+        # Of the toy model on one slow core: a step of 256 tokens takes about 10 ms.
+        constants = {"overhead_s": 0.002, "target_s": 0.015}
         self.engine = LLMEngine.from_engine_args(
             EngineArgs(
                 model=str(work),
@@ -64,6 +63,8 @@ class Driver:
                 enforce_eager=True,
                 max_model_len=8192,
                 seed=0,
+                scheduler_cls="laar.engines.vllm.SlackScheduler",
+                additional_config={"laar": constants},
                 **options,
             )
         )
@@ -121,42 +122,41 @@ class Driver:
         return ids
 
 
-def convoy(scheduler: str, work: Path) -> dict[str, object]:
-    """Three long prompts at once, then six short ones 50 ms apart; three rounds."""
-    driver = Driver(scheduler, work, max_num_batched_tokens=256)
+def convoy(work: Path) -> dict[str, object]:
+    """Three long prompts at once, then six short ones 50 ms apart; stock and slack by turns.
+
+    One engine for both, since other work on the machine moves the figures more than a scheduler:
+    without its plan the slack scheduler is the stock one.
+    """
+    driver = Driver(work, max_num_batched_tokens=256)
     driver.run([(0.0, driver.prompt(LONG))], 2)  # warm
+    scheduler, plan_step = driver.scheduler, driver.scheduler._plan_step
     planning: list[float] = []
-    if scheduler == "slack":
-        plan_step = driver.scheduler._plan_step
 
-        def timed() -> None:
-            begin = time.perf_counter()
-            plan_step()
-            planning.append(time.perf_counter() - begin)
+    def timed() -> None:
+        begin = time.perf_counter()
+        plan_step()
+        planning.append(time.perf_counter() - begin)
 
-        driver.scheduler._plan_step = timed
-    shorts: list[float] = []
-    longs: list[float] = []
-    for _ in range(3):
+    ttft: dict[str, list[float]] = {}
+    for name in ("stock", "slack") * 4:
+        scheduler._plan_step = timed if name == "slack" else lambda: None
+        scheduler._chunks = {}
         arrivals = [(0.0, driver.prompt(LONG)) for _ in range(3)]
         arrivals += [(0.12 + 0.05 * i, driver.prompt(SHORT)) for i in range(6)]
         ids = driver.run(arrivals, 4)
-        longs += [driver.ttft_s[name] for name in ids[:3]]
-        shorts += [driver.ttft_s[name] for name in ids[3:]]
-    return {
-        "short_median_s": statistics.median(shorts),
-        "short_max_s": max(shorts),
-        "long_median_s": statistics.median(longs),
-        "long_max_s": max(longs),
-        "planning_median_us": statistics.median(planning) * 1e6 if planning else None,
-    }
+        ttft.setdefault(f"{name}_long", []).extend(driver.ttft_s[one] for one in ids[:3])
+        ttft.setdefault(f"{name}_short", []).extend(driver.ttft_s[one] for one in ids[3:])
+    figures: dict[str, object] = {}
+    for name, seconds in ttft.items():
+        figures[f"{name}_median_s"] = statistics.median(seconds)
+        figures[f"{name}_max_s"] = max(seconds)
+    return figures | {"planning_median_us": statistics.median(planning) * 1e6}
 
 
-def pressure(scheduler: str, work: Path) -> dict[str, object]:
+def pressure(work: Path) -> dict[str, object]:
     """26 x 7,000 tokens into room for one at a time (80 blocks of 128)."""
-    driver = Driver(
-        scheduler, work, max_num_batched_tokens=2048, num_gpu_blocks_override=80, block_size=128
-    )
+    driver = Driver(work, max_num_batched_tokens=2048, num_gpu_blocks_override=80, block_size=128)
     ids = driver.run([(0.0, driver.prompt(LONG)) for _ in range(26)], 4)
     return {
         "finished": sum(len(driver.tokens[name]) == 4 for name in ids),
@@ -164,9 +164,9 @@ def pressure(scheduler: str, work: Path) -> dict[str, object]:
     }
 
 
-def identity(scheduler: str, work: Path) -> dict[str, object]:
+def identity(work: Path) -> dict[str, object]:
     """17 greedy prompts alone, together without the prefix cache, and together with it."""
-    driver = Driver(scheduler, work, max_num_batched_tokens=512)
+    driver = Driver(work, max_num_batched_tokens=512)
     prompts = [driver.prompt(tokens) for tokens in range(40, 4041, 250)]
     alone = [driver.run([(0.0, prompt)], 24)[0] for prompt in prompts]
     same = {}
@@ -175,12 +175,16 @@ def identity(scheduler: str, work: Path) -> dict[str, object]:
         same[name] = sum(
             driver.tokens[a] == driver.tokens[b] for a, b in zip(alone, together, strict=True)
         )
-    return {"prompts": len(prompts), "distinct": len({str(driver.tokens[a]) for a in alone}), **same}
+    return {
+        "prompts": len(prompts),
+        "distinct": len({str(driver.tokens[a]) for a in alone}),
+        **same,
+    }
 
 
 if __name__ == "__main__":
     experiment = {"convoy": convoy, "pressure": pressure, "identity": identity}[sys.argv[1]]
-    result = experiment(sys.argv[2], Path(sys.argv[3]))
+    result = experiment(Path(sys.argv[2]))
     sys.stdout.write("\nRESULT " + json.dumps(result) + "\n")
     sys.stdout.flush()
     os._exit(0)  # vLLM's threads need no farewell

@@ -154,14 +154,19 @@ def test_a_long_prefill_leaves_its_slack_to_a_short_one():
     """Section 4.3's example: 20 % relative slack of 20 ms leaves 4 ms."""
     prefills = [Prefill(100_000, 0, 0.2, True), Prefill(5_000, 0, 1.0, False)]
     chunks = pack(prefills, Linear(overhead_s=0.0), target_s=0.020, budget_tokens=10_000)
-    assert chunks == [pytest.approx(1600, abs=1), pytest.approx(400, abs=1)]
+    assert chunks == [1600, 400]
 
 
 def test_a_long_prefill_yields_at_most_rho_max():
-    (chunk,) = pack(
-        [Prefill(100_000, 0, 9.0, True)], Linear(0.0), target_s=0.020, budget_tokens=10_000
-    )
-    assert chunk == pytest.approx(2000 * (1 - RHO_MAX), abs=1)
+    prefills = [Prefill(100_000, 0, 9.0, True), Prefill(8, 0, 9.0, False)]
+    chunks = pack(prefills, Linear(0.0), target_s=0.020, budget_tokens=10_000)
+    assert chunks == [2000 * (1 - RHO_MAX), 8]
+
+
+def test_a_long_prefill_yields_to_nobody_when_no_short_one_follows():
+    prefills = [Prefill(8, 0, 0.1, False), Prefill(100_000, 0, 9.0, True)]
+    chunks = pack(prefills, Linear(0.0), target_s=0.020, budget_tokens=10_000)
+    assert chunks == [8, 1984]  # the rest of 2,000, in multiples of 16
 
 
 def test_chunks_shrink_as_the_context_grows():

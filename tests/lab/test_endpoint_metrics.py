@@ -31,8 +31,7 @@ def samples(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]
 def filled(model: str = "sim") -> ServingMetrics:
     metrics = ServingMetrics(model, {"block_size": "16"})
     metrics.first_token(prompt=100, cached=64, queued_s=0.2, prefill_s=0.4)
-    metrics.tokens(1, None)
-    metrics.tokens(9, 0.03)
+    metrics.next_tokens(9, 0.03)
     metrics.finished(
         reason="stop",
         prompt=100,
@@ -93,7 +92,7 @@ def test_a_histogram_shows_what_came_after_the_last_scrape() -> None:
     """Its text is kept between scrapes, so it must be dropped at an observation."""
     metrics = filled()
     first = metrics.page(LOAD)
-    metrics.tokens(5, 0.03)
+    metrics.next_tokens(5, 0.03)
     own = (("engine", "0"), ("model_name", "sim"))
     assert samples(first)["vllm:inter_token_latency_seconds_count", own] == 9
     assert samples(metrics.page(LOAD))["vllm:inter_token_latency_seconds_count", own] == 14

@@ -148,8 +148,9 @@ def loads(draw: st.DrawFn) -> tuple[int, list[Job]]:
         now += rng.expovariate(rng.choice([3.0, 30.0, 300.0]))
         prompt, output = rng.randint(1, 400), rng.choice([1, 2, 40, 120])
         branch = rng.randrange(3)
-        size = (prompt + output) // 16
-        blocks = tuple(branch * 1000 + i for i in range(size)) if rng.random() < 0.7 else ()
+        shared = [branch * 1000 + i for i in range(prompt // 16)]
+        answer = [(index + 1) * 10_000 + i for i in range(output // 16)]
+        blocks = (*shared, *answer) if rng.random() < 0.7 else ()
         jobs.append(job(str(index), now, prompt, output, blocks=blocks, priority=rng.randrange(3)))
     return draw(st.integers(0, 10_000)), jobs
 

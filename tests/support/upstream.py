@@ -95,7 +95,9 @@ class RecordingUpstream:
         )
         if upgrade:
             return await _echo_websocket(request)
-        answer = self._script.popleft() if self._script else self.default_answer
+        # Scrapes and probes come at any time; scripted answers are for a test's own requests.
+        scripted = self._script and request.path not in ("/metrics", "/health")
+        answer = self._script.popleft() if scripted else self.default_answer
         headers = {"content-type": "application/json", **answer.headers, "x-upstream": self.address}
         if answer.chunks is None:
             return web.Response(status=answer.status, headers=headers, body=answer.body)

@@ -127,12 +127,16 @@ class CapabilityModel:
     def given_failures(self, row: _Row, models: Sequence[str], tried: Sequence[str]) -> _Row:
         """Moves unconditional probabilities to those given the failures of `tried`."""
         failed = dict.fromkeys(tried)
-        shift: float | _Row = self._per_failure * len(failed)
-        if self._pairs:
-            get = self._pairs.get
-            shift += np.array([sum(get((m, f), 0.0) for f in failed) for m in models])
-        odds: _Row = row / (1 - row) * np.exp(np.clip(shift, -50.0, 50.0))
-        return np.clip(odds / (1 + odds), MIN_PROBABILITY, MAX_PROBABILITY)
+        shared = self._per_failure * len(failed)
+        moved = []
+        # Plain floats: for a handful of models they are three times as fast as arrays.
+        for model, p in zip(models, row.tolist(), strict=True):
+            shift = shared
+            if self._pairs:
+                shift += sum(self._pairs.get((model, other), 0.0) for other in failed)
+            odds = p / (1 - p) * exp(min(max(shift, -50.0), 50.0))
+            moved.append(min(max(odds / (1 + odds), MIN_PROBABILITY), MAX_PROBABILITY))
+        return np.array(moved)
 
     def seconds_per_token(self, models: Sequence[str]) -> _Row:
         """c(m) of each model; one without a measurement takes the fleet's mean."""

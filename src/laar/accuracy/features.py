@@ -44,21 +44,24 @@ _ESTIMATE_SLACK = 1.0625
 """Lengths here are estimates, and a prompt cut to fit 64K sits on the bucket's very edge: one
 sixteenth past the edge (learning error, chat template) still counts as the bucket."""
 
-# In order: the first script that occurs decides. Kana before ideographs: Japanese has both.
-_SCRIPTS = tuple(
-    (language, re.compile(f"[{ranges}]"))
-    for language, ranges in (
-        ("ja", "\u3041-\u309f\u30a1-\u30fa\u31f0-\u31ff\uff66-\uff9d"),
-        ("zh", "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fffd"),
-        ("ko", "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af"),
-        ("ru", "\u0400-\u052f"),
-        ("ar", "\u0600-\u06ff\u0750-\u077f\u08a0-\u08ff\ufb50-\ufdff\ufe70-\ufefc"),
-        ("he", "\u0590-\u05ff"),
-        ("hi", "\u0900-\u097f"),
-        ("th", "\u0e00-\u0e7f"),
-        ("el", "\u0370-\u03ff\u1f00-\u1fff"),
-    )
-)
+# In order: Japanese is told from Chinese by its kana, and has ideographs as well.
+_EASTERN = {
+    "ja": "\u3041-\u309f\u30a1-\u30fa\u31f0-\u31ff\uff66-\uff9d",
+    "zh": "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fffd",
+    "ko": "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af",
+}
+# The first character of any of these decides.
+_OTHER = {
+    "ru": "\u0400-\u052f",
+    "ar": "\u0600-\u06ff\u0750-\u077f\u08a0-\u08ff\ufb50-\ufdff\ufe70-\ufefc",
+    "he": "\u0590-\u05ff",
+    "hi": "\u0900-\u097f",
+    "th": "\u0e00-\u0e7f",
+    "el": "\u0370-\u03ff\u1f00-\u1fff",
+}
+_SCRIPTS = {name: re.compile(f"[{ranges}]") for name, ranges in (_EASTERN | _OTHER).items()}
+_ANY_EASTERN = re.compile(f"[{''.join(_EASTERN.values())}]")
+_ANY_OTHER = re.compile(f"[{''.join(_OTHER.values())}]")
 
 _UUID = "[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
 _TASK_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
@@ -134,10 +137,12 @@ def _sample(text: str) -> str:
 
 
 def _language(sample: str) -> str:
-    if not sample.isascii():
-        for language, script in _SCRIPTS:
-            if script.search(sample):
-                return language
+    if sample.isascii():
+        return "en"
+    if _ANY_EASTERN.search(sample):
+        return next(name for name in _EASTERN if _SCRIPTS[name].search(sample))
+    if first := _ANY_OTHER.search(sample):
+        return next(name for name in _OTHER if _SCRIPTS[name].match(first[0]))
     return "en"
 
 

@@ -74,11 +74,25 @@ def fit(outcomes: Sequence[MeasuredOutcome], *, created: str, data_sha256: str) 
     Raises:
         SettingError: there are no judged outcomes, or too few queries to hold any out.
     """
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # ships no types
+
     judged = [outcome for outcome in outcomes if outcome.correct is not None]
     first = [outcome for outcome in judged if not _held_out(outcome.query_id)]
     second = [outcome for outcome in judged if _held_out(outcome.query_id)]
     if not first or not second:
         raise SettingError(f"{len(judged)} outcomes are too few to fit: measure more queries")
+    # Matrices of some 30 columns: threads of the linear algebra library would only wait for each
+    # other, twenty times longer than the work takes on a busy machine.
+    with threadpool_limits(1):
+        return _fit_and_evaluate(first, second, created, data_sha256)
+
+
+def _fit_and_evaluate(
+    first: Sequence[MeasuredOutcome],
+    second: Sequence[MeasuredOutcome],
+    created: str,
+    data_sha256: str,
+) -> Fit:
     on_first = _artifact(first, created, data_sha256, use_pairs=True)
     plain = on_first.model_copy(update={"retry": on_first.retry.model_copy(update={"pairs": []})})
     # Pair terms stay only if they earn their place on queries they have not seen.
@@ -86,7 +100,7 @@ def fit(outcomes: Sequence[MeasuredOutcome], *, created: str, data_sha256: str) 
         retry_scores(on_first, second).brier < retry_scores(plain, second).brier
     )
     evaluation = evaluate(on_first if use_pairs else plain, second)
-    whole = _artifact(judged, created, data_sha256, use_pairs=use_pairs)
+    whole = _artifact([*first, *second], created, data_sha256, use_pairs=use_pairs)
     scores = evaluation.retries
     retry = whole.retry.model_copy(
         update={
@@ -225,7 +239,7 @@ def _logistic(x: _Floats, y: NDArray[np.int64], weight: _Floats, strength: float
     if x.shape[1] == 0:  # one cell only
         right, wrong = weight[y == 1].sum(), weight[y == 0].sum()
         return np.array([log(right / wrong)])
-    regression = LogisticRegression(C=strength, max_iter=1000)
+    regression = LogisticRegression(C=strength, solver="newton-cholesky", max_iter=100)
     regression.fit(x[some], y[some], sample_weight=weight[some])
     return np.concatenate([regression.intercept_, regression.coef_[0]])
 

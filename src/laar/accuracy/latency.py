@@ -34,6 +34,7 @@ MAX_TRACKED_MODELS = 1024
 _MEMORY_SAMPLES = 500  # effective number of samples that count
 _SURE = 3.0  # standard errors that the estimate must be away from the measured value
 _MAX_TTFT_S, _MAX_TOKENS = 3600.0, 2**24  # a sample beyond is a broken clock or a lie
+_MAX_INFLATION = 1e4  # of the variance, by lengths that move with the constant or the queue
 _RIDGE = 1e-9  # of the largest diagonal entry: keeps a load without any queue solvable
 
 
@@ -44,7 +45,8 @@ class Drift:
     Args:
         measured_s_per_token: c(m) of the artifact; None if the model was not measured.
         samples: effective number behind the estimate.
-        seconds_per_token: c(m) as the answers show it; None below `MIN_SAMPLES`.
+        seconds_per_token: c(m) as the answers show it; None below `MIN_SAMPLES`, and while all
+            prompts have the same length.
         error_s_per_token: its standard error.
         queue_s_per_token: seconds that a token queued ahead costs.
         drifted: the estimate is off by `DRIFT_RATIO` or more, beyond its error.
@@ -75,11 +77,15 @@ class _Sums:
         self.yy = kept * self.yy + weight * y * y
         self.samples = kept * self.samples + 1
 
-    def solve(self) -> tuple[NDArray[np.float64], float]:
-        """Coefficients, and the standard error of the second."""
-        scale = np.sqrt(np.maximum(np.diag(self.xx), 1e-300))
+    def solve(self) -> tuple[NDArray[np.float64], float] | None:
+        """Coefficients, and the standard error of the second; None if lengths are too alike."""
+        diagonal = np.diag(self.xx)
+        scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
         unit = self.xx / np.outer(scale, scale) + _RIDGE * np.eye(3)
-        inverse = np.linalg.inv(unit) / np.outer(scale, scale)
+        inverse = np.linalg.inv(unit)
+        if inverse[1, 1] > _MAX_INFLATION:
+            return None
+        inverse = inverse / np.outer(scale, scale)
         found = inverse @ self.xy
         residual = max(self.yy - float(found @ self.xy), 0.0)
         variance = residual / max(self.samples - 3, 1.0)
@@ -125,7 +131,8 @@ class LatencyCheck:
 
     def _drift(self, model: str, sums: _Sums) -> Drift:
         measured = self._measured.get(model)
-        if sums.samples < MIN_SAMPLES:
+        solved = sums.solve() if sums.samples >= MIN_SAMPLES else None
+        if solved is None:
             return Drift(
                 model=model,
                 measured_s_per_token=measured,
@@ -135,7 +142,7 @@ class LatencyCheck:
                 queue_s_per_token=None,
                 drifted=False,
             )
-        found, error = sums.solve()
+        found, error = solved
         slope = float(found[1])
         drifted = measured is not None and (
             (slope > measured * DRIFT_RATIO and slope - _SURE * error > measured)

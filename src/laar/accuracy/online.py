@@ -89,14 +89,15 @@ class OnlineOutcomes:
         found = [self._cells.get((model, features)) for model in models]
         if not any(found):
             return prior
-        correct = np.zeros(len(found))
-        outcomes = np.zeros(len(found))
+        means = prior.tolist()
         for at, cell in enumerate(found):
             if cell is not None:
                 kept = self._kept(cell, now)
-                correct[at], outcomes[at] = cell.correct * kept, cell.outcomes * kept
-        mean = (self.kappa * prior + correct) / (self.kappa + outcomes)
-        return np.clip(mean, MIN_PROBABILITY, MAX_PROBABILITY)
+                mean = (self.kappa * means[at] + kept * cell.correct) / (
+                    self.kappa + kept * cell.outcomes
+                )
+                means[at] = min(max(mean, MIN_PROBABILITY), MAX_PROBABILITY)
+        return np.array(means)
 
     def observe(
         self,

@@ -36,7 +36,7 @@ MAX_TRIED_CHARS = 8192
 RETRY_PENALTY = 100.0
 """What one earlier try multiplies a cost by: more than any two models' costs differ."""
 
-_MAX_FACTOR = 1e12  # penalties stay finite however often a model was tried
+_MAX_POWER = 6  # tries that count: the factor stays finite however often a model was tried
 
 
 class Tried(NamedTuple):
@@ -73,4 +73,4 @@ def retry_factors(
     """What each model's cost is multiplied by; shape (len(models),), all ones if none was tried."""
     if not tried:
         return np.ones(len(models))
-    return np.array([min(penalty ** tried.count(model), _MAX_FACTOR) for model in models])
+    return np.array([penalty ** min(tried.count(model), _MAX_POWER) for model in models])

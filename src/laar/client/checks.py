@@ -43,7 +43,8 @@ class CheckSpec(BaseModel):
     @model_validator(mode="after")
     def _names_one_kind(self) -> CheckSpec:
         kinds = self.model_fields_set - {"tolerance"}
-        if len(kinds) != 1:
+        named = [kind for kind in kinds if kind == "json_value" or getattr(self, kind) is not None]
+        if len(kinds) != 1 or not named:
             raise ValueError("name exactly one of contains, exact, regex, json, number, python")
         if self.regex is not None:
             try:

@@ -2,9 +2,10 @@
 
 A regular expression can back-track for ever while it holds the interpreter, and a user's function
 can do anything, so neither a thread nor a time-out in this process would help. One child decides
-one check at a time: a line of JSON in, a line out. Past its deadline it is killed, and the next
-check starts another. This keeps a measurement alive; it is no sandbox: a function named in an
-evaluation set runs with the rights of whoever runs `laar measure`.
+one check at a time: a line of JSON in, a line out when its code is loaded, a line with the verdict.
+Past its deadline it is killed, and the next check starts another. This keeps a measurement alive;
+it is no sandbox: a function named in an evaluation set runs with the rights of whoever runs
+`laar measure`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 import importlib
 import re
 import sys
+from collections.abc import Callable
 from typing import NamedTuple, TextIO
 
 import orjson
@@ -22,7 +24,8 @@ from laar.client.checks import CheckSpec, decide
 
 __all__ = ["Judge", "Judgement"]
 
-_START_S = 30.0  # for the interpreter and the user's imports, on top of the first check's deadline
+_LOAD_S = 30.0  # for the interpreter and the imports of the user's code: not the check's fault
+_LOADED = b"loaded\n"
 _MAX_LINE_BYTES = 2**16  # of a verdict
 
 
@@ -67,9 +70,7 @@ class Judge:
                 raise
 
     async def _ask(self, line: bytes) -> Judgement:
-        deadline_s = self._timeout_s
         if self._child is None or self._child.returncode is not None:
-            deadline_s += _START_S
             self._child = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -81,10 +82,14 @@ class Judge:
         child = self._child
         assert child.stdin is not None
         assert child.stdout is not None
-        async with asyncio.timeout(deadline_s):
+        async with asyncio.timeout(_LOAD_S):
             child.stdin.write(line)
             await child.stdin.drain()
-            verdict = orjson.loads(await child.stdout.readline())
+            said = await child.stdout.readline()
+        if said == _LOADED:
+            async with asyncio.timeout(self._timeout_s):
+                said = await child.stdout.readline()
+        verdict = orjson.loads(said)
         return Judgement(verdict["correct"], verdict["error"])
 
     async def _end(self) -> None:
@@ -101,22 +106,25 @@ def _serve(questions: TextIO, verdicts: TextIO) -> None:
         question = orjson.loads(line)
         correct, error = None, None
         try:
-            correct = _decided(question)
+            check = _loaded(question)
+            verdicts.write(_LOADED.decode())
+            verdicts.flush()
+            correct = bool(check(question["answer"]))
         except BaseException as fault:  # noqa: BLE001  # the user's code may even call sys.exit
             error = f"the check raised {type(fault).__name__}: {fault}"[:1000]
         verdicts.write(orjson.dumps({"correct": correct, "error": error}).decode() + "\n")
         verdicts.flush()
 
 
-def _decided(question: dict[str, str]) -> bool:
+def _loaded(question: dict[str, str]) -> Callable[[str], object]:
     if question["regex"] is not None:
-        return re.search(question["regex"], question["answer"]) is not None
+        return re.compile(question["regex"]).search
     module, _, name = question["python"].partition(":")
     function: object = importlib.import_module(module)
     for part in name.split("."):
         function = getattr(function, part)
     assert callable(function), f"{question['python']} is not callable"
-    return bool(function(question["answer"]))
+    return function
 
 
 if __name__ == "__main__":

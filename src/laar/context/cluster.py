@@ -23,8 +23,8 @@ from laar.errors import SettingError
 
 __all__ = ["MAX_CONTEXTS", "Built", "Ordered", "build"]
 
-MAX_CONTEXTS = 8192
-"""Most contexts in one build: its pair matrices take 10 bytes a pair, 0.7 GB at this size."""
+MAX_CONTEXTS = 4096
+"""Most contexts in one build: its pair matrices take 10 bytes a pair, 170 MB at this size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +103,7 @@ def _merge(
     """Follows the clustering; returns all nodes, leaves first, inner ones as they were made."""
     clusters = list(leaves)
     nodes = list(dict.fromkeys(leaves))
+    whole = set(nodes)
     inner: dict[frozenset[int], Node] = {}
     for low, high, away in average_linkage(distances(contexts, alpha)):
         left, right = clusters[low], clusters[high]
@@ -116,10 +117,21 @@ def _merge(
             inner[shared] = node
             nodes.append(node)
         for child in (left, right):
+            _detach(child)
             node.adopt(child)
             node.frequency += child.frequency
         clusters.append(node)
-    return nodes
+    return [node for node in nodes if node.children or node in whole]
+
+
+def _detach(node: Node) -> None:
+    """Takes a shared node from under the node that an earlier merge put it below."""
+    parent = node.parent
+    if parent is not None:
+        parent.children.remove(node)
+        node.parent = None
+        if not parent.children:
+            _detach(parent)
 
 
 def _under(node: Node, top: Node) -> bool:

@@ -26,6 +26,9 @@ MIN_PROBABILITY = 0.01
 """Floor of Q: below it a model is not a hundred times worse, it is merely hopeless, and dividing
 by an estimate this small would rank endpoints by the noise in it."""
 
+_PAST_A_NEAR_TIE = 1.1
+_MAX_PENALTY = 1e100  # costs stay finite however often a model was tried
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostWeights:
@@ -70,14 +73,22 @@ def expected_time(
     queued_tokens: Floats,
     probability: Floats,
     times_tried: Floats,
+    strict_retries: bool = False,
 ) -> Terms:
-    """Prices every candidate. No input may be NaN: unknowns are settled by the caller."""
+    """Prices every candidate. No input may be NaN: unknowns are settled by the caller.
+
+    With `strict_retries` the penalty is raised, where it has to be, above the spread of the costs:
+    a tried model is then used again only when no other is left.
+    """
     rtt = weights.k_rtt * rtt_s
     prefill = seconds_per_token * uncached_tokens
     queue = seconds_per_token * (weights.k_queue * queued_tokens)
     latency = rtt + base_s + prefill + queue
-    likely = np.maximum(probability, MIN_PROBABILITY)
-    penalty = weights.retry_penalty**times_tried
+    expected = latency / np.maximum(probability, MIN_PROBABILITY)
+    factor = weights.retry_penalty
+    if strict_retries and times_tried.any():
+        factor = max(factor, _PAST_A_NEAR_TIE * expected.max() / max(expected.min(), 1e-12))
+    penalty = np.minimum(factor**times_tried, _MAX_PENALTY)
     return Terms(
         rtt_s=rtt,
         base_s=base_s,
@@ -86,7 +97,7 @@ def expected_time(
         probability=probability,
         penalty=penalty,
         latency_s=latency,
-        cost_s=latency / likely * penalty,
+        cost_s=expected * penalty,
     )
 
 

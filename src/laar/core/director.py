@@ -26,7 +26,7 @@ from laar.core.picker import pick
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.errors import RequestError
-from laar.network.roundtrip import fresh
+from laar.network import fresh_rtt
 
 __all__ = ["Completion", "Decision", "Director", "DirectorSettings"]
 
@@ -318,7 +318,7 @@ class Director:
             cached_tokens=cached,
             queued_tokens=table.queued_tokens[slots],
             in_flight=table.in_flight[slots],
-            rtt_s=_settle_unknown(fresh(table.rtt_s[slots], table.rtt_at[slots], now)),
+            rtt_s=_settle_unknown(fresh_rtt(table.rtt_s[slots], table.rtt_at[slots], now)),
             probability=known.probability[model_id],
             evidence=known.evidence[model_id],
             seconds_per_token=known.seconds_per_token[model_id],

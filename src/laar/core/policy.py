@@ -19,14 +19,22 @@ class ExpectedTime:
         weights: of the cost's terms.
         use_prefix: count believed cached tokens; off for LAAR as published.
         use_base: count `base_s`; off for LAAR as published.
+        strict_retries: whatever the candidates' costs, one whose model was tried less often comes
+            first. Off for LAAR as published, where a penalty of 100 can be outbid.
     """
 
     def __init__(
-        self, weights: CostWeights, *, use_prefix: bool = True, use_base: bool = True
+        self,
+        weights: CostWeights,
+        *,
+        use_prefix: bool = True,
+        use_base: bool = True,
+        strict_retries: bool = True,
     ) -> None:
         self.weights = weights
         self._use_prefix = use_prefix
         self._use_base = use_base
+        self._strict_retries = strict_retries
 
     def score(self, view: View) -> Floats:
         """Prices the candidates, leaves the terms in the view, and turns costs into scores."""
@@ -39,6 +47,7 @@ class ExpectedTime:
             queued_tokens=view.queued_tokens,
             probability=view.probability,
             times_tried=view.times_tried,
+            strict_retries=self._strict_retries,
         )
         return scores_of_costs(view.terms.cost_s)
 

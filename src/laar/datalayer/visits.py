@@ -25,7 +25,7 @@ Visit = Callable[[EndpointSpec], Coroutine[None, None, None]]
 MAX_UNDER_WAY = 64
 """Enough for the rate below with endpoints that take 300 ms to answer."""
 MAX_STARTS_PER_S = 200.0
-"""About a tenth of a core (``python -m bench datalayer``): twice what 100 endpoints ask for."""
+"""7 % of a core for scrapes (``python -m bench datalayer``): twice what 100 endpoints ask for."""
 LOOK_S = 0.1
 """How soon a new endpoint gets its first visit."""
 

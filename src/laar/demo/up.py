@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import aiohttp
 import orjson
@@ -217,20 +218,28 @@ def _breaches(fleet: Fleet, policy: str, outcome: Outcome) -> list[str]:
 
 
 def _show(console: Console, rows: list[dict[str, object]]) -> None:
-    table = Table(title="Time to correct answer by policy (the fleet's own seconds)")
-    for name in ("policy", "success", "attempts", "max", "mean TTCA", "p95 TTCA", "model mix"):
-        table.add_column(name, justify="left" if name in ("policy", "model mix") else "right")
+    table = Table(title="Time to correct answer by policy, in the fleet's own seconds")
+    names = ("policy", "success", "attempts", "most", "mean TTCA", "p95 TTCA")
+    for name in names:
+        table.add_column(name, justify="left" if name == "policy" else "right")
     for row in rows:
-        mix = row["model_mix"]
-        assert isinstance(mix, dict)
-        total = sum(mix.values())
         table.add_row(
             str(row["policy"]),
             f"{row['success_rate']:.1%}",
             f"{row['attempts_mean']:.2f}",
             str(row["attempts_max"]),
-            f"{row['ttca_mean_s']:.2f} s",
-            f"{row['ttca_p95_s']:.2f} s",
-            ", ".join(f"{model} {count / total:.0%}" for model, count in mix.items()),
+            f"{row['ttca_mean_s']:.1f} s",
+            f"{row['ttca_p95_s']:.1f} s",
         )
     console.print(table)
+    mixes = {str(row["policy"]): row["model_mix"] for row in rows}
+    shares = Table(title="Model mix: share of the attempts")
+    shares.add_column("policy")
+    models = sorted({model for mix in mixes.values() for model in cast(dict[str, int], mix)})
+    for model in models:
+        shares.add_column(model, justify="right")
+    for policy, mix in mixes.items():
+        counts = cast(dict[str, int], mix)
+        total = sum(counts.values())
+        shares.add_row(policy, *(f"{counts.get(model, 0) / total:.0%}" for model in models))
+    console.print(shares)

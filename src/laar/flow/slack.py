@@ -10,8 +10,9 @@ remaining work changes, so a queue keeps two floats for each request and never r
 passes. All five orders of the paper's table fit, which is why they are one interface.
 
 `pack` is algorithms 1 and 2: decodes are in the batch already, prefills come in slack order, each
-with the largest chunk that fits. Beyond the paper: the first prefill always gets a smallest chunk,
-since a context so deep that not even that fits the target would otherwise wait for ever.
+with the largest chunk that fits. Two things differ from the paper: the first prefill always gets a
+smallest chunk, since a context so deep that not even that fits the target would otherwise wait for
+ever; and a long one yields only while a short one comes after it, or its share would go to nobody.
 """
 
 from __future__ import annotations
@@ -154,21 +155,26 @@ def pack(
         target_s: what the iteration should take at most.
         budget_tokens: what the engine allows in one iteration beside the decodes.
         rho_max: largest share of `target_s` that a long prefill leaves free.
-        min_chunk_tokens: what the most urgent prefill gets even if it does not fit `target_s`.
+        min_chunk_tokens: what the most urgent prefill gets even if it does not fit `target_s`; a
+            chunk that does not finish its prefill is a multiple of it.
     """
     chunks = [0] * len(prefills)
+    last = len(prefills) - 1
+    last_short = next((i for i in range(last, -1, -1) if not prefills[i].is_long), 0)
     seen_long = False
     for index, (remaining, context, rho, is_long) in enumerate(prefills):
         if budget_tokens <= 0:
             break
         if is_long and seen_long:
             continue
-        share = 1.0 - min(rho_max, max(0.0, rho)) if is_long else 1.0
+        yields = is_long and index < last_short
+        share = 1.0 - min(rho_max, max(0.0, rho)) if yields else 1.0
         cap = min(remaining, budget_tokens)
         chunk = largest_chunk(
             lambda tokens: batch.seconds_with(tokens, context),  # noqa: B023 (used at once)
             target_s * share,
             cap,
+            min_chunk_tokens,
         )
         full = chunk < cap and share == 1.0
         if not chunk and index == 0:

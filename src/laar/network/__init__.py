@@ -1,5 +1,5 @@
 from laar.network.gorgo import PUBLISHED_WEIGHTS, gorgo_score
-from laar.network.roundtrip import STALE_AFTER_S, UNKNOWN, fresh, update
+from laar.network.roundtrip import STALE_AFTER_S, UNKNOWN, fresh_rtt, smooth_rtt
 from laar.network.tuner import Tuner, TunerSettings, Weights
 from laar.network.windows import OBJECTIVES, Sample, WindowScore
 
@@ -13,7 +13,7 @@ __all__ = [
     "TunerSettings",
     "Weights",
     "WindowScore",
-    "fresh",
+    "fresh_rtt",
     "gorgo_score",
-    "update",
+    "smooth_rtt",
 ]

@@ -24,7 +24,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ALPHA", "STALE_AFTER_S", "UNKNOWN", "fresh", "update"]
+__all__ = ["ALPHA", "STALE_AFTER_S", "UNKNOWN", "fresh_rtt", "smooth_rtt"]
 
 UNKNOWN = math.nan
 
@@ -39,11 +39,11 @@ STALE_AFTER_S = 300.0
 """Ten probes missed at GORGO's 30 s: by then readiness has spoken as well."""
 
 
-def update(previous_s: float, sample_s: float) -> float:
+def smooth_rtt(previous_s: float, sample_s: float) -> float:
     """The mean after one more probe.
 
     Args:
-        previous_s: the mean so far; NaN when there is none.
+        previous_s: the mean so far; NaN when there is none, or none that is `fresh_rtt`.
         sample_s: the probe's time. One that cannot be a time (NaN, infinite, not positive) changes
             nothing.
     """
@@ -55,7 +55,7 @@ def update(previous_s: float, sample_s: float) -> float:
     return previous_s + ALPHA * (clipped_s - previous_s)
 
 
-def fresh(
+def fresh_rtt(
     rtt_s: npt.NDArray[np.float64],
     measured_s: npt.NDArray[np.float64],
     now: float,

@@ -8,8 +8,8 @@ differences, each because the published form was seen to go wrong:
 * Windows are closed cohorts of the candidate's own decisions (see `windows`).
 * Noise. The authors measured identical weights again and got large swings, and their incumbent
   keeps the luckiest score it ever had. Here the incumbent is measured again every few trials, and a
-  win counts only when it repeats: incumbent again, then candidate again, and the second window's
-  cost is the one kept. Interleaving the two would be cheaper but wrong: both share the same queues.
+  win counts only when it repeats, against an incumbent measured just before; the second window's
+  cost is the one kept. Interleaving the two would be cheaper but wrong: they share queues.
 * Safety. A candidate whose slow requests or failures already exceed what the incumbent's window
   allows is stopped at once and the incumbent serves again; a candidate that says nothing serves one
   window.
@@ -20,7 +20,6 @@ A tuner on a live picker is an experiment on users; freeze it and serve the expo
 time is an argument, and a proposal is a function of the seed and the trial's number, so no
 generator's state needs to survive a restart.
 """
-
 
 from __future__ import annotations
 
@@ -78,7 +77,7 @@ class TunerSettings:
         objective: a name in `OBJECTIVES`.
         window: requests in a window; the published runs had 64 to 256. At least 20 for a p95.
         tolerance: part by which a candidate must be better; below it differences are noise.
-        sigma: first step, standard deviation of the logarithm of a weight.
+        sigma: first step, standard deviation of the logarithm of a weight; 0.7 is a factor of two.
         sigma_min: the tuner freezes when the step falls below.
         max_windows: the tuner freezes after so many.
         window_s: a window takes no more decisions after this long.
@@ -93,7 +92,7 @@ class TunerSettings:
     objective: str = "ttft-and-e2e-p95"
     window: int = 128
     tolerance: float = 0.005
-    sigma: float = 0.5
+    sigma: float = 0.7
     sigma_min: float = 0.05
     max_windows: int = 1000
     window_s: float = 900.0
@@ -154,6 +153,7 @@ class Tuner:
         self._history: deque[WindowScore] = deque(maxlen=HISTORY)
         self._elapsed_s = self._since_s = 0.0  # own time; when the window opened or closed
         self._now: float | None = None
+        self._window: Window | None = None
         self._open_next()
 
     def weights(self, now: float) -> Weights:
@@ -279,7 +279,7 @@ class Tuner:
         if stopped:
             outcome = self._lose("stopped", remeasure=True)
         elif math.isnan(score.cost_s):
-            # Too few answers may be the fleet's doing, not the weights': see how the incumbent fares.
+            # Too few answers may be the fleet's doing: see how the incumbent fares.
             self._candidate, self._remeasure, outcome = None, True, "no evidence"
         elif window.role == "incumbent":
             self._baseline, self._remeasure, outcome = score, False, "measured"
@@ -297,7 +297,9 @@ class Tuner:
         if baseline is None or not better(score.cost_s, baseline.cost_s, self._settings.tolerance):
             return self._lose("rejected", remeasure=self._lost_in_a_row + 1 >= REMEASURE_EVERY)
         if self._candidate is None:
-            self._candidate, self._remeasure = score.weights, True
+            # The rematch is against an incumbent of the same minutes.
+            self._candidate = score.weights
+            self._remeasure = baseline.version != score.version - 1
             return "won once"
         self._incumbent, self._baseline, self._candidate = score.weights, score, None
         self._sigma = min(self._sigma * GROWTH, SIGMA_MAX)
@@ -321,8 +323,7 @@ class Tuner:
         live = MappingProxyType(weights)
         self._resting = Weights(UNMEASURED, MappingProxyType(self._incumbent))
         self._settling, self._tagged = Weights(UNMEASURED, live), Weights(window.version, live)
-        self._window: Window | None = window
-        self._since_s = self._elapsed_s
+        self._window, self._since_s = window, self._elapsed_s
 
     def _propose(self) -> dict[str, float]:
         """The next candidate: not the incumbent again, as clipping in a corner would give."""
@@ -355,7 +356,7 @@ def _checked(weights: object, settings: TunerSettings, where: str) -> dict[str, 
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+    return isinstance(value, (int, float)) and -1e300 < value < 1e300
 
 
 def _is_count(value: object) -> TypeGuard[int]:

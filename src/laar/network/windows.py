@@ -29,12 +29,14 @@ def _p95(latencies_s: _Latencies) -> float:
     return float(np.quantile(latencies_s, 0.95))
 
 
-OBJECTIVES: dict[str, Callable[[_Latencies, _Latencies], float]] = { "ttft-and-e2e-p95": lambda
-ttft_s, e2e_s: (_p95(ttft_s) + _p95(e2e_s)) / 2, "e2e-p95": lambda _, e2e_s: _p95(e2e_s),
-"ttft-p95": lambda ttft_s, _: _p95(ttft_s), } """Seconds from times to first token and to the end.
-The first is the default: end-to-end time contains the time to first token, so all that hoarding
-requests on one endpoint can gain is bounded by the first term, and what it costs in decoding is
-not. The last is the published one, which gets hacked."""
+OBJECTIVES: dict[str, Callable[[_Latencies, _Latencies], float]] = {
+    "ttft-and-e2e-p95": lambda ttft_s, e2e_s: (_p95(ttft_s) + _p95(e2e_s)) / 2,
+    "e2e-p95": lambda _, e2e_s: _p95(e2e_s),
+    "ttft-p95": lambda ttft_s, _: _p95(ttft_s),
+}
+"""Seconds from times to first token and times to the end. The first is the default: what hoarding
+requests on one endpoint can gain is bounded by the time to first token, and what that costs in
+decoding counts in full. The last is the published one, which gets hacked."""
 
 
 def better(cost: float, than: float, tolerance: float) -> bool:

@@ -20,7 +20,14 @@ def build_policies(weights: CostWeights) -> dict[str, Policy]:
         Policy(name="laar", scorers=[(ExpectedTime(weights), 1.0)], knows_retries=True),
         Policy(
             name="laar-paper",
-            scorers=[(ExpectedTime(_LAAR_PAPER, use_prefix=False, use_base=False), 1.0)],
+            scorers=[
+                (
+                    ExpectedTime(
+                        _LAAR_PAPER, use_prefix=False, use_base=False, strict_retries=False
+                    ),
+                    1.0,
+                )
+            ],
             knows_retries=True,
         ),
         Policy(name="gorgo", scorers=[(Gorgo(), 1.0)]),

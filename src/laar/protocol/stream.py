@@ -59,6 +59,10 @@ PIECE_BYTES = 62_000
 """Longest piece of a body in one message of the gateway shape: some Envoys cap a piece at 64 KiB,
 and the frame around it needs room."""
 
+MAX_HEADERS_TO_ADD_TO = 90
+"""Envoy refuses an answer that takes a message past its limit of headers, 100 unless configured,
+and fails the request. Above this many, headers stay as they are: ours are worth less than that."""
+
 
 class Shape(enum.Enum):
     """Which of the two body modes Envoy announced."""
@@ -285,7 +289,7 @@ class Stream:
         self._response_phase = _Phase.HEADERS
         self._shape = Shape.NATIVE
         self._head = names.read_head({})
-        self._own_id = False
+        self._room_for_headers = True
         self._api = Api.OPAQUE
         self._subset: frozenset[str] | None = None
         self._pieces: list[bytes] = []
@@ -323,8 +327,7 @@ class Stream:
         self._shape = event.shape
         self._subset = event.subset
         self._head = names.read_head(event.headers)
-        if not self._head.id:
-            self._own_id = True
+        self._room_for_headers = len(event.headers) <= MAX_HEADERS_TO_ADD_TO
         path = self._head.path
         opaque = path.startswith(self._settings.opaque_paths) or self._head.upgrade
         self._api = Api.OPAQUE if opaque else api_of(path)
@@ -396,9 +399,11 @@ class Stream:
         decision = self._decision = event.decision
         self._overhead_us = event.overhead_us
         destination = ",".join((decision.address, *decision.fallbacks))
-        set_headers = [(names.DESTINATION, destination)]
-        if self._own_id:
-            set_headers.append((names.REQUEST_ID, decision.request.id))
+        set_headers = []
+        if self._room_for_headers:  # else the metadata alone names the destination
+            set_headers.append((names.DESTINATION, destination))
+            if not self._head.id:
+                set_headers.append((names.REQUEST_ID, decision.request.id))
         remove = tuple(name for name in self._head.control if name != names.DESTINATION)
         has_body = bool(self._pieces)
         body = self._pieces.pop() if has_body else b""
@@ -468,7 +473,8 @@ class Stream:
         else:
             if event.served and event.served != decision.address:
                 yield Served(decision, event.served)
-            yield AnswerHeaders(Direction.RESPONSE, self._told(decision))
+            room = len(event.headers) <= MAX_HEADERS_TO_ADD_TO
+            yield AnswerHeaders(Direction.RESPONSE, self._told(decision) if room else [])
             streamed = "text/event-stream" in event.headers.get("content-type", "")
             self._usage_reader = UsageReader(events=streamed)
             if decision.rewrite is not None and self._shape is Shape.GATEWAY:

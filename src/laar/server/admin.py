@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+from collections.abc import Generator
+
 import orjson
 import uvicorn
 from starlette.applications import Starlette
@@ -47,7 +51,35 @@ def admin_app(settings: Settings, metrics: Metrics, health: Health) -> Starlette
 
 
 class AdminServer(uvicorn.Server):
-    """uvicorn without signal handlers of its own: the runner stops it."""
+    """uvicorn on a socket bound beforehand, without signal handlers: the runner stops it.
 
-    def install_signal_handlers(self) -> None:
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+
+    def __init__(self, app: Starlette, host: str, port: int) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family)
+        self.port: int = self._socket.getsockname()[1]
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                timeout_graceful_shutdown=1,  # a viewer's open event stream must not hold us up
+            )
+        )
+
+    async def run_until_stopped(self) -> None:
+        """Serves until `should_exit`."""
+        await self.serve(sockets=[self._socket])
+
+    def close(self) -> None:
+        """Gives the port back; needed only when it never served."""
+        self._socket.close()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
         """The runner owns the signals."""
+        yield

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -266,7 +266,7 @@ def _served(message: pb.ProcessingRequest) -> str:
 def _headers_answer(action: AnswerHeaders) -> bytes:
     request = action.direction is Direction.REQUEST
     field = "request_headers" if request else "response_headers"
-    if not (action.set_headers or action.remove_headers or action.skip_body):
+    if not (action.set_headers or action.destination or action.skip_body):
         return _READ_ANSWER if action.read_answer else _PLAIN[field]
     response = pb.ProcessingResponse()
     target = response.request_headers if request else response.response_headers
@@ -285,7 +285,7 @@ def _headers_answer(action: AnswerHeaders) -> bytes:
 def _body_answer(action: AnswerBody) -> bytes:
     request = action.direction is Direction.REQUEST
     field = "request_body" if request else "response_body"
-    if action.data is None and not action.set_headers:
+    if action.data is None and not action.destination:
         return _PLAIN[field]
     response = pb.ProcessingResponse()
     common = (response.request_body if request else response.response_body).response
@@ -325,9 +325,11 @@ def _immediate_answer(action: Immediate) -> bytes:
 
 
 def _mutate(
-    common: pb.CommonResponse, headers: Iterable[tuple[str, str]], remove: Iterable[str]
+    common: pb.CommonResponse, headers: Sequence[tuple[str, str]], remove: Sequence[str]
 ) -> None:
     """Sets headers, overwriting (the default when `append` is not set), and removes others."""
+    if not headers and not remove:
+        return  # even an empty mutation makes Envoy count headers, its own added ones included
     mutation = common.header_mutation
     for name, value in headers:
         header = mutation.set_headers.add().header

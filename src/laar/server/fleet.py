@@ -10,7 +10,7 @@ from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.interfaces import Prefixes
 from laar.datalayer import split_address
 from laar.envoy.endpoints_file import EndpointAddress, write_eds
-from laar.network.roundtrip import update as smoothed
+from laar.network import fresh_rtt, smooth_rtt
 from laar.telemetry.metrics import Metrics
 
 __all__ = ["FleetSink"]
@@ -88,9 +88,11 @@ class FleetSink:
         if rtt_s is None:
             self._table.failures[slot] += 1
             return
-        self._table.failures[slot] = 0
-        self._table.rtt_s[slot] = smoothed(float(self._table.rtt_s[slot]), rtt_s)
-        self._table.rtt_at[slot] = now
+        table = self._table
+        table.failures[slot] = 0
+        known = fresh_rtt(table.rtt_s[slot : slot + 1], table.rtt_at[slot : slot + 1], now)
+        table.rtt_s[slot] = smooth_rtt(float(known[0]), rtt_s)
+        table.rtt_at[slot] = now
 
     def problem(self, source: str, message: str | None) -> None:
         """Logs a new problem once, and its end once; counts every time."""

@@ -13,19 +13,17 @@ import logging
 import random
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 import grpc
-import uvicorn
 
 from laar.config import Settings
 from laar.core.beliefs import CapabilityAssessor, PrefixBeliefs, read_capability
 from laar.core.director import Completion, Decision, Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.interfaces import NoPrefixes, PlainAssessor
-from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper
+from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, split_address
 from laar.errors import SettingError
 from laar.policies import build_policies
 from laar.server.admin import AdminServer, admin_app
@@ -37,6 +35,8 @@ from laar.telemetry.metrics import Metrics
 __all__ = ["Runner", "serve"]
 
 _LOG = logging.getLogger(__name__)
+
+_ADMIN_STOP_S = 3.0
 
 _GRPC_OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),  # a buffered body is one message
@@ -124,6 +124,8 @@ class Runner:
         health_server = grpc.aio.server()
         self.health.add_to(health_server)
         admin = self._admin()
+        self.ports.admin = admin.port
+        serving_admin = None
         try:
             await self.health.start()
             self._start_collectors()
@@ -131,9 +133,9 @@ class Runner:
             self.ports.health = _bind(health_server, "health", self._settings.listen.health)
             await server.start()
             await health_server.start()
-            self._spawn("admin", admin.serve())
+            serving_admin = self._spawn("admin", admin.run_until_stopped)
             await self._readiness(once=True)
-            self._spawn("readiness", self._readiness())
+            self._spawn("readiness", self._readiness)
             _LOG.info("picking for %d endpoints on port %d", len(self.table), self.ports.ext_proc)
             if started is not None:
                 started.set()
@@ -141,6 +143,9 @@ class Runner:
             await self._drain(server)
         finally:
             admin.should_exit = True
+            if serving_admin is not None:
+                await asyncio.wait([serving_admin], timeout=_ADMIN_STOP_S)
+            admin.close()
             await _cancel(self._tasks)
             await server.stop(0)
             await health_server.stop(0)
@@ -163,11 +168,11 @@ class Runner:
         settings, readings = self._settings, self._settings.readings
         resolver = Resolver(self._sink, clock=self._clock, interval_s=readings.resolve_interval_s)
         resolver.replace("settings", [endpoint.spec() for endpoint in settings.endpoints])
-        self._spawn("resolve", resolver.run())
+        self._spawn("resolve", resolver.run)
         if settings.endpoints_file is not None:
             file = EndpointsFile(settings.endpoints_file, resolver)
             file.load()
-            self._spawn("endpoints file", file.run())
+            self._spawn("endpoints file", file.run)
         scraper = Scraper(
             self._targets,
             self._sink,
@@ -176,7 +181,7 @@ class Runner:
             interval_s=readings.scrape_interval_s,
             timeout_s=readings.scrape_timeout_s,
         )
-        self._spawn("scrape", scraper.run())
+        self._spawn("scrape", scraper.run)
         prober = Prober(
             self._targets,
             self._sink,
@@ -185,24 +190,18 @@ class Runner:
             interval_s=readings.probe_interval_s,
             timeout_s=readings.probe_timeout_s,
         )
-        self._spawn("probe", prober.run())
+        self._spawn("probe", prober.run)
 
     def _targets(self) -> list[EndpointSpec]:
         return self.table.specs()
 
     def _admin(self) -> AdminServer:
-        host, _, port = self._settings.listen.admin.rpartition(":")
-        return AdminServer(
-            uvicorn.Config(
-                admin_app(self._settings, self.metrics, self.health),
-                host=host.strip("[]"),
-                port=int(port),
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                timeout_graceful_shutdown=1,
-            )
-        )
+        address = self._settings.listen.admin
+        host, port = split_address(address)
+        try:
+            return AdminServer(admin_app(self._settings, self.metrics, self.health), host, port)
+        except OSError:
+            raise _cannot_listen("admin", address) from None
 
     def _decided(self, decision: Decision) -> None:
         self.metrics.decided(decision)
@@ -223,16 +222,18 @@ class Runner:
                 return
             await self._changed.wait()
 
-    def _spawn(self, name: str, endless: Coroutine[Any, Any, None]) -> None:
-        self._tasks.append(asyncio.create_task(self._guard(name, endless), name=name))
+    def _spawn(self, name: str, endless: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._guard(name, endless), name=name)
+        self._tasks.append(task)
+        return task
 
-    async def _guard(self, name: str, endless: Coroutine[Any, Any, None]) -> None:
+    async def _guard(self, name: str, endless: Callable[[], Awaitable[None]]) -> None:
         """A part that dies must not take the picker along, nor die in silence."""
         try:
-            await endless
+            await endless()
         except asyncio.CancelledError:
             raise
-        except (Exception, SystemExit):  # noqa: BLE001 - uvicorn leaves by SystemExit when its port is taken
+        except Exception:  # noqa: BLE001 - the guard of a task
             _LOG.exception("%s stopped; the picker serves on without it", name)
             self.metrics.problem(name, "stopped by a fault; see the log")
 
@@ -261,11 +262,15 @@ def _bind(server: grpc.aio.Server, name: str, address: str) -> int:
     except RuntimeError:
         port = 0
     if not port:
-        raise SettingError(
-            f"listen.{name}: can't listen on {address}; is another picker running there, or is the "
-            "address not this machine's?"
-        )
+        raise _cannot_listen(name, address)
     return int(port)
+
+
+def _cannot_listen(name: str, address: str) -> SettingError:
+    return SettingError(
+        f"listen.{name}: can't listen on {address}; is another picker running there, or is the "
+        "address not this machine's?"
+    )
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

@@ -9,6 +9,7 @@ from laar.datalayer.kubernetes.collector import (
 )
 from laar.datalayer.kubernetes.objects import PodRules, Rewrite, rewrite_target
 from laar.datalayer.kubernetes.resources import PERMISSIONS, Resource
+from laar.datalayer.kubernetes.settings import KubernetesSource
 
 __all__ = [
     "PERMISSIONS",
@@ -17,6 +18,7 @@ __all__ = [
     "ApiError",
     "KubernetesEndpoints",
     "KubernetesSink",
+    "KubernetesSource",
     "PodRules",
     "PodSelector",
     "PoolName",

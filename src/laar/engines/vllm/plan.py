@@ -20,7 +20,7 @@ from typing import NamedTuple, Self
 
 from laar.errors import SettingError
 from laar.flow.prefill_time import PrefillTable
-from laar.flow.slack import ORDERS, Line, Prefill, height, pack, turn
+from laar.flow.slack import ORDERS, Line, Prefill, pack, turn
 
 __all__ = ["Candidate", "Plan", "StepSettings", "plan", "require_known_version"]
 
@@ -129,9 +129,8 @@ class Candidate(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """`ranked`: all candidates' keys, most urgent first; `chunks`: tokens for each, 0 included."""
+    """`chunks`: tokens for each candidate, 0 included, in order of urgency; `leader`: for later."""
 
-    ranked: list[str]
     chunks: dict[str, int]
     leader: str | None
 
@@ -177,43 +176,46 @@ def plan(
         free_slots: requests that may start.
         free_blocks: KV blocks that nobody holds.
     """
+    # This runs once in every step, on caches that the model has just emptied: plain loops.
     ranked = []
-    for one in candidates:
-        rho = height(one.line, now) + table.total_s(one.context_tokens) * one.line.rate
-        is_long = one.context_tokens + one.remaining_tokens > settings.long_tokens
+    any_running = False
+    for key, remaining, context, (offset_s, rate), blocks, is_running in candidates:
+        rho = (offset_s - now + table.total_s(context)) * rate
+        is_long = context + remaining > settings.long_tokens
         yields, rank = turn(rho, is_long=is_long)
-        if one.key == leader:
+        if key == leader:
             rank -= settings.leader_margin
-        ranked.append((yields, rank, not one.is_running, one.key, rho, is_long, one))
-    ranked.sort(key=lambda row: row[:4])
+        if is_running:
+            any_running = True
+            free_blocks -= blocks
+        prefill = Prefill(remaining, context, rho, is_long)
+        ranked.append((yields, rank, not is_running, key, blocks, prefill))
+    ranked.sort()
 
-    free_blocks -= sum(one.blocks for one in candidates if one.is_running)
-    ready: list[tuple[Candidate, Prefill]] = []
-    any_running = any(one.is_running for one in candidates)
+    keys: list[str] = []
+    prefills: list[Prefill] = []
+    chunks: dict[str, int] = {}
     is_open = True
-    for *_, rho, is_long, one in ranked:
-        if not one.is_running:
+    for _, _, starts, key, blocks, prefill in ranked:
+        chunks[key] = 0
+        if starts:
             # Who is behind the first that does not fit waits with it, or it would never fit. With
             # no other prefill the engine's own check is right, and our count may be too high (not
             # every layer keeps every token).
-            fits = one.blocks <= free_blocks or not (any_running or ready)
+            fits = blocks <= free_blocks or not (any_running or keys)
             is_open = is_open and free_slots > 0 and fits
             if not is_open:
                 continue
             free_slots -= 1
-            free_blocks -= one.blocks
-        ready.append((one, Prefill(one.remaining_tokens, one.context_tokens, rho, is_long)))
-    sizes = pack(
-        [prefill for _, prefill in ready],
-        _Step(settings),
-        target_s=settings.target_s,
-        budget_tokens=budget_tokens,
-    )
-    chunks = dict.fromkeys((row[3] for row in ranked), 0)
+            free_blocks -= blocks
+        keys.append(key)
+        prefills.append(prefill)
+    sizes = pack(prefills, _Step(settings), target_s=settings.target_s, budget_tokens=budget_tokens)
     if leader not in chunks:
         leader = None
-    for (one, prefill), size in zip(ready, sizes, strict=True):
-        chunks[one.key] = size
-        if size and prefill.is_long:
-            leader = one.key
-    return Plan([row[3] for row in ranked], chunks, leader)
+    for key, size, prefill in zip(keys, sizes, prefills, strict=True):
+        if size:
+            chunks[key] = size
+            if prefill.is_long:
+                leader = key
+    return Plan(chunks, leader)

@@ -83,12 +83,13 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no typ
             free_blocks=self.kv_cache_manager.block_pool.get_num_free_blocks(),
         )
         self._chunks, self._leader = step.chunks, step.leader
-        rank = {key: place for place, key in enumerate(step.ranked)}
+        rank = {key: place for place, key in enumerate(step.chunks)}
         # The last running one is vLLM's victim when blocks run out: so the one with most slack.
         self.running.sort(key=lambda one: rank.get(one.request_id, -1))
-        waiting.sort(key=lambda one: (not step.chunks[one.request_id], rank[one.request_id]))
-        self.waiting.clear()
-        self.waiting.extend(waiting)
+        if len(waiting) > 1:
+            waiting.sort(key=lambda one: (not step.chunks[one.request_id], rank[one.request_id]))
+            self.waiting.clear()
+            self.waiting.extend(waiting)
 
     def _candidate(self, request: Any, *, is_running: bool) -> Candidate:
         key, total, done = request.request_id, request.num_tokens, request.num_computed_tokens

@@ -54,14 +54,16 @@ class Lost(StrEnum):
 class Flight:
     """One job on its way: what the engine has made so far, and a wait for more.
 
-    Times are real (monotonic) seconds: `submitted_s` when it reached the engine, `started_s` when
-    the first iteration that reported on it began, `updated_s` when the last one ended.
+    Times are real (monotonic) seconds, exact on the engine's timeline and not when somebody woke:
+    `submitted_s` when it reached the engine, `started_s` and `first_s` when the iteration of its
+    first token began and ended, `updated_s` when that of its newest token ended.
     """
 
     __slots__ = (
         "_news",
         "cached_tokens",
         "finished",
+        "first_s",
         "job",
         "lost",
         "started_s",
@@ -77,8 +79,7 @@ class Flight:
         self.finished = False
         self.lost: Lost | None = None
         self.submitted_s = time.monotonic()
-        self.started_s: float | None = None
-        self.updated_s = self.submitted_s
+        self.started_s = self.first_s = self.updated_s = self.submitted_s
         self._news = asyncio.Event()
 
     async def more(self, seen: int) -> None:
@@ -89,12 +90,13 @@ class Flight:
 
     def gain(self, progress: Progress, *, started_s: float, ended_s: float) -> None:
         """Takes note of an iteration that ran over this time."""
-        if self.started_s is None:
+        self.updated_s = max(self.submitted_s, ended_s)
+        if self.tokens == 0:
             self.started_s = max(self.submitted_s, started_s)
+            self.first_s = self.updated_s
         self.tokens += progress.tokens
         self.cached_tokens = progress.cached_tokens
         self.finished = progress.finished
-        self.updated_s = ended_s
         self._news.set()
 
     def lose(self, why: Lost) -> None:
@@ -215,7 +217,7 @@ class EngineDriver:
                 await asyncio.sleep(max(wait_s, TICK_S) if wait_s > 0 else 0)
                 burst = 0
             if engine is self.engine:
-                self._apply(step, starts)
+                self._apply(step, starts, ends)
             ends = max(ends, self.now() - MAX_LAG_S / self._scale)
 
     def _left(self, job_id: str) -> None:
@@ -224,9 +226,9 @@ class EngineDriver:
         if self._blocks is not None:
             self._blocks.left(job_id)
 
-    def _apply(self, step: Step, starts: float) -> None:
+    def _apply(self, step: Step, starts: float, ends: float) -> None:
         started_s = self._born_s + starts * self._scale
-        ended_s = time.monotonic()
+        ended_s = self._born_s + ends * self._scale
         for progress in step.progress:
             flight = self._flights.get(progress.job_id)
             if flight is None:  # aborted while the iteration ran

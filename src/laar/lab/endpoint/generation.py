@@ -108,7 +108,6 @@ class Generation(Response):
         self._is_stream = stream
         self._load_format = load_format
         self._reset = reset
-        self._first_s = 0.0
         self._last_s = 0.0
         self._cut_at = job.output_tokens + 1
         self._drag = 0.0
@@ -185,18 +184,17 @@ class Generation(Response):
 
     def _count(self, flight: Flight, seen: int, made: int, finished: bool, at_s: float) -> None:
         job, metrics = self._job, self._metrics
-        queued_s = (flight.started_s or at_s) - flight.submitted_s
+        queued_s = flight.started_s - flight.submitted_s
         if seen == 0:
-            self._first_s = at_s
             metrics.first_token(
                 prompt=job.prompt_tokens,
                 cached=flight.cached_tokens,
                 queued_s=queued_s,
-                prefill_s=at_s - flight.submitted_s - queued_s,
+                prefill_s=flight.first_s - flight.started_s,
             )
-            metrics.tokens(made, None)
-        elif made > seen:
-            metrics.tokens(made - seen, (at_s - self._last_s) / (made - seen))
+            seen, self._last_s = 1, flight.first_s
+        if made > seen:
+            metrics.next_tokens(made - seen, (at_s - self._last_s) / (made - seen))
         self._last_s = at_s
         if finished:
             metrics.finished(
@@ -206,7 +204,7 @@ class Generation(Response):
                 generated=made,
                 total_s=at_s - flight.submitted_s,
                 queued_s=queued_s,
-                decode_s=at_s - self._first_s,
+                decode_s=at_s - flight.first_s,
             )
 
     def _usage(self, flight: Flight, made: int) -> Usage:

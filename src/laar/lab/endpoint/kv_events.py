@@ -62,14 +62,14 @@ class KvEventPublisher:
         self._next_seq = 0
         self._context = zmq.asyncio.Context()
         self._publisher = zmq.Context(self._context).socket(zmq.PUB)
+        self._router = self._context.socket(zmq.ROUTER)
         self._publisher.set_hwm(settings.hwm)
         self.endpoint = self._bind(self._publisher, settings.endpoint)
         self.replay_endpoint: str | None = None
         self._replays: asyncio.Task[None] | None = None
         if settings.replay_endpoint is not None:
-            router = self._context.socket(zmq.ROUTER)
-            self.replay_endpoint = self._bind(router, settings.replay_endpoint)
-            self._replays = asyncio.create_task(self._replay(router), name="kv-event-replay")
+            self.replay_endpoint = self._bind(self._router, settings.replay_endpoint)
+            self._replays = asyncio.create_task(self._replay(), name="kv-event-replay")
 
     def source(self) -> dict[str, object]:
         """What `/kv_event_sources` says of this publisher."""
@@ -131,7 +131,7 @@ class KvEventPublisher:
             self._replays.cancel()
             with suppress(asyncio.CancelledError):
                 await self._replays
-        self._context.destroy(linger=0)
+        self._free()
 
     def _stored(self, event: KvEvent) -> dict[str, object]:
         size, first = self._block_size, event.hashes[0]
@@ -157,7 +157,8 @@ class KvEventPublisher:
             **_COMMON,
         }
 
-    async def _replay(self, router: zmq.asyncio.Socket) -> None:
+    async def _replay(self) -> None:
+        router = self._router
         while True:
             frames = await router.recv_multipart()
             if len(frames) != 3 or len(frames[2]) != 8:
@@ -168,11 +169,16 @@ class KvEventPublisher:
                     await router.send_multipart((client, b"", self._topic, seq, payload))
             await router.send_multipart((client, b"", b"", _END, b""))
 
+    def _free(self) -> None:
+        self._publisher.close(linger=0)
+        self._router.close(linger=0)
+        self._context.term()
+
     def _bind(self, socket: zmq.SyncSocket | zmq.asyncio.Socket, address: str) -> str:
         try:
             socket.bind(address)
         except zmq.ZMQError as fault:
-            self._context.destroy(linger=0)
+            self._free()
             raise SettingError(f"kv_events: cannot bind {address}: {fault}") from fault
         if not address.endswith(":*"):
             return address

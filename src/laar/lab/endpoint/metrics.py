@@ -137,7 +137,8 @@ class ServingMetrics:
         )
 
     def first_token(self, *, prompt: int, cached: int, queued_s: float, prefill_s: float) -> None:
-        """A request's prefill is done; token counts are the prompt's."""
+        """A request's prefill is done, with its first token; token counts are the prompt's."""
+        self._counts["generation_tokens"] += 1
         self._counts["prompt_tokens"] += prompt
         self._counts["prompt_tokens_cached"] += cached
         sources = self._by_label["prompt_tokens_by_source"]
@@ -148,11 +149,10 @@ class ServingMetrics:
         self._observe("request_queue_time_seconds", queued_s)
         self._observe("request_prefill_time_seconds", prefill_s)
 
-    def tokens(self, count: int, each_s: float | None) -> None:
-        """Tokens were generated; `each_s` apart from each other, None for a request's first."""
+    def next_tokens(self, count: int, each_s: float) -> None:
+        """More tokens came, this long after each other."""
         self._counts["generation_tokens"] += count
-        if each_s is not None:
-            self._histograms["inter_token_latency_seconds"].observe(each_s, count)
+        self._histograms["inter_token_latency_seconds"].observe(each_s, count)
 
     def finished(
         self,

@@ -35,11 +35,12 @@ CUT_GRACE_S = 1
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without signal handlers of its own; tells when it listens, and cuts connections."""
+    """uvicorn without its signal handlers and its polling, and with a way to cut connections."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.listens = asyncio.Event()
+        self._ending = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -49,12 +50,19 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         self.listens.set()
 
+    async def main_loop(self) -> None:
+        # Once a second for the date header, where uvicorn looks ten times for its exit flag.
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), 1.0)
+
     def end(self, *, force: bool = False) -> None:
         """Stops listening at once; `serve` returns when answers are out, or soon by force."""
         for listener in self.servers:
             listener.close()
         self.force_exit = force
         self.should_exit = True
+        self._ending.set()
 
     def cut(self, client: object = None) -> None:
         """Resets one client's connection, or all."""
@@ -157,6 +165,8 @@ class SimulatedEndpoint:
                 if self._outage_s is None or self._shutdown is not None:
                     return
                 await asyncio.sleep(self._outage_s)
+                if self._shutdown is not None:
+                    return
                 self._outage_s = None
                 self.serving.restart()
                 self._socket = _bind(self._settings.host, self._port)
@@ -176,6 +186,7 @@ class SimulatedEndpoint:
                 interface="asgi3",
                 lifespan="off",
                 log_config=None,
+                proxy_headers=False,
                 timeout_graceful_shutdown=CUT_GRACE_S,
                 ws="none",
             )

@@ -3,8 +3,8 @@
 `laar.lab.tokens` says how many tokens a text has: one for each six ASCII characters (counted across
 the whole text), one for each other character. Here they get ids: a token of ASCII stands where its
 last character stands, an incomplete one at the very end; so appending to a text changes at most its
-last token, as with real tokenizers. Ids are hashes of the characters into 31 bits; a real vocabulary
-is smaller, but with one two different texts would share blocks by accident.
+last token, as with real tokenizers. Ids are hashes of the characters into 31 bits; real ones have
+about 17, but then two different texts would share blocks by accident.
 
 Blocks are hashed as vLLM does it, each together with all before it, but by a seeded xxh3 instead
 of SHA-256: `h[i] = xxh3_64(ids of block i as little-endian uint32, seed=h[i-1])`. The seed of the

@@ -10,7 +10,9 @@ A pass through all pipeline stages is what a decode waits for, so it is the pass
 target; stages work on consecutive chunks meanwhile.
 
 Admission follows the order strictly: when the most urgent waiting prompt finds no slot or blocks,
-those behind it do not overtake, or a long one would starve under a stream of short ones.
+those behind it do not overtake, or a long one would starve under a stream of short ones. What the
+prefix cache holds of a waiting prompt counts when its chunk is chosen, not yet in its order: to
+look up every prompt's blocks in each iteration would cost more than the iteration.
 """
 
 from __future__ import annotations

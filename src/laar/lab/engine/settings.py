@@ -56,7 +56,8 @@ class EngineSettings:
             `prefill-first` (SGLang), `non-preemptive` (whole prompts), `slack` (Medha).
         stream_pipeline: with several stages, a prefill's next chunk enters the first stage when
             the one before leaves it; off, only when it has left the last one.
-        step_jitter: standard deviation of the logarithm of an iteration's time.
+        step_jitter: standard deviation of the logarithm of an iteration's time; a merged stretch
+            draws once.
         kv_events: report prefix-cache changes in each `Step`.
         slack: for the scheduler `slack`.
     """

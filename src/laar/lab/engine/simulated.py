@@ -12,6 +12,9 @@ between are those of its start, as a scrape of a real engine sees them.
 Recomputation follows vLLM: a preempted sequence loses its blocks, goes back to its place in the
 queue and prefills its prompt and the tokens it had made.
 
+A merged stretch gives every job the times of single iterations. Only which cached block is evicted
+can differ, and only when two sequences make the very same answer blocks at the same time.
+
 It does not model tokenisation, network, client behaviour, speculative decoding, adapters.
 """
 
@@ -275,7 +278,8 @@ class SimulatedEngine:
         scale = 1.0
         if self._settings.step_jitter:
             scale = math.exp(self._rng.gauss(0.0, self._settings.step_jitter))
-        if self._mergeable and plan.steady and not plan.chunks and until is not None:
+        steady = plan.steady and not plan.chunks and not self._preempted
+        if steady and self._mergeable and until is not None:
             self._stretch(flight, work, until, scale)
             flight.exit_s = self._free_at[0] = now + flight.seconds(flight.tokens)
         else:
@@ -349,10 +353,15 @@ class SimulatedEngine:
     def _settle(self) -> None:
         for _ in range(self._told):
             flight = self._flights.popleft()
-            for seq in flight.decoded:
-                if not seq.gone:
-                    seq.context += flight.tokens
-                    self._gain(seq, flight.tokens)
+            decoded = [seq for seq in flight.decoded if not seq.gone]
+            for seq in decoded:  # all take before anyone gives back, as in single iterations
+                seq.context += flight.tokens
+                short = -(-seq.context // self._block_size) - seq.blocks
+                if short > 0:  # a stretch: its blocks were counted, not taken
+                    self._pool.take(short)
+                    seq.blocks += short
+            for seq in decoded:
+                self._gain(seq, flight.tokens)
             for seq in flight.finals:
                 seq.flights -= 1
                 if not seq.gone:
@@ -365,10 +374,6 @@ class SimulatedEngine:
 
     def _gain(self, seq: Seq, tokens: int) -> None:
         seq.generated += tokens
-        short = -(-seq.context // self._block_size) - seq.blocks
-        if short > 0:  # a stretch: its blocks were counted, not taken
-            self._pool.take(short)
-            seq.blocks += short
         self._publish(seq)
         if seq.left:
             self._decoding.append(seq)

@@ -1,0 +1,125 @@
+"""How likely a document is in a request, given the others in it: popularity and co-occurrence.
+
+Documents behind the aligned part are sorted by this, so that branches begin with what the next
+requests with that prefix are likely to hold. Popularity alone would put a passage that is popular on
+another topic first, where nothing follows it; seen together with its neighbours it sorts last. On the
+topic load of the design note this takes the hit rate from 0.32 to 0.35 (4 x 750 documents).
+
+    P(x | y in request) = (together(x, y) + PRIOR * share(x)) / (count(y) + PRIOR),  averaged over y
+
+Counts live in fixed tables (count-min, conservative update), so memory does not depend on how many
+documents there are; a collision only ever makes a guess about order worse. They decay by growing
+the weight of what is new instead of touching what is old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Affinity", "Likely"]
+
+PRIOR = 20.0
+"""Requests' worth of belief in plain popularity; 10 to 30 measured alike on all loads."""
+
+PARTNERS = 64
+"""Most documents of one request that pairs are counted for: the work grows with its square."""
+
+KNOWN = 0.05
+"""Decayed sightings below which a document counts as new: 4 half-lives after a single one."""
+
+_PAIR_BITS = 16
+_DOC_BITS = 15
+_RESCALE = 60.0  # half-lives; 2^60 times k documents is far inside float32
+_ODD = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)
+
+_Hashes = npt.NDArray[np.uint64]
+_Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Likely:
+    """For each document asked about: its score, and whether it was seen at all."""
+
+    score: dict[int, float]
+    known: frozenset[int]
+
+
+class Affinity:
+    """Decayed counts of documents and pairs for one scope; 768 KiB.
+
+    Args:
+        half_life_s: after which a sighting counts half.
+    """
+
+    def __init__(self, half_life_s: float) -> None:
+        self._half_life_s = half_life_s
+        self._pairs = np.zeros((2, 1 << _PAIR_BITS), np.float32)
+        self._docs = np.zeros((2, 1 << _DOC_BITS), np.float32)
+        self._requests = 0.0
+        self._origin: float | None = None
+
+    def likely(self, docs: Sequence[int], now: float) -> Likely:
+        """Scores of one request's documents (64-bit hashes); the order they come in is no input."""
+        ordered = sorted(docs)
+        hashes = np.array(ordered, np.uint64)
+        weight = self._weight(now)
+        counts = self._read(self._docs, _slots(hashes, _DOC_BITS))
+        partners = min(len(ordered), PARTNERS)
+        mixed = hashes[:, None] ^ hashes[:partners]
+        together = self._read(self._pairs, _slots(mixed, _PAIR_BITS))
+        each = 1.0 / (counts[:partners] + np.float32(PRIOR * weight))
+        itself = np.zeros(len(ordered), np.float32)
+        itself[:partners] = each
+        np.fill_diagonal(together, 0.0)
+        share = counts * np.float32(PRIOR * weight / (self._requests + weight))
+        score = (together @ each + share * (each.sum() - itself)) / max(1, partners - 1)
+        least = KNOWN * weight
+        known = frozenset(
+            doc for doc, count in zip(ordered, counts.tolist(), strict=True) if count > least
+        )
+        return Likely(score=dict(zip(ordered, score.tolist(), strict=True)), known=known)
+
+    def observe(self, docs: Sequence[int], now: float) -> None:
+        """Counts a request that was sent."""
+        weight = self._weight(now)
+        self._requests += weight
+        hashes = np.array(docs, np.uint64)
+        self._add(self._docs, _slots(hashes, _DOC_BITS), weight)
+        head = hashes[:PARTNERS]
+        upper = np.triu_indices(len(head), 1)
+        mixed = (head[:, None] ^ head)[upper]
+        self._add(self._pairs, _slots(mixed, _PAIR_BITS), weight)
+
+    def _weight(self, now: float) -> float:
+        """What one sighting counts now; rescales the tables before it could overflow them."""
+        if self._origin is None:
+            self._origin = now
+        age = max(0.0, now - self._origin) / self._half_life_s
+        if age > _RESCALE:
+            factor = 2.0**-age
+            self._pairs *= factor
+            self._docs *= factor
+            self._requests *= factor
+            self._origin = now
+            age = 0.0
+        return float(2.0**age)
+
+    @staticmethod
+    def _read(table: _Floats, slots: npt.NDArray[np.intp]) -> _Floats:
+        return np.minimum(table[0].take(slots[0]), table[1].take(slots[1]))
+
+    def _add(self, table: _Floats, slots: npt.NDArray[np.intp], weight: float) -> None:
+        """Raises both counters to the estimate plus one: less noise than adding to each."""
+        raised = self._read(table, slots) + np.float32(weight)
+        for row in (0, 1):
+            table[row][slots[row]] = np.maximum(table[row].take(slots[row]), raised)
+
+
+def _slots(hashes: _Hashes, bits: int) -> npt.NDArray[np.intp]:
+    """Places in the two rows of a table with 2^bits counters, by multiplicative hashing."""
+    odd = _ODD.reshape((2,) + (1,) * hashes.ndim)
+    return ((hashes * odd) >> np.uint64(64 - bits)).astype(np.intp)

@@ -1,0 +1,86 @@
+"""One Kubernetes source of endpoints, as people write it in the settings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from laar.datalayer.kubernetes.api import ApiAccess, in_cluster
+from laar.datalayer.kubernetes.collector import PodSelector, PoolName
+from laar.datalayer.kubernetes.objects import PodRules
+
+__all__ = ["KubernetesSource"]
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class KubernetesSource(BaseModel):
+    """Pods of one InferencePool, or of one selector."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    pool: str = Field("", description="Name of an InferencePool (v1), which says pods and ports.")
+    selector: dict[str, str] = Field({}, description="Labels that pods must have, all of them.")
+    ports: tuple[Port, ...] = Field(
+        (),
+        max_length=8,
+        description="With `selector`: the ports a pod serves on, one for each data-parallel rank.",
+    )
+    namespace: str = Field("", description="Where the pods are; empty is laar's own namespace.")
+    models: tuple[str, ...] = Field(
+        (), description="Models of pods that name none by `model_key`; the first is the main one."
+    )
+    model_key: str = Field(
+        "laar.dev/model",
+        description="Annotation or label with a pod's models, separated by commas.",
+    )
+    region: str = Field("", description="Region of pods that say none.")
+    engine: Literal["vllm", "sglang", "tensorrt-llm"] = Field(
+        "vllm", description="Engine of pods that say none; whose metric names the page uses."
+    )
+    priority_field: bool = Field(
+        False,
+        description="Put the `priority` field into bodies: engines run with --scheduling-policy "
+        "priority.",
+    )
+    api_server: str = Field(
+        "",
+        description="Outside a cluster: the address of a `kubectl proxy`, http://127.0.0.1:8001.",
+    )
+
+    @model_validator(mode="after")
+    def _one_way_to_find_pods(self) -> KubernetesSource:
+        if bool(self.pool) == bool(self.selector):
+            raise ValueError("needs `pool: name`, or `selector: {label: value}`, and not both")
+        if bool(self.selector) != bool(self.ports):
+            raise ValueError("`ports` belong to `selector`; a pool has its own")
+        return self
+
+    @property
+    def of(self) -> PodSelector | PoolName:
+        """Whose pods."""
+        if self.pool:
+            return PoolName(self.pool)
+        return PodSelector(labels=self.selector, ports=self.ports)
+
+    @property
+    def rules(self) -> PodRules:
+        """What holds for pods that don't say otherwise."""
+        return PodRules(
+            models=self.models,
+            model_key=self.model_key,
+            region=self.region,
+            engine=self.engine,
+            priority_field=self.priority_field,
+        )
+
+    def access(self) -> ApiAccess:
+        """Where the API server is.
+
+        Raises:
+            SettingError: none is set, and this is no pod.
+        """
+        if self.api_server:
+            return ApiAccess(url=self.api_server.rstrip("/"))
+        return in_cluster()

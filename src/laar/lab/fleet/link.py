@@ -1,0 +1,70 @@
+"""The way between picker and endpoint: round trips with jitter, and spells of much longer ones.
+
+Jitter is log-normal. A spell is a stretch of time in which the whole path is slow, as GORGO saw
+on its Seoul replica (456 ms on average, about 850 ms at its peak, some 5 % of the time).
+
+Every path draws its spells from its own generator, and a request brings its own standard normal
+draw along. Both are hence the same whatever the policy: policies are compared on one network.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+from laar.errors import SettingError
+
+__all__ = ["Link", "LinkProfile"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkProfile:
+    """A path.
+
+    Args:
+        rtt_s: its usual round trip.
+        jitter: standard deviation of the logarithm of a round trip.
+        spell_rtt_s: the usual round trip during a spell.
+        spell_share: part of the time that spells take, in [0, 1).
+        spell_s: how long a spell lasts on average.
+    """
+
+    rtt_s: float = 0.0005
+    jitter: float = 0.0
+    spell_rtt_s: float = 0.0
+    spell_share: float = 0.0
+    spell_s: float = 20.0
+
+    def __post_init__(self) -> None:
+        if self.rtt_s < 0 or self.jitter < 0 or self.spell_rtt_s < 0 or self.spell_s <= 0:
+            raise SettingError("a link's times and jitter must not be negative")
+        if not 0 <= self.spell_share < 1:
+            raise SettingError(f"spell_share is {self.spell_share}; it must be in 0..1, below 1")
+
+
+class Link:
+    """One path in one run; asked at times that never go back."""
+
+    def __init__(self, profile: LinkProfile, rng: random.Random) -> None:
+        self._profile = profile
+        self._rng = rng
+        self._slow = False
+        self._until = 0.0 if profile.spell_share else math.inf
+        if profile.spell_share:
+            self._slow = rng.random() >= profile.spell_share  # turned by the first look
+            self._turn()
+
+    def rtt_s(self, now: float, normal: float) -> float:
+        """The round trip of something sent now; `normal` is its draw of jitter."""
+        while now >= self._until:
+            self._turn()
+        base = self._profile.spell_rtt_s if self._slow else self._profile.rtt_s
+        return base * math.exp(self._profile.jitter * normal)
+
+    def _turn(self) -> None:
+        self._slow = not self._slow
+        share, mean = self._profile.spell_share, self._profile.spell_s
+        if not self._slow:
+            mean *= (1.0 - share) / share
+        self._until += self._rng.expovariate(1.0 / mean)

@@ -1,0 +1,109 @@
+"""Prompts without text: chained block ids instead of bytes.
+
+A simulated prompt is an array of 64-bit ids, one for each block of 16 tokens; an id stands for all
+of the prompt up to and including its block, as the hash ids of a Mooncake trace do. The engine's
+prefix cache is keyed by them, and the picker's prefix index is fed with the same ids cut to its own
+grid: it sees what hashing the text would have shown it, and costs what it costs in service.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass
+
+import numpy as np
+
+from laar.core.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
+from laar.core.request import Api, Request
+from laar.prefix import GROWING, Chain
+
+__all__ = ["BLOCK_TOKENS", "Arrival", "BlockPrefixes", "Prompt", "request_of", "spread"]
+
+BLOCK_TOKENS = 16
+"""vLLM's block."""
+
+_BLOCK_BYTES = BLOCK_TOKENS * BYTES_PER_TOKEN
+_PICKS = np.array(GROWING.ends[1:], np.int64) // _BLOCK_BYTES - 1
+_AFFINITY_BLOCKS = 256 // BLOCK_TOKENS  # what affinity baselines hash: the first 256 tokens
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What is asked, in tokens.
+
+    Args:
+        prompt_tokens: length of the prompt.
+        output_tokens: length of the answer, at least 1.
+        blocks: ids of the full blocks of the prompt, then of the answer's.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    blocks: array[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A prompt at its time.
+
+    Args:
+        at_s: when the client means to send it, counted from the run's start.
+        prompt: what it asks.
+        session: whom it belongs to; empty when the client does not say.
+        kind: class of the request, for tables by class; empty when there is one.
+        ttft_objective_s: what the client asks for; None for nothing.
+    """
+
+    at_s: float
+    prompt: Prompt
+    session: str = ""
+    kind: str = ""
+    ttft_objective_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BlockRequest(Request):
+    """A request whose prompt is block ids."""
+
+    blocks: array[int]
+
+
+def request_of(number: int, arrival: Arrival, *, model: str = "auto") -> Request:
+    """The request that the picker sees; four characters a token."""
+    prompt = arrival.prompt
+    full = prompt.prompt_tokens // BLOCK_TOKENS
+    blocks = prompt.blocks[:full]
+    start = blocks[min(_AFFINITY_BLOCKS, full) - 1] if blocks else number
+    return _BlockRequest(
+        id=str(number),
+        api=Api.CHAT,
+        model=model,
+        spans=(f"{start:x}",),
+        chars=prompt.prompt_tokens * BYTES_PER_TOKEN,
+        max_tokens=prompt.output_tokens,
+        stream=True,
+        session=arrival.session,
+        ttft_objective_s=arrival.ttft_objective_s,
+        blocks=blocks,
+    )
+
+
+def spread(start: int, count: int) -> array[int]:
+    """`count` ids that follow each other, spread over 64 bits as hashes are."""
+    return array("Q", [(start + i) * _GOLDEN & _MASK for i in range(count)])
+
+
+class BlockPrefixes(PrefixBeliefs):
+    """The product's beliefs about caches, for prompts made of block ids."""
+
+    def chain(self, request: Request) -> Chain:
+        """Cuts the ids to the index's grid: an id at a block's end stands for all before it."""
+        assert isinstance(request, _BlockRequest)
+        total_bytes = request.chars
+        count = bisect_right(GROWING.ends, len(request.blocks) * _BLOCK_BYTES) - 1
+        hashes = array("Q")
+        hashes.frombytes(np.frombuffer(request.blocks, np.uint64)[_PICKS[:count]].tobytes())
+        return Chain(hashes, total_bytes)

@@ -1,0 +1,158 @@
+"""Retrieval loads and a fleet of document caches: what the context hook's gain is measured on.
+
+Three loads, made by seed: `topic` (documents of one topic together, some noise; its share of accesses
+to the top fifth of documents is that of NarrativeQA in the paper's Figure 3, 57 %), `zipf` (independent
+documents, no topics: pessimistic; s = 1.0 is about MultihopRAG, 0.6 about QASPER) and `disjoint`
+(nothing shared). `replay` sends a load through an aligner to endpoints that each hold a `DocCache`.
+
+Not modelled: decoding, queueing, prompts around the documents, documents of unequal size. Design note,
+sections 4.3 to 4.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from laar.context import DocCache, OrderIndex
+
+__all__ = ["Replay", "disjoint", "replay", "top_share", "topic", "zipf"]
+
+Load = list[list[int]]
+"""For each request its document ids, best first."""
+
+Routing = Literal["prefix", "round-robin"]
+
+
+def topic(
+    seed: int,
+    *,
+    requests: int = 2000,
+    docs: int = 15,
+    noise: int = 3,
+    topics: int = 50,
+    topic_docs: int = 20,
+) -> Load:
+    """Requests about topics ~ Zipf(1): documents of the topic by rank^-0.8, plus uniform noise."""
+    rng = np.random.default_rng(seed)
+    of_topics, of_docs = _weights(topics, 1.0), _weights(topic_docs, 0.8)
+    load: Load = []
+    for _ in range(requests):
+        first = int(rng.choice(topics, p=of_topics)) * topic_docs
+        chosen = rng.choice(topic_docs, size=docs - noise, replace=False, p=of_docs) + first
+        context = [int(doc) for doc in chosen]
+        while len(context) < docs:
+            doc = int(rng.integers(topics * topic_docs))
+            if doc not in context:
+                context.append(doc)
+        rng.shuffle(context)
+        load.append(context)
+    return load
+
+
+def zipf(seed: int, s: float, *, requests: int = 2000, docs: int = 15, pool: int = 1000) -> Load:
+    """Requests of independent documents, drawn by rank^-s without replacement."""
+    rng = np.random.default_rng(seed)
+    weights = _weights(pool, s)
+    return [
+        [int(doc) for doc in rng.choice(pool, size=docs, replace=False, p=weights)]
+        for _ in range(requests)
+    ]
+
+
+def disjoint(*, requests: int = 2000, docs: int = 15) -> Load:
+    """Requests that share nothing."""
+    return [list(range(i * docs, (i + 1) * docs)) for i in range(requests)]
+
+
+def top_share(load: Load, *, share: float = 0.2, pool: int = 1000) -> float:
+    """Share of accesses that go to the most popular `share` of a pool; tells how skewed a load is."""
+    counts = np.bincount(np.concatenate([np.array(context) for context in load]), minlength=pool)
+    return float(np.sort(counts)[::-1][: int(pool * share)].sum() / counts.sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What came of a load.
+
+    Args:
+        hit: documents found in a cache, of all documents sent.
+        skew: requests of the busiest endpoint over the mean.
+        endpoint: where each request went.
+        hits: leading documents that each request found cached.
+    """
+
+    hit: float
+    skew: float
+    endpoint: tuple[int, ...]
+    hits: tuple[int, ...]
+
+
+def replay(
+    load: Load,
+    *,
+    endpoints: int,
+    capacity_docs: int | None,
+    reorder: bool,
+    routing: Routing = "prefix",
+    valve: float = 1.25,
+    interval_s: float = 0.05,
+    order: Callable[[Sequence[int]], Sequence[int]] | None = None,
+) -> Replay:
+    """Sends a load, one request after the other.
+
+    Args:
+        load: document ids of each request.
+        endpoints: how many caches there are.
+        capacity_docs: of each cache; None is unbounded.
+        reorder: align each request with one index for the whole fleet, as large as all caches.
+        routing: ``prefix`` takes the longest match among the endpoints that have had at most
+            `valve` times their fair share so far (and 5 more); ties go to the least loaded.
+        valve: see `routing`.
+        interval_s: between two requests, for the index's clock.
+        order: another way to order a request's documents; instead of `reorder`.
+    """
+    caches = [DocCache(capacity_docs) for _ in range(endpoints)]
+    index = OrderIndex(capacity_docs=endpoints * capacity_docs if capacity_docs else 10**9)
+    sent = [0] * endpoints
+    chosen: list[int] = []
+    hits: list[int] = []
+    for i, context in enumerate(load):
+        docs: Sequence[int] = _hashed(context)
+        if reorder:
+            found = index.align(0, 0, docs, i * interval_s)
+            docs = [docs[at] for at in found.permutation]
+        elif order is not None:
+            docs = order(docs)
+        if routing == "prefix":
+            limit = valve * i / endpoints + 5
+            open_ = [e for e in range(endpoints) if sent[e] <= limit]
+            at = max(open_, key=lambda e: (caches[e].match(docs), -sent[e]))
+        else:
+            at = i % endpoints
+        hits.append(caches[at].put(docs))
+        chosen.append(at)
+        sent[at] += 1
+        if reorder:
+            index.insert(0, 0, docs, i * interval_s)
+    return Replay(
+        hit=sum(hits) / max(1, sum(map(len, load))),
+        skew=max(sent) * endpoints / max(1, len(load)),
+        endpoint=tuple(chosen),
+        hits=tuple(hits),
+    )
+
+
+def _weights(n: int, s: float) -> npt.NDArray[np.float64]:
+    weights = np.arange(1, n + 1, dtype=np.float64) ** -s
+    return weights / weights.sum()
+
+
+def _hashed(context: Sequence[int]) -> list[int]:
+    """Ids as the hook sees documents: hashes, whose order says nothing about popularity."""
+    return [xxhash.xxh3_64_intdigest(doc.to_bytes(8, "little")) for doc in context]

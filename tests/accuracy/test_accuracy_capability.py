@@ -1,0 +1,190 @@
+"""The artifact as untrusted input, and the table it becomes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from artifacts import artifact, model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.accuracy import CapabilityModel, Features, parse_artifact
+from laar.accuracy.artifact import MAX_ARTIFACT_BYTES
+from laar.accuracy.capability import (
+    MAX_CACHED_ROWS,
+    MAX_PROBABILITY,
+    MIN_PROBABILITY,
+    UNMEASURED_PROBABILITY,
+)
+from laar.errors import SettingError
+
+QA = Features("en", 4096, "qa")
+
+
+def sigmoid(log_odds: float) -> float:
+    return 1 / (1 + math.exp(-log_odds))
+
+
+def test_an_artifact_survives_the_round_trip() -> None:
+    made = artifact({"a": model(0.5, {"language=en": 0.25})}, -0.2, {("a", "b"): -0.1})
+    assert parse_artifact(made.dump(), source="x") == made
+
+
+def tampered(path: str, value: object) -> bytes:
+    raw: Any = orjson.loads(artifact({"a": model(0.5, {"language=en": 0.25})}, -0.2).dump())
+    *parents, last = path.split("/")
+    target = raw
+    for part in parents:
+        target = target[int(part) if part.isdigit() else part]
+    target[last] = value
+    return orjson.dumps(raw)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("models/a/intercept", 1e308),
+        ("models/a/intercept", "0.5"),
+        ("models/a/intercept", None),
+        ("models/a/terms/language=en", 1e9),
+        ("models/a/mean", 1.5),
+        ("models/a/mean", -0.1),
+        ("models/a/speed/seconds_per_token", 0),
+        ("models/a/speed/seconds_per_token", -1e-4),
+        ("models/a/speed/seconds_per_token", 1e300),
+        ("models/a/cells/0/outcomes", -1),
+        ("models/a/cells/0/bucket", 2**60),
+        ("models/a/cells/0/bucket", 4096.5),
+        ("models/a/chars_per_token/en", 0),
+        ("models/a/surprise", 1),
+        ("retry/per_failure", 0.5),
+        ("retry/per_failure", -1e9),
+        ("models", {}),
+        ("models", []),
+    ],
+)
+def test_a_tampered_artifact_is_refused_and_the_place_named(path: str, value: object) -> None:
+    with pytest.raises(SettingError) as fault:
+        parse_artifact(tampered(path, value), source="cap.json")
+    assert "cap.json" in str(fault.value)
+    assert path.replace("/", ".").removesuffix(".en") in str(fault.value)
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "1e999", "-1e999"])
+def test_numbers_that_are_none_are_refused(text: str) -> None:
+    data = artifact({"a": model(0.5)}).dump().replace(b"0.5,", text.encode() + b",", 1)
+    with pytest.raises(SettingError, match=r"cap\.json"):
+        parse_artifact(data, source="cap.json")
+
+
+@pytest.mark.parametrize("name", ["artifact_schema", "features_schema"])
+@pytest.mark.parametrize("theirs", [0, 2, "1", None])
+def test_another_schema_is_refused_with_both_versions(name: str, theirs: object) -> None:
+    with pytest.raises(SettingError) as fault:
+        parse_artifact(tampered(name, theirs), source="cap.json")
+    assert f"{name} {theirs!r}" in str(fault.value)
+    assert "reads 1" in str(fault.value)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}", b"[" * 10_000])
+def test_other_files_are_refused(data: bytes) -> None:
+    with pytest.raises(SettingError, match=r"cap\.json"):
+        parse_artifact(data, source="cap.json")
+
+
+def test_a_huge_file_is_refused_unread() -> None:
+    with pytest.raises(SettingError, match="at most"):
+        parse_artifact(b" " * (MAX_ARTIFACT_BYTES + 1), source="cap.json")
+
+
+def test_log_odds_are_the_sum_of_the_cell_s_terms() -> None:
+    terms = {"language=en": 0.5, "language=en bucket=8192": 0.25, "bucket=4096": 9.0}
+    cells = (("en", 4096, "qa", 50), ("en", 8192, "qa", 50))
+    capability = CapabilityModel(artifact({"a": model(-1.0, terms, cells)}))
+    row = capability.probabilities(("a",), Features("en", 8192, "qa"))
+    assert row == pytest.approx([sigmoid(-1.0 + 0.5 + 0.25)])
+    assert not row.flags.writeable
+
+
+@pytest.mark.parametrize(("outcomes", "trust"), [(0, 0.0), (15, 0.5), (30, 1.0), (99, 1.0)])
+def test_a_thin_cell_leans_on_the_model_s_mean(outcomes: int, trust: float) -> None:
+    one = model(2.0, cells=(("en", 4096, "qa", outcomes),), mean=0.4)
+    capability = CapabilityModel(artifact({"a": one}))
+    expected = trust * sigmoid(2.0) + (1 - trust) * 0.4
+    assert capability.probabilities(("a",), QA) == pytest.approx([expected])
+    assert capability.evidence("a", QA) == (True, outcomes, outcomes < 30)
+
+
+def test_lengths_take_the_measured_bucket_above_or_the_longest() -> None:
+    terms = {"bucket=4096": 1.0, "bucket=16384": -1.0}
+    cells = (("en", 4096, "qa", 50), ("en", 16384, "qa", 50))
+    capability = CapabilityModel(artifact({"a": model(0.0, terms, cells)}))
+    got = {
+        bucket: capability.probabilities(("a",), Features("en", bucket, "qa"))[0]
+        for bucket in (4096, 8192, 16384, 131_072)
+    }
+    low, high = sigmoid(-1.0), sigmoid(1.0)
+    assert got == pytest.approx({4096: high, 8192: low, 16384: low, 131_072: low})
+
+
+def test_a_language_or_task_never_measured_takes_the_mean_of_those_that_were() -> None:
+    terms = {"language=en": 1.0, "task=code": 0.5}
+    cells = tuple((lang, 4096, task, 50) for lang in ("en", "ja") for task in ("qa", "code"))
+    capability = CapabilityModel(artifact({"a": model(0.0, terms, cells)}))
+    by_language = capability.probabilities(("a",), Features("ko", 4096, "qa"))
+    assert by_language == pytest.approx([(sigmoid(1.0) + sigmoid(0.0)) / 2])
+    by_both = capability.probabilities(("a",), Features("ko", 4096, "generic"))
+    assert by_both == pytest.approx([np.mean([sigmoid(x) for x in (0.0, 0.5, 1.0, 1.5)])])
+
+
+def test_an_unknown_model_takes_the_fleet_s_mean_and_is_told() -> None:
+    capability = CapabilityModel(artifact({"a": model(1.0, c=1e-4), "b": model(-2.0, c=3e-4)}))
+    row = capability.probabilities(("a", "new", "b"), QA)
+    assert row[1] == pytest.approx((row[0] + row[2]) / 2)
+    assert capability.evidence("new", QA) == (False, 0, True)
+    assert capability.seconds_per_token(("a", "new", "b")) == pytest.approx([1e-4, 2e-4, 3e-4])
+    assert capability.fixed_s(("a", "new")) == pytest.approx([1.0, 1.0])
+
+
+def test_without_an_artifact_all_models_are_alike() -> None:
+    capability = CapabilityModel()
+    assert capability.probabilities(("a", "b"), QA).tolist() == [UNMEASURED_PROBABILITY] * 2
+    assert len(set(capability.seconds_per_token(("a", "b")).tolist())) == 1
+
+
+def test_failures_shift_the_log_odds_by_count_and_pair() -> None:
+    fitted = artifact({m: model(1.0) for m in "abc"}, -0.3, {("a", "b"): -0.5, ("c", "b"): 0.2})
+    capability = CapabilityModel(fitted)
+    given_b = capability.probabilities(("a", "c"), QA, ("b",))
+    assert given_b == pytest.approx([sigmoid(1 - 0.3 - 0.5), sigmoid(1 - 0.3 + 0.2)])
+    given_two = capability.probabilities(("a",), QA, ("b", "c", "b"))
+    assert given_two == pytest.approx([sigmoid(1 - 0.6 - 0.5)])
+    assert capability.probabilities(("a",), QA) == pytest.approx([sigmoid(1.0)])
+
+
+@settings(max_examples=100)
+@given(
+    intercept=st.floats(-50, 50),
+    per_failure=st.floats(-50, 0),
+    pair=st.floats(-50, 50),
+    tried=st.lists(st.sampled_from(["a", "b", "zz"]), max_size=70),
+)
+def test_probabilities_stay_inside_their_range(
+    intercept: float, per_failure: float, pair: float, tried: list[str]
+) -> None:
+    fitted = artifact(
+        {"a": model(intercept, mean=1.0), "b": model(0.0)}, per_failure, {("a", "b"): pair}
+    )
+    row = CapabilityModel(fitted).probabilities(("a", "b", "new"), QA, tried)
+    assert ((row >= MIN_PROBABILITY) & (row <= MAX_PROBABILITY)).all()
+
+
+def test_the_table_is_capped() -> None:
+    capability = CapabilityModel(artifact({"a": model(1.0)}))
+    for number in range(MAX_CACHED_ROWS + 5):
+        capability.probabilities(("a",), Features("en", 4096, f"t{number}"))
+    assert len(capability._rows) <= MAX_CACHED_ROWS

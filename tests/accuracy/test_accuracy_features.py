@@ -1,0 +1,160 @@
+"""Features: language by script, length buckets, task detectors, and characters per token."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.accuracy import Features, TokenEstimator, bucket_of, features_of, language_of, task_of
+from laar.accuracy.tokens import MAX_TOKEN_CELLS
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("", "en"),
+        ("What is it?", "en"),
+        ("Où est-ce ? 🙂", "en"),
+        ("これは何ですか", "ja"),
+        ("漢字とかな", "ja"),
+        ("ｶﾀｶﾅ", "ja"),
+        ("这是什么", "zh"),
+        ("繁體字", "zh"),
+        ("𠀀", "zh"),
+        ("이것은 무엇입니까", "ko"),
+        ("大韓民國 한국", "zh"),
+        ("Что это?", "ru"),
+        ("ما هذا؟", "ar"),
+        ("מה זה", "he"),
+        ("यह क्या है", "hi"),
+        ("นี่คืออะไร", "th"),
+        ("Τι είναι αυτό;", "el"),
+        ("中文・标点", "zh"),
+    ],
+)
+def test_language_is_told_by_script(text: str, language: str) -> None:
+    assert language_of(text) == language
+
+
+@pytest.mark.parametrize("words", ["これは何ですか", "这是什么", "Что это?"])
+def test_language_is_told_from_either_end_of_a_long_text(words: str) -> None:
+    data = "0123456789abcdef " * 20_000
+    assert language_of(words + data) == language_of(data + words) == language_of(words)
+    assert language_of(data + words + data) == "en"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "bucket"),
+    [
+        (-1, 4096),
+        (0, 4096),
+        (4096, 4096),
+        (4096.5, 8192),
+        (4097, 8192),
+        (8192, 8192),
+        (65_536, 65_536),
+        (65_537, 131_072),
+        (1e30, 2**24),
+        (math.inf, 2**24),
+        (math.nan, 4096),
+    ],
+)
+def test_a_length_in_between_takes_the_bucket_above(tokens: float, bucket: int) -> None:
+    assert bucket_of(tokens) == bucket
+
+
+@given(st.floats(1, 2**24))
+def test_buckets_are_the_smallest_doubling_that_holds_the_length(tokens: float) -> None:
+    bucket = bucket_of(tokens)
+    assert bucket in {4096 * 2**k for k in range(13)}
+    assert tokens <= bucket
+    assert bucket == 4096 or tokens > bucket / 2
+
+
+def test_an_estimate_just_past_an_edge_still_counts_as_the_bucket() -> None:
+    assert features_of("x", 65_536 * 1.05).bucket == 65_536
+    assert features_of("x", 65_536 * 1.1).bucket == 131_072
+
+
+@pytest.mark.parametrize(
+    ("text", "task"),
+    [
+        ('JSON data: {"6ab6ea3e-f288-4f33-bad6-7f42bb75b03f": "x"}', "kv-lookup"),
+        ("Fix this:\n```python\nx = 1\n```", "code"),
+        ("here\ndef f(x):\n    return x", "code"),
+        ("Please TRANSLATE this", "translation"),
+        ("次の文を翻訳してください", "translation"),
+        ("Summarize the report", "summary"),
+        ("总结一下", "summary"),
+        ("What is the capital of France?", "generic"),
+        ("", "generic"),
+    ],
+)
+def test_tasks_are_detected(text: str, task: str) -> None:
+    assert task_of(text) == task
+
+
+@pytest.mark.parametrize("named", ["QA", " qa ", "qa"])
+def test_the_client_s_task_wins(named: str) -> None:
+    assert features_of("Summarize", 10, task=named) == Features("en", 4096, "qa")
+
+
+@pytest.mark.parametrize("named", ["", "a b", "x" * 33, "-x", "é", "a,b", "\x00"])
+def test_a_task_name_out_of_form_is_ignored(named: str) -> None:
+    assert features_of("Summarize", 10, task=named).task == "summary"
+
+
+@given(st.text(), st.text())
+def test_any_text_and_task_give_features(text: str, task: str) -> None:
+    features = features_of(text, len(text), task=task)
+    assert features.language in {"en", "ja", "zh", "ko", "ru", "ar", "he", "hi", "th", "el"}
+    assert 0 < len(features.task) <= 32
+    assert features.task.isascii()
+
+
+def test_characters_per_token_are_learned_by_model_and_language() -> None:
+    tokens = TokenEstimator()
+    assert tokens.estimate(4000, "en", "a") == pytest.approx(1000)
+    for _ in range(300):
+        assert tokens.observe(6000, "en", "a", 1000)
+        tokens.observe(2000, "en", "b", 1000)
+    assert tokens.estimate(6000, "en", "a") == pytest.approx(1000, rel=0.01)
+    assert tokens.estimate(2000, "en", "b") == pytest.approx(1000, rel=0.01)
+    assert tokens.estimate_each(6000, "en", ["a", "b"]) == pytest.approx([1000, 3000], rel=0.02)
+    assert tokens.estimate(1500, "ja", "a") == pytest.approx(1000)
+    fleet = tokens.estimate(6000, "en", "never seen")
+    assert 1000 < fleet < 3000
+
+
+def test_an_artifact_s_ratios_are_where_learning_starts() -> None:
+    tokens = TokenEstimator({"a": {"en": 6.0}, "b": {"en": 6.0}})
+    assert tokens.estimate(6000, "en", "a") == pytest.approx(1000)
+    assert tokens.estimate(6000, "en") == pytest.approx(1000)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(-5, 10**7), st.integers(-5, 10**12)), max_size=60))
+def test_lying_usage_cannot_leave_the_range_of_tokenizers(reports: list[tuple[int, int]]) -> None:
+    tokens = TokenEstimator()
+    for chars, prompt_tokens in reports:
+        tokens.observe(chars, "en", "a", prompt_tokens)
+    assert 1000 / 20.001 <= tokens.estimate(1000, "en", "a") <= 1000 / 0.1999
+
+
+def test_one_lie_moves_a_warm_cell_little() -> None:
+    tokens = TokenEstimator()
+    for _ in range(100):
+        tokens.observe(4000, "en", "a", 1000)
+    tokens.observe(4000, "en", "a", 10**9)
+    assert tokens.estimate(4000, "en", "a") == pytest.approx(1000, rel=0.07)
+
+
+def test_cells_are_capped() -> None:
+    tokens = TokenEstimator()
+    for number in range(MAX_TOKEN_CELLS + 10):
+        tokens.observe(4000, "en", f"m{number}", 1000)
+    assert tokens.refused == 11  # the fleet's own cell has a place as well
+    assert tokens.estimate(4000, "en", f"m{MAX_TOKEN_CELLS + 9}") == pytest.approx(1000)

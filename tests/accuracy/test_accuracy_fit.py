@@ -1,0 +1,239 @@
+"""Fitting: recovers what made the outcomes, says what it can't know, survives bad files."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from random import Random
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from laar.accuracy import CapabilityModel, Features, MeasuredOutcome, parse_artifact, parse_outcomes
+from laar.accuracy.evaluate import evaluate
+from laar.accuracy.fit import Fit, fit
+from laar.accuracy.outcomes import dump_outcome
+from laar.accuracy.report import render
+from laar.errors import SettingError
+
+NORMAL = NormalDist()
+ACCURACY = {
+    "strong": {("en", 4096): 0.95, ("en", 65536): 0.7, ("ja", 4096): 0.85, ("ja", 65536): 0.45},
+    "weak": {("en", 4096): 0.8, ("en", 65536): 0.3, ("ja", 4096): 0.75, ("ja", 65536): 0.2},
+    "odd": {("en", 4096): 0.5, ("en", 65536): 0.5, ("ja", 4096): 0.9, ("ja", 65536): 0.05},
+}
+C = {"strong": 2e-4, "weak": 5e-5, "odd": 1e-4}
+
+
+def outcome(query: str, model: str, correct: bool | None, **given: object) -> MeasuredOutcome:
+    row: dict[str, object] = {
+        "query_id": query,
+        "model": model,
+        "correct": correct,
+        "language": "en",
+        "task": "qa",
+        "prompt_chars": 16_000,
+        "prompt_tokens": 4000,
+        "latency_s": 1.0,
+    }
+    return MeasuredOutcome.model_validate(row | given)
+
+
+def world(per_cell: int, correlation: float = 0.5, seed: int = 0) -> list[MeasuredOutcome]:
+    rng = Random(seed)
+    made = []
+    for language, bucket in ACCURACY["strong"]:
+        for number in range(per_cell):
+            shared = rng.gauss(0, 1)
+            tokens = bucket - rng.randrange(bucket // 3)
+            for name, cells in ACCURACY.items():
+                own = rng.gauss(0, 1)
+                latent = correlation**0.5 * shared + (1 - correlation) ** 0.5 * own
+                ttft_s = 0.05 + C[name] * tokens * rng.lognormvariate(0, 0.05)
+                made.append(
+                    outcome(
+                        f"{seed}-{language}-{bucket}-{number}",
+                        name,
+                        NORMAL.cdf(latent) < cells[language, bucket],
+                        language=language,
+                        prompt_tokens=tokens,
+                        prompt_chars=tokens * 5,
+                        ttft_s=ttft_s,
+                        latency_s=ttft_s + 0.5,
+                    )
+                )
+    return made
+
+
+def fitted(outcomes: list[MeasuredOutcome]) -> Fit:
+    made = fit(outcomes, created="2026-01-01", data_sha256="0" * 64)
+    assert parse_artifact(made.artifact.dump(), source="x") == made.artifact
+    return made
+
+
+@pytest.fixture(scope="module")
+def large() -> Fit:
+    return fitted(world(400))
+
+
+def test_probabilities_are_those_that_made_the_outcomes(large: Fit) -> None:
+    capability = CapabilityModel(large.artifact)
+    for name, cells in ACCURACY.items():
+        for (language, bucket), expected in cells.items():
+            row = capability.probabilities((name,), Features(language, bucket, "qa"))
+            # 400 outcomes: 3 standard errors of a share are 0.075 at most.
+            assert row[0] == pytest.approx(expected, abs=0.075)
+
+
+def test_speed_and_characters_per_token_are_recovered(large: Fit) -> None:
+    for name, model in large.artifact.models.items():
+        assert model.speed is not None
+        assert model.speed.seconds_per_token == pytest.approx(C[name], rel=0.02)
+        assert model.speed.spread_s_per_token == pytest.approx(0.05 * C[name], rel=0.3)
+        assert model.speed.fixed_s == pytest.approx(0.55, abs=0.15)
+        assert model.chars_per_token == pytest.approx({"en": 5.0, "ja": 5.0})
+
+
+def test_held_out_scores_agree_with_fresh_outcomes(large: Fit) -> None:
+    fresh = evaluate(large.artifact, world(400, seed=9))
+    held_out = large.evaluation.overall
+    assert held_out.brier == pytest.approx(fresh.overall.brier, abs=0.02)
+    assert held_out.auc == pytest.approx(fresh.overall.auc, abs=0.03)
+    assert held_out.calibration_error < 0.05
+    assert large.artifact.models["odd"].held_out == large.evaluation.models["odd"]
+
+
+def test_failures_are_learned_to_be_correlated_and_lower_the_later_brier_score(large: Fit) -> None:
+    retry = large.artifact.retry
+    assert retry.per_failure < -0.3
+    fresh = evaluate(large.artifact, world(400, seed=9)).retries
+    assert fresh.attempts > 300
+    assert fresh.brier < 0.97 * fresh.brier_unconditional
+
+
+def test_independent_failures_are_not_taken_for_correlated_ones() -> None:
+    retry = fitted(world(200, correlation=0.0)).artifact.retry
+    assert -0.12 < retry.per_failure <= 0
+
+
+def test_routing_regrets_less_than_the_best_single_model_and_no_less_than_the_oracle(
+    large: Fit,
+) -> None:
+    laar, single, oracle = large.evaluation.replays
+    assert [r.policy.split(":")[0] for r in (laar, single, oracle)] == [
+        "laar",
+        "best single",
+        "oracle",
+    ]
+    assert 0 == oracle.regret_s < laar.regret_s < single.regret_s
+    assert laar.success_rate == oracle.success_rate > single.success_rate
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_model_with_all_right_or_all_wrong_is_fitted_all_the_same(right: bool) -> None:
+    outcomes = world(40)
+    outcomes += [o.model_copy(update={"model": "same", "correct": right}) for o in outcomes[::3]]
+    made = fitted(outcomes)
+    row = CapabilityModel(made.artifact).probabilities(("same",), Features("en", 4096, "qa"))
+    assert (row[0] > 0.95) if right else (row[0] < 0.05)
+    assert made.artifact.models["same"].regularisation is None
+    assert made.evaluation.models["same"].auc is None
+
+
+def test_thin_cells_are_marked_on_the_page_and_lean_on_the_mean() -> None:
+    made = fitted(world(20))
+    cells = [cell for model in made.artifact.models.values() for cell in model.cells]
+    assert all(cell.thin for cell in cells)
+    page = render(made)
+    assert page.count('class="cell thin"') == len(cells) == 12
+    assert "Cells with too few outcomes" in page
+
+
+def test_two_languages_and_one_bucket_will_do() -> None:
+    two = [o for o in world(60) if o.prompt_tokens is not None and o.prompt_tokens <= 4096]
+    made = fitted(two)
+    terms = set(made.artifact.models["odd"].terms)
+    assert terms == {"language=en", "language=ja"}
+    one_cell = [o for o in two if o.language == "en"]
+    assert fitted(one_cell).artifact.models["odd"].terms == {}
+
+
+def test_models_measured_on_different_queries_are_fitted_without_a_replay() -> None:
+    apart = [o.model_copy(update={"query_id": f"{o.model}{o.query_id}"}) for o in world(40)]
+    made = fitted(apart)
+    assert made.evaluation.replays == []
+    assert made.artifact.retry.attempts == 0
+    assert "nothing to replay" in render(made)
+
+
+def test_too_few_outcomes_are_refused() -> None:
+    with pytest.raises(SettingError, match="too few"):
+        fit([outcome("q", "m", True)], created="", data_sha256="")
+    with pytest.raises(SettingError, match="too few"):
+        fit([], created="", data_sha256="")
+
+
+def test_the_page_fetches_nothing_and_escapes_every_name() -> None:
+    hostile = '<script src="http://x">&'
+    outcomes = [
+        o.model_copy(update={"model": hostile, "language": hostile, "task": hostile})
+        for o in world(10)
+        if o.model == "odd"
+    ]
+    page = render(fitted(outcomes + world(10)), notes=[hostile])
+    assert page.count(escape(hostile)) > 3
+    ours = page.replace(escape(hostile), "")
+    assert not re.search(r"script|src|href|url\(|@import|http", ours)
+    assert page.startswith("<!doctype html>")
+    assert page.count("<svg") == 1
+
+
+def test_lengths_are_estimated_where_the_endpoint_reports_no_usage() -> None:
+    outcomes = [o.model_copy(update={"prompt_tokens": None}) for o in world(20)]
+    made = fitted(outcomes)
+    assert all(model.speed is None for model in made.artifact.models.values())
+    assert not np.isnan(CapabilityModel(made.artifact).seconds_per_token(("odd",))).any()
+
+
+GOOD = [outcome(f"q{n}", "m", n % 2 == 0) for n in range(10)]
+
+
+def test_a_torn_last_line_is_left_out_and_named() -> None:
+    data = b"".join(map(dump_outcome, GOOD))[:-20]
+    read = parse_outcomes(data, source="o.jsonl")
+    assert [o.query_id for o in read.outcomes] == [f"q{n}" for n in range(9)]
+    assert read.unreadable == 1
+    assert "o.jsonl:10" in read.faults[0]
+
+
+def test_repeats_contradictions_and_missing_verdicts_are_counted() -> None:
+    rows = [*GOOD, outcome("q0", "m", False), outcome("q1", "m", False), outcome("q2", "m", None)]
+    read = parse_outcomes(b"".join(map(dump_outcome, rows)), source="o.jsonl")
+    assert (len(read.outcomes), read.contradictions, read.unjudged) == (10, 1, 1)
+    assert read.outcomes[0].correct is False
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\xff\x00",
+        b"[]",
+        b'{"query_id": "q"}',
+        dump_outcome(GOOD[0]).replace(b'"latency_s":1.0', b'"latency_s":NaN'),
+        dump_outcome(GOOD[0]).replace(b'"latency_s":1.0', b'"latency_s":-1'),
+        dump_outcome(GOOD[0]).replace(b'"latency_s":1.0', b'"latency_s":1e300'),
+        dump_outcome(GOOD[0]).replace(b"4000", b"99999999999999999999"),
+        dump_outcome(GOOD[0]).replace(b"true", b'"yes"'),
+    ],
+)
+def test_lines_that_are_no_outcomes_are_left_out(line: bytes) -> None:
+    data = line.rstrip() + b"\n" + b"".join(map(dump_outcome, GOOD[1:]))
+    read = parse_outcomes(data, source="o.jsonl")
+    assert (len(read.outcomes), read.unreadable) == (9, 1)
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\n", b"nonsense\n" * 5])
+def test_a_file_without_outcomes_is_refused(data: bytes) -> None:
+    with pytest.raises(SettingError):
+        parse_outcomes(data, source="o.jsonl")

@@ -1,0 +1,277 @@
+"""Online outcomes: the posterior, its limits, its memory, and reports that lie."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import orjson
+import pytest
+from artifacts import artifact, model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.accuracy import (
+    CapabilityModel,
+    Features,
+    OnlineOutcomes,
+    OutcomeReports,
+    SuccessModel,
+    Verdict,
+)
+from laar.accuracy import online as online_module
+
+QA = Features("en", 4096, "qa")
+HOUR = 3600.0
+
+
+def mean_of(online: OnlineOutcomes, prior: float, now: float, name: str = "a") -> float:
+    return float(online.posterior(np.array([prior]), (name,), QA, now)[0])
+
+
+def test_without_outcomes_the_posterior_is_the_prior() -> None:
+    prior = np.array([0.3, 0.4])
+    assert OnlineOutcomes().posterior(prior, ("a", "b"), QA, 0.0) is prior
+
+
+@settings(max_examples=50)
+@given(st.lists(st.booleans(), max_size=60), st.floats(0.01, 0.99))
+def test_the_posterior_is_the_beta_mean(outcomes: list[bool], prior: float) -> None:
+    online = OnlineOutcomes(kappa=50, half_life_s=math.inf)
+    for correct in outcomes:
+        assert online.observe("a", QA, correct, 0.0)
+    expected = (50 * prior + sum(outcomes)) / (50 + len(outcomes))
+    assert mean_of(online, prior, 0.0) == pytest.approx(expected)
+    assert mean_of(online, prior, 0.0, "b") == pytest.approx(prior)
+
+
+def test_outcomes_are_forgotten_by_half_in_a_half_life() -> None:
+    online = OnlineOutcomes(kappa=50, half_life_s=100.0)
+    for _ in range(40):
+        online.observe("a", QA, False, 0.0)
+    for age_s in (0.0, 50.0, 100.0, 1000.0):
+        n = 40 * 0.5 ** (age_s / 100)
+        assert mean_of(online, 0.8, age_s) == pytest.approx(50 * 0.8 / (50 + n))
+
+
+def test_the_true_accuracy_wins_within_the_hour() -> None:
+    rng = random.Random(1)
+    online = OnlineOutcomes()
+    for second in range(3600):
+        online.observe("a", QA, rng.random() < 0.9, float(second))
+    assert abs(mean_of(online, 0.2, HOUR) - 0.9) < 0.3 * 0.7
+    assert online.limited > 3000
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    gaps=st.lists(st.floats(0, 900), min_size=1, max_size=300),
+    weight=st.floats(0.1, 1),
+)
+def test_no_hour_takes_more_than_the_cap(gaps: list[float], weight: float) -> None:
+    online = OnlineOutcomes(cap_per_hour=20)
+    now, taken = 0.0, []
+    for gap in gaps:
+        now += gap
+        # A flood at each moment: as much as it will take.
+        while online.observe("a", QA, False, now, weight):
+            taken.append(now)
+    for start in taken:
+        within = sum(weight for at in taken if start <= at < start + HOUR)
+        assert within <= 20 + 1e-6
+
+
+def test_a_flood_of_lies_moves_a_cell_by_no_more_than_the_named_share() -> None:
+    online = OnlineOutcomes()
+    for step in range(20_000):
+        online.observe("a", QA, False, step * HOUR / 20_000)
+    moved = (0.9 - mean_of(online, 0.9, HOUR)) / 0.9
+    assert moved <= online.max_shift_per_hour
+    assert online.max_shift_per_hour == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(
+    ("weight", "offset", "now"),
+    [
+        (0, 0, 0),
+        (-1, 0, 0),
+        (1.5, 0, 0),
+        (math.nan, 0, 0),
+        (math.inf, 0, 0),
+        (1, 2, 0),
+        (1, math.nan, 0),
+        (1, 0, math.nan),
+        (1, 0, math.inf),
+    ],
+)
+def test_outcomes_that_make_no_sense_are_refused(weight: float, offset: float, now: float) -> None:
+    online = OnlineOutcomes()
+    assert not online.observe("a", QA, True, now, weight, offset=offset)
+    assert (online.refused, len(online)) == (1, 0)
+
+
+def test_a_clock_that_goes_back_changes_nothing_old() -> None:
+    online = OnlineOutcomes(kappa=50)
+    online.observe("a", QA, False, 1000.0)
+    online.observe("a", QA, False, 10.0)
+    assert mean_of(online, 0.5, 1000.0) == pytest.approx(25 / 52)
+
+
+def test_cells_are_capped_and_forgotten_ones_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(online_module, "MAX_CELLS", 10)
+    online = OnlineOutcomes(half_life_s=100.0)
+    for number in range(15):
+        online.observe(f"m{number}", QA, True, 0.0)
+    assert (len(online), online.refused) == (10, 5)
+    assert online.observe("late", QA, True, 1000.0)
+    assert len(online) == 1
+
+
+def test_the_state_survives_a_restart() -> None:
+    online = OnlineOutcomes(half_life_s=HOUR)
+    for number in range(60):
+        online.observe("a", QA, number % 3 == 0, 5.0 * number)
+        online.observe("b", Features("ja", 8192), True, 5.0 * number)
+    saved = orjson.loads(orjson.dumps(online.state(300.0)))
+    other = OnlineOutcomes(half_life_s=HOUR)
+    assert other.restore(saved, 7.0) == 2
+    assert mean_of(other, 0.5, 7.0) == pytest.approx(mean_of(online, 0.5, 300.0))
+    aged = OnlineOutcomes(half_life_s=HOUR)
+    aged.restore(saved, 7.0, away_s=HOUR)
+    assert mean_of(aged, 0.5, 7.0) == pytest.approx(mean_of(online, 0.5, 300.0 + HOUR))
+    # The hourly cap goes along: a restart does not open it again.
+    full = OnlineOutcomes()
+    while full.observe("a", QA, False, 0.0):
+        pass
+    again = OnlineOutcomes()
+    again.restore(full.state(0.0), 0.0)
+    assert not again.observe("a", QA, False, 0.0)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=100)
+@given(json_values, st.lists(json_values, max_size=3))
+def test_any_state_is_read_without_an_error(state: object, cells: list[object]) -> None:
+    online = OnlineOutcomes()
+    assert online.restore(state, 0.0) == 0
+    online.restore({"schema": 1, "features_schema": 1, "cells": cells}, 0.0)
+    assert 0 < mean_of(online, 0.5, 0.0) < 1
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [math.nan, 1, 0],
+        [1, math.nan, 0],
+        [1, math.inf, 0],
+        [5, 2, 0],
+        [-3, 2, 0],
+        [1, -1, 0],
+        [1, 1e30, 0],
+        [1, 2, -1],
+        [True, 2, 0],
+        ["1", 2, 0],
+        [1, 2],
+    ],
+)
+def test_cells_that_can_t_be_true_are_left_out(counts: list[object]) -> None:
+    online = OnlineOutcomes()
+    good = ["b", "en", 4096, "qa", 1, 2, 0]
+    cells = [["a", "en", 4096, "qa", *counts], good]
+    assert online.restore({"schema": 1, "features_schema": 1, "cells": cells}, 0.0) == 1
+    assert online.refused == 1
+    assert mean_of(online, 0.5, 0.0) == 0.5
+
+
+def test_a_state_of_other_features_is_not_taken_up() -> None:
+    online = OnlineOutcomes()
+    cells = [["a", "en", 4096, "qa", 1, 2, 0]]
+    assert online.restore({"schema": 1, "features_schema": 2, "cells": cells}, 0.0) == 0
+    assert online.restore({"schema": 2, "features_schema": 1, "cells": cells}, 0.0) == 0
+
+
+FITTED = artifact({m: model(1.0) for m in "abc"}, per_failure=-0.7)
+
+
+def test_the_three_parts_of_a_success_probability_come_in_order() -> None:
+    capability = CapabilityModel(FITTED)
+    success = SuccessModel(capability, OnlineOutcomes())
+    for _ in range(50):
+        success.observe("a", QA, (), False, 0.0)
+    prior = capability.probabilities(("a", "b"), QA)
+    corrected = np.array([prior[0] / 2, prior[1]])
+    assert success.probabilities(("a", "b"), QA, (), 0.0) == pytest.approx(corrected)
+    expected = capability.given_failures(corrected, ("a", "b"), ("c",))
+    assert success.probabilities(("a", "b"), QA, ("c",), 0.0) == pytest.approx(expected)
+    prior_only = SuccessModel(capability)
+    assert not prior_only.observe("a", QA, (), False, 0.0)
+    assert prior_only.probabilities(("a",), QA, (), 0.0) == pytest.approx([prior[0]])
+
+
+def test_a_model_that_is_only_tried_last_does_not_look_worse_than_it_is() -> None:
+    """Outcomes drawn from the conditional probability leave the unconditional one where it is."""
+    capability = CapabilityModel(FITTED)
+    success = SuccessModel(capability, OnlineOutcomes(cap_per_hour=1e9, half_life_s=math.inf))
+    tried = ("b", "c")
+    true = float(capability.probabilities(("a",), QA)[0])
+    expected = float(capability.probabilities(("a",), QA, tried)[0])
+    rng = random.Random(2)
+    for _ in range(4000):
+        success.observe("a", QA, tried, rng.random() < expected, 0.0)
+    learned = float(success.probabilities(("a",), QA, (), 0.0)[0])
+    assert abs(learned - true) < 0.05
+    assert true - expected > 0.2
+
+
+def test_a_retry_tells_on_the_model_tried_last_only() -> None:
+    success = SuccessModel(CapabilityModel(FITTED), OnlineOutcomes())
+    assert success.observe_retry(QA, ("a",), 0.0)
+    assert success.observe_retry(QA, ("a", "b"), 0.0)
+    assert not success.observe_retry(QA, (), 0.0)
+    prior = success.capability.probabilities(("a", "b", "c"), QA)
+    now = success.probabilities(("a", "b", "c"), QA, (), 0.0)
+    assert (now < prior).tolist() == [True, True, False]
+    assert success.online is not None
+    assert [row[5] for row in success.online.state(0.0)["cells"]] == pytest.approx([1.0, 1.0])  # type: ignore[attr-defined]
+
+
+def test_each_report_gets_its_verdict_and_counts_once() -> None:
+    success = SuccessModel(CapabilityModel(FITTED), OnlineOutcomes(cap_per_hour=4))
+    reports = OutcomeReports(success)
+    for number in range(4):
+        reports.decided(f"d{number}", "a", QA, ())
+    said = [
+        ("nowhere", True),
+        ("d0", True),
+        ("d0", True),
+        ("d0", False),
+        ("d1", False),
+        ("d2", False),
+    ]
+    assert [reports.report(decision, correct, 0.0) for decision, correct in said] == [
+        Verdict.UNKNOWN,
+        Verdict.TAKEN,
+        Verdict.REPEATED,
+        Verdict.CONTRADICTORY,
+        Verdict.TAKEN,
+        Verdict.LIMITED,
+    ]
+    assert reports.verdicts[Verdict.TAKEN] == 2
+    prior = float(success.capability.probabilities(("a",), QA)[0])
+    learned = float(success.probabilities(("a",), QA, (), 0.0)[0])
+    assert learned == pytest.approx((50 * prior + 1) / 52)
+
+
+def test_remembered_decisions_are_capped_oldest_first() -> None:
+    reports = OutcomeReports(SuccessModel(CapabilityModel(), OnlineOutcomes()), max_pending=3)
+    for number in range(5):
+        reports.decided(f"d{number}", "a", QA, ())
+    verdicts = [reports.report(f"d{number}", True, 0.0) for number in range(5)]
+    assert verdicts == [Verdict.UNKNOWN] * 2 + [Verdict.TAKEN] * 3

@@ -1,0 +1,66 @@
+"""The tried-models list as a hostile header."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laar.accuracy import format_tried, is_exhausted, parse_tried, retry_factors
+from laar.accuracy.retry import MAX_TRIED, MAX_TRIED_CHARS
+
+KNOWN = {"a", "b", "meta/llama-3.1:8b"}
+
+
+@pytest.mark.parametrize(
+    ("header", "models", "ignored"),
+    [
+        (None, (), 0),
+        ("", (), 0),
+        ("a", ("a",), 0),
+        (" a , b,a", ("a", "b", "a"), 0),
+        ("a,nobody,b", ("a", "b"), 1),
+        ("meta/llama-3.1:8b", ("meta/llama-3.1:8b",), 0),
+        (",,", (), 3),
+        ("\x00\xff\ufffd,a", ("a",), 1),
+    ],
+)
+def test_lists_are_read_and_bad_entries_counted(
+    header: str | None, models: tuple[str, ...], ignored: int
+) -> None:
+    assert parse_tried(header, KNOWN) == (models, ignored)
+
+
+def test_thousands_of_entries_are_cut_and_counted() -> None:
+    tried = parse_tried(",".join(["a"] * 5000), KNOWN)
+    assert len(tried.models) == MAX_TRIED
+    assert tried.ignored == 1
+    assert parse_tried("x" * 10 * MAX_TRIED_CHARS, KNOWN) == ((), 2)
+
+
+@given(st.text(alphabet=st.sampled_from("ab, \x00é,,"), max_size=300))
+def test_any_header_gives_known_models_only(header: str) -> None:
+    tried = parse_tried(header, KNOWN)
+    assert set(tried.models) <= KNOWN
+    assert len(tried.models) <= MAX_TRIED
+
+
+@given(st.lists(st.sampled_from(sorted(KNOWN)), max_size=100), st.sampled_from(sorted(KNOWN)))
+def test_what_is_answered_is_read_back(tried: list[str], model: str) -> None:
+    back = parse_tried(format_tried(tried, model), KNOWN)
+    assert back == ((*tried[-(MAX_TRIED - 1) :], model), 0)
+
+
+def test_exhausted_once_no_candidate_is_left_untried() -> None:
+    assert not is_exhausted((), "a", ["a", "b"])
+    assert is_exhausted(("b",), "a", ["a", "b"])
+    assert is_exhausted((), "a", ["a"])
+    assert is_exhausted(("b", "gone"), "a", ["a", "b"])
+
+
+def test_each_try_multiplies_the_cost_by_the_penalty() -> None:
+    factors = retry_factors(("a", "b", "c"), ("b", "c", "c"))
+    assert factors.tolist() == [1.0, 100.0, 10_000.0]
+    assert retry_factors(("a",), ()).tolist() == [1.0]
+    assert np.isfinite(retry_factors(("a",), ("a",) * 1000, 1e6)).all()

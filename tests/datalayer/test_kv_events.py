@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+msgpack = pytest.importorskip("msgpack")
+zmq = pytest.importorskip("zmq")
+
+from laar.core.endpoints import EndpointSpec  # noqa: E402
+from laar.datalayer import kv_events  # noqa: E402
+from laar.datalayer.kv_events import LABEL, KvEvents, decode_batch  # noqa: E402
+
+HASH = 632339284846874487
+STORED = {
+    "type": "BlockStored",
+    "block_hashes": [HASH, 17941534128146751913],
+    "parent_block_hash": None,
+    "token_ids": list(range(256)),
+    "block_size": 128,
+    "medium": "GPU",
+}
+REMOVED = {"type": "BlockRemoved", "block_hashes": [HASH], "medium": "GPU", "group_idx": 0}
+
+
+def batch(*events: Any) -> bytes:
+    packed: bytes = msgpack.packb([time.time(), list(events), 0])
+    return packed
+
+
+def test_both_forms_of_events_are_read() -> None:
+    maps = batch(STORED, REMOVED, {"type": "AllBlocksCleared"})
+    arrays = batch(
+        ["BlockStored", [HASH, 17941534128146751913], None, list(range(256)), 128, None],
+        ["BlockRemoved", [HASH]],
+        ["AllBlocksCleared"],
+    )
+    expected = [
+        ("BlockStored", [HASH, 17941534128146751913], None),
+        ("BlockRemoved", [HASH], None),
+        ("AllBlocksCleared", (), None),
+    ]
+    assert decode_batch(maps) == expected
+    assert decode_batch(arrays) == expected
+
+
+def test_hashes_may_be_bytes_and_parents_are_kept() -> None:
+    event = {**STORED, "block_hashes": [b"\x01" * 32], "parent_block_hash": b"\x02" * 32}
+    assert decode_batch(batch(event)) == [("BlockStored", [b"\x01" * 32], b"\x02" * 32)]
+    assert decode_batch(batch(["BlockStored", [7], 6])) == [("BlockStored", [7], 6)]
+
+
+def test_other_media_and_unknown_kinds_are_no_news() -> None:
+    assert decode_batch(batch({**REMOVED, "medium": "CPU"}, {"type": "New"}, ["Newer", 1])) == []
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"\xc1", b"x", batch()[:-1], batch({}), batch([]), batch(7),
+     batch({"type": "BlockStored"}), batch({**STORED, "block_hashes": ["x"]}),
+     msgpack.packb([1]), msgpack.packb({"a": 1}),
+     batch(["BlockRemoved"]), b"\x91" * 5000],
+)  # fmt: skip
+def test_what_is_no_batch_is_a_value_error(payload: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - whatever the text
+        decode_batch(payload)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of(st.binary(max_size=80), st.recursive(
+    st.none() | st.integers(0, 9) | st.text(max_size=5) | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=12,
+).map(lambda value: msgpack.packb([0, value]))))  # fmt: skip
+def test_no_bytes_raise_anything_else(payload: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        decode_batch(payload)
+
+
+class Engine:
+    """A publisher as vLLM's, on loopback."""
+
+    def __init__(self) -> None:
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.XPUB)
+        self.socket.set(zmq.SNDHWM, 0)
+        self.port = self.socket.bind_to_random_port("tcp://127.0.0.1")
+        self.number = 0
+
+    def subscribed(self) -> bool:
+        """Whether a subscriber has come since the last call."""
+        return bool(self.socket.poll(0)) and self.socket.recv() == b"\x01"
+
+    def publish(self, *events: Any) -> None:
+        self.publish_bytes(batch(*events))
+
+    def publish_bytes(self, payload: bytes) -> None:
+        self.socket.send_multipart([b"kv@pod@tiny", self.number.to_bytes(8, "big"), payload])
+        self.number += 1
+
+    def close(self) -> None:
+        self.context.destroy(linger=0)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    monkeypatch.setattr(kv_events, "LOOK_S", 0.01)
+    made = Engine()
+    yield made
+    made.close()
+
+
+def spec(engine: Engine, label: str | None = None) -> EndpointSpec:
+    labels = {LABEL: label or str(engine.port)}
+    return EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_events_reach_the_sink_in_order(
+    engine: Engine, recorder: Any, start: Any, until: Any, whole: bool
+) -> None:
+    label = f"tcp://127.0.0.1:{engine.port}" if whole else None
+    plain = EndpointSpec(address="10.0.0.1:1", models=("tiny",))
+    start(KvEvents(lambda: [spec(engine, label), plain], recorder).run())
+    await until(engine.subscribed)
+    engine.publish(STORED, REMOVED)
+    engine.publish({"type": "AllBlocksCleared"})
+    await until(lambda: len(recorder.kv_events) == 3)
+    assert recorder.kv_events == [
+        ("stored", "127.0.0.1:8000", (HASH, 17941534128146751913), None),
+        ("removed", "127.0.0.1:8000", (HASH,)),
+        ("cleared", "127.0.0.1:8000"),
+    ]
+    assert recorder.past_problems == []
+
+
+@pytest.mark.parametrize("jump", [7, -3])
+async def test_a_gap_or_a_restart_clears_before_what_follows(
+    engine: Engine, recorder: Any, start: Any, until: Any, jump: int
+) -> None:
+    engine.number = 100  # the first number seen means nothing
+    start(KvEvents(lambda: [spec(engine)], recorder).run())
+    await until(engine.subscribed)
+    engine.publish(REMOVED)
+    engine.number += jump
+    engine.publish(REMOVED)
+    engine.publish(REMOVED)
+    await until(lambda: len(recorder.kv_events) == 4)
+    assert [kind for kind, *_ in recorder.kv_events] == ["removed", "cleared", "removed", "removed"]
+
+
+async def test_garbage_is_a_problem_and_clears_and_the_next_batch_counts(
+    engine: Engine, recorder: Any, start: Any, until: Any
+) -> None:
+    start(KvEvents(lambda: [spec(engine)], recorder).run())
+    await until(engine.subscribed)
+    engine.publish_bytes(b"\xc1garbage")
+    engine.socket.send_multipart([b"one frame"])
+    await until(lambda: len(recorder.kv_events) == 2)
+    assert "can't be read" in recorder.problems["kv-events 127.0.0.1:8000"]
+    engine.publish(REMOVED)
+    await until(lambda: len(recorder.kv_events) == 3)
+    assert [kind for kind, *_ in recorder.kv_events] == ["cleared", "cleared", "removed"]
+    assert recorder.problems == {}
+
+
+async def test_endpoints_come_and_go(engine: Engine, recorder: Any, start: Any, until: Any) -> None:
+    specs = [spec(engine)]
+    start(KvEvents(lambda: specs, recorder).run())
+    await until(engine.subscribed)
+    left = specs.pop()
+    await until(lambda: engine.socket.poll(0) and engine.socket.recv() == b"\x00")
+    specs.append(left)
+    await until(engine.subscribed)
+    engine.publish(REMOVED)
+    await until(lambda: recorder.kv_events)
+
+
+async def test_a_label_that_is_no_address_is_said(
+    engine: Engine, recorder: Any, start: Any, until: Any
+) -> None:
+    start(KvEvents(lambda: [spec(engine, "ipc:///tmp/x")], recorder).run())
+    await until(lambda: recorder.problems)
+    assert "laar.dev/kv-events says 'ipc:///tmp/x'" in recorder.problems["kv-events 127.0.0.1:8000"]

@@ -1,0 +1,159 @@
+"""KV events come over ZMQ as a subscriber of a real vLLM would get them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+import zmq
+import zmq.asyncio
+from sim_endpoint import Running, running
+
+from laar.lab.endpoint import KvEventSettings
+from laar.lab.endpoint.tokenizer import block_hashes
+
+TOPIC = "kv@test@sim"
+
+
+@asynccontextmanager
+async def publishing(**settings: Any) -> AsyncIterator[tuple[Running, dict[str, Any]]]:
+    kv_events = KvEventSettings(
+        endpoint="tcp://127.0.0.1:*", replay_endpoint="tcp://127.0.0.1:*", topic=TOPIC
+    )
+    async with running(kv_events=kv_events, **settings) as sim:
+        (source,) = (await sim.http.get("/kv_event_sources")).json()
+        yield sim, source
+
+
+@asynccontextmanager
+async def subscribed(source: dict[str, Any]) -> AsyncIterator[zmq.asyncio.Socket]:
+    """A subscriber whose subscription is known to have reached the publisher."""
+    with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as subscriber:
+        monitor = subscriber.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        subscriber.subscribe(TOPIC)
+        subscriber.connect(source["endpoint"])
+        await asyncio.wait_for(monitor.recv_multipart(), 10)
+        subscriber.disable_monitor()
+        await asyncio.sleep(0.1)  # the subscription itself follows the handshake, unseen
+        yield subscriber
+
+
+async def batch(subscriber: zmq.asyncio.Socket) -> tuple[int, list[dict[str, Any]]]:
+    topic, seq, payload = await asyncio.wait_for(subscriber.recv_multipart(), 10)
+    assert topic == TOPIC.encode()
+    _, events, rank = msgpack.unpackb(payload)
+    assert rank == 0
+    return int.from_bytes(seq, "big"), events
+
+
+async def complete(sim: Running, ids: list[int], **fields: Any) -> int:
+    body = {"prompt": ids, "max_tokens": 1, **fields}
+    answer = await sim.http.post("/v1/completions", json=body)
+    assert answer.status_code == 200
+    cached: int = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return cached
+
+
+async def test_stored_blocks_carry_hashes_parents_and_tokens() -> None:
+    ids = list(range(1000, 1000 + 100))
+    hashes = block_hashes(np.array(ids, np.uint32), 16)
+    async with publishing() as (sim, source), subscribed(source) as subscriber:
+        await complete(sim, ids[:50])
+        number, (first,) = await batch(subscriber)
+        assert first["type"] == "BlockStored"
+        assert first["block_hashes"] == hashes[:3]
+        assert first["parent_block_hash"] is None
+        assert first["token_ids"] == ids[:48]
+        assert (first["block_size"], first["medium"]) == (16, "GPU")
+        assert first["extra_keys"] == [None] * 3
+        assert await complete(sim, ids[:50]) == 48  # and no event
+        await complete(sim, ids)
+        following, (second,) = await batch(subscriber)
+        assert following == number + 1
+        assert second["block_hashes"] == hashes[3:]
+        assert second["parent_block_hash"] == hashes[2]
+        assert second["token_ids"] == ids[48:96]
+
+
+async def test_a_salt_changes_the_hashes_and_shows_with_the_first_block() -> None:
+    ids = list(range(40))
+    async with publishing() as (sim, source), subscribed(source) as subscriber:
+        await complete(sim, ids, cache_salt="pepper")
+        _, (stored,) = await batch(subscriber)
+        assert stored["extra_keys"] == [["pepper"], None]
+        assert stored["block_hashes"] == block_hashes(np.array(ids, np.uint32), 16, salt="pepper")
+
+
+async def test_a_reader_that_follows_all_events_knows_the_cache() -> None:
+    """With room for 20 blocks, blocks come and go; what is left decides the next hits."""
+    async with publishing(num_blocks=20) as (sim, source), subscribed(source) as subscriber:
+        held: set[int] = set()
+        removed = 0
+        for round_ in range(6):
+            start = 1000 * round_
+            await complete(sim, list(range(start, start + 100)))
+            _, events = await batch(subscriber)
+            for event in events:
+                if event["type"] == "BlockStored":
+                    held |= set(event["block_hashes"])
+                else:
+                    removed += len(event["block_hashes"])
+                    held -= set(event["block_hashes"])
+            assert len(held) <= 20
+        assert removed > 0
+        for round_ in (5, 0):  # the newest is held, the oldest is gone
+            ids = list(range(1000 * round_, 1000 * round_ + 100))
+            hashes = block_hashes(np.array(ids, np.uint32), 16)
+            known = next((i for i, key in enumerate(hashes) if key not in held), len(hashes))
+            assert await complete(sim, ids) == 16 * known
+            assert known == (6 if round_ == 5 else 0)
+
+
+async def test_replay_gives_kept_batches_again_and_says_where_they_end() -> None:
+    async with publishing() as (sim, source):
+        for start in (0, 100, 200):
+            await complete(sim, list(range(start, start + 40)))
+        with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as dealer:
+            dealer.connect(source["replay_endpoint"])
+            await dealer.send_multipart([b"nonsense"])  # ignored
+            await dealer.send_multipart([b"", (1).to_bytes(8, "big")])
+            got = []
+            while True:
+                empty, _, seq, payload = await asyncio.wait_for(dealer.recv_multipart(), 10)
+                assert empty == b""
+                if seq == b"\xff" * 8:
+                    assert payload == b""
+                    break
+                got.append((int.from_bytes(seq, "big"), msgpack.unpackb(payload)[1]))
+        assert [number for number, _ in got] == [1, 2]
+        assert [events[0]["token_ids"][0] for _, events in got] == [100, 200]
+
+
+async def test_a_crash_starts_the_numbers_anew() -> None:
+    async with publishing() as (sim, source), subscribed(source) as subscriber:
+        await complete(sim, list(range(40)))
+        assert (await batch(subscriber))[0] == 0
+        sim.endpoint.serving.restart()
+        await complete(sim, list(range(40)))
+        number, (stored,) = await batch(subscriber)
+        assert (number, len(stored["block_hashes"])) == (0, 2)
+
+
+@pytest.mark.parametrize("tokens", [600])
+async def test_an_answer_is_cached_too_and_its_blocks_have_tokens(tokens: int) -> None:
+    """The last of them become known one iteration after the job has left."""
+    async with publishing() as (sim, source), subscribed(source) as subscriber:
+        body = {"prompt": "p" * 96, "max_tokens": tokens}
+        await sim.http.post("/v1/completions", json=body)
+        await complete(sim, list(range(40)))
+        stored: list[dict[str, Any]] = []
+        while not any(event["token_ids"][0] == 0 for event in stored):
+            stored += (await batch(subscriber))[1]
+        blocks = [event for event in stored if event["token_ids"][0] != 0]
+        assert sum(len(event["block_hashes"]) for event in blocks) >= (16 + tokens) // 16 - 1
+        assert all(len(e["token_ids"]) == 16 * len(e["block_hashes"]) for e in blocks)

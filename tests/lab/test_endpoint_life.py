@@ -1,0 +1,233 @@
+"""Start, shutdown and crash of a simulated endpoint, and how its clock runs."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+from sim_endpoint import Running, events, running
+
+from laar.errors import RequestError, SettingError
+from laar.lab.endpoint import EndpointSettings, KvEventSettings, SimulatedEndpoint
+from laar.lab.endpoint.driver import EngineDriver, Lost
+from laar.lab.engine import Engine, Job, build_engine, load_profile
+from support import eventually
+
+LONG = {"prompt": "a", "max_tokens": 20_000, "stream": True}
+
+
+async def read_all(sim: Running, body: dict[str, object]) -> str:
+    return (await sim.http.post("/v1/completions", json=body)).text
+
+
+async def streaming(sim: Running, body: dict[str, object]) -> asyncio.Task[str]:
+    """A stream under way; the task's result is all of it."""
+    task = asyncio.create_task(read_all(sim, body))
+    await eventually(lambda: sim.endpoint.serving.driver.engine.load().running == 1)
+    return task
+
+
+# Shutdown.
+
+
+async def test_a_shutdown_cuts_streams_with_an_error_and_then_done() -> None:
+    async with running(time_scale=1.0) as sim:
+        task = await streaming(sim, LONG)
+        sim.endpoint.shut_down()
+        *chunks, error, done = events(await task)
+        assert done == "[DONE]"
+        assert error["error"]["code"] == 500
+        assert all(chunk["choices"][0]["finish_reason"] is None for chunk in chunks)
+        await sim.endpoint.wait()
+        with pytest.raises(httpx.ConnectError):
+            await sim.http.get("/health")
+
+
+async def test_a_shutdown_with_a_timeout_lets_streams_end_and_misleads_the_rest() -> None:
+    async with running(time_scale=1.0, shutdown_timeout_s=30) as sim:
+        task = await streaming(sim, {**LONG, "max_tokens": 60})
+        sim.endpoint.shut_down()
+        await eventually(lambda: sim.endpoint.serving.draining)
+        assert (await sim.http.get("/health")).status_code == 200
+        text = await sim.http.post("/v1/completions", json={"prompt": "a"})
+        assert text.status_code == 500
+        ids = await sim.http.post("/v1/completions", json={"prompt": [1]})
+        assert ids.json()["choices"][0] == {
+            "index": 0,
+            "text": "",
+            "logprobs": None,
+            "finish_reason": "abort",
+        }
+        stream = await sim.http.post("/v1/completions", json={"prompt": [1], "stream": True})
+        assert (stream.status_code, events(stream.text)) == (200, ["[DONE]"])
+        *_, last, done = events(await task)
+        assert (last["choices"][0]["finish_reason"], done) == ("length", "[DONE]")
+        await sim.endpoint.wait()
+
+
+async def test_a_shutdown_timeout_that_passes_cuts_what_is_left() -> None:
+    async with running(time_scale=1.0, shutdown_timeout_s=0.2) as sim:
+        task = await streaming(sim, LONG)
+        sim.endpoint.shut_down()
+        assert events(await task)[-2]["error"]["code"] == 500
+
+
+# Crash.
+
+
+async def test_an_out_of_memory_crash_loses_streams_cache_and_counters() -> None:
+    async with running(time_scale=0.05) as sim:
+        prompt = {"prompt": "b" * 600, "max_tokens": 1}
+        for _ in "ab":
+            await sim.http.post("/v1/completions", json=prompt)
+        assert await sim.metric("vllm:prefix_cache_hits_total") > 0
+        task = await streaming(sim, LONG)
+        with pytest.raises((httpx.ReadError, httpx.RemoteProtocolError)):
+            await sim.http.post("/v1/completions", json=prompt, headers={"x-sim-fault": "oom:0.3"})
+        with pytest.raises((httpx.ReadError, httpx.RemoteProtocolError)):
+            await task
+        with pytest.raises(httpx.ConnectError):
+            await sim.http.get("/health")
+
+        async def back() -> bool:
+            try:
+                return (await sim.http.get("/health")).status_code == 200
+            except httpx.ConnectError:
+                return False
+
+        await eventually(back)
+        assert await sim.metric("vllm:request_success_total") == 0
+        again = (await sim.http.post("/v1/completions", json=prompt)).json()
+        assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+async def test_a_shutdown_during_an_outage_ends_it() -> None:
+    async with running() as sim:
+        with pytest.raises((httpx.ReadError, httpx.RemoteProtocolError)):
+            await sim.http.post(
+                "/v1/completions", json={"prompt": "a"}, headers={"x-sim-fault": "oom:0.3"}
+            )
+        await asyncio.wait_for(sim.endpoint.stop(), 10)
+
+
+# The process.
+
+
+def test_sigterm_ends_the_process_in_good_order() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    program = (
+        "from laar.lab.endpoint import EndpointSettings, run;"
+        f"run(EndpointSettings(model='sim', port={port}))"
+    )
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+                break
+            except httpx.ConnectError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+async def test_a_taken_port_and_a_bad_profile_are_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingError, match=str(port)):
+            SimulatedEndpoint(EndpointSettings(model="sim", port=port))
+        with pytest.raises(SettingError, match="kv_events"):
+            SimulatedEndpoint(
+                EndpointSettings(
+                    model="sim", kv_events=KvEventSettings(endpoint=f"tcp://127.0.0.1:{port}")
+                )
+            )
+    with pytest.raises(SettingError, match="nothing-like-it"):
+        SimulatedEndpoint(EndpointSettings(model="sim", profile="nothing-like-it"))
+    with pytest.raises(SettingError, match="time_scale"):
+        EndpointSettings(model="sim", time_scale=0)
+
+
+# The driver's clock.
+
+
+def engine() -> Engine:
+    return build_engine(load_profile("gorgo-main"))
+
+
+def job(name: str, tokens: int = 50, **fields: float) -> Job:
+    return Job(
+        id=name, arrival_s=fields.get("arrival_s", 0), prompt_tokens=1000, output_tokens=tokens
+    )
+
+
+async def test_a_fast_run_takes_as_long_on_the_engines_clock_as_a_step_by_step_one() -> None:
+    """Timer error must not add up: the reference steps the same engine without any clock."""
+    reference, now, times = engine(), 0.0, []
+    reference.submit(job("a"))
+    while (step := reference.step(now)) is not None:
+        now += step.duration_s
+        times += [now] * sum(progress.tokens for progress in step.progress)
+    driver = EngineDriver(engine, time_scale=0.02)
+    task = asyncio.create_task(driver.run())
+    flight = driver.submit(job("a"))
+    while not flight.finished:
+        await flight.more(flight.tokens)
+    task.cancel()
+    assert flight.tokens == 50
+    assert (flight.first_s - flight.started_s) / 0.02 == pytest.approx(times[0], rel=1e-3)
+    assert (flight.updated_s - flight.first_s) / 0.02 == pytest.approx(
+        times[-1] - times[0], rel=1e-3
+    )
+
+
+async def test_an_idle_driver_wakes_for_a_job_and_reports_nothing_after_it() -> None:
+    driver = EngineDriver(engine, time_scale=0.001)
+    task = asyncio.create_task(driver.run())
+    for name in "ab":
+        flight = driver.submit(job(name))
+        while not flight.finished:
+            await flight.more(flight.tokens)
+        await driver.emptied()
+        await eventually(lambda: driver.reported.running == 0)
+    task.cancel()
+
+
+async def test_an_aborted_job_gets_nothing_more_and_the_others_go_on() -> None:
+    driver = EngineDriver(engine, time_scale=0.1)
+    task = asyncio.create_task(driver.run())
+    gone, kept = driver.submit(job("gone", 500)), driver.submit(job("kept", 20))
+    await gone.more(0)
+    driver.abort("gone")
+    tokens = gone.tokens
+    while not kept.finished:
+        await kept.more(kept.tokens)
+    task.cancel()
+    assert gone.tokens == tokens < 500
+    assert driver.engine.load().running <= 1  # kept's last iteration may not be settled
+
+
+async def test_jobs_that_are_lost_or_refused_are_told_so() -> None:
+    driver = EngineDriver(engine, time_scale=1.0)
+    task = asyncio.create_task(driver.run())
+    flight = driver.submit(job("a", 5000))
+    with pytest.raises(RequestError):
+        driver.submit(job("a"))
+    before = driver.engine
+    driver.restart()
+    await flight.more(0)
+    assert flight.lost is Lost.CRASH
+    assert driver.engine is not before
+    await driver.emptied()
+    task.cancel()

@@ -1,0 +1,105 @@
+"""A real picker and a real Envoy in front of recording upstreams."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from laar.config import load_settings
+from laar.envoy import BootstrapOptions, EnvoyProcess, render
+from laar.server.runner import Runner
+from support import RecordingUpstream, free_port
+
+
+class Gateway:
+    """Upstreams, a picker in this process, and Envoy; one test's worth."""
+
+    def __init__(self, directory, stack):
+        self.directory = directory
+        self._stack = stack
+        self.eds = directory / "eds" / "endpoints.json"
+        self.eds.parent.mkdir()
+        self.endpoints_file = directory / "endpoints.yaml"
+        self.runner = None
+        self._running = None
+
+    async def upstream(self, host="127.0.0.1", port=0):
+        return await self._stack.enter_async_context(RecordingUpstream(host=host, port=port))
+
+    def members(self, *endpoints):
+        """Writes the endpoints file: (address, model, ...) each."""
+        document = {
+            "endpoints": [{"address": a, "models": list(models)} for a, *models in endpoints]
+        }
+        temporary = self.endpoints_file.with_suffix(".new")
+        temporary.write_text(yaml.safe_dump(document))
+        temporary.replace(self.endpoints_file)
+
+    async def picker(self, **sections):
+        """Starts the picker on free ports; returns its runner."""
+        document = {
+            "endpoints_file": str(self.endpoints_file),
+            "listen": {
+                name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")
+            },
+            "readings": {"scrape_interval_s": 0.1, "probe_interval_s": 0.1},
+            "envoy": {"eds_file": str(self.eds)},
+            "shutdown": {"drain_s": 0.0, "grace_s": 1.0},
+        }
+        for name, values in sections.items():
+            document.setdefault(name, {}).update(values)
+        await self.stop_picker()
+        path = self.directory / "laar.yaml"
+        path.write_text(yaml.safe_dump(document))
+        self.settings = load_settings(path)
+        self.runner = Runner(self.settings, seed=5)
+        started = asyncio.Event()
+        self._running = asyncio.create_task(self.runner.run(started=started))
+        self._stack.push_async_callback(self.stop_picker)
+        waiting = asyncio.create_task(started.wait())
+        await asyncio.wait([self._running, waiting], return_when=asyncio.FIRST_COMPLETED)
+        if self._running.done():
+            waiting.cancel()
+            failed, self._running = self._running, None
+            await failed
+        return self.runner
+
+    async def stop_picker(self):
+        """Stops it in an orderly way; again is harmless."""
+        if self._running is not None:
+            self.runner.stop()
+            running, self._running = self._running, None
+            await running
+
+    def url(self, name, path):
+        """URL on one of the picker's ports."""
+        return f"http://{getattr(self.settings.listen, name)}{path}"
+
+    async def envoy(self, shape="standalone", **options):
+        bootstrap = render(
+            shape,
+            replace(
+                BootstrapOptions(
+                    picker=self.settings.listen.ext_proc,
+                    listen_port=0,
+                    ready_port=0,
+                    admin_port=0,
+                    eds_path=str(self.eds),
+                ),
+                **options,
+            ),
+        )
+        directory = self.directory / "envoy"
+        directory.mkdir()
+        return await self._stack.enter_async_context(EnvoyProcess(bootstrap, directory))
+
+
+@pytest.fixture
+async def gateway(tmp_path, envoy_binary):
+    """What a test builds its gateway from; everything is stopped after it."""
+    async with AsyncExitStack() as stack:
+        yield Gateway(tmp_path, stack)

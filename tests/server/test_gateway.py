@@ -1,0 +1,315 @@
+"""The picker behind a real Envoy, driven by real clients."""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Mapping
+from io import BytesIO
+from typing import NamedTuple
+
+import aiohttp
+import openai
+import orjson
+import pytest
+
+from support import Answer, eventually
+
+pytestmark = pytest.mark.envoy
+
+SHAPES = ["standalone", "gateway"]
+
+
+def chat(model="auto", text="hello", **fields):
+    return orjson.dumps({"messages": [{"role": "user", "content": text}], "model": model, **fields})
+
+
+class Got(NamedTuple):
+    """An answer, read to its end."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+async def post(http, url, body, path="/v1/chat/completions", **headers):
+    async with http.post(
+        url + path, data=BytesIO(body), headers={"content-type": "application/json", **headers}
+    ) as answer:
+        return Got(answer.status, answer.headers, await answer.read())
+
+
+def chats(upstream):
+    """What reached the endpoint besides scrapes and probes."""
+    return [r for r in upstream.requests if r.path not in ("/metrics", "/health")]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_the_picked_endpoint_is_reached_with_only_the_model_changed(gateway, http, shape):
+    a, b = await gateway.upstream(), await gateway.upstream()
+    gateway.members((a.address, "small"), (b.address, "large"))
+    await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    body = (
+        b' {"messages" : [{"role":"user","content":"\\u00e9 \xc3\xa9"}],'
+        b' "seed":12345678901234567890,\n"model" : "auto" }'
+    )
+    seen = set()
+    for _ in range(4):
+        answer = await post(http, envoy.url(), body, **{"x-laar-policy": "round-robin"})
+        assert answer.status == 200
+        model = answer.headers["x-laar-model"]
+        endpoint = {"small": a, "large": b}[model]
+        assert answer.headers["x-laar-endpoint"] == endpoint.address
+        assert answer.headers["x-upstream"] == endpoint.address
+        assert chats(endpoint)[-1].body == body.replace(b'"auto"', b'"%s"' % model.encode())
+        seen.add(model)
+    assert seen == {"small", "large"}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_the_openai_package_streams_chunk_by_chunk(gateway, shape):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    await gateway.picker(bodies={"sample_answers": 1.0})
+    envoy = await gateway.envoy(shape)
+    seen_by_client = asyncio.Event()
+
+    async def chunks():
+        piece = (
+            b'data: {"id":"1","object":"chat.completion.chunk","created":1,"model":"m",'
+            b'"choices":[{"index":0,"delta":{"content":"%d"}}]}\n\n'
+        )
+        yield piece % 1
+        await asyncio.wait_for(seen_by_client.wait(), 10)  # the second only once the first arrived
+        yield piece % 2
+        yield b"data: [DONE]\n\n"
+
+    upstream.script(Answer.sse(chunks()))
+    async with openai.AsyncOpenAI(base_url=f"{envoy.url()}/v1", api_key="none") as client:
+        stream = await client.chat.completions.create(
+            model="auto", messages=[{"role": "user", "content": "count"}], stream=True
+        )
+        contents = []
+        async for chunk in stream:
+            contents.append((chunk.choices[0].delta.content, chunk.model))
+            seen_by_client.set()
+    # Names are restored where the answer passes through the picker anyway.
+    name = "auto" if shape == "gateway" else "m"
+    assert contents == [("1", name), ("2", name)]
+    table = gateway.runner.table
+    await eventually(lambda: not table.in_flight.any(), what="the request's release")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_wrong_answer_is_retried_on_another_model_until_all_are_tried(gateway, http, shape):
+    upstreams = [await gateway.upstream() for _ in range(3)]
+    gateway.members(*((u.address, f"m{i}") for i, u in enumerate(upstreams)))
+    await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    headers, models = {}, []
+    for attempt in range(3):
+        answer = await post(http, envoy.url(), chat(), **headers)
+        models.append(answer.headers["x-laar-model"])
+        assert answer.headers["x-laar-tried-models"] == ",".join(models)
+        assert ("x-laar-exhausted" in answer.headers) is (attempt == 2)
+        headers = {"x-laar-tried-models": answer.headers["x-laar-tried-models"]}
+    assert sorted(models) == ["m0", "m1", "m2"]
+    assert all("x-laar-tried-models" not in r.headers for u in upstreams for r in chats(u))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_long_bodies_arrive_whole_and_too_long_ones_get_a_413(gateway, http, shape):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m", "auto"))
+    await gateway.picker(bodies={"max_body_bytes": 12 << 20})
+    envoy = await gateway.envoy(shape, max_body_bytes=12 << 20)
+    for size in (400_000, 10_000_000):
+        body = chat(text="x" * size)
+        assert (await post(http, envoy.url(), body)).status == 200
+        received = chats(upstream)[-1].body
+        assert hashlib.sha256(received).digest() == hashlib.sha256(body).digest()
+    answer = await post(http, envoy.url(), chat(text="x" * (13 << 20)))
+    assert answer.status == 413
+
+
+async def test_no_request_fails_when_the_picker_dies_in_the_middle(gateway, http):
+    a, b = await gateway.upstream(), await gateway.upstream()
+    gateway.members((a.address, "m", "auto"), (b.address, "m", "auto"))
+    await gateway.picker()
+    envoy = await gateway.envoy()
+    stop_at = 15
+    statuses, picked = [], []
+
+    async def client(numbers):
+        for number in numbers:
+            if number == stop_at:
+                await gateway.stop_picker()
+            answer = await post(http, envoy.url(), chat(text=f"{number}"))
+            statuses.append(answer.status)
+            picked.append("x-laar-model" in answer.headers)
+
+    numbers = iter(range(60))
+    async with asyncio.TaskGroup() as group:
+        for _ in range(4):
+            group.create_task(client(numbers))
+    assert statuses == [200] * 60
+    assert any(picked)
+    assert not picked[-1]
+
+
+async def test_a_dead_endpoint_costs_a_retry_and_no_request(gateway, http):
+    a, b = await gateway.upstream(), await gateway.upstream()
+    gateway.members((a.address, "m"), (b.address, "m"))
+    # Nobody probes: the picker must believe that the dead one lives.
+    await gateway.picker(readings={"scrape_interval_s": 60, "probe_interval_s": 600})
+    envoy = await gateway.envoy()
+    await a.__aexit__(None, None, None)
+    served = []
+    for i in range(8):
+        turn = {"x-laar-policy": "round-robin"}
+        answer = await post(http, envoy.url(), chat("m", text=f"question {i}"), **turn)
+        assert answer.status == 200
+        served.append(answer.headers["x-laar-endpoint"])
+    assert set(served) == {b.address}
+    assert gateway.runner.metrics.moved >= 1
+    table = gateway.runner.table
+    await eventually(lambda: not table.in_flight.any(), what="the release")
+
+
+async def test_traffic_follows_the_endpoints_file_and_a_bad_file_changes_nothing(gateway, http):
+    a, b = await gateway.upstream(), await gateway.upstream()
+    gateway.members((a.address, "m"))
+    await gateway.picker()
+    envoy = await gateway.envoy()
+    assert (await post(http, envoy.url(), chat("m"))).headers["x-upstream"] == a.address
+    gateway.members((b.address, "m"))
+
+    async def reaches_b():
+        return (await post(http, envoy.url(), chat("m"))).headers["x-upstream"] == b.address
+
+    await eventually(reaches_b, what="traffic to the new endpoint")
+    gateway.endpoints_file.write_text("endpoints: [{address: nonsense}]")
+    problems = gateway.runner.metrics.problems
+    await eventually(lambda: any("nonsense" in p for p in problems.values()), what="a complaint")
+    assert await reaches_b()
+
+
+async def test_a_forged_destination_reaches_nobody_it_should_not(gateway, http):
+    a, victim = await gateway.upstream(), await gateway.upstream()
+    gateway.members((a.address, "m", "auto"))
+    await gateway.picker()
+    envoy = await gateway.envoy()
+    forged = {"x-gateway-destination-endpoint": victim.address}
+    assert (await post(http, envoy.url(), chat(), **forged)).headers["x-upstream"] == a.address
+    await gateway.stop_picker()
+    assert (await post(http, envoy.url(), chat(), **forged)).headers["x-upstream"] == a.address
+    assert chats(victim) == []
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_bodyless_and_opaque_requests_reach_an_endpoint(gateway, http, shape):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    async with http.get(f"{envoy.url()}/v1/models") as answer:
+        assert answer.status == 200
+        assert answer.headers["x-laar-reason"] == "opaque"
+    data = bytes(range(256)) * 1000
+    answer = await post(
+        http, envoy.url(), data, "/v1/audio/transcriptions", **{"content-type": "audio/wav"}
+    )
+    assert answer.status == 200
+    assert chats(upstream)[-1].body == data
+    answer = await post(http, envoy.url(), b'{"model":"m","prompt":"x"}', "/tokenize")
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        (b"not json", 400, "bad-request"),
+        (b"\x00\xff\xfe" * 50, 400, "bad-request"),
+        (b'{"messages":[{"role":"user","content":"x"}]}', 400, "bad-request"),
+        (b'{"model":7,"messages":[{"role":"user","content":"x"}]}', 400, "bad-request"),
+        (b'{"model":"auto","messages":[]}', 400, "bad-request"),
+        (chat("nobody"), 404, "unknown-model"),
+    ],
+)
+async def test_a_bad_request_gets_a_clear_answer(gateway, http, shape, body, status, reason):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    answer = await post(http, envoy.url(), body)
+    assert answer.status == status
+    error = orjson.loads(answer.body)["error"]
+    assert (error["code"], error["reason"]) == (status, reason)
+    assert chats(upstream) == []
+
+
+async def test_odd_but_legal_requests_pass(gateway, http):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m", "auto"))
+    await gateway.picker()
+    envoy = await gateway.envoy()
+    nested = b'{"model":"m","messages":[{"role":"user","content":"q"}],"x":%s1%s}' % (
+        b"[" * 100,
+        b"]" * 100,
+    )
+    assert (await post(http, envoy.url(), nested)).status == 200
+    for count in (70, 85, 88):  # up to Envoy's limit of 100, with its own and ours
+        many = {f"x-header-{i}": "v" for i in range(count)}
+        answer = await post(http, envoy.url(), chat(), **many)
+        assert answer.status == 200
+        assert answer.headers["x-laar-endpoint"] == upstream.address
+    tried = {"x-laar-tried-models": "nobody," * 2000 + "\xe9"}
+    assert (await post(http, envoy.url(), chat(), **tried)).status == 200
+    plain = {"content-type": "text/plain"}
+    assert (await post(http, envoy.url(), chat(), **plain)).status == 200
+
+
+async def test_a_thousand_headers_are_envoys_to_refuse_and_hurt_nobody(gateway, http):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m", "auto"))
+    await gateway.picker()
+    envoy = await gateway.envoy()
+    many = {f"x-h-{i}": "v" for i in range(1000)}
+    # Envoy hangs up right behind its 431, so a client may see either.
+    with contextlib.suppress(aiohttp.ServerDisconnectedError):
+        async with http.get(f"{envoy.url()}/v1/models", headers=many) as answer:
+            assert answer.status == 431
+    assert chats(upstream) == []
+    assert (await post(http, envoy.url(), chat())).status == 200
+
+
+async def test_a_client_that_leaves_in_the_middle_leaves_nothing_reserved(gateway, http):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    await gateway.picker()
+    envoy = await gateway.envoy()
+    table = gateway.runner.table
+
+    async def endless():
+        while True:
+            yield b'data: {"choices":[]}\n\n'
+            await asyncio.sleep(0.01)
+
+    upstream.script(Answer.sse(endless()))
+    async with http.post(f"{envoy.url()}/v1/chat/completions", data=chat("m")) as answer:
+        await answer.content.readline()
+        assert table.in_flight.sum() == 1
+    await eventually(lambda: not table.in_flight.any(), what="the release")
+    assert not table.queued_tokens.any()
+
+
+async def test_garbage_and_endless_metrics_pages_hurt_nobody(gateway, http):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    upstream.default_answer = Answer(body=b"\x00\xffvllm:num_requests_waiting{ 1e999 }" * 1000)
+    await gateway.picker()
+    envoy = await gateway.envoy()
+    problems = gateway.runner.metrics.problems
+    await eventually(lambda: any(k.startswith("scrape") for k in problems), what="a complaint")
+    assert (await post(http, envoy.url(), chat("m"))).status == 200

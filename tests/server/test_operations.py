@@ -1,0 +1,169 @@
+"""Health, admin port, draining, and what a bad start says."""
+
+import asyncio
+import socket
+
+import grpc
+import pytest
+from envoy.config.core.v3 import base_pb2
+from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from laar.errors import SettingError
+from support import eventually
+
+NAMES = (
+    "",
+    "readiness",
+    "inference-extension",
+    "envoy.service.ext_proc.v3.ExternalProcessor",
+)
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+async def health(address, name):
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        return (await stub.Check(health_pb2.HealthCheckRequest(service=name))).status
+
+
+async def test_every_health_name_follows_the_fleet_but_liveness(gateway):
+    gateway.members()
+    await gateway.picker()
+    address = gateway.settings.listen.health
+    assert [await health(address, name) for name in NAMES] == [NOT_SERVING] * 4
+    assert await health(address, "liveness") == SERVING
+    gateway.members(("127.0.0.1:1", "m"))
+
+    async def ready():
+        return await health(address, "") == SERVING
+
+    await eventually(ready, what="readiness")
+    assert [await health(address, name) for name in NAMES] == [SERVING] * 4
+    assert await health(gateway.settings.listen.ext_proc, "") == SERVING
+
+
+async def test_the_admin_port_serves_metrics_health_and_settings(gateway, http):
+    gateway.members(("127.0.0.1:1", "m"))
+    await gateway.picker()
+
+    async def get(path):
+        async with http.get(gateway.url("admin", path)) as answer:
+            return answer.status, await answer.text()
+
+    assert (await get("/healthz"))[0] == 200
+    assert (await get("/readyz"))[0] == 200
+    status, page = await get("/metrics")
+    assert status == 200
+    assert 'laar_endpoint_in_flight{endpoint="127.0.0.1:1",model="m"} 0.0' in page
+    assert '"policy": "laar"' in (await get("/config"))[1]
+
+
+class Exchange:
+    """One ext_proc stream, spoken by hand."""
+
+    def __init__(self, channel):
+        process = channel.stream_stream(
+            "/envoy.service.ext_proc.v3.ExternalProcessor/Process",
+            request_serializer=pb.ProcessingRequest.SerializeToString,
+            response_deserializer=pb.ProcessingResponse.FromString,
+        )
+        self.call = process()
+
+    async def headers(self, *, end=True, subset=None, **headers):
+        message = pb.ProcessingRequest(request_headers=pb.HttpHeaders(end_of_stream=end))
+        message.protocol_config.request_body_mode = 4  # FULL_DUPLEX_STREAMED
+        for name, value in {":path": "/v1/models", ":method": "GET", **headers}.items():
+            message.request_headers.headers.headers.append(
+                base_pb2.HeaderValue(key=name, raw_value=value.encode())
+            )
+        if subset is not None:
+            hint = message.metadata_context.filter_metadata["envoy.lb.subset_hint"]
+            hint.update({"x-gateway-destination-endpoint-subset": subset})
+        await self.call.write(message)
+
+    async def answer(self):
+        return await asyncio.wait_for(self.call.read(), 10)
+
+
+def destination(answer):
+    fields = answer.dynamic_metadata.fields["envoy.lb"].struct_value.fields
+    in_metadata = fields["x-gateway-destination-endpoint"].string_value
+    headers = answer.request_headers.response.header_mutation.set_headers
+    in_headers = {h.header.key: h.header.raw_value.decode() for h in headers}
+    assert in_headers["x-gateway-destination-endpoint"] == in_metadata
+    return in_metadata
+
+
+@pytest.mark.parametrize("subset", [["10.9.0.2:80"], "10.9.0.2", ["10.9.0.2:80,10.9.9.9:80"]])
+async def test_the_subset_hint_is_read_from_the_metadata(gateway, subset):
+    gateway.members(("10.9.0.1:80", "m"), ("10.9.0.2:80", "m"))
+    await gateway.picker()
+    async with grpc.aio.insecure_channel(gateway.settings.listen.ext_proc) as channel:
+        for _ in range(5):
+            exchange = Exchange(channel)
+            await exchange.headers(subset=subset)
+            assert destination(await exchange.answer()) == "10.9.0.2:80"
+            exchange.call.cancel()
+
+
+async def test_an_empty_subset_is_a_503(gateway):
+    gateway.members(("10.9.0.1:80", "m"))
+    await gateway.picker()
+    async with grpc.aio.insecure_channel(gateway.settings.listen.ext_proc) as channel:
+        exchange = Exchange(channel)
+        await exchange.headers(subset=[])
+        answer = await exchange.answer()
+        assert answer.immediate_response.status.code == 503
+        assert await exchange.answer() is grpc.aio.EOF
+
+
+async def test_a_half_closed_stream_leaves_nothing_reserved(gateway):
+    gateway.members(("10.9.0.1:80", "m"))
+    runner = await gateway.picker()
+    async with grpc.aio.insecure_channel(gateway.settings.listen.ext_proc) as channel:
+        exchange = Exchange(channel)
+        await exchange.headers()
+        await exchange.answer()
+        assert runner.table.in_flight.sum() == 1
+        await exchange.call.done_writing()
+        await eventually(lambda: not runner.table.in_flight.any(), what="the release")
+
+
+async def test_draining_says_so_first_and_lets_open_streams_finish(gateway):
+    gateway.members(("10.9.0.1:80", "m"))
+    runner = await gateway.picker(shutdown={"drain_s": 0.5, "grace_s": 10.0})
+    listen = gateway.settings.listen
+    async with grpc.aio.insecure_channel(listen.ext_proc) as channel:
+        old = Exchange(channel)
+        await old.headers(end=False)
+        stopping = asyncio.create_task(gateway.stop_picker())
+
+        async def not_ready():
+            return await health(listen.health, "readiness") == NOT_SERVING
+
+        await eventually(not_ready, what="a readiness that says no")
+        assert await health(listen.health, "liveness") == SERVING
+        new = Exchange(channel)  # still served while draining
+        await new.headers()
+        assert destination(await new.answer())
+        await new.call.done_writing()
+        body = pb.HttpBody(body=b'{"model":"m","messages":[{"content":"x"}]}', end_of_stream=True)
+        await old.call.write(pb.ProcessingRequest(request_body=body))
+        assert (await old.answer()).WhichOneof("response") in (
+            "request_headers",
+            "immediate_response",
+        )
+        await old.call.done_writing()
+        await stopping
+    assert not runner.table.in_flight.any()
+
+
+@pytest.mark.parametrize("name", ["ext_proc", "health", "admin"])
+async def test_a_taken_port_is_named_with_the_remedy(gateway, name):
+    gateway.members()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(SettingError, match=rf"listen\.{name}: can't listen on {address}"):
+            await gateway.picker(listen={name: address})
