@@ -20,7 +20,7 @@ PYTHON = os.environ.get("LAAR_VLLM_PYTHON", sys.executable)
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(360),
     pytest.mark.skipif(
         sys.executable == PYTHON and importlib.util.find_spec("vllm") is None,
         reason="NO vLLM HERE: install vllm 0.32 into this environment, or set LAAR_VLLM_PYTHON to "
@@ -38,7 +38,7 @@ def run(experiment: str, work: Path) -> dict[str, Any]:
         env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
-        timeout=800,
+        timeout=300,
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]

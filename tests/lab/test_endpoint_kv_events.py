@@ -9,7 +9,6 @@ from typing import Any
 
 import msgpack
 import numpy as np
-import pytest
 import zmq
 import zmq.asyncio
 from sim_endpoint import Running, running
@@ -31,15 +30,21 @@ async def publishing(**settings: Any) -> AsyncIterator[tuple[Running, dict[str, 
 
 
 @asynccontextmanager
-async def subscribed(source: dict[str, Any]) -> AsyncIterator[zmq.asyncio.Socket]:
-    """A subscriber whose subscription is known to have reached the publisher."""
+async def subscribed(sim: Running, source: dict[str, Any]) -> AsyncIterator[zmq.asyncio.Socket]:
+    """A subscriber whose subscription is known to have arrived: it has got the latest batch.
+
+    PUB does not tell who listens, so prompts are sent until an event of theirs comes through.
+    """
     with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as subscriber:
-        monitor = subscriber.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         subscriber.subscribe(TOPIC)
         subscriber.connect(source["endpoint"])
-        await asyncio.wait_for(monitor.recv_multipart(), 10)
-        subscriber.disable_monitor()
-        await asyncio.sleep(0.1)  # the subscription itself follows the handshake, unseen
+        probes = 0
+        while not probes or not await subscriber.poll(20):
+            assert probes < 500
+            await complete(sim, list(range(10_000_000 + 40 * probes, 10_000_040 + 40 * probes)))
+            probes += 1
+        while (await batch(subscriber))[0] < probes - 1:
+            pass
         yield subscriber
 
 
@@ -62,7 +67,7 @@ async def complete(sim: Running, ids: list[int], **fields: Any) -> int:
 async def test_stored_blocks_carry_hashes_parents_and_tokens() -> None:
     ids = list(range(1000, 1000 + 100))
     hashes = block_hashes(np.array(ids, np.uint32), 16)
-    async with publishing() as (sim, source), subscribed(source) as subscriber:
+    async with publishing() as (sim, source), subscribed(sim, source) as subscriber:
         await complete(sim, ids[:50])
         number, (first,) = await batch(subscriber)
         assert first["type"] == "BlockStored"
@@ -82,7 +87,7 @@ async def test_stored_blocks_carry_hashes_parents_and_tokens() -> None:
 
 async def test_a_salt_changes_the_hashes_and_shows_with_the_first_block() -> None:
     ids = list(range(40))
-    async with publishing() as (sim, source), subscribed(source) as subscriber:
+    async with publishing() as (sim, source), subscribed(sim, source) as subscriber:
         await complete(sim, ids, cache_salt="pepper")
         _, (stored,) = await batch(subscriber)
         assert stored["extra_keys"] == [["pepper"], None]
@@ -91,7 +96,7 @@ async def test_a_salt_changes_the_hashes_and_shows_with_the_first_block() -> Non
 
 async def test_a_reader_that_follows_all_events_knows_the_cache() -> None:
     """With room for 20 blocks, blocks come and go; what is left decides the next hits."""
-    async with publishing(num_blocks=20) as (sim, source), subscribed(source) as subscriber:
+    async with publishing(num_blocks=20) as (sim, source), subscribed(sim, source) as subscriber:
         held: set[int] = set()
         removed = 0
         for round_ in range(6):
@@ -135,25 +140,25 @@ async def test_replay_gives_kept_batches_again_and_says_where_they_end() -> None
 
 
 async def test_a_crash_starts_the_numbers_anew() -> None:
-    async with publishing() as (sim, source), subscribed(source) as subscriber:
+    async with publishing() as (sim, source), subscribed(sim, source) as subscriber:
         await complete(sim, list(range(40)))
-        assert (await batch(subscriber))[0] == 0
+        assert (await batch(subscriber))[0] > 0
         sim.endpoint.serving.restart()
         await complete(sim, list(range(40)))
         number, (stored,) = await batch(subscriber)
         assert (number, len(stored["block_hashes"])) == (0, 2)
 
 
-@pytest.mark.parametrize("tokens", [600])
-async def test_an_answer_is_cached_too_and_its_blocks_have_tokens(tokens: int) -> None:
+async def test_an_answer_is_cached_too_and_its_blocks_have_tokens() -> None:
     """The last of them become known one iteration after the job has left."""
-    async with publishing() as (sim, source), subscribed(source) as subscriber:
-        body = {"prompt": "p" * 96, "max_tokens": tokens}
+    async with publishing() as (sim, source), subscribed(sim, source) as subscriber:
+        body = {"prompt": "p" * 96, "max_tokens": 600}
         await sim.http.post("/v1/completions", json=body)
         await complete(sim, list(range(40)))
         stored: list[dict[str, Any]] = []
         while not any(event["token_ids"][0] == 0 for event in stored):
             stored += (await batch(subscriber))[1]
         blocks = [event for event in stored if event["token_ids"][0] != 0]
-        assert sum(len(event["block_hashes"]) for event in blocks) >= (16 + tokens) // 16 - 1
+        # Of 616 tokens the very last one is never computed: it has no successor.
+        assert sum(len(event["block_hashes"]) for event in blocks) == 615 // 16
         assert all(len(e["token_ids"]) == 16 * len(e["block_hashes"]) for e in blocks)

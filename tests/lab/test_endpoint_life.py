@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from sim_endpoint import Running, events, running
 from laar.errors import RequestError, SettingError
 from laar.lab.endpoint import EndpointSettings, KvEventSettings, SimulatedEndpoint
 from laar.lab.endpoint.driver import EngineDriver, Lost
-from laar.lab.engine import Engine, Job, build_engine, load_profile
+from laar.lab.engine import Engine, Job, SimulatedEngine, Step, build_engine, load_profile
 from support import eventually
 
 LONG = {"prompt": "a", "max_tokens": 20_000, "stream": True}
@@ -114,6 +115,24 @@ async def test_a_shutdown_during_an_outage_ends_it() -> None:
                 "/v1/completions", json={"prompt": "a"}, headers={"x-sim-fault": "oom:0.3"}
             )
         await asyncio.wait_for(sim.endpoint.stop(), 10)
+
+
+async def test_a_defect_of_the_engine_ends_the_endpoint() -> None:
+    """Better than an endpoint that looks healthy and never answers."""
+
+    class Broken(SimulatedEngine):
+        def step(self, now: float, until: float | None = None) -> Step | None:
+            raise ZeroDivisionError
+
+    endpoint = SimulatedEndpoint(EndpointSettings(model="sim"))
+    profile = load_profile("gorgo-main")
+    await endpoint.start()
+    endpoint.serving.driver.engine = Broken(profile.cost, profile.settings, random.Random(0))
+    async with httpx.AsyncClient(base_url=endpoint.url) as http:
+        with pytest.raises((httpx.ReadError, httpx.RemoteProtocolError)):
+            await http.post("/v1/completions", json={"prompt": "a"})
+    with pytest.raises(ZeroDivisionError):
+        await endpoint.wait()
 
 
 # The process.

@@ -84,7 +84,6 @@ class Reset(Response):
     """No answer: the connection is cut."""
 
     def __init__(self, sockets: Sockets) -> None:
-        self.background = None
         self._sockets = sockets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -17,7 +17,8 @@ request's ``x-sim-fault`` header where the endpoint was started to honour that h
 | full | | what vLLM says when its queue is full: 503, but status 200 and an SSE error on a stream |
 | oom | seconds of outage (1) | the process dies: all connections reset, cache and counters lost |
 
-Real connection refusals (nobody listens) happen during the outage of `oom` only.
+Real connection refusals (nobody listens) happen during the outage of `oom` only. `/v1/embeddings`
+knows the statuses and `flap`; the routes that generate know all of it.
 """
 
 from __future__ import annotations

@@ -43,7 +43,6 @@ class Refusal(Response):
     """An error that the engine would find: a status, or a line of a stream that is under way."""
 
     def __init__(self, error: ApiError, *, stream: bool) -> None:
-        self.background = None
         self._error = error
         self._is_stream = stream
 
@@ -60,14 +59,12 @@ class Silence(Response):
     """A hung engine: a stream's head at most, and nothing until the client gives up."""
 
     def __init__(self, *, stream: bool) -> None:
-        self.background = None
         self._is_stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Says nothing."""
         if self._is_stream:
             await _send_head(send, 200, _SSE)
-            await _send_body(send, b"", more=True)
         await until_disconnect(receive)
 
 
@@ -99,7 +96,6 @@ class Generation(Response):
         load_format: str | None,
         reset: Callable[[Scope], None],
     ) -> None:
-        self.background = None
         self._driver = driver
         self._metrics = metrics
         self._job = job

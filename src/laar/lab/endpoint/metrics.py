@@ -6,8 +6,9 @@ text until its next observation. Labels are in alphabetical order and counters c
 gauge, as on a real page. Durations are real seconds, what a client would measure, also when the
 engine's time runs faster.
 
-Left out, because the engine's interface does not say them: `iteration_tokens_total`,
-`request_num_preemptions`. Series of hardware the simulation lacks are there and stay 0.
+The engine's interface tells of a request first when it has a token. So the queue time of a prompt
+that takes several iterations ends only with the last of them, and `iteration_tokens_total` and
+`request_num_preemptions` are left out. Series of hardware the simulation lacks are there and stay 0.
 """
 
 from __future__ import annotations

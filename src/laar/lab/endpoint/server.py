@@ -15,6 +15,7 @@ import socket
 import struct
 from collections.abc import Generator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import uvicorn
 import uvloop
@@ -27,6 +28,9 @@ from laar.lab.endpoint.driver import Lost
 from laar.lab.endpoint.serving import Serving
 from laar.lab.endpoint.settings import EndpointSettings
 from laar.lab.engine import EngineProfile, EngineSettings, LinearCost, build_engine, load_profile
+
+if TYPE_CHECKING:
+    from laar.lab.endpoint.kv_events import KvEventPublisher
 
 __all__ = ["SimulatedEndpoint", "run", "serve"]
 
@@ -83,12 +87,13 @@ class SimulatedEndpoint:
 
     def __init__(self, settings: EndpointSettings) -> None:
         profile, answerer = _engine_of(settings)
-        publisher = None
-        if settings.kv_events is not None:
-            # pyzmq and msgpack come with the extra `lab` and are needed for nothing else here.
-            from laar.lab.endpoint.kv_events import KvEventPublisher
-
-            publisher = KvEventPublisher(settings.kv_events, block_size=profile.settings.block_size)
+        self._settings = settings
+        self._socket = _bind(settings.host, settings.port)
+        try:
+            publisher = _publisher_of(settings, profile)
+        except SettingError:
+            self._socket.close()
+            raise
         self.serving = Serving(
             settings,
             build_engine=lambda: build_engine(profile, seed=settings.seed),
@@ -97,8 +102,6 @@ class SimulatedEndpoint:
             answerer=answerer,
             publisher=publisher,
         )
-        self._settings = settings
-        self._socket = _bind(settings.host, settings.port)
         host, self._port = self._socket.getsockname()[:2]
         self.address = f"[{host}]:{self._port}" if ":" in host else f"{host}:{self._port}"
         self._app = EndpointApp(self.serving, self, self.address)
@@ -156,9 +159,7 @@ class SimulatedEndpoint:
 
     async def _serve(self) -> None:
         engine = asyncio.create_task(self.serving.driver.run(), name="sim-endpoint engine")
-        engine.add_done_callback(
-            lambda _: self._server.end(force=True)
-        )  # a defect: `wait` raises it
+        engine.add_done_callback(self._engine_ended)
         try:
             while True:
                 await self._server.serve(sockets=[self._socket])
@@ -177,6 +178,11 @@ class SimulatedEndpoint:
                 await engine
             if self.serving.publisher is not None:
                 await self.serving.publisher.close()
+
+    def _engine_ended(self, engine: asyncio.Task[None]) -> None:
+        if not engine.cancelled():  # a defect: nobody will be answered, and `wait` raises it
+            self._server.cut()
+            self._server.end(force=True)
 
     def _new_server(self) -> _Server:
         return _Server(
@@ -234,6 +240,15 @@ def _engine_of(settings: EndpointSettings) -> tuple[EngineProfile, Answerer | No
     if settings.num_blocks is not None:
         engine = replace(engine, num_blocks=settings.num_blocks)
     return replace(profile, settings=engine), answerer
+
+
+def _publisher_of(settings: EndpointSettings, profile: EngineProfile) -> KvEventPublisher | None:
+    if settings.kv_events is None:
+        return None
+    # pyzmq and msgpack are needed for nothing else here, and come with the extra `lab` only.
+    from laar.lab.endpoint.kv_events import KvEventPublisher
+
+    return KvEventPublisher(settings.kv_events, block_size=profile.settings.block_size)
 
 
 def _bind(host: str, port: int) -> socket.socket:
