@@ -17,6 +17,7 @@ from laar.core.director import DirectorSettings
 from laar.core.filters import FilterSettings
 from laar.datalayer.document import read_document
 from laar.datalayer.endpoints_file import Endpoint, split_address
+from laar.datalayer.kubernetes import KubernetesSource
 from laar.errors import SettingError
 from laar.policies import POLICY_NAMES
 from laar.protocol.stream import StreamSettings
@@ -48,6 +49,32 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class Tls(Section):
+    """TLS on the ext_proc port; needs the extra `tls`."""
+
+    certificate: Path | None = Field(
+        None, description="PEM file, the chain; read again when it changes."
+    )
+    key: Path | None = Field(None, description="PEM file of the certificate's private key.")
+    self_signed: bool = Field(
+        False,
+        description="Make a certificate at start instead: for gateways of the endpoint-picker "
+        "contract, which encrypt and don't verify.",
+    )
+    client_ca: Path | None = Field(
+        None,
+        description="PEM file of authorities; callers without a certificate of theirs are refused.",
+    )
+
+    @model_validator(mode="after")
+    def _one_certificate(self) -> Tls:
+        if (self.certificate is None) is not (self.key is None):
+            raise ValueError("`certificate` and `key` belong together")
+        if (self.certificate is None) is not self.self_signed:
+            raise ValueError("give `certificate` and `key`, or `self_signed: true`")
+        return self
+
+
 class Listen(Section):
     """Where laar listens, each as host:port."""
 
@@ -64,6 +91,11 @@ class Listen(Section):
         "127.0.0.1:9090",
         description="HTTP: metrics, health, live page. Loopback by default, since the page "
         "shows the fleet; 0.0.0.0:9090 for a scraper on another host.",
+    )
+    tls: Tls | None = Field(
+        None,
+        description="TLS on the ext_proc port. None by default: on loopback it only costs. Health "
+        "and admin are always plain.",
     )
 
 
@@ -160,8 +192,51 @@ class Accuracy(Section):
 
     capability: Path | None = Field(
         None,
-        description="Artifact of `laar fit`. Without one every model counts as right and equally "
-        "fast, and laar routes by cache, queue and round trip alone.",
+        description="Artifact of `laar fit`. Without one every model counts as equally good and "
+        "equally fast until outcomes are reported, and laar routes by cache, queue and round trip.",
+    )
+    online: bool = Field(
+        True,
+        description="Whether reported outcomes (POST /outcomes, gRPC) correct the artifact. False "
+        "to route by the artifact alone; nothing can be reported then.",
+    )
+    prior_weight: float = Field(
+        50.0,
+        ge=1,
+        le=1e6,
+        description="What the artifact's word on a cell weighs, in outcomes; about what a cell was "
+        "fitted on.",
+    )
+    half_life_s: float = Field(
+        86_400.0,
+        ge=60,
+        le=1e8,
+        description="Seconds after which a reported outcome counts half. A day: a model behind a "
+        "name changes rarely, its traffic with the hours.",
+    )
+    cap_per_hour: float = Field(
+        200.0,
+        ge=2,
+        le=1e6,
+        description="Outcomes that one model's cell takes in any hour. 200 against a prior of 50: "
+        "the truth wins within the hour, a burst of lies does not.",
+    )
+    outcomes_token_file: Path | None = Field(
+        None,
+        description="File with the bearer token that outcomes must be sent with. A file, since the "
+        "settings are shown on /config. Without one, whoever reaches the admin port may report, and "
+        "over gRPC only where the health port listens on loopback.",
+    )
+    state_file: Path | None = Field(
+        None,
+        description="JSON file that keeps what was learned across restarts. None: a restart begins "
+        "with the artifact again.",
+    )
+    state_interval_s: float = Field(
+        60.0,
+        ge=1,
+        le=86_400,
+        description="Seconds between two saves of the state; what a crash can cost.",
     )
 
 
@@ -270,6 +345,11 @@ class Settings(Section):
     endpoints_file: Path | None = Field(
         None, description="YAML file of endpoints, read again whenever it changes."
     )
+    kubernetes: tuple[KubernetesSource, ...] = Field(
+        (),
+        max_length=64,
+        description="Pods as endpoints, of InferencePools or by labels; several make one fleet.",
+    )
     listen: Listen = Listen()
     routing: Routing = Routing()
     accuracy: Accuracy = Accuracy()
@@ -281,8 +361,8 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _has_endpoints(self) -> Settings:
-        if not self.endpoints and self.endpoints_file is None:
-            raise ValueError("no endpoints: give `endpoints` or `endpoints_file`")
+        if not (self.endpoints or self.endpoints_file or self.kubernetes):
+            raise ValueError("no endpoints: give `endpoints`, `endpoints_file` or `kubernetes`")
         return self
 
 
@@ -304,6 +384,11 @@ def load_settings(path: Path) -> Settings:
         return value
 
     resolved: Settings = absolute(settings)
+    state = resolved.accuracy.state_file
+    if state is not None and not state.parent.is_dir():
+        raise SettingError(
+            f"{path}: accuracy.state_file: {state.parent} is not a directory; create it"
+        )
     artifact = resolved.accuracy.capability
     if artifact is not None and not artifact.is_file():
         raise SettingError(f"{path}: accuracy.capability: {artifact} is not a file; run `laar fit`")

@@ -178,16 +178,18 @@ def test_stale_readings_lock_nobody_out():
 
 def test_an_unreachable_endpoint_is_passed_over_unless_all_are():
     d = director(("a:1", "m"), ("b:1", "m"))
-    d.table.failures[0] = 3
+    for _ in range(3):
+        d.table.round_trip("a:1", None, 0.0)
     assert {d.decide(request(), 0.0).address for _ in range(10)} == {"b:1"}
-    d.table.failures[1] = 3
+    for _ in range(3):
+        d.table.round_trip("b:1", None, 0.0)
     assert d.decide(request(), 0.0)
 
 
 def test_an_unknown_round_trip_is_not_a_short_one():
     d = director(("far:1", "m"), ("unknown:1", "m"), ("near:1", "m"))
-    d.table.rtt_s[[0, 2]] = (0.4, 0.01)
-    d.table.rtt_at[[0, 2]] = 0.0
+    d.table.round_trip("far:1", 0.4, 0.0)
+    d.table.round_trip("near:1", 0.01, 0.0)
     assert d.decide(request(), 0.0).address == "near:1"
 
 

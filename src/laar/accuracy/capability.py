@@ -106,6 +106,21 @@ class CapabilityModel:
         """By model, then language: where a `TokenEstimator` starts."""
         return {name: model.chars_per_token for name, model in self._models.items()}
 
+    @property
+    def measured_s_per_token(self) -> Mapping[str, float]:
+        """c(m) of the models whose speed was measured."""
+        return self._seconds_per_token
+
+    def mean(self, model: str) -> float | None:
+        """The model's share of correct outcomes over all cells; None if it was not measured."""
+        known = self._models.get(model)
+        return None if known is None else known.mean
+
+    def outcomes(self, model: str) -> int:
+        """Measured outcomes of the model."""
+        known = self._models.get(model)
+        return 0 if known is None else sum(cell.outcomes for cell in known.cells)
+
     def probabilities(
         self, models: Sequence[str], features: Features, tried: Sequence[str] = ()
     ) -> _Row:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, isfinite, log
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY
 from laar.accuracy.features import FEATURES_SCHEMA, Features
 
-__all__ = ["MAX_CELLS", "STATE_SCHEMA", "OnlineOutcomes"]
+__all__ = ["MAX_CELLS", "STATE_SCHEMA", "ModelOutcomes", "OnlineOutcomes"]
 
 STATE_SCHEMA = 1
 
@@ -46,6 +47,14 @@ class _Cell:
     outcomes: float
     level: float  # of the leaky bucket that limits reports
     at_s: float
+
+
+class ModelOutcomes(NamedTuple):
+    """Reported outcomes that still weigh on a model, and the cells they are in."""
+
+    correct: float
+    outcomes: float
+    cells: int
 
 
 class OnlineOutcomes:
@@ -139,14 +148,28 @@ class OnlineOutcomes:
         return True
 
     def state(self, now: float) -> dict[str, object]:
-        """Everything learned, as plain JSON types, as of `now`."""
+        """Everything learned, as plain JSON types, as of `now`.
+
+        Changes nothing, and may run on another thread than the observing one: an outcome that comes
+        in meanwhile is in the state or is not.
+        """
         cells = []
-        for (model, features), cell in self._cells.items():
-            self._age(cell, now)
-            if cell.outcomes >= _FORGOTTEN:
-                counts = [cell.correct, cell.outcomes, cell.level]
+        for (model, features), cell in list(self._cells.items()):
+            counts = self._aged(cell, now)
+            if counts[1] >= _FORGOTTEN:
                 cells.append([model, features.language, features.bucket, features.task, *counts])
         return {"schema": STATE_SCHEMA, "features_schema": FEATURES_SCHEMA, "cells": cells}
+
+    def by_model(self, now: float) -> dict[str, ModelOutcomes]:
+        """What weighs on each model, summed over its cells; as `state`, from any thread."""
+        sums: dict[str, ModelOutcomes] = {}
+        for (model, _), cell in list(self._cells.items()):
+            correct, outcomes, _ = self._aged(cell, now)
+            before = sums.get(model, ModelOutcomes(0.0, 0.0, 0))
+            sums[model] = ModelOutcomes(
+                before.correct + correct, before.outcomes + outcomes, before.cells + 1
+            )
+        return sums
 
     def restore(self, state: object, now: float, *, away_s: float = 0.0) -> int:
         """Takes up a saved state; returns how many cells were kept.
@@ -178,12 +201,14 @@ class OnlineOutcomes:
     def _kept(self, cell: _Cell, now: float) -> float:
         return exp(-self._forgetting * max(now - cell.at_s, 0.0))
 
-    def _age(self, cell: _Cell, now: float) -> None:
+    def _aged(self, cell: _Cell, now: float) -> tuple[float, float, float]:
+        """Correct ones, outcomes and the bucket's level as of `now`."""
         kept = self._kept(cell, now)
-        cell.correct *= kept
-        cell.outcomes *= kept
         drained = self._burst * max(now - cell.at_s, 0.0) / _HOUR_S
-        cell.level = max(cell.level - drained, 0.0)
+        return kept * cell.correct, kept * cell.outcomes, max(cell.level - drained, 0.0)
+
+    def _age(self, cell: _Cell, now: float) -> None:
+        cell.correct, cell.outcomes, cell.level = self._aged(cell, now)
         cell.at_s = max(now, cell.at_s)
 
     def _has_room(self, now: float) -> bool:

@@ -1,15 +1,25 @@
-"""Outcomes reported for decisions: which ones count.
+"""Outcomes reported for decisions: which ones count, and what a retry says.
 
 A report names a decision. It counts once, for a decision that is remembered; a repeat changes
 nothing, a contradiction of an earlier report changes nothing either (the first stands), and both
 are told apart so that a client at fault can be found. What counts then still passes the hourly cap
 of `OnlineOutcomes`.
+
+A retry says that the answer before it was wrong. Taken by itself it would teach a lie: nobody
+retries a correct answer, so only failures would ever be seen, and the model that is asked most
+would sink most. So a chain of retries is believed once an outcome is reported for its end: then
+every attempt before that one failed. A client that checks its answers therefore reports once for a
+question, about the last attempt; a client that reports each attempt changes nothing by it, because
+a decision counts once; a client that only retries teaches nothing.
+
+Attempts are chained without a session: a retry is the same request (a fingerprint of bounded
+samples of it), sent with the list of tried models that the earlier attempt's answer gave out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -19,7 +29,7 @@ from laar.accuracy.success import SuccessModel
 __all__ = ["MAX_PENDING", "OutcomeReports", "Verdict"]
 
 MAX_PENDING = 50_000
-"""Decisions remembered, oldest dropped first: minutes at 100 a second, some 25 MB."""
+"""Decisions remembered, oldest dropped first: minutes at 100 a second, some 30 MB."""
 
 
 class Verdict(StrEnum):
@@ -37,7 +47,14 @@ class _Decision:
     model: str
     features: Features
     tried: tuple[str, ...]
+    request: Hashable
+    previous: str | None
     correct: bool | None = None
+
+    @property
+    def link(self) -> tuple[Hashable, tuple[str, ...]]:
+        """What a retry of this attempt is known by."""
+        return self.request, (*self.tried, self.model)
 
 
 class OutcomeReports:
@@ -47,20 +64,62 @@ class OutcomeReports:
         self._success = success
         self._max_pending = max_pending
         self._decisions: dict[str, _Decision] = {}
+        self._latest: dict[tuple[Hashable, tuple[str, ...]], str] = {}
         self.verdicts: Counter[Verdict] = Counter()
+        self.retries: Counter[Verdict] = Counter()
+        """What became of failures that retries told of."""
+
+    def __len__(self) -> int:
+        return len(self._decisions)
 
     def decided(
-        self, decision_id: str, model: str, features: Features, tried: Sequence[str]
+        self,
+        decision_id: str,
+        model: str,
+        features: Features,
+        tried: Sequence[str],
+        *,
+        request: Hashable = None,
     ) -> None:
-        """Notes a decision that an outcome may be reported for."""
+        """Notes a decision that an outcome may be reported for.
+
+        Args:
+            decision_id: what the answer will name it by.
+            model: chosen.
+            features: of the request.
+            tried: models that the client says have failed on the request.
+            request: the same for a request and its retries; None chains it to nothing.
+        """
         if len(self._decisions) >= self._max_pending:
-            del self._decisions[next(iter(self._decisions))]
-        self._decisions[decision_id] = _Decision(model, features, tuple(tried))
+            self._forget(next(iter(self._decisions)))
+        known = tuple(tried)
+        previous = self._latest.get((request, known)) if known and request is not None else None
+        decision = _Decision(model, features, known, request, previous)
+        self._decisions[decision_id] = decision
+        if request is not None:
+            self._latest[decision.link] = decision_id
+
+    def moved(self, decision_id: str, model: str) -> None:
+        """Another model than the chosen one answered: Envoy retried by itself."""
+        decision = self._decisions.get(decision_id)
+        if decision is None or decision.model == model:
+            return
+        self._unlink(decision_id, decision)
+        decision.model = model
+        if decision.request is not None:
+            self._latest[decision.link] = decision_id
 
     def report(self, decision_id: str, correct: bool, now: float) -> Verdict:
-        """Takes a client's word on a decision's answer."""
+        """Takes a client's word on a decision's answer, and what it says of those before it."""
         verdict = self._judge(decision_id, correct, now)
         self.verdicts[verdict] += 1
+        decision = self._decisions.get(decision_id)
+        while decision is not None and decision.previous is not None:
+            earlier = self._decisions.get(decision.previous)
+            if earlier is None or earlier.correct is not None:
+                break  # what lies before it was told then
+            self.retries[self._judge(decision.previous, False, now)] += 1
+            decision = earlier
         return verdict
 
     def _judge(self, decision_id: str, correct: bool, now: float) -> Verdict:
@@ -74,3 +133,10 @@ class OutcomeReports:
             decision.model, decision.features, decision.tried, correct, now
         )
         return Verdict.TAKEN if taken else Verdict.LIMITED
+
+    def _forget(self, decision_id: str) -> None:
+        self._unlink(decision_id, self._decisions.pop(decision_id))
+
+    def _unlink(self, decision_id: str, decision: _Decision) -> None:
+        if self._latest.get(decision.link) == decision_id:
+            del self._latest[decision.link]

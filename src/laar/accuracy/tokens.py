@@ -34,6 +34,7 @@ _LOG_MIN, _LOG_MAX = log(0.2), log(20.0)  # no tokenizer spends 5 tokens on a ch
 _MIN_CHARS = 400  # below, the chat template's own tokens would be learned as the text's
 _SLOWEST_RATE = 0.02  # of the distance to a report: a drifting mix is followed in ~50 reports
 _MEASURED_REPORTS = 20.0  # what an artifact's ratio weighs, in reports
+_MAX_NAME_CHARS = 256  # of a model or language in a restored state
 
 
 class TokenEstimator:
@@ -91,6 +92,40 @@ class TokenEstimator:
             learned = True
         return learned
 
+    def ratios(self) -> dict[str, dict[str, float]]:
+        """Characters per token, by model and then language; the fleet's under no name."""
+        found: dict[str, dict[str, float]] = {}
+        for (model, language), value in list(self._log_ratio.items()):
+            found.setdefault(model, {})[language] = exp(value)
+        return found
+
+    def state(self) -> list[list[object]]:
+        """Everything learned, as plain JSON types; may run on another thread than `observe`."""
+        return [
+            [*key, exp(value), self._reports.get(key, 1.0)]
+            for key, value in list(self._log_ratio.items())
+        ]
+
+    def restore(self, state: object) -> int:
+        """Takes up a saved state over what the artifact says; returns how many cells were kept.
+
+        The state may come from a file that anyone edited: what makes no sense is left out.
+        """
+        kept = 0
+        for entry in state if isinstance(state, list) else ():
+            read = _read_cell(entry)
+            if read is None:
+                self.refused += 1
+                continue
+            key, ratio, reports = read
+            if key not in self._log_ratio and len(self._log_ratio) >= MAX_TOKEN_CELLS:
+                self.refused += 1
+                continue
+            self._log_ratio[key] = min(max(log(ratio), _LOG_MIN), _LOG_MAX)
+            self._reports[key] = reports
+            kept += 1
+        return kept
+
     def _begin(self, key: tuple[str, str], value: float) -> None:
         if len(self._log_ratio) < MAX_TOKEN_CELLS:
             self._log_ratio[key] = value
@@ -104,3 +139,18 @@ class TokenEstimator:
         if value is None:
             value = log(_CHARS_PER_TOKEN.get(language, _OTHER_CHARS_PER_TOKEN))
         return value
+
+
+def _read_cell(entry: object) -> tuple[tuple[str, str], float, float] | None:
+    """One cell of a saved state, or None if it can't be true."""
+    if not isinstance(entry, list) or len(entry) != 4:
+        return None
+    model, language, ratio, reports = entry
+    for name in (model, language):
+        if not isinstance(name, str) or len(name) > _MAX_NAME_CHARS:
+            return None
+    if type(ratio) not in (int, float) or type(reports) not in (int, float):
+        return None
+    if not (0 < ratio < 1e9 and 0 <= reports < 1e9):  # NaN fails both
+        return None
+    return (model, language), float(ratio), float(reports)

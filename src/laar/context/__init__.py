@@ -1,2 +1,47 @@
+"""ContextPilot: documents in prompts, ordered so that prompts share longer prefixes.
+
+Two halves that share little. The paper's algorithms as a library (`build`, `ContextTree`,
+`schedule`, `deduplicate`, `plan`) know all requests beforehand. The hook (`ContextHook` over
+`OrderIndex`) sees one request at a time, has a millisecond, and must never be the reason that a
+request fails.
+"""
+
 from laar.context.aligner import Alignment, OrderIndex
 from laar.context.cache import DocCache
+from laar.context.cluster import Built, Ordered, build
+from laar.context.dedup import Deduplicated, deduplicate
+from laar.context.distance import distance, distances
+from laar.context.guard import RouteGain
+from laar.context.hook import ContextHook, HookResult, Receipt
+from laar.context.notes import duplicate_note, order_note
+from laar.context.schedule import schedule
+from laar.context.settings import ContextSettings, Mode, Reason
+from laar.context.tree import ContextTree, Found, Inserted, Node, Reading
+
+__all__ = [
+    "Alignment",
+    "Built",
+    "ContextHook",
+    "ContextSettings",
+    "ContextTree",
+    "Deduplicated",
+    "DocCache",
+    "Found",
+    "HookResult",
+    "Inserted",
+    "Mode",
+    "Node",
+    "OrderIndex",
+    "Ordered",
+    "Reading",
+    "Reason",
+    "Receipt",
+    "RouteGain",
+    "build",
+    "deduplicate",
+    "distance",
+    "distances",
+    "duplicate_note",
+    "order_note",
+    "schedule",
+]

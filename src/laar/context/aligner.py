@@ -1,23 +1,23 @@
 """The online aligner: follow what was sent before, then put first what is likely to be shared next.
 
 The index holds the orders that were sent, as a trie; a search finds the longest path that earlier
-requests took through the same documents, in whatever order these come. What is left
-over is sorted by `affinity`; documents never seen keep their retrieval order, since moving them gains
-nothing. This replaces the paper's online search, whose greedy descent by distance was measured to
-reach 0.20 of the topic load where this one reaches 0.35 or more (design note, 4.4), at a cost that
-grows with the tree's fan-out.
+requests took through the same documents, in whatever order these come. What is left over is sorted
+by `affinity`; documents never seen keep their retrieval order, since moving them gains nothing.
+This replaces the paper's online search, whose greedy descent by distance was measured to reach 0.20
+of the topic load where this one reaches 0.35 or more (design note, 4.4), at a cost that grows with
+the tree's fan-out.
 
 A path starts at a `seed`: a hash of the scope (tenant, route, model) and of everything before the
 documents. Two prompts that differ there share no cache, so they share no path, and a seed that was
 never sent leaves its documents in the order they came.
 
-Only what two orders share is made of nodes. From where an order is alone, the trie points at the order
-itself: its tail costs 8 bytes a document and a search compares it without probing.
+Only what two orders share is made of nodes. From where an order is alone, the trie points at the
+order itself: its tail costs 8 bytes a document and a search compares it without probing.
 
-Guarantees: the result is a permutation; it never shares a shorter path than the received order does;
-aligning the result again, against the same index, returns it. Orders are dropped oldest first beyond
-`capacity_docs` nodes and after `ttl_s`, which keeps the index about as old as the endpoints' caches; it
-does not know what an engine really evicted. Hash collisions cost order, never content.
+Guarantees: the result is a permutation; it never shares a shorter path than the received order
+does; aligning the result again, against the same index, returns it. Orders are dropped oldest first
+beyond `capacity_docs` nodes and after `ttl_s`, which keeps the index about as old as the endpoints'
+caches; it does not know what an engine really evicted. Hash collisions cost order, never content.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from laar.context.affinity import Affinity
 
 __all__ = ["Alignment", "OrderIndex"]
 
-MAX_LOOKUPS = 800
-"""Probes of one search, about 0.1 ms. Searches of 15 documents end by themselves before this in 99 of
-100 cases of the measured loads; a cut search is still an alignment, only maybe a shorter one."""
+MAX_LOOKUPS = 700
+"""Probes of one search, about 0.1 ms. Most searches of 15 documents end by themselves before this,
+and a cut search is still an alignment, only maybe a shorter one; the measured loads lose 0.001."""
 
 _EXPIRE_AT_ONCE = 32  # per call, so that a burst of expiries can't cost one request a millisecond
 
@@ -125,7 +125,7 @@ class OrderIndex:
             return Alignment(tuple(range(len(docs))), 0, 0)
         likely = affinity.likely(docs, now)
         score = likely.score
-        # By content where scores tie, so that neither arrival order nor a replica's history decides.
+        # By content where scores tie, so that neither arrival order nor history decides.
         ranked = sorted(docs, key=lambda doc: (-score[doc], doc))
         own = self.match(seed, docs)
         path = _descend(root, ranked, score, tuple(docs[:own]))

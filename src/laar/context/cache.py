@@ -1,7 +1,8 @@
 """A prefix cache that holds documents: the model that expected hits are counted by.
 
-Documents are of equal size and reuse is by leading documents only. The least recently used leaf goes
-first. It leaves out the system prompt, the question, decoded tokens and the rounding to KV blocks.
+Documents are of equal size and reuse is by leading documents only. The least recently used leaf
+goes first. It leaves out the system prompt, the question, decoded tokens and the rounding to KV
+blocks.
 """
 
 from __future__ import annotations

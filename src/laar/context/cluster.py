@@ -1,8 +1,8 @@
 """Offline construction of the context index (ContextPilot, algorithm 4).
 
-All contexts are known. Clustering pairs the near ones; each merge becomes a node that holds what its
-two sides share; from the root down every node takes its parent's documents first. Contexts with much
-in common thereby come out with a long common prefix.
+All contexts are known. Clustering pairs the near ones; each merge becomes a node that holds what
+its two sides share; from the root down every node takes its parent's documents first. Contexts with
+much in common thereby come out with a long common prefix.
 
 The order inside a node is a choice. `by="id"` (ascending ids) is what the paper's examples show.
 `by="frequency"` puts what most contexts hold first: ids from a hash carry no meaning, and frequent
@@ -69,7 +69,9 @@ def build(
     leaves = _leaves(contexts)
     counts = Counter(doc for context in contexts for doc in context)
     first_seen = {doc: i for i, doc in enumerate(counts)}
-    rank = {doc: (-counts[doc], first_seen[doc]) if by == "frequency" else (0, doc) for doc in counts}
+    rank = {
+        doc: (-counts[doc], first_seen[doc]) if by == "frequency" else (0, doc) for doc in counts
+    }
     nodes = _merge(contexts, leaves, rank, alpha)
     root = _root(nodes)
     _align(root)

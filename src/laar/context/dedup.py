@@ -1,8 +1,8 @@
 """De-duplication by document id inside one conversation (ContextPilot, algorithm 3).
 
-The library form: the caller keeps `seen` and answers for the earlier text still being in the prompt.
-The server's hook does not use this state. It looks for the earlier text in the body itself, because a
-client that truncates its history would make the pointer dangle.
+The library form: the caller keeps `seen` and answers for the earlier text still being in the
+prompt. The server's hook does not use this state. It looks for the earlier text in the body itself,
+because a client that truncates its history would make the pointer dangle.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ documents in common and, by a small weight, with how alike their positions are:
 
     d(A, B) = 1 - |S| / max(|A|, |B|) + alpha * mean over S of |posA - posB|       S = A and B
 
-and is 1 when nothing is shared. It is symmetric, in [0, 1 + alpha * (k - 1)), and not a metric. Overlap
-dominates while alpha * k < 1 / k, which the default keeps up to some 30 documents; for more use
-alpha <= 1 / (2 k^2). Values are rounded to 1e-9, so that equal pairs are exact ties whatever the
-order of the additions.
+and is 1 when nothing is shared. It is symmetric, in [0, 1 + alpha * (k - 1)), and not a metric.
+Overlap dominates while alpha * k < 1 / k, which the default keeps up to some 30 documents; for more
+use alpha <= 1 / (2 k^2). Values are rounded to 1e-9, so that equal pairs are exact ties whatever
+the order of the additions.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ is what its published figures fit. Done here in numpy rows, because SciPy is not
 serving path and the build is the product's own algorithm.
 
 The chain finds merges out of order; average linkage is monotone, so a stable sort by distance puts
-them in order. Ties are defined: the chain starts at the lowest living cluster, prefers the cluster it
-came from, then the lowest index.
+them in order. Ties are defined: the chain starts at the lowest living cluster, prefers the cluster
+it came from, then the lowest index.
 """
 
 from __future__ import annotations

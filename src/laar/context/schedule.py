@@ -15,8 +15,8 @@ __all__ = ["schedule"]
 def schedule(paths: Sequence[Sequence[int]]) -> list[int]:
     """Indexes of the requests in sending order.
 
-    Ties: inside a group by path, then by index; groups by the index of their first member. A request
-    without a path belongs to the group of those without one.
+    Ties: inside a group by path, then by index; groups by the index of their first member. A
+    request without a path belongs to the group of those without one.
     """
     groups: dict[int, list[int]] = {}
     for index, path in enumerate(paths):

@@ -1,7 +1,8 @@
 """What a route may ask of the context hook.
 
-Every number carries its reason. The defaults are for documents of some kilobytes and chat prompts of
-some tens; a route that cites documents by number keeps `relabel` off, and loses nothing but the gain.
+Every number carries its reason. The defaults are for documents of some kilobytes and chat prompts
+of some tens; a route that cites documents by number keeps `relabel` off, and loses nothing but the
+gain.
 """
 
 from __future__ import annotations
@@ -73,11 +74,10 @@ class ContextSettings:
         max_body_bytes: larger bodies are forwarded as they came.
         capacity_docs: documents the endpoints' KV caches hold in all; the order index holds no
             more, so that it does not align to what was evicted long ago.
-        ttl_s: an order not sent again for this long is forgotten.
-        half_life_s: of the popularity counts.
-        memo_entries: blocks of running conversations whose order is remembered; about 300 bytes each.
-        memo_ttl_s: a conversation silent for this long may be ordered anew.
-        max_scopes: (tenant, route, model) triples with popularity counts, about 0.8 MB each; the
+        ttl_s: an order not sent again for this long is forgotten. half_life_s: of the popularity
+        counts. memo_entries: blocks of running conversations whose order is remembered; about 300
+        bytes each. memo_ttl_s: a conversation silent for this long may be ordered anew. max_scopes:
+        (tenant, route, model) triples with popularity counts, about 0.8 MB each; the
             least recently used one is dropped.
         holdout_share: part of the eligible requests that is left as received, to measure the gain
             by; 0 switches the guard off as well.

@@ -28,6 +28,10 @@ from laar.prefix.index import Receipt
 
 __all__ = ["CapabilityAssessor", "PrefixBeliefs", "read_capability"]
 
+MAX_CELLS = 4096
+"""Cells whose evidence is kept at hand: the task is the client's word, so the number needs a cap.
+Beyond it the table starts anew, which costs microseconds a cell."""
+
 BYTES_PER_TOKEN = 4
 """Turns an engine's cache size, in tokens, into the index's unit; English prose has about four."""
 
@@ -80,6 +84,8 @@ class CapabilityAssessor:
         features = features_of(request.question, length, task=request.task or None)
         evidence = constants.evidence.get(features)
         if evidence is None:
+            if len(constants.evidence) >= MAX_CELLS:
+                constants.evidence.clear()
             evidence = constants.evidence[features] = np.array(
                 [self.capability.evidence(model, features).outcomes for model in key], np.float64
             )

@@ -45,7 +45,7 @@ class CostWeights:
     retry_penalty: float = 100.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Terms:
     """The cost taken apart, in seconds; each an array over the candidates.
 

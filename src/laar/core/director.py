@@ -10,6 +10,7 @@ falls back to the next simpler thing and its reason says so (`degraded-*`).
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +21,12 @@ import numpy as np
 
 from laar.accuracy.retry import MAX_TRIED, parse_tried
 from laar.core.endpoints import EndpointTable, Floats, Slots
-from laar.core.filters import FilterSettings, in_subset, reachable, unsaturated
+from laar.core.candidates import Candidates, Group
+from laar.core.filters import FilterSettings
 from laar.core.interfaces import Assessor, NoPrefixes, PlainAssessor, Prefixes, View
 from laar.core.picker import pick
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
-from laar.errors import RequestError
-from laar.network import fresh_rtt
 
 __all__ = ["Completion", "Decision", "Director", "DirectorSettings"]
 
@@ -59,6 +59,7 @@ class Decision:
     `address` first, then `fallbacks`, all of which answer to the name the body will carry.
     `rewrite` is that name when the body has to be spliced. `tried` is what the client sends back
     on a retry, and `exhausted` says that it then names every model that could serve the request.
+    `served` says that Envoy named the endpoint that serves: `address` is it.
     """
 
     id: str
@@ -81,6 +82,7 @@ class Decision:
     chain: Any
     receipt: Any
     answering: bool = False
+    served: bool = False
     settled: bool = False
 
     @property
@@ -91,7 +93,7 @@ class Decision:
         return float(self.view.terms.cost_s[self.position])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Completion:
     """How a request ended.
 
@@ -156,8 +158,7 @@ class Director:
         self._plain_assessor = PlainAssessor()
         self._on_decided = on_decided
         self._on_settled = on_settled
-        self._alias_version = -1
-        self._alias_slots: dict[str, Slots] = {}
+        self.candidates = Candidates(table, settings.aliases, settings.filters)
         self._ids = f"{rng.getrandbits(40):010x}"
         self._count = 0
         table.on_free = self.prefixes.drop
@@ -170,19 +171,31 @@ class Director:
         Raises:
             RequestError: 404 when nobody serves the model, 503 when no endpoint can be chosen.
         """
+        decision = self.explain(request, now)
+        decision.id = self._next_id()
+        decision.receipt = self._note_prefix(decision.slot, decision.chain, now)
+        self.table.reserve(decision.slot, decision.tokens, decision.uncached_tokens)
+        self._on_decided(decision)
+        return decision
+
+    def explain(self, request: Request, now: float) -> Decision:
+        """The decision as it would fall now, without an id; nothing is reserved or noted.
+
+        Raises:
+            RequestError: as `decide`.
+        """
         table = self.table
-        able = self._able(request)
-        slots = reachable(table, able, self.settings.filters)
-        slots = unsaturated(table, slots, self.settings.filters, now)
-        policy = self._policy(request)
+        group = self.candidates.group(request.model, request.subset, now, request.pool)
+        slots = group.slots
         if request.api is Api.OPAQUE:
             return self._decide_opaque(request, slots, now)
+        policy = self._policy(request)
         earlier = parse_tried(request.tried, table.models)
         self.ignored_tried += earlier.ignored
-        view, chain, reason = self._view(request, earlier.models, slots, now)
+        view, chain, reason = self._view(request, earlier.models, group, now)
         scores, reason = self._score(policy, view, reason)
         load = view.queued_tokens
-        order = pick(scores, load, self._rng, ranked=len(slots) if self.settings.fallbacks else 1)
+        order = pick(scores, load, self._rng)
         first = order[0]
         slot = int(slots[first])
         spec = self.table.spec(slot)
@@ -190,8 +203,8 @@ class Director:
         tokens = float(view.tokens[first])
         uncached = tokens - float(view.cached_tokens[first])
         tried = (*earlier.models[-(MAX_TRIED - 1) :], spec.models[0])
-        decision = Decision(
-            id=self._next_id(),
+        return Decision(
+            id="",
             request=request,
             policy=policy.name,
             reason=reason or policy.name,
@@ -202,25 +215,22 @@ class Director:
             model=spec.models[0],
             rewrite=None if served == request.model else served,
             tried=tried,
-            exhausted=policy.knows_retries and self._exhausted(able, tried),
+            exhausted=policy.knows_retries and group.models.issubset(tried),
             tokens=tokens,
             uncached_tokens=uncached,
             view=view,
             scores=scores,
             position=first,
             chain=chain,
-            receipt=self._note_prefix(slot, chain, now),
+            receipt=None,
         )
-        self.table.reserve(slot, tokens, uncached)
-        self._on_decided(decision)
-        return decision
 
     def _decide_opaque(self, request: Request, slots: Slots, now: float) -> Decision:
         """Chooses at random: there is nothing to price, and the request is not a model's work."""
         slot = int(slots[self._rng.randrange(len(slots))])
         spec = self.table.spec(slot)
-        decision = Decision(
-            id=self._next_id(),
+        return Decision(
+            id="",
             request=request,
             policy="random",
             reason="opaque",
@@ -240,46 +250,6 @@ class Director:
             chain=None,
             receipt=None,
         )
-        self.table.reserve(slot, 0.0, 0.0)
-        self._on_decided(decision)
-        return decision
-
-    def _able(self, request: Request) -> Slots:
-        """Endpoints that may serve the request at all."""
-        table = self.table
-        if not len(table):
-            raise RequestError(503, "no-endpoints", "no endpoint is known", retry_after_s=1)
-        slots = self._by_model(request.model)
-        if slots is None:
-            raise RequestError(
-                404, "unknown-model", f"the model `{request.model[:200]}` does not exist"
-            )
-        if request.subset is not None:
-            slots = in_subset(table, slots, request.subset)
-        if not len(slots):
-            raise RequestError(
-                503, "no-candidates", "no endpoint may serve this request", retry_after_s=1
-            )
-        return slots
-
-    def _by_model(self, name: str) -> Slots | None:
-        if not name:
-            return self.table.active
-        if name not in self.settings.aliases:
-            return self.table.serving(name)
-        if self._alias_version != self.table.version:
-            self._alias_version = self.table.version
-            self._alias_slots = {
-                alias: self._alias(alias, models) for alias, models in self.settings.aliases.items()
-            }
-        return self._alias_slots[name]
-
-    def _alias(self, alias: str, models: Sequence[str]) -> Slots:
-        if not models:
-            return self.table.active
-        empty: Slots = np.empty(0, np.intp)
-        found = [self.table.serving(model) for model in (*models, alias)]
-        return np.unique(np.concatenate([empty, *(slots for slots in found if slots is not None)]))
 
     def _policy(self, request: Request) -> Policy:
         if request.policy and self.settings.allow_policy_header:
@@ -289,7 +259,7 @@ class Director:
         return self.policies[self.settings.policy]
 
     def _view(
-        self, request: Request, tried: Sequence[str], slots: Slots, now: float
+        self, request: Request, tried: Sequence[str], group: Group, now: float
     ) -> tuple[View, Any, str]:
         """What scorers may want of the candidates; the prefix chain; a reason if degraded."""
         table = self.table
@@ -299,7 +269,7 @@ class Director:
         except Exception:  # noqa: BLE001 - a learner's fault must not fail the request
             reason = self._degrade("assessor")
             known = self._plain_assessor.assess(request, table.models, tried, now)
-        model_id = table.model_id[slots]
+        slots, model_id = group.slots, group.model_id
         tokens = known.tokens[model_id]
         try:
             chain = self.prefixes.chain(request)
@@ -318,7 +288,7 @@ class Director:
             cached_tokens=cached,
             queued_tokens=table.queued_tokens[slots],
             in_flight=table.in_flight[slots],
-            rtt_s=_settle_unknown(fresh_rtt(table.rtt_s[slots], table.rtt_at[slots], now)),
+            rtt_s=group.rtt_s,
             probability=known.probability[model_id],
             evidence=known.evidence[model_id],
             seconds_per_token=known.seconds_per_token[model_id],
@@ -339,7 +309,7 @@ class Director:
     def _score(self, policy: Policy, view: View, reason: str) -> tuple[Floats, str]:
         try:
             scores = policy.score(view)
-            if np.isfinite(scores).all():
+            if math.isfinite(scores.sum()):
                 return scores, reason
         except Exception:  # noqa: BLE001 - a scorer's fault must not fail the request
             view.terms = None
@@ -363,17 +333,12 @@ class Director:
         """Ranked endpoints that answer to the name the body will carry."""
         found: list[str] = []
         for position in order[1:]:
-            if len(found) == self.settings.fallbacks:
+            if len(found) >= self.settings.fallbacks:
                 break
             spec = self.table.spec(int(slots[position]))
             if served in spec.models:
                 found.append(spec.address)
         return tuple(found)
-
-    def _exhausted(self, able: Slots, tried: Sequence[str]) -> bool:
-        table = self.table
-        models = {table.models[int(i)] for i in table.model_id[able]}
-        return models.issubset(tried)
 
     def _next_id(self) -> str:
         self._count += 1
@@ -382,13 +347,20 @@ class Director:
     # -- afterwards ----------------------------------------------------------------------------
 
     def served_by(self, decision: Decision, address: str) -> None:
-        """Moves the reservation to the endpoint that serves after a retry of Envoy's own."""
+        """Moves the reservation to the endpoint that serves, if it isn't the one picked.
+
+        Envoy may have retried, or, in shadow, chosen for itself: then the model is another too.
+        """
         slot = self.table.slot(address)
-        if decision.settled or slot < 0 or slot == decision.slot:
+        if decision.settled or slot < 0:
+            return
+        decision.served = True
+        if slot == decision.slot:
             return
         self._release(decision)
         if decision.receipt is not None:
             self.prefixes.retract(decision.receipt)
+        _answered_by(decision, self.table.spec(slot).models[0])
         decision.slot = slot
         decision.address = address
         decision.receipt = self._note_prefix(slot, decision.chain, decision.now)
@@ -421,22 +393,29 @@ class Director:
 
     def _learn(self, decision: Decision, end: Completion) -> None:
         share = None
-        if end.ok and end.prompt_tokens:
+        # In shadow somebody else may have sent the prompt to an endpoint that nobody named.
+        known = decision.served or not decision.request.shadow
+        if known and end.ok and end.prompt_tokens:
             self.assessor.usage(decision.request, decision.model, end.prompt_tokens)
             if end.cached_tokens is not None:
                 share = min(1.0, end.cached_tokens / end.prompt_tokens)
         if decision.receipt is None:
             return
-        if end.ok:
+        if end.ok and known:
             self.prefixes.settle(decision.receipt, share)
         else:
             self.prefixes.retract(decision.receipt)
 
 
-def _settle_unknown(rtt_s: Floats) -> Floats:
-    """Unknown round trips count as the worst known one: unknown is not near."""
-    unknown = np.isnan(rtt_s)
-    if not unknown.any():
-        return rtt_s
-    worst = 0.0 if unknown.all() else float(np.nanmax(rtt_s))
-    return np.where(unknown, worst, rtt_s)
+def _answered_by(decision: Decision, model: str) -> None:
+    """Notes that another model than the chosen one answers, so that retries and outcomes are
+    about the one that did.
+    """
+    if model == decision.model:
+        return
+    earlier = decision.tried[:-1]
+    # All models have been tried only if the chosen one, which now has not been, was before.
+    decision.exhausted = decision.exhausted and decision.model in earlier
+    decision.model = model
+    if decision.tried:
+        decision.tried = (*earlier, model)

@@ -10,6 +10,7 @@ missing or stale reading means is for the filters and the cost to say, not for t
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EndpointSpec", "EndpointTable", "Floats", "Reading", "Slots"]
+from laar.network import fresh_rtt, smooth_rtt
+
+__all__ = ["POOL_LABEL", "EndpointSpec", "EndpointTable", "Floats", "Reading", "Slots"]
+
+POOL_LABEL = "laar.dev/pool"
+"""Label of an endpoint that names its pool, for requests that a gateway sends to one pool."""
 
 Slots = NDArray[np.intp]
 """Slot numbers of some endpoints, ascending."""
@@ -70,6 +76,7 @@ class Reading:
 
 
 _FIRST_CAPACITY = 16
+_NO_SLOTS: Slots = np.empty(0, np.intp)
 _UNKNOWN_COLUMNS = (
     "rtt_s",
     "rtt_at",
@@ -108,13 +115,17 @@ class EndpointTable:
 
     def __init__(self) -> None:
         self._capacity = 0
+        self._free: list[int] = []
         self._specs: list[EndpointSpec | None] = []
         self._slot_of: dict[str, int] = {}
         self._sources: dict[str, dict[str, EndpointSpec]] = {}
         self._serving: dict[str, Slots] = {}
+        self._pools: dict[str, Slots] = {}
         self.models: list[str] = []
         self.model_id: NDArray[np.intp] = np.empty(0, np.intp)
         self.active: Slots = np.empty(0, np.intp)
+        self.readings = 0
+        """Changes with every reading, round trip and failure."""
         self.version = 0
         """Changes whenever the set of endpoints or anything in their specs does."""
         self.on_free: Callable[[int], None] = lambda _slot: None
@@ -151,11 +162,9 @@ class EndpointTable:
         self._reindex()
 
     def _take(self, address: str) -> int:
-        used = set(self._slot_of.values())
-        slot = next((s for s in range(self._capacity) if s not in used), -1)
-        if slot < 0:
-            slot = self._capacity
+        if not self._free:
             self._grow()
+        slot = heapq.heappop(self._free)
         for name in _UNKNOWN_COLUMNS:
             getattr(self, name)[slot] = math.nan
         for name in _COUNTER_COLUMNS:
@@ -166,6 +175,7 @@ class EndpointTable:
     def _free_if_idle(self, address: str, slot: int) -> None:
         if self.in_flight[slot] <= 0:
             del self._slot_of[address]
+            heapq.heappush(self._free, slot)
             self.on_free(slot)
 
     def _grow(self) -> None:
@@ -179,12 +189,14 @@ class EndpointTable:
             grown[: self._capacity] = getattr(self, name)
             setattr(self, name, grown)
         self.model_id = np.concatenate([self.model_id, np.full(size - self._capacity, -1, np.intp)])
+        self._free = list(range(self._capacity, size))  # in order: a heap
         self._specs += [None] * (size - self._capacity)
         self._capacity = size
 
     def _reindex(self) -> None:
         ids: dict[str, int] = {}
         serving: dict[str, list[int]] = {}
+        pools: dict[str, list[int]] = {}
         active = []
         for slot, spec in enumerate(self._specs):
             if spec is None:
@@ -194,9 +206,12 @@ class EndpointTable:
             self.model_id[slot] = ids.setdefault(spec.models[0], len(ids))
             for name in dict.fromkeys(spec.models):
                 serving.setdefault(name, []).append(slot)
+            if pool := spec.labels.get(POOL_LABEL):
+                pools.setdefault(pool, []).append(slot)
         self.models = list(ids)
         self.active = np.array(active, np.intp)
         self._serving = {name: np.array(slots, np.intp) for name, slots in serving.items()}
+        self._pools = {name: np.array(slots, np.intp) for name, slots in pools.items()}
 
     # -- looking up ----------------------------------------------------------------------------
 
@@ -227,6 +242,10 @@ class EndpointTable:
         """Endpoints that answer to a model name; None when none does."""
         return self._serving.get(name)
 
+    def in_pool(self, name: str) -> Slots:
+        """Endpoints whose label says that they are of a pool."""
+        return self._pools.get(name, _NO_SLOTS)
+
     def served_names(self) -> Sequence[str]:
         """Every model name that some endpoint answers to."""
         return list(self._serving)
@@ -242,7 +261,22 @@ class EndpointTable:
             self.kv_usage[slot] = reading.kv_usage
             self.capacity_tokens[slot] = reading.capacity_tokens
             self.read_at[slot] = now
+            self.readings += 1
         return slot
+
+    def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
+        """Stores a probe's round trip; None for a probe that failed."""
+        slot = self.slot(address)
+        if slot < 0:
+            return
+        self.readings += 1
+        if rtt_s is None:
+            self.failures[slot] += 1
+            return
+        self.failures[slot] = 0
+        known = fresh_rtt(self.rtt_s[slot : slot + 1], self.rtt_at[slot : slot + 1], now)
+        self.rtt_s[slot] = smooth_rtt(float(known[0]), rtt_s)
+        self.rtt_at[slot] = now
 
     # -- counting ------------------------------------------------------------------------------
 

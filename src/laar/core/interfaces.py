@@ -25,7 +25,7 @@ Cell = tuple[str, int, str]
 """Language, length bucket in tokens, task."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Assessment:
     """What is believed of each model on one request; arrays over the models that were asked for.
 

@@ -16,20 +16,18 @@ burst to one endpoint, because readings move slower than requests arrive (seen b
 and by llm-d's users)."""
 
 
-def pick(scores: Floats, load: Floats, rng: random.Random, *, ranked: int) -> list[int]:
-    """Positions of the best `ranked` candidates, best first.
+def pick(scores: Floats, load: Floats, rng: random.Random) -> list[int]:
+    """Positions of the candidates, the picked one first, the rest by score.
 
-    Among the near-ties of the best score the least loaded comes first, and among equals chance
-    decides; behind them the rest follows by score.
+    Among the near-ties of the best score the least loaded is picked, and among equals chance
+    decides.
     """
-    best = float(scores.max())
-    near = np.flatnonzero(scores >= best * (1.0 - NEAR_TIE) if best > 0 else scores >= best)
-    if len(near) == 1:
-        first = int(near[0])
-    else:
-        idle = near[load[near] == load[near].min()]
-        first = int(idle[0]) if len(idle) == 1 else int(idle[rng.randrange(len(idle))])
-    if ranked <= 1 or len(scores) == 1:
-        return [first]
-    order = np.argsort(-scores, kind="stable")
-    return [first, *(int(i) for i in order if i != first)][:ranked]
+    ranked = np.argsort(-scores, kind="stable")
+    order: list[int] = ranked.tolist()
+    best = float(scores[order[0]])
+    near = int(np.count_nonzero(scores >= best - NEAR_TIE * abs(best)))
+    if near > 1:
+        loads = load[ranked[:near]]
+        idle = np.flatnonzero(loads == loads.min())
+        order.insert(0, order.pop(int(idle[rng.randrange(len(idle))])))
+    return order

@@ -1,4 +1,8 @@
-"""A client's request as the core sees it: plain values, no bytes of the wire format."""
+"""A client's request as the core sees it: plain values, no bytes of the wire format.
+
+Values that are made for every request are not frozen dataclasses here and in the packages on the
+request's path: freezing triples what it costs to make one. Nobody changes them all the same.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ class Api(StrEnum):
     OPAQUE = "opaque"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Request:
     """One request, read once from its headers and body.
 
@@ -36,12 +40,15 @@ class Request:
         body_bytes: size of the body.
         salt: ``cache_salt`` of the body and the tenant; prefixes under other salts are not shared.
         tenant: fairness key of the flow control.
+        priority: of the objective the client named; 0 without one, below 0 may be shed first.
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
         task: ``x-laar-task``; empty to detect.
         policy: ``x-laar-policy``; empty for the settings' policy.
         session: ``x-laar-session``; empty when there is none.
         ttft_objective_s: from ``x-slo-ttft-ms``.
+        pool: of the endpoints that the gateway's route wants; empty for all.
         subset: addresses (with or without port) the gateway restricts the choice to; None for all.
+        shadow: the decision is only recorded; somebody else chooses where the request goes.
     """
 
     id: str
@@ -55,9 +62,12 @@ class Request:
     body_bytes: int = 0
     salt: str = ""
     tenant: str = ""
+    priority: int = 0
     tried: str = ""
     task: str = ""
     policy: str = ""
     session: str = ""
     ttft_objective_s: float | None = None
+    pool: str = ""
     subset: frozenset[str] | None = None
+    shadow: bool = False

@@ -20,6 +20,9 @@ FAIRNESS = "x-gateway-inference-fairness-id"
 OBJECTIVE = "x-gateway-inference-objective"
 REWRITE = "x-gateway-model-name-rewrite"
 
+POOL = "xds.route_metadata.filter_metadata.laar.pool"
+"""Envoy attribute, not a header: metadata of the route that names the pool."""
+
 TRIED = "x-laar-tried-models"
 TASK = "x-laar-task"
 POLICY = "x-laar-policy"
@@ -54,7 +57,7 @@ _NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Head:
     """A request's headers, as far as they matter here."""
 

@@ -38,7 +38,7 @@ _SUFFIXES: tuple[tuple[str, Api], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Body:
     """What was read of a body; see `laar.core.request.Request` for the fields."""
 

@@ -29,6 +29,7 @@ from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.answers import NameRestorer, Usage, UsageReader, error_body
 from laar.protocol.openai import api_of, peek_model, read_body, splice_model
+from laar.protocol.rules import GatewayRules, NoRules
 
 __all__ = [
     "PIECE_BYTES",
@@ -89,6 +90,7 @@ class RequestHeaders:
     end: bool
     shape: Shape
     subset: frozenset[str] | None = None
+    pool: str = ""
 
 
 @dataclass(slots=True)
@@ -122,10 +124,20 @@ class Refused:
 
 @dataclass(slots=True)
 class ResponseHeaders:
-    """The endpoint's headers, or those of an answer that Envoy made itself."""
+    """The endpoint's headers, or those of an answer that Envoy made itself.
 
-    headers: Mapping[str, str]
-    end: bool
+    Args:
+        status: as a number; None when there is none.
+        streamed: the body is an event stream.
+        count: how many headers there are.
+        end: no body follows.
+        served: the endpoint that Envoy says has served.
+    """
+
+    status: int | None
+    streamed: bool = False
+    count: int = 0
+    end: bool = False
     served: str = ""
 
 
@@ -269,6 +281,10 @@ class _Phase(enum.Enum):
     DONE = "over"
 
 
+_NO_RULES = NoRules()
+_NO_HEAD = names.read_head({})
+
+
 class Stream:
     """The life of one stream.
 
@@ -277,21 +293,31 @@ class Stream:
         read_answer: whether this request is sampled: its answer's body is read in the native shape.
             (The gateway shape shows every answer anyway.)
         new_id: makes a request id when the client sent none.
+        rules: priorities and model rewrites.
     """
 
     def __init__(
-        self, settings: StreamSettings, *, read_answer: bool, new_id: Callable[[], str]
+        self,
+        settings: StreamSettings,
+        *,
+        read_answer: bool,
+        new_id: Callable[[], str],
+        rules: GatewayRules = _NO_RULES,
     ) -> None:
         self._settings = settings
+        self._rules = rules
         self._read_answer = read_answer
         self._new_id = new_id
         self._request_phase = _Phase.HEADERS
         self._response_phase = _Phase.HEADERS
         self._shape = Shape.NATIVE
-        self._head = names.read_head({})
+        self._head = _NO_HEAD
         self._room_for_headers = True
         self._api = Api.OPAQUE
+        self._asked = ""  # the model's name in the client's body
+        self._target: str | None = None  # the name that took its place
         self._subset: frozenset[str] | None = None
+        self._pool = ""
         self._pieces: list[bytes] = []
         self._held_bytes = 0
         self._trailers = False
@@ -326,6 +352,7 @@ class Stream:
     def _request_headers(self, event: RequestHeaders, now: float) -> Iterator[Action]:
         self._shape = event.shape
         self._subset = event.subset
+        self._pool = event.pool
         self._head = names.read_head(event.headers)
         self._room_for_headers = len(event.headers) <= MAX_HEADERS_TO_ADD_TO
         path = self._head.path
@@ -373,12 +400,12 @@ class Stream:
         read = (
             read_body(self._api, body) if body is not None and self._api is not Api.OPAQUE else None
         )
-        asked = read.model if read else peek_model(body or b"")
+        asked = self._asked = read.model if read else peek_model(body or b"")
         spans = read.spans if read else ()
         return Request(
             id=head.id or self._new_id(),
             api=self._api,
-            model=(head.rewrite or asked) if read else asked,
+            model=(self._rules.rewrite(asked) or head.rewrite or asked) if read else asked,
             spans=spans,
             question=read.question if read else "",
             chars=sum(map(len, spans)),
@@ -387,11 +414,13 @@ class Stream:
             body_bytes=self._held_bytes,
             salt=read.salt if read else "",
             tenant=head.tenant,
+            priority=self._rules.priority(head.objective),
             tried=head.tried,
             task=head.task,
             policy=head.policy,
             session=head.session,
             ttft_objective_s=head.ttft_objective_s,
+            pool=self._pool,
             subset=self._subset,
         )
 
@@ -407,10 +436,10 @@ class Stream:
         remove = tuple(name for name in self._head.control if name != names.DESTINATION)
         has_body = bool(self._pieces)
         body = self._pieces.pop() if has_body else b""
-        asked = self._head.rewrite or None  # the gateway chose the name; the body has another
-        target = decision.rewrite or asked
-        changed = has_body and target is not None
-        if changed and target is not None:
+        target = decision.rewrite or decision.request.model
+        changed = has_body and target != self._asked
+        if changed:
+            self._target = target
             body = splice_model(body, target)
         if self._shape is Shape.NATIVE and has_body:
             if changed:
@@ -465,20 +494,18 @@ class Stream:
     # -- response ------------------------------------------------------------------------------
 
     def _response_headers(self, event: ResponseHeaders, now: float) -> Iterator[Action]:
-        status = event.headers.get(":status") or event.headers.get("status", "")
-        self._status = int(status) if status.isascii() and status.isdigit() else None
+        self._status = event.status
         decision = self._decision
         if decision is None:
             yield AnswerHeaders(Direction.RESPONSE, [])
         else:
             if event.served and event.served != decision.address:
                 yield Served(decision, event.served)
-            room = len(event.headers) <= MAX_HEADERS_TO_ADD_TO
+            room = event.count <= MAX_HEADERS_TO_ADD_TO
             yield AnswerHeaders(Direction.RESPONSE, self._told(decision) if room else [])
-            streamed = "text/event-stream" in event.headers.get("content-type", "")
-            self._usage_reader = UsageReader(events=streamed)
-            if decision.rewrite is not None and self._shape is Shape.GATEWAY:
-                self._restorer = NameRestorer(served=decision.rewrite, asked=decision.request.model)
+            self._usage_reader = UsageReader(events=event.streamed)
+            if self._target is not None and self._shape is Shape.GATEWAY:
+                self._restorer = NameRestorer(served=self._target, asked=self._asked)
         self._response_phase = _Phase.ANSWER
         if event.end:
             yield from self._answer_complete(now)

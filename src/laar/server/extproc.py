@@ -24,6 +24,7 @@ from envoy.type.v3 import http_status_pb2
 from laar.core.director import Director
 from laar.errors import RequestError
 from laar.protocol import headers as names
+from laar.protocol.rules import GatewayRules
 from laar.protocol.stream import (
     Action,
     AnswerBody,
@@ -88,6 +89,7 @@ class ExternalProcessor:
         clock: monotonic seconds.
         rng: draws the sample.
         metrics: what is counted.
+        rules: the cluster's priorities and model rewrites.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class ExternalProcessor:
         clock: Callable[[], float],
         rng: random.Random,
         metrics: Metrics,
+        rules: GatewayRules,
     ) -> None:
         self._director = director
         self._settings = settings
@@ -106,6 +109,7 @@ class ExternalProcessor:
         self._clock = clock
         self._rng = rng
         self._metrics = metrics
+        self._rules = rules
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The generic handler to add to a grpc.aio server."""
@@ -123,6 +127,7 @@ class ExternalProcessor:
             self._settings,
             read_answer=self._rng.random() < self._sample,
             new_id=lambda: str(uuid.uuid4()),
+            rules=self._rules,
         )
         self._metrics.streams_open += 1
         try:
@@ -204,12 +209,7 @@ def _event(message: pb.ProcessingRequest) -> Event | None:
         body = message.request_body
         return RequestBody(body.body, body.end_of_stream, _subset(message))
     if kind == "response_headers":
-        headers = message.response_headers
-        return ResponseHeaders(
-            {h.key: _value(h) for h in headers.headers.headers},
-            headers.end_of_stream,
-            _served(message),
-        )
+        return _response_headers(message)
     if kind == "response_body":
         answer = message.response_body
         return ResponseBody(answer.body, answer.end_of_stream)
@@ -232,6 +232,20 @@ def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
         Shape.NATIVE if native else Shape.GATEWAY,
         _subset(message),
     )
+
+
+def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
+    headers = message.response_headers.headers.headers
+    status, streamed = None, False
+    for header in headers:
+        name = header.key
+        if name in (":status", "status"):  # without the colon from some test clients
+            text = _value(header)
+            status = int(text) if text.isascii() and text.isdigit() else None
+        elif name == "content-type":
+            streamed = "text/event-stream" in _value(header)
+    end = message.response_headers.end_of_stream
+    return ResponseHeaders(status, streamed, len(headers), end, _served(message))
 
 
 def _value(header: base_pb2.HeaderValue) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.interfaces import Prefixes
 from laar.datalayer import split_address
+from laar.datalayer.kubernetes import Rewrite
 from laar.envoy.endpoints_file import EndpointAddress, write_eds
-from laar.network import fresh_rtt, smooth_rtt
+from laar.server.rules import ClusterRules
 from laar.telemetry.metrics import Metrics
 
 __all__ = ["FleetSink"]
@@ -25,6 +26,7 @@ class FleetSink:
         table: the endpoints.
         prefixes: forgets an endpoint whose engine restarted.
         metrics: counts problems.
+        rules: keeps objectives and rewrites.
         eds_file: endpoints file for Envoy; None when somebody else tells Envoy.
         on_change: called after the set of endpoints changed.
     """
@@ -34,6 +36,7 @@ class FleetSink:
         table: EndpointTable,
         prefixes: Prefixes,
         metrics: Metrics,
+        rules: ClusterRules,
         *,
         eds_file: Path | None,
         on_change: Callable[[], None] = lambda: None,
@@ -41,6 +44,7 @@ class FleetSink:
         self._table = table
         self._prefixes = prefixes
         self._metrics = metrics
+        self._rules = rules
         self._eds_file = eds_file
         self._on_change = on_change
 
@@ -52,6 +56,14 @@ class FleetSink:
             _LOG.info("%d endpoints, after a change from %s", len(self._table), source)
             self._write_eds()
             self._on_change()
+
+    def objectives(self, source: str, priorities: Mapping[str, int]) -> None:
+        """Takes all objectives of a pool."""
+        self._rules.replace_priorities(source, priorities)
+
+    def rewrites(self, source: str, rewrites: Sequence[Rewrite]) -> None:
+        """Takes all model rewrites of a pool."""
+        self._rules.replace_rewrites(source, rewrites)
 
     def _write_eds(self) -> None:
         if self._eds_file is None:
@@ -82,17 +94,7 @@ class FleetSink:
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         """Takes one raw round trip, or None for a probe that failed."""
-        slot = self._table.slot(address)
-        if slot < 0:
-            return
-        if rtt_s is None:
-            self._table.failures[slot] += 1
-            return
-        table = self._table
-        table.failures[slot] = 0
-        known = fresh_rtt(table.rtt_s[slot : slot + 1], table.rtt_at[slot : slot + 1], now)
-        table.rtt_s[slot] = smooth_rtt(float(known[0]), rtt_s)
-        table.rtt_at[slot] = now
+        self._table.round_trip(address, rtt_s, now)
 
     def problem(self, source: str, message: str | None) -> None:
         """Logs a new problem once, and its end once; counts every time."""

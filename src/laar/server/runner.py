@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import random
 import signal
@@ -24,12 +25,15 @@ from laar.core.director import Completion, Decision, Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.interfaces import NoPrefixes, PlainAssessor
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, split_address
+from laar.datalayer.kubernetes import KubernetesEndpoints
 from laar.errors import SettingError
 from laar.policies import build_policies
 from laar.server.admin import AdminServer, admin_app
 from laar.server.extproc import ExternalProcessor
 from laar.server.fleet import FleetSink
 from laar.server.health import Health
+from laar.server.rules import ClusterRules
+from laar.server.tls import ServerTls
 from laar.telemetry.metrics import Metrics
 
 __all__ = ["Runner", "serve"]
@@ -89,10 +93,12 @@ class Runner:
             on_settled=self._settled,
         )
         self.metrics.director = self.director
+        rules = ClusterRules(rng)
         self._sink = FleetSink(
             self.table,
             prefixes,
             self.metrics,
+            rules,
             eds_file=settings.envoy.eds_file,
             on_change=self._endpoints_changed,
         )
@@ -103,6 +109,7 @@ class Runner:
             clock=self._clock,
             rng=rng,
             metrics=self.metrics,
+            rules=rules,
         )
         self._rng = rng
         self._stopping = asyncio.Event()
@@ -129,7 +136,9 @@ class Runner:
         try:
             await self.health.start()
             self._start_collectors()
-            self.ports.ext_proc = _bind(server, "ext_proc", self._settings.listen.ext_proc)
+            self.ports.ext_proc = _bind(
+                server, "ext_proc", self._settings.listen.ext_proc, self._credentials()
+            )
             self.ports.health = _bind(health_server, "health", self._settings.listen.health)
             await server.start()
             await health_server.start()
@@ -173,6 +182,18 @@ class Runner:
             file = EndpointsFile(settings.endpoints_file, resolver)
             file.load()
             self._spawn("endpoints file", file.run)
+        for source in settings.kubernetes:
+            access = source.access()
+            cluster = KubernetesEndpoints(
+                access,
+                self._sink,
+                source.of,
+                namespace=source.namespace or access.namespace,
+                rules=source.rules,
+                clock=self._clock,
+                rng=self._rng,
+            )
+            self._spawn(cluster.source, cluster.run)
         scraper = Scraper(
             self._targets,
             self._sink,
@@ -194,6 +215,15 @@ class Runner:
 
     def _targets(self) -> list[EndpointSpec]:
         return self.table.specs()
+
+    def _credentials(self) -> grpc.ServerCredentials | None:
+        settings = self._settings.listen.tls
+        if settings is None:
+            return None
+        tls = ServerTls(settings, lambda message: self._sink.problem("tls", message))
+        self.metrics.certificate_expires_at_s = lambda: tls.expires_at_s
+        self._spawn("tls", tls.run)
+        return tls.credentials()
 
     def _admin(self) -> AdminServer:
         address = self._settings.listen.admin
@@ -251,14 +281,35 @@ def serve(settings: Settings) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, runner.stop)
-        await runner.run()
+        started = asyncio.Event()
+        freezing = asyncio.create_task(_freeze(started))
+        try:
+            await runner.run(started=started)
+        finally:
+            await _cancel([freezing])
 
     uvloop.run(main())
 
 
-def _bind(server: grpc.aio.Server, name: str, address: str) -> int:
+async def _freeze(started: asyncio.Event) -> None:
+    """Leaves what lives for ever out of later collections, each of which stops the loop."""
+    await started.wait()
+    gc.collect()
+    gc.freeze()
+
+
+def _bind(
+    server: grpc.aio.Server,
+    name: str,
+    address: str,
+    credentials: grpc.ServerCredentials | None = None,
+) -> int:
     try:
-        port = server.add_insecure_port(address)
+        port = (
+            server.add_secure_port(address, credentials)
+            if credentials
+            else server.add_insecure_port(address)
+        )
     except RuntimeError:
         port = 0
     if not port:

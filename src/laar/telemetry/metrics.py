@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -63,6 +63,7 @@ class Metrics(Collector):
         self.stream_faults = 0
         self.ignored_messages = 0
         self.moved = 0
+        self.certificate_expires_at_s: Callable[[], float] | None = None
         self._decisions: Counter[tuple[str, str, str]] = Counter()
         self._refusals: Counter[tuple[str, str]] = Counter()
         self._completions: Counter[tuple[str, str]] = Counter()
@@ -149,6 +150,12 @@ class Metrics(Collector):
             ("collector",),
             (((kind,), n) for kind, n in self._problem_counts.items()),
         )
+        if self.certificate_expires_at_s is not None:
+            yield _gauge(
+                "laar_certificate_expires_timestamp_seconds",
+                "When the certificate of the ext_proc port expires, in seconds since 1970.",
+                self.certificate_expires_at_s(),
+            )
         if self.director is not None:
             yield from self._fleet(self.director)
 

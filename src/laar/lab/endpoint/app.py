@@ -180,15 +180,7 @@ class EndpointApp:
         ask = body.ask()
         room = serving.room(ask)
         stream = bool(body.stream)
-        options = body.stream_options
-        reply = reply_type(
-            ReplyHead(
-                request_id=request.headers.get("x-request-id") or uuid.uuid4().hex,
-                model=self._settings.names[0],
-                include_usage=bool(options and options.include_usage),
-                continuous_usage=bool(options and options.continuous_usage_stats),
-            )
-        )
+        reply = reply_type(self._head(request, body))
         if serving.draining:
             return _while_draining(ask.prompt, reply, stream=stream)
         if fault is not None and fault.kind is FaultKind.HANG:
@@ -208,6 +200,15 @@ class EndpointApp:
             fault=fault,
             load_format=request.headers.get("endpoint-load-metrics-format"),
             reset=self._sockets.reset,
+        )
+
+    def _head(self, request: Request, body: GenerationBody) -> ReplyHead:
+        options = body.stream_options
+        return ReplyHead(
+            request_id=_request_id(request),
+            model=self._settings.names[0],
+            include_usage=bool(options and options.include_usage),
+            continuous_usage=bool(options and options.continuous_usage_stats),
         )
 
     def _fault(self, request: Request) -> Fault | None:
@@ -251,7 +252,7 @@ class EndpointApp:
         usage = Usage(prompt_tokens=tokens, completion_tokens=0, cached_tokens=cached)
         return _json(
             {
-                "id": f"embd-{request.headers.get('x-request-id') or uuid.uuid4().hex}",
+                "id": f"embd-{_request_id(request)}",
                 "object": "list",
                 "created": int(time.time()),
                 "model": self._settings.names[0],
@@ -318,6 +319,10 @@ def _while_draining(prompt: Prompt, reply: Reply, *, stream: bool) -> Response:
         return Response(DONE, media_type="text/event-stream")
     nothing = Usage(prompt_tokens=prompt.tokens, completion_tokens=0, cached_tokens=0)
     return Response(reply.whole("", "abort", nothing), media_type="application/json")
+
+
+def _request_id(request: Request) -> str:
+    return request.headers.get("x-request-id") or uuid.uuid4().hex
 
 
 def _vector(prompt: Prompt, *, as_base64: bool) -> list[float] | str:

@@ -8,7 +8,7 @@ engine's time runs faster.
 
 The engine's interface tells of a request first when it has a token. So the queue time of a prompt
 that takes several iterations ends only with the last of them, and `iteration_tokens_total` and
-`request_num_preemptions` are left out. Series of hardware the simulation lacks are there and stay 0.
+`request_num_preemptions` are left out. Series of what the simulation lacks are there and stay 0.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 An iteration enters the first pipeline stage at `step` and its tokens exist when it leaves the last
 one. With one stage that is the same moment; with several, the next iteration may enter as soon as
 the first stage is free, so a step ends at whichever comes first: a free first stage or a batch that
-leaves. Sequences that decode are in one batch at a time; a prefill may have a chunk in every stage
-(stream pipeline) or in one of them.
+leaves. As many iterations as stages are under way at most, or a batch a moment early would make the
+decodes behind it wait for a whole stage. Sequences that decode are in one batch at a time; a
+prefill may have a chunk in every stage (stream pipeline) or in one of them.
 
 What an iteration does to sequences is written down when the step after it begins, so readings in
 between are those of its start, as a scrape of a real engine sees them.
@@ -165,7 +166,7 @@ class SimulatedEngine:
         """Runs what starts at `now`; see the interface."""
         self._settle()
         begin = max(now, self._clock)  # a driver's sum may be a rounding error early
-        if begin >= self._free_at[0]:
+        if begin >= self._free_at[0] and len(self._flights) < self._cost.stages:
             self._schedule(begin, until)
         if not self._flights:  # an answer's last blocks may still have to be told
             events = self._pool.drain()

@@ -12,7 +12,7 @@ right. `laar.client.loop` is the same loop over HTTP; the lab may not import it,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from laar.core.request import Request
 from laar.lab.fleet.fleet import Exchange, VirtualFleet
@@ -25,7 +25,6 @@ MAX_IN_FLIGHT = 64
 
 MAX_ATTEMPTS = 10
 """LAAR's R."""
-
 
 
 def replay_open(
@@ -105,12 +104,17 @@ class Question:
 
 @dataclass(slots=True, kw_only=True)
 class Answered:
-    """What the user came to: time until the answer was right, or until the user gave up."""
+    """What the user came to: each attempt's model and latency, and whether the last was right."""
 
     question: Question
-    models: list[str]
-    ttca_s: float = 0.0
+    models: list[str] = field(default_factory=list)
+    latencies_s: list[float] = field(default_factory=list)
     correct: bool = False
+
+    @property
+    def ttca_s(self) -> float:
+        """Time to correct answer; a lower bound where there was none."""
+        return sum(self.latencies_s)
 
 
 def ask_until_correct(
@@ -138,7 +142,7 @@ def ask_until_correct(
     def begin() -> None:
         question = next(waiting, None)
         if question is not None:
-            record = Answered(question=question, models=[])
+            record = Answered(question=question)
             answered.append(record)
             ask(record, "")
 
@@ -151,7 +155,7 @@ def ask_until_correct(
     def judge(record: Answered, exchange: Exchange) -> None:
         decision = exchange.decision
         record.models.append(decision.model)
-        record.ttca_s += exchange.latency_s
+        record.latencies_s.append(exchange.latency_s)
         record.correct = exchange.status == 200 and record.question.is_correct(decision.model)
         on_attempt(exchange, record.correct)
         gone = len(record.models) >= max_attempts or (stop_when_exhausted and decision.exhausted)

@@ -15,7 +15,7 @@ beside it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from laar.core.cost import CostWeights
@@ -23,15 +23,15 @@ from laar.core.director import Completion, Decision, Director, DirectorSettings
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.filters import FilterSettings
 from laar.core.interfaces import Assessor, NoPrefixes, Prefixes
+from laar.core.policy import Policy
 from laar.core.request import Request
 from laar.errors import RequestError, SettingError
 from laar.lab.engine import Job, Load, build_engine
 from laar.lab.fleet.assessor import MeasuredAssessor
 from laar.lab.fleet.clock import VirtualClock
 from laar.lab.fleet.link import Link
-from laar.lab.fleet.prompts import BlockPrefixes, Prompt
+from laar.lab.fleet.prompts import BLOCK_TOKENS, BlockPrefixes, Prompt
 from laar.lab.fleet.site import EngineHost, Site
-from laar.network import smooth_rtt
 from laar.policies import build_policies
 
 __all__ = ["Exchange", "FleetSettings", "VirtualFleet", "generator"]
@@ -97,9 +97,11 @@ class VirtualFleet:
         settings: of the picker.
         seed: of the run.
         assessor: what the picker knows of models; None for the engines' measured speeds.
+        policies: by name; None for the product's, fresh.
 
     Raises:
-        SettingError: no endpoints, two of one name, or an unknown policy.
+        SettingError: no endpoints, two of one name, a block size that is no multiple of 16, or an
+            unknown policy.
     """
 
     def __init__(
@@ -109,9 +111,15 @@ class VirtualFleet:
         *,
         seed: int,
         assessor: Assessor | None = None,
+        policies: Mapping[str, Policy] | None = None,
     ) -> None:
         if not sites:
             raise SettingError("the fleet has no endpoints; describe at least one")
+        for site in sites:
+            if site.engine.settings.block_size % BLOCK_TOKENS:
+                raise SettingError(
+                    f"{site.name}: block_size must be a multiple of {BLOCK_TOKENS} in the lab"
+                )
         if len({site.name for site in sites}) < len(sites):
             raise SettingError("two endpoints of the fleet have one name; rename one")
         self.clock = VirtualClock()
@@ -119,7 +127,10 @@ class VirtualFleet:
         self._samples = generator(seed, "samples")
         self._jitter = generator(seed, "jitter")
         self._sites = {site.name: site for site in sites}
-        self._links = {n: Link(s.link, generator(seed, f"link {n}")) for n, s in self._sites.items()}
+        self._links = {
+            name: Link(site.link, generator(seed, f"link {name}"))
+            for name, site in self._sites.items()
+        }
         self._probes = {name: generator(seed, f"probe {name}") for name in self._sites}
         self._hosts = {
             name: EngineHost(self.clock, build_engine(site.engine, seed=seed))
@@ -128,7 +139,11 @@ class VirtualFleet:
         self._prefixes: Prefixes = NoPrefixes()
         if settings.use_prefixes:
             self._prefixes = BlockPrefixes(key=b"lab", max_bytes=settings.prefix_bytes)
-        self.director = self._picker(seed, assessor or MeasuredAssessor(sites))
+        self.director = self._picker(
+            seed,
+            assessor or MeasuredAssessor(sites),
+            policies or build_policies(settings.weights),
+        )
         self._start_collectors(seed)
 
     def send(
@@ -169,13 +184,15 @@ class VirtualFleet:
             exchange.status = refusal.status if refusal else 200
             clock.at(clock.now + half, self._settle, exchange, on_end)
 
-        self._hosts[exchange.decision.address].submit(
+        address = exchange.decision.address
+        stride = self._sites[address].engine.settings.block_size // BLOCK_TOKENS
+        self._hosts[address].submit(
             Job(
                 id=exchange.request.id,
                 arrival_s=clock.now,
                 prompt_tokens=prompt.prompt_tokens,
                 output_tokens=prompt.output_tokens,
-                blocks=prompt.blocks,
+                blocks=prompt.blocks[stride - 1 :: stride],
                 ttft_objective_s=exchange.request.ttft_objective_s,
             ),
             first,
@@ -201,12 +218,11 @@ class VirtualFleet:
 
     # -- parts ---------------------------------------------------------------------------------
 
-    def _picker(self, seed: int, assessor: Assessor) -> Director:
+    def _picker(self, seed: int, assessor: Assessor, policies: Mapping[str, Policy]) -> Director:
         table = EndpointTable()
         table.replace(
             "lab", [EndpointSpec(address=s.name, models=(s.model,)) for s in self._sites.values()]
         )
-        policies = build_policies(self.settings.weights)
         if self.settings.policy not in policies:
             raise SettingError(
                 f"no policy `{self.settings.policy}`; there are: {', '.join(policies)}"
@@ -264,7 +280,4 @@ class VirtualFleet:
         self.clock.later(now + self.settings.probe_interval_s, self._probe, name)
 
     def _measured(self, name: str, rtt_s: float) -> None:
-        table = self.director.table
-        slot = table.slot(name)
-        table.rtt_s[slot] = smooth_rtt(float(table.rtt_s[slot]), rtt_s)
-        table.rtt_at[slot] = self.clock.now
+        self.director.table.round_trip(name, rtt_s, self.clock.now)

@@ -1,12 +1,13 @@
 """Retrieval loads and a fleet of document caches: what the context hook's gain is measured on.
 
-Three loads, made by seed: `topic` (documents of one topic together, some noise; its share of accesses
-to the top fifth of documents is that of NarrativeQA in the paper's Figure 3, 57 %), `zipf` (independent
-documents, no topics: pessimistic; s = 1.0 is about MultihopRAG, 0.6 about QASPER) and `disjoint`
-(nothing shared). `replay` sends a load through an aligner to endpoints that each hold a `DocCache`.
+Three loads, made by seed: `topic` (documents of one topic together, some noise; its share of
+accesses to the top fifth of documents is that of NarrativeQA in the paper's Figure 3, 57 %), `zipf`
+(independent documents, no topics: pessimistic; s = 1.0 is about MultihopRAG, 0.6 about QASPER) and
+`disjoint` (nothing shared). `replay` sends a load through an aligner to endpoints that each hold a
+`DocCache`.
 
-Not modelled: decoding, queueing, prompts around the documents, documents of unequal size. Design note,
-sections 4.3 to 4.5.
+Not modelled: decoding, queueing, prompts around the documents, documents of unequal size. Design
+note, sections 4.3 to 4.5.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def disjoint(*, requests: int = 2000, docs: int = 15) -> Load:
 
 
 def top_share(load: Load, *, share: float = 0.2, pool: int = 1000) -> float:
-    """Share of accesses that go to the most popular `share` of a pool; tells how skewed a load is."""
+    """Share of accesses that go to the most popular `share` of a pool; tells the skew."""
     counts = np.bincount(np.concatenate([np.array(context) for context in load]), minlength=pool)
     return float(np.sort(counts)[::-1][: int(pool * share)].sum() / counts.sum())
 
@@ -100,7 +101,7 @@ def replay(
     capacity_docs: int | None,
     reorder: bool,
     routing: Routing = "prefix",
-    valve: float = 1.25,
+    valve: float = 1.1,
     interval_s: float = 0.05,
     order: Callable[[Sequence[int]], Sequence[int]] | None = None,
 ) -> Replay:
@@ -149,8 +150,9 @@ def replay(
 
 
 def _weights(n: int, s: float) -> npt.NDArray[np.float64]:
-    weights = np.arange(1, n + 1, dtype=np.float64) ** -s
-    return weights / weights.sum()
+    weights: npt.NDArray[np.float64] = np.arange(1, n + 1, dtype=np.float64) ** -s
+    weights /= weights.sum()
+    return weights
 
 
 def _hashed(context: Sequence[int]) -> list[int]:

@@ -1,0 +1,120 @@
+"""What a scanner finds in a text: blocks of documents, as spans.
+
+Everything is a pair of offsets into the text as it came. Nothing is rendered anew, so attributes,
+gaps and whatever a scanner does not know stay where and what they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from laar.context.settings import Reason
+
+__all__ = ["Block", "Item", "Refused", "block_of"]
+
+
+class Refused(Exception):  # noqa: N818 (no error: a decision not to touch the text)
+    """Ends a scan; the body is then forwarded as it came."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One document.
+
+    Args:
+        start, end: the span that moves.
+        text_start, text_end: the document's own text inside it; what a duplicate note replaces.
+        label: how the prompt calls it, if it does.
+    """
+
+    start: int
+    end: int
+    text_start: int
+    text_end: int
+    label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Documents that follow each other.
+
+    Args:
+        items: in the order received.
+        end: where a note about their order goes: after everything that belongs to them.
+        labels_stay: the labels are outside the items, so that they number places, not documents.
+        quoted: the documents' own text is inside a JSON string.
+    """
+
+    items: tuple[Item, ...]
+    end: int
+    labels_stay: bool = False
+    quoted: bool = False
+
+
+MAX_SEPARATOR = 16
+"""Longest text that may stand between documents; it must be the same in all places."""
+
+
+def block_of(
+    text: str,
+    items: Sequence[Item],
+    end: int,
+    *,
+    names: Sequence[dict[str, str]] = (),
+    relabel: bool = False,
+    quoted: bool = False,
+) -> Block:
+    """Checks that a run of items can be rearranged and names them.
+
+    Args:
+        text: what they were found in.
+        items: the documents, without labels.
+        end: see `Block`.
+        names: for each item what it says of itself (attributes, short fields), in order of worth.
+        relabel: numbers that count the documents may stay in place while the text moves.
+        quoted: see `Block`.
+
+    Raises:
+        Refused: something stands between the items, or they number themselves and must keep it.
+    """
+    gaps = {text[a.end : b.start].strip() for a, b in pairwise(items)}
+    if len(gaps) > 1 or any(len(gap) > MAX_SEPARATOR for gap in gaps):
+        raise Refused(Reason.GAPS_DIFFER)
+    labels: list[str | None] = [None] * len(items)
+    for name in names[0] if names else ():
+        values = [own.get(name) for own in names]
+        if values in (_count(0, len(items)), _count(1, len(items))):
+            return _counted(items, end, names, name, relabel=relabel)
+        short = all(value is not None and len(value) <= MAX_LABEL for value in values)
+        if labels[0] is None and short and len(set(values)) == len(values):
+            labels = list(values)
+    named = (replace(item, label=label) for item, label in zip(items, labels, strict=True))
+    return Block(tuple(named), end, quoted=quoted)
+
+
+def _counted(
+    items: Sequence[Item], end: int, names: Sequence[dict[str, str]], number: str, *, relabel: bool
+) -> Block:
+    """Items that number themselves: only their texts may move, if they say nothing else of them."""
+    others = {tuple((k, v) for k, v in own.items() if k != number) for own in names}
+    if not relabel or len(others) > 1:
+        raise Refused(Reason.POSITIONAL_LABELS)
+    moving = tuple(
+        Item(item.text_start, item.text_end, item.text_start, item.text_end, own[number])
+        for item, own in zip(items, names, strict=True)
+    )
+    return Block(moving, end, labels_stay=True)
+
+
+MAX_LABEL = 64
+"""Longest label that is worth repeating in a note."""
+
+
+def _count(first: int, n: int) -> list[str]:
+    return [str(i) for i in range(first, first + n)]

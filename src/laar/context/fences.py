@@ -1,0 +1,87 @@
+"""Documents in fenced blocks under numbered labels.
+
+    Document 1:
+    ```
+    text
+    ```
+    [2]
+    ...
+
+The labels number places, not documents: they stay, and whole fences move under them. That is only
+right where nobody cites a number, so a route must say so (`relabel`). A number in prose ("x[0] =
+y[1]") is never taken for a document: it takes a line with the label alone, counting from 1,
+directly above a fence.
+"""
+
+from __future__ import annotations
+
+import re
+
+from laar.context.blocks import Block, Item, Refused
+from laar.context.settings import Reason
+
+__all__ = ["MARKS", "scan"]
+
+MARKS = (b"```", b"~~~")
+
+_FENCE = re.compile(r"^(`{3,}+|~{3,}+)([^\n`]*+)$", re.MULTILINE)
+_LABEL = re.compile(
+    r"\s*+(?:(?:Document|Doc|Passage|Source|Context|Result)[ \t]++)?\[?(\d{1,4})[\].):]{0,3}\s*+",
+    re.IGNORECASE,
+)
+MAX_LABEL_LINE = 40
+
+
+def scan(text: str, *, min_docs: int, max_docs: int, relabel: bool) -> list[Block]:
+    """Finds the runs of labelled fences that count from 1.
+
+    Raises:
+        Refused: they are there, but labels may not be parted from their documents, or there are
+            too many.
+    """
+    if text.startswith(("```", "~~~")):
+        return []  # no label above the first one
+    found: list[list[tuple[str, Item]]] = [[]]
+    after = 0
+    for item in _fenced(text):
+        label = _label(text, after, item.start)
+        if label != str(len(found[-1]) + 1):
+            found.append([])
+        if label == str(len(found[-1]) + 1):
+            found[-1].append((label, item))
+        after = item.end
+    blocks: list[Block] = []
+    for run in found:
+        if len(run) < min_docs:
+            continue
+        if len(run) > max_docs:
+            raise Refused(Reason.TOO_MANY)
+        if not relabel:
+            raise Refused(Reason.POSITIONAL_LABELS)
+        items = tuple(
+            Item(item.start, item.end, item.text_start, item.text_end, label) for label, item in run
+        )
+        blocks.append(Block(items, items[-1].end, labels_stay=True))
+    return blocks
+
+
+def _fenced(text: str) -> list[Item]:
+    """All fenced blocks; a fence ends at the first line of the same sign, as long or longer."""
+    items: list[Item] = []
+    opened: re.Match[str] | None = None
+    for match in _FENCE.finditer(text):
+        if opened is None:
+            opened = match
+            continue
+        sign, info = match.groups()
+        if sign.startswith(opened.group(1)) and not info.strip():
+            items.append(Item(opened.start(), match.end(1), opened.end(), match.start()))
+            opened = None
+    return items
+
+
+def _label(text: str, start: int, end: int) -> str | None:
+    """The number that stands alone on the line before a fence."""
+    line = text[max(start, end - MAX_LABEL_LINE) : end].rstrip("\n").rpartition("\n")[2]
+    match = _LABEL.fullmatch(line)
+    return match.group(1) if match else None

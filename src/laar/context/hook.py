@@ -1,0 +1,271 @@
+"""The hook that the server calls: a request body in, the same bytes or better ones out.
+
+    size -> marks -> parse -> scan -> (duplicates) -> align -> rewrite -> verify -> splice
+
+Pure but for its bounded memory: orders sent (hashes), decisions for running conversations (hashes
+and positions), counts. It holds no text of any request, so nothing can be lost or leak between
+requests: a duplicate note only ever names text earlier in the same outgoing body.
+
+It never fails a request. Whatever is not plainly a list of documents, takes too long or goes wrong
+leaves the body as it came, under a reason. What it remembers of a request it takes in at `commit`,
+once the endpoint has accepted it; losing that race costs a cache hit, nothing else.
+
+Tenants share nothing: the scope (tenant, route, model, cache salt) is part of every hash and has
+counts of its own. What they do share is capacity.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import orjson
+import xxhash
+
+from laar.context.aligner import OrderIndex
+from laar.context.blocks import Refused
+from laar.context.fences import MARKS as FENCE_MARKS
+from laar.context.guard import GainGuard, RouteGain
+from laar.context.jsonspans import JsonSpans, Path, TooComplexError, Want
+from laar.context.memo import Memo, Orders
+from laar.context.results import MARKS as RESULT_MARKS
+from laar.context.settings import ContextSettings, Mode, Reason
+from laar.context.turn import Turn, TurnPlan
+from laar.context.xml import MARKS as XML_MARKS
+
+__all__ = ["ContextHook", "HookResult", "Receipt"]
+
+_MARKS = {
+    # Go's JSON writer escapes "<"; the six-character form says nothing of what follows it.
+    "xml": (*XML_MARKS, b"u003c", b"u003C"),
+    "json": RESULT_MARKS,
+    "numbered": FENCE_MARKS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What to remember once the request is accepted; hand it to `ContextHook.commit` as it is."""
+
+    scope: int
+    route: str
+    orders: tuple[tuple[int, tuple[int, ...]], ...]
+    memos: tuple[tuple[int, Orders], ...]
+    held_out: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookResult:
+    """What became of a body.
+
+    Args:
+        body: to forward; the very object that came in unless something was changed.
+        reason: why, from a fixed list.
+        permutation: of the first block of the last turn: received positions in sending order.
+        documents: in the blocks of the last turn.
+        matched_documents: leading ones that follow an order sent before.
+        predicted_hit_bytes: their length; what the hook expects to be cached, before routing.
+        baseline_hit_bytes: the same for the order as received.
+        removed_bytes: text replaced by notes, notes deducted.
+        receipt: for `commit`; None when there is nothing to remember.
+    """
+
+    body: bytes
+    reason: Reason
+    permutation: tuple[int, ...] = ()
+    documents: int = 0
+    matched_documents: int = 0
+    predicted_hit_bytes: int = 0
+    baseline_hit_bytes: int = 0
+    removed_bytes: int = 0
+    receipt: Receipt | None = None
+
+
+class ContextHook:
+    """Reorders and de-duplicates the documents in request bodies.
+
+    Args:
+        settings: of the routes it serves.
+        clock: seconds, monotonic; for `max_added_ms`. None: no time limit.
+    """
+
+    def __init__(
+        self, settings: ContextSettings | None = None, *, clock: Callable[[], float] | None = None
+    ) -> None:
+        self._settings = s = settings or ContextSettings()
+        self._clock = clock
+        self._index = OrderIndex(
+            capacity_docs=s.capacity_docs,
+            ttl_s=s.ttl_s,
+            half_life_s=s.half_life_s,
+            max_scopes=s.max_scopes,
+        )
+        self._memo = Memo(s.memo_entries, s.memo_ttl_s)
+        self._guard = GainGuard(
+            share=s.holdout_share, min_gain=s.min_gain, requests=s.guard_requests
+        )
+        self._marks = [mark for name in s.formats for mark in _MARKS[name]]
+        if s.dedup_tool_lines:
+            self._marks += (b"tool", b"_output")
+        self._reasons: Counter[Reason] = Counter()
+
+    def apply(
+        self, body: bytes, *, api: str, tenant: str, route: str, now: float, mode: Mode
+    ) -> HookResult:
+        """Looks at one request body; never raises.
+
+        Args:
+            body: as it came, complete.
+            api: ``chat``, ``responses`` or ``completions``.
+            tenant: requests of different tenants never align with each other.
+            route: name of the route, for the same, and for the guard.
+            now: seconds, monotonic.
+            mode: ``observe`` does everything but change the body.
+        """
+        if mode == "off":
+            result = HookResult(body=body, reason=Reason.OFF)
+        else:
+            try:
+                result = self._apply(body, api, tenant, route, now, observe=mode == "observe")
+            except Refused as refused:
+                result = HookResult(body=body, reason=refused.reason)
+            except TooComplexError:
+                result = HookResult(body=body, reason=Reason.TOO_COMPLEX)
+            except Exception:  # noqa: BLE001 (a defect must cost the gain, not the request)
+                result = HookResult(body=body, reason=Reason.ERROR)
+        self._reasons[result.reason] += 1
+        return result
+
+    def commit(self, receipt: Receipt | None, now: float) -> None:
+        """Remembers a request that its endpoint has accepted (2xx response headers)."""
+        if receipt is None:
+            return
+        for seed, docs in receipt.orders:
+            self._index.insert(receipt.scope, seed, docs, now)
+        for key, orders in receipt.memos:
+            self._memo.put(key, orders, now)
+
+    def record_usage(
+        self, receipt: Receipt | None, *, prompt_tokens: int, cached_tokens: int
+    ) -> None:
+        """Takes in what an engine says about its cache, for the guard."""
+        if receipt is not None and prompt_tokens > 0:
+            self._guard.record(
+                receipt.route,
+                held_out=receipt.held_out,
+                cached_share=cached_tokens / prompt_tokens,
+            )
+
+    def gains(self) -> dict[str, RouteGain]:
+        """Measured gain by route, and whether the guard has switched it off."""
+        return self._guard.gains()
+
+    def reset_guard(self, route: str) -> None:
+        """Forgets what was measured for a route and switches it on again."""
+        self._guard.reset(route)
+
+    def stats(self) -> dict[str, int]:
+        """Requests by reason (all reasons, zeros included), and the fill of every memory."""
+        return {reason.value: self._reasons[reason] for reason in Reason} | {
+            "index_documents": len(self._index),
+            "index_orders": self._index.orders,
+            "index_scopes": self._index.scopes,
+            "index_evicted_capacity": self._index.evicted_capacity,
+            "index_evicted_ttl": self._index.evicted_ttl,
+            "memo_entries": len(self._memo),
+        }
+
+    def _apply(
+        self, body: bytes, api: str, tenant: str, route: str, now: float, *, observe: bool
+    ) -> HookResult:
+        settings = self._settings
+        if len(body) > settings.max_body_bytes:
+            raise Refused(Reason.TOO_LARGE)
+        if not any(mark in body for mark in self._marks):
+            raise Refused(Reason.NO_DOCUMENTS)
+        check = self._deadline()
+        try:
+            parsed = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            raise Refused(Reason.INVALID_JSON) from None
+        if not isinstance(parsed, dict):
+            raise Refused(Reason.NO_DOCUMENTS)
+        scope = _scope(parsed, tenant, route, observe=observe)
+        turn = Turn(
+            settings,
+            self._index,
+            self._memo,
+            guard=None if observe else self._guard,
+            scope=scope,
+            route=route,
+            now=now,
+            check=check,
+        )
+        plan = turn.plan(parsed, api)
+        receipt = None
+        if plan.orders or plan.memos:
+            memos = () if observe else tuple(plan.memos)
+            receipt = Receipt(scope, route, tuple(plan.orders), memos, plan.held_out)
+        check()
+        out = _spliced(body, parsed, plan.edits) if plan.edits and not observe else body
+        check()
+        return HookResult(
+            body=out,
+            reason=_reason(plan, observe=observe),
+            permutation=plan.permutation,
+            documents=plan.documents,
+            matched_documents=plan.matched,
+            predicted_hit_bytes=plan.predicted_bytes,
+            baseline_hit_bytes=plan.baseline_bytes,
+            removed_bytes=plan.removed_bytes,
+            receipt=receipt,
+        )
+
+    def _deadline(self) -> Callable[[], None]:
+        """What to call between two steps; raises when the time is spent."""
+        clock, limit_ms = self._clock, self._settings.max_added_ms
+        if clock is None or limit_ms is None:
+            return lambda: None
+        end = clock() + limit_ms / 1e3
+
+        def check() -> None:
+            if clock() > end:
+                raise Refused(Reason.OVER_BUDGET)
+
+        return check
+
+
+def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -> int:
+    """Hash of what separates requests; orders only observed were never sent, so they are apart."""
+    parts = [tenant, route, body.get("model"), body.get("cache_salt"), observe]
+    return xxhash.xxh3_64_intdigest(orjson.dumps(parts))
+
+
+def _reason(plan: TurnPlan, *, observe: bool) -> Reason:
+    if plan.edits:
+        if observe:
+            return Reason.OBSERVED
+        return Reason.DEDUPLICATED if plan.removed_bytes else Reason.REORDERED
+    return plan.reason
+
+
+def _spliced(body: bytes, parsed: dict[str, object], edits: dict[Path, str]) -> bytes:
+    """The body with some strings replaced and all other bytes as they were."""
+    text = body.decode()
+    want: dict[str | int, Want] = {}
+    for path in edits:
+        at = want
+        for step in path[:-1]:
+            at = at.setdefault(step, {})  # type: ignore[assignment]
+        at[path[-1]] = None
+    spans = JsonSpans(text).find(parsed, want)
+    if spans is None:
+        raise Refused(Reason.DUPLICATE_KEYS)
+    parts: list[str] = []
+    done = 0
+    for (start, end), value in sorted((spans[path], value) for path, value in edits.items()):
+        parts += (text[done:start], orjson.dumps(value).decode())
+        done = end
+    parts.append(text[done:])
+    return "".join(parts).encode()

@@ -1,0 +1,179 @@
+"""Where a value stands in a JSON text, so that it can be replaced and all else left byte for byte.
+
+`orjson` has read the text before, so it is known to be valid; this only walks it. Strings whose
+value is at hand are skipped by writing them anew and comparing: if the text has exactly those
+characters there, the literal ends where they do. Otherwise (other escapes) the closing quote is
+searched for. Duplicate keys on the way are a refusal: which of them counts is the reader's choice,
+and ours may differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import orjson
+
+__all__ = ["JsonSpans", "Path", "TooComplexError", "Want"]
+
+MAX_STEPS = 10_000
+"""Quotes, brackets and members looked at in one walk, 3 ms; a hostile body has more."""
+
+MAX_DEPTH = 5
+"""Levels walked with the value at hand, which is fast for long strings: messages, their parts."""
+
+Path: TypeAlias = "tuple[str | int, ...]"
+"""Keys and indexes from the top."""
+
+Want: TypeAlias = "Mapping[str | int, Want] | None"
+"""What to look for below a value: more of it by key or index, or None for nothing but the value."""
+
+_SPACE = re.compile(r"[ \t\r\n]*+")
+_SCALAR = re.compile(r"[^\s,\]}]++")
+_STRUCTURE = re.compile(r'["\[\]{}]')
+
+
+class TooComplexError(Exception):
+    """The text takes too many steps to walk."""
+
+
+class JsonSpans:
+    """One walk over a valid JSON text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._steps = MAX_STEPS
+
+    def find(self, value: object, want: Want) -> dict[Path, tuple[int, int]] | None:
+        """Spans of all values named in `want`, by path; others that were passed are included.
+
+        Args:
+            value: what the text reads as.
+            want: what to find; all of it must be in `value`.
+
+        Returns:
+            None when an object on the way has a key twice.
+
+        Raises:
+            TooComplexError: after `MAX_STEPS`.
+        """
+        found: dict[Path, tuple[int, int]] = {}
+        end = self._walk(self._space(0), value, want, (), found)
+        return found if end is not None else None
+
+    def _walk(
+        self, at: int, value: object, want: Want, path: Path, found: dict[Path, tuple[int, int]]
+    ) -> int | None:
+        """The end of a value, noting what is wanted below it; None for a key that comes twice."""
+        self._step()
+        end: int | None
+        if not want and len(path) >= MAX_DEPTH:
+            end = self._skip(at)
+        elif isinstance(value, dict) and self._text[at] == "{":
+            end = self._object(at, value, want or {}, path, found)
+        elif isinstance(value, list) and self._text[at] == "[":
+            end = self._array(at, value, want or {}, path, found)
+        elif isinstance(value, str) and self._text.startswith(
+            literal := orjson.dumps(value).decode(), at
+        ):
+            end = at + len(literal)
+        else:
+            end = self._skip(at)
+        if end is not None:
+            found[path] = (at, end)
+        return end
+
+    def _object(
+        self,
+        at: int,
+        value: dict[str, object],
+        want: Mapping[str | int, Want],
+        path: Path,
+        found: dict[Path, tuple[int, int]],
+    ) -> int | None:
+        text = self._text
+        seen = 0
+        at = self._space(at + 1)
+        while text[at] != "}":
+            end = self._string(at)
+            key = text[at + 1 : end - 1]
+            if "\\" in key:
+                key = orjson.loads(text[at:end])
+            seen += 1
+            at = self._space(self._space(end) + 1)  # the colon
+            after = self._walk(at, value[key], want.get(key), (*path, key), found)
+            if after is None:
+                return None
+            at = self._next(after)
+        return at + 1 if seen == len(value) or not want else None
+
+    def _array(
+        self,
+        at: int,
+        value: list[object],
+        want: Mapping[str | int, Want],
+        path: Path,
+        found: dict[Path, tuple[int, int]],
+    ) -> int | None:
+        at = self._space(at + 1)
+        for i, element in enumerate(value):
+            after = self._walk(at, element, want.get(i), (*path, i), found)
+            if after is None:
+                return None
+            at = self._next(after)
+        return at + 1
+
+    def _next(self, at: int) -> int:
+        """From the end of a member to the next one, or to the closing bracket."""
+        at = self._space(at)
+        return self._space(at + 1) if self._text[at] == "," else at
+
+    def _space(self, at: int) -> int:
+        match = _SPACE.match(self._text, at)
+        assert match is not None
+        return match.end()
+
+    def _skip(self, at: int) -> int:
+        """The end of the value that starts at `at`, whatever it is."""
+        first = self._text[at]
+        if first == '"':
+            return self._string(at)
+        if first in "[{":
+            return self._container(at)
+        match = _SCALAR.match(self._text, at)
+        assert match is not None
+        return match.end()
+
+    def _container(self, at: int) -> int:
+        depth = 0
+        while True:
+            self._step()
+            match = _STRUCTURE.search(self._text, at)
+            assert match is not None
+            sign = match.group()
+            if sign == '"':
+                at = self._string(match.start())
+                continue
+            depth += 1 if sign in "[{" else -1
+            at = match.end()
+            if not depth:
+                return at
+
+    def _string(self, at: int) -> int:
+        """The end of a string literal: the first quote after an even number of backslashes."""
+        text = self._text
+        end = at
+        while True:
+            self._step()
+            end = text.index('"', end + 1)
+            first = end
+            while text[first - 1] == "\\":
+                first -= 1
+            if (end - first) % 2 == 0:
+                return end + 1
+
+    def _step(self) -> None:
+        self._steps -= 1
+        if self._steps < 0:
+            raise TooComplexError

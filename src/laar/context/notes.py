@@ -1,0 +1,46 @@
+"""The sentences the hook adds, so that the model knows what was done (ContextPilot, 5.3 and 6).
+
+An order note stands after all documents, since anything before them would end the shared prefix,
+and only when their order changed. A duplicate note stands where the text was, and only ever names
+text that is earlier in the same body. Their wording is part of every prompt: changing it empties
+caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["duplicate_note", "lines_note", "order_note"]
+
+HEAD_CHARS = 60
+"""Of the removed text, enough to tell documents apart; less than the text it stands for."""
+
+
+def order_note(labels: Sequence[str | None], order: Sequence[int]) -> str:
+    """Tells the order of relevance after documents were moved.
+
+    Args:
+        labels: of the documents as sent; where any is missing they are counted from 1.
+        order: places in `labels`, most relevant first.
+    """
+    if any(label is None for label in labels):
+        names = " > ".join(str(place + 1) for place in order)
+        return f"(The documents above, counted from the top, by relevance: {names}.)"
+    names = " > ".join(f"[{labels[place]}]" for place in order)
+    return f"(The documents above by relevance, most relevant first: {names}.)"
+
+
+def duplicate_note(text: str) -> str:
+    """Stands for a document whose full text is earlier in the conversation."""
+    return f"(Same text as the earlier document that begins: {_head(text)})"
+
+
+def lines_note(text: str) -> str:
+    """Stands for lines of tool output that are in earlier tool output."""
+    return f"(Same lines as in an earlier tool result, beginning: {_head(text)})"
+
+
+def _head(text: str) -> str:
+    """The beginning on one line, free of what could be read as markup or end a JSON string."""
+    head = " ".join(text[: HEAD_CHARS * 2].split())[:HEAD_CHARS]
+    return "".join(sign for sign in head if sign not in '<>`"\\').strip()

@@ -1,0 +1,116 @@
+"""A text with its documents in another order: spans moved, nothing rendered anew.
+
+    before | item gap item gap item | rest of the block | order note | after
+
+Gaps belong to places, so a separator stays between what is now there. `verified` is the last look
+before a text is sent: it scans what was made and compares the documents themselves, not the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from laar.context.blocks import Block, Refused
+from laar.context.notes import duplicate_note, order_note
+
+__all__ = ["Change", "rewrite", "verified"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is to happen to one block.
+
+    Args:
+        block: the documents.
+        order: received positions in sending order.
+        repeated: received positions whose text gives way to a note.
+    """
+
+    block: Block
+    order: tuple[int, ...]
+    repeated: frozenset[int] = frozenset()
+
+    @property
+    def moved(self) -> bool:
+        """Whether the order differs from the received one."""
+        return self.order != tuple(range(len(self.order)))
+
+
+def rewrite(text: str, changes: Sequence[Change], *, annotate: bool) -> str:
+    """Carries out the changes of one text; they are in text order and do not overlap."""
+    parts: list[str] = []
+    done = 0
+    for change in changes:
+        items = change.block.items
+        for place, at in enumerate(change.order):
+            parts += (text[done : items[place].start], _content(text, change, at))
+            done = items[place].end
+        if annotate and change.moved:
+            end = change.block.end
+            note = order_note(*_ranking(change))
+            parts += (text[done:end], "\n", note, "" if text[end : end + 1] in "\r\n" else "\n")
+            done = end
+    parts.append(text[done:])
+    return "".join(parts)
+
+
+def verified(
+    text: str,
+    changes: Sequence[Change],
+    made: str,
+    scan: Callable[[str], Sequence[Block]],
+    earlier: Sequence[str],
+) -> bool:
+    """Whether `made` holds every document of `text`, or its note and the document before it.
+
+    Args:
+        text: as received.
+        changes: what was to happen.
+        made: the outcome.
+        scan: finds the blocks again.
+        earlier: what the outgoing body says before this text.
+    """
+    try:
+        blocks = scan(made)
+    except Refused:
+        return False
+    if len(blocks) != len(changes):
+        return False
+    for change, block in zip(changes, blocks, strict=True):
+        want = sorted(_content(text, change, at) for at in change.order)
+        if sorted(made[item.start : item.end] for item in block.items) != want:
+            return False
+        for place, at in enumerate(change.order):
+            if at not in change.repeated:
+                continue
+            item = change.block.items[at]
+            gone = text[item.text_start : item.text_end]
+            if made.find(gone, 0, block.items[place].start) < 0 and not any(
+                gone in said for said in earlier
+            ):
+                return False
+    return True
+
+
+def _content(text: str, change: Change, at: int) -> str:
+    item = change.block.items[at]
+    if at not in change.repeated:
+        return text[item.start : item.end]
+    gone = text[item.text_start : item.text_end]
+    if change.block.quoted:
+        gone = orjson.loads(f'"{gone}"')
+    note = duplicate_note(gone)
+    return text[item.start : item.text_start] + note + text[item.text_end : item.end]
+
+
+def _ranking(change: Change) -> tuple[list[str | None], list[int]]:
+    """The labels as sent, and their places from the most relevant on."""
+    items = change.block.items
+    place = {at: i for i, at in enumerate(change.order)}
+    order = [place[at] for at in range(len(items))]
+    if change.block.labels_stay:
+        return [item.label for item in items], order
+    return [items[at].label for at in change.order], order

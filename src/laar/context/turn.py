@@ -1,0 +1,260 @@
+"""One request's plan: what to do with each text of the prompt, in prompt order.
+
+Text of the last turn is aligned with the index; older text repeats what its own turn did, if the
+memo knows it, and is left as it came otherwise. De-duplication is not remembered: it follows from
+the body itself, which the next turn brings again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import xxhash
+
+from laar.context import fences, results, xml
+from laar.context.aligner import OrderIndex
+from laar.context.blocks import Block, Refused
+from laar.context.bodies import Text, prompt_texts, said_before
+from laar.context.chunks import shorten
+from laar.context.guard import GainGuard
+from laar.context.jsonspans import Path
+from laar.context.memo import Memo, Orders
+from laar.context.rewrite import Change, rewrite, verified
+from laar.context.settings import ContextSettings, Reason
+
+__all__ = ["Turn", "TurnPlan", "scan"]
+
+
+@dataclass(slots=True, kw_only=True)
+class TurnPlan:
+    """What to do with a body; see `HookResult` for the counts."""
+
+    edits: dict[Path, str] = field(default_factory=dict)
+    orders: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    memos: list[tuple[int, Orders]] = field(default_factory=list)
+    reason: Reason = Reason.NO_DOCUMENTS
+    held_out: bool = False
+    permutation: tuple[int, ...] = ()
+    documents: int = 0
+    matched: int = 0
+    predicted_bytes: int = 0
+    baseline_bytes: int = 0
+    removed_bytes: int = 0
+
+
+def scan(text: str, settings: ContextSettings) -> list[Block]:
+    """The blocks of documents in a text, in the first format that has any.
+
+    Raises:
+        Refused: there may be documents, but they can't be told apart or moved safely.
+    """
+    least, most, relabel = settings.min_docs, settings.max_docs, settings.relabel
+    if "json" in settings.formats:
+        found = results.scan(text, min_docs=least, max_docs=most)
+        if found is not None:
+            return found
+    for name, scanner in (("xml", xml.scan), ("numbered", fences.scan)):
+        if name in settings.formats:
+            found = scanner(text, min_docs=least, max_docs=most, relabel=relabel)
+            if found:
+                return found
+    return []
+
+
+class Turn:
+    """Plans one request.
+
+    Args:
+        settings: of the hook.
+        index: orders sent; only read.
+        memo: decisions of running conversations; only read.
+        guard: who decides which requests are left alone; None leaves none.
+        scope: hash of tenant, route and model.
+        route: for the guard.
+        now: seconds, monotonic.
+        check: called between steps; raises to stop.
+    """
+
+    def __init__(
+        self,
+        settings: ContextSettings,
+        index: OrderIndex,
+        memo: Memo,
+        *,
+        guard: GainGuard | None,
+        scope: int,
+        route: str,
+        now: float,
+        check: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._index = index
+        self._memo = memo
+        self._guard = guard
+        self._scope = scope
+        self._route = route
+        self._now = now
+        self._check = check
+        self._plan = TurnPlan()
+        self._said: list[str] = []  # the outgoing texts so far
+        self._seen: set[int] = set()  # documents in them, by hash of their text
+        self._with_blocks: set[Path] = set()
+        # De-duplication needs to know all documents; ordering only those it may move.
+        self._reads_all = settings.dedup != "off" or settings.dedup_tool_lines
+
+    def plan(self, body: dict[str, object], api: str) -> TurnPlan:
+        """Goes through the prompt once."""
+        plan = self._plan
+        texts = prompt_texts(body, api)
+        for text in texts:
+            made = self._text(body, text) if text.role in self._settings.roles else text.value
+            if made != text.value:
+                plan.edits[text.path] = made
+            self._said.append(made)
+            self._check()
+        if self._settings.dedup_tool_lines and "tool" in self._settings.roles:
+            self._shorten([text for text in texts if text.role == "tool"])
+        return plan
+
+    def _text(self, body: dict[str, object], text: Text) -> str:
+        key = hash((self._scope, xxhash.xxh3_64_intdigest(text.value.encode())))
+        known = self._memo.get(key, self._now)
+        if not text.fresh and known is None and not self._reads_all:
+            return text.value
+        try:
+            blocks = scan(text.value, self._settings)
+        except Refused as refused:
+            self._note(refused.reason)
+            return text.value
+        if known is not None and [len(order) for order in known] != [len(b.items) for b in blocks]:
+            known = None
+        if blocks:
+            self._with_blocks.add(text.path)
+        before = said_before(body, text.path) if text.fresh and blocks else b""
+        changes: list[Change] = []
+        for i, block in enumerate(blocks):
+            touch = text.fresh or known is not None
+            repeated = self._repeated(text.value, block) if touch else frozenset()
+            if text.fresh:
+                before_order = known[i] if known else None
+                order = self._fresh(text.value, block, before, before_order, repeated)
+            else:
+                order = known[i] if known else tuple(range(len(block.items)))
+            if self._plan.held_out and text.fresh:
+                repeated = frozenset()
+            changes.append(Change(block, order, repeated))
+            self._register(text.value, block, repeated)
+        return self._made(text, key, changes)
+
+    def _made(self, text: Text, key: int, changes: list[Change]) -> str:
+        """The text with its changes, checked."""
+        if not any(change.moved or change.repeated for change in changes):
+            return text.value
+        bare = rewrite(text.value, changes, annotate=False)
+        self._check()
+        if not verified(
+            text.value, changes, bare, lambda made: scan(made, self._settings), self._said
+        ):
+            self._plan.reason = Reason.CHECK_FAILED
+            self._plan.orders.clear()
+            return text.value
+        self._plan.removed_bytes += len(text.value) - len(bare)
+        self._plan.memos.append((key, tuple(change.order for change in changes)))
+        return rewrite(text.value, changes, annotate=True) if self._settings.annotate else bare
+
+    def _repeated(self, text: str, block: Block) -> frozenset[int]:
+        """Items whose text is in the outgoing body before them."""
+        if self._settings.dedup == "off":
+            return frozenset()
+        here: set[int] = set()
+        repeated: set[int] = set()
+        for i, item in enumerate(block.items):
+            if item.text_end - item.text_start < self._settings.min_doc_bytes:
+                continue
+            key = xxhash.xxh3_64_intdigest(text[item.text_start : item.text_end].encode())
+            if key in self._seen or key in here:
+                repeated.add(i)
+            here.add(key)
+        return frozenset(repeated)
+
+    def _register(self, text: str, block: Block, repeated: frozenset[int]) -> None:
+        if self._settings.dedup != "off":
+            for i, item in enumerate(block.items):
+                if i not in repeated:
+                    own = text[item.text_start : item.text_end].encode()
+                    self._seen.add(xxhash.xxh3_64_intdigest(own))
+
+    def _fresh(
+        self,
+        text: str,
+        block: Block,
+        before: bytes,
+        known: tuple[int, ...] | None,
+        repeated: frozenset[int],
+    ) -> tuple[int, ...]:
+        """The order of a block of the last turn."""
+        plan, n = self._plan, len(block.items)
+        received = tuple(range(n))
+        spans = [text[item.start : item.end].encode() for item in block.items]
+        if sum(map(len, spans)) < self._settings.min_doc_bytes * n:
+            self._note(Reason.TOO_SMALL)
+            return received
+        keys = [xxhash.xxh3_64_intdigest(span) for span in spans]
+        live = [i for i in received if i not in repeated]
+        if len({keys[i] for i in live}) != len(live):
+            self._note(Reason.REPEATED)
+            return received
+        self._note(Reason.UNCHANGED)
+        start = xxhash.xxh3_64_intdigest(text[: block.items[0].start].encode())
+        seed = hash((self._scope, xxhash.xxh3_64_intdigest(before), start))
+        found = self._index.align(self._scope, seed, [keys[i] for i in live], self._now)
+        order = known or _whole(live, found.permutation, repeated)
+        self._hold_out(keys[0])
+        if plan.held_out:
+            order, repeated = received, frozenset()
+        sent = [i for i in order if i not in repeated]
+        orders = tuple(keys[i] for i in sent)
+        matched = self._index.match(seed, orders) if order is known else found.matched
+        plan.orders.append((seed, orders))
+        if not plan.documents:
+            plan.permutation = order
+        plan.documents += n
+        plan.matched += matched
+        plan.predicted_bytes += sum(len(spans[i]) for i in sent[:matched])
+        plan.baseline_bytes += sum(len(spans[i]) for i in live[: found.baseline])
+        return order
+
+    def _hold_out(self, key: int) -> None:
+        """Decides, at the first block, whether this request is left alone."""
+        plan, guard = self._plan, self._guard
+        if guard is None or plan.documents:
+            return
+        if guard.is_off(self._route):
+            plan.held_out, plan.reason = True, Reason.AUTO_OFF
+        elif guard.holds_out(key):
+            plan.held_out, plan.reason = True, Reason.HOLDOUT
+
+    def _shorten(self, texts: Sequence[Text]) -> None:
+        """Lines of tool output without documents, which are dealt with already."""
+        plan = self._plan
+        said = [plan.edits.get(text.path, text.value) for text in texts]
+        for text, old, new in zip(texts, said, shorten(said), strict=True):
+            if new != old and text.path not in self._with_blocks:
+                plan.edits[text.path] = new
+                plan.removed_bytes += len(old) - len(new)
+        self._check()
+
+    def _note(self, reason: Reason) -> None:
+        """Keeps the reason that says most: that documents were fit, else the first refusal."""
+        if reason is Reason.UNCHANGED or self._plan.reason is Reason.NO_DOCUMENTS:
+            self._plan.reason = reason
+
+
+def _whole(
+    live: Sequence[int], permutation: Sequence[int], repeated: frozenset[int]
+) -> tuple[int, ...]:
+    """The order of all items: repeated ones stay in place if nothing moves, else they go last."""
+    if tuple(permutation) == tuple(range(len(live))):
+        return tuple(range(len(live) + len(repeated)))
+    return (*(live[j] for j in permutation), *sorted(repeated))

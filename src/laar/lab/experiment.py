@@ -1,0 +1,56 @@
+"""An experiment: a name, the claim it checks, and the function that runs it.
+
+Each is a small module in `laar.lab.experiments` with a tuple `EXPERIMENTS`; that is all it takes to
+be listed and run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from laar.lab.report import Report
+
+__all__ = ["FIRST_SEED", "Experiment", "Scope"]
+
+FIRST_SEED = 1000
+"""Seeds of experiments count from here; artifacts that come with laar are fitted on seed 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """How much of an experiment to run.
+
+    Args:
+        seeds: every policy runs on each.
+        quick: the small version; its verdict is about whatever it covers.
+    """
+
+    seeds: tuple[int, ...]
+    quick: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """One experiment.
+
+    Args:
+        name: what the command line calls it.
+        claim: what it checks, one sentence.
+        source: paper and section.
+        run: makes the report.
+        seeds: how many, unless told.
+        quick_seeds: the same for the small version.
+    """
+
+    name: str
+    claim: str
+    source: str
+    run: Callable[[Scope], Report]
+    seeds: int = 10
+    quick_seeds: int = 2
+
+    def scope(self, seeds: int | None, *, quick: bool) -> Scope:
+        """The scope for so many seeds, by default the experiment's own number."""
+        count = seeds or (self.quick_seeds if quick else self.seeds)
+        return Scope(seeds=tuple(range(FIRST_SEED, FIRST_SEED + count)), quick=quick)

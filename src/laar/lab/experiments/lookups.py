@@ -1,0 +1,242 @@
+"""LAAR's evaluation in the lab: five models, 15 cells of KV look-ups, users who ask until right.
+
+One run is one contestant on one cell of one seed: 50 held-out queries, 8 users, a fresh fleet.
+Engines are those of the simulated endpoint: the model's own speeds, vLLM's scheduler, chunks of
+2,048 tokens, the memory of an A100 beside a 7B model.
+
+Two settings. In `repeat` a retry pays for its whole prompt again wherever it goes. In `cached`
+engines keep prompts (vLLM's default), so asking the model that has just been wrong costs only the
+decoding of the same wrong answer: policies that do so give up fast, which the paper's measure, with
+its censored times, counts in their favour. Both are shown; see `laar_ttca`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from laar.accuracy.artifact import Capability, parse_artifact
+from laar.accuracy.capability import CapabilityModel
+from laar.core.beliefs import CapabilityAssessor
+from laar.core.interfaces import Assessment, Assessor
+from laar.core.request import Request
+from laar.lab.answers import AccuracySurface
+from laar.lab.engine import EngineProfile, EngineSettings, LinearCost, load_profile
+from laar.lab.experiment import Scope
+from laar.lab.fleet import (
+    Answered,
+    FleetSettings,
+    LinkProfile,
+    Question,
+    Site,
+    VirtualFleet,
+    ask_until_correct,
+)
+from laar.lab.measure_fleet import default_artifact
+from laar.lab.sweep import sweep
+from laar.lab.workloads.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries
+from laar.lab.workloads.kv_questions import as_questions
+
+__all__ = [
+    "BASELINES",
+    "CONTESTANTS",
+    "MAX_ATTEMPTS",
+    "USERS",
+    "Cell",
+    "CellResult",
+    "artifact",
+    "best_single",
+    "cells_of",
+    "name_of",
+    "questions_of",
+    "result_of",
+    "run_cell",
+    "run_cells",
+    "sites_of",
+    "surface_of",
+]
+
+Cell = tuple[str, int]
+"""Language, length in tokens."""
+
+USERS = 8
+MAX_ATTEMPTS = 10
+PER_CELL = 50
+BASELINES = (
+    "load-aware",
+    "session-affinity",
+    "least-loaded",
+    "round-robin",
+    "random",
+    "best-single",
+)
+CONTESTANTS = ("laar", "laar-paper", *BASELINES, "oracle")
+
+_BLOCK_TOKENS = 128
+"""Coarser than vLLM's 16: prompts here share all or nothing, and it is eight times faster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellResult:
+    """One run; arrays over its queries.
+
+    Args:
+        latencies_s: of each attempt, zero where there was none, shape (queries, MAX_ATTEMPTS).
+        attempts: how many there were.
+        correct: whether the last one was right.
+    """
+
+    latencies_s: np.ndarray[tuple[int, int], np.dtype[np.float64]]
+    attempts: np.ndarray[tuple[int], np.dtype[np.int64]]
+    correct: np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+    @property
+    def ttca_s(self) -> float:
+        """Mean over the queries; one without a correct answer counts the time until giving up."""
+        return float(self.latencies_s.sum() / len(self.correct))
+
+    @property
+    def success(self) -> float:
+        """Share of the queries that got a correct answer."""
+        return float(self.correct.mean())
+
+    @property
+    def seconds_per_correct(self) -> float:
+        """All time spent, for each correct answer."""
+        return float(self.latencies_s.sum() / max(1, self.correct.sum()))
+
+    def success_by(self, attempts: int) -> float:
+        """Share of the queries answered correctly within so many attempts."""
+        return float((self.correct & (self.attempts <= attempts)).mean())
+
+
+def surface_of() -> AccuracySurface:
+    """The fleet of laar-fleet.yaml."""
+    return AccuracySurface.load()
+
+
+def artifact() -> Capability:
+    """What `laar measure` and `laar fit` made of that fleet, on queries no experiment asks."""
+    return parse_artifact(default_artifact(), source="laar-fleet.capability.json")
+
+
+def best_single(known: Capability) -> str:
+    """The model that was right most often when measured: whoever must choose one takes it."""
+    return max(known.models, key=lambda name: known.models[name].mean)
+
+
+def cells_of(scope: Scope) -> list[Cell]:
+    """All 15 cells; three of them in the small version."""
+    if scope.quick:
+        return [("en", LENGTHS_TOKENS[0]), ("ja", LENGTHS_TOKENS[1]), ("zh", LENGTHS_TOKENS[2])]
+    return [(language, length) for language in LANGUAGES for length in LENGTHS_TOKENS]
+
+
+def name_of(cell: Cell) -> str:
+    """A cell in a table."""
+    return f"{cell[0]} {cell[1] // 1024}K"
+
+
+def sites_of(surface: AccuracySurface) -> list[Site]:
+    """One endpoint for each model."""
+    blocks = load_profile("a100-qwen2.5-7b").settings.num_blocks * 16 // _BLOCK_TOKENS
+    settings = EngineSettings(num_blocks=blocks, block_size=_BLOCK_TOKENS)
+    return [
+        Site(
+            name=f"{name}:8000",
+            model=name,
+            engine=EngineProfile(
+                name=name,
+                cost=LinearCost(
+                    seconds_per_token=model.seconds_per_token,
+                    decode_s_per_token=model.decode_s_per_token,
+                ),
+                settings=settings,
+            ),
+            link=LinkProfile(rtt_s=0.0005, jitter=0.1),
+        )
+        for name, model in surface.models.items()
+    ]
+
+
+def run_cells(
+    scope: Scope, contestants: Sequence[str], *, cached: bool, label: str
+) -> dict[tuple[str, Cell], list[CellResult]]:
+    """Every contestant on every cell and seed; results by contestant and cell, in seed order."""
+    cells = cells_of(scope)
+    cases = [
+        (contestant, cell, seed, cached)
+        for contestant in contestants
+        for cell in cells
+        for seed in scope.seeds
+    ]
+    results = iter(sweep(run_cell, cases, label=label))
+    return {(c, cell): [next(results) for _ in scope.seeds] for c in contestants for cell in cells}
+
+
+def run_cell(contestant: str, cell: Cell, seed: int, cached: bool) -> CellResult:
+    """One run; see the module's text."""
+    surface, known = surface_of(), artifact()
+    asked = questions_of(surface, cell, seed, cached=cached)
+    assessor: Assessor = CapabilityAssessor(CapabilityModel(known))
+    policy, attempts = contestant, MAX_ATTEMPTS
+    if contestant == "oracle":  # its first answer is right, or none can be
+        assessor, policy, attempts = Oracle(assessor, asked), "laar", 1
+    elif contestant == "best-single":
+        policy, name = "least-loaded", best_single(known)
+        asked = [replace(q, request=replace(q.request, model=name)) for q in asked]
+    fleet = VirtualFleet(
+        sites_of(surface), FleetSettings(policy=policy), seed=seed, assessor=assessor
+    )
+    return result_of(ask_until_correct(fleet, asked, concurrency=USERS, max_attempts=attempts))
+
+
+def questions_of(
+    surface: AccuracySurface, cell: Cell, seed: int, *, cached: bool, shared: int = 1
+) -> list[Question]:
+    """A cell's held-out queries; without block ids where nothing is to be cached."""
+    language, length = cell
+    drawn = queries(languages=[language], lengths_tokens=[length], per_cell=PER_CELL, seed=seed)
+    asked = as_questions(drawn, surface, seed=seed, shared=shared)
+    return asked if cached else [uncached(question) for question in asked]
+
+
+def uncached(question: Question) -> Question:
+    """The same question with a prompt that no engine keeps."""
+    return replace(question, prompt=replace(question.prompt, blocks=array("Q")))
+
+
+def result_of(answered: Sequence[Answered]) -> CellResult:
+    """A run's answers as arrays."""
+    latencies = np.zeros((len(answered), MAX_ATTEMPTS))
+    for row, record in zip(latencies, answered, strict=True):
+        row[: len(record.latencies_s)] = record.latencies_s
+    return CellResult(
+        latencies_s=latencies,
+        attempts=np.array([len(record.models) for record in answered]),
+        correct=np.array([record.correct for record in answered]),
+    )
+
+
+class Oracle:
+    """Knows who will be right: the bound no picker can pass."""
+
+    def __init__(self, inner: Assessor, asked: Sequence[Question]) -> None:
+        self._inner = inner
+        self._truth: Mapping[str, Question] = {q.request.id: q for q in asked}
+
+    def assess(
+        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
+    ) -> Assessment:
+        """Probability 1 or 0."""
+        question = self._truth[request.id.rpartition("/")[0]]
+        known = self._inner.assess(request, models, tried, now)
+        right = np.array([float(question.is_correct(model)) for model in models])
+        return replace(known, probability=right)
+
+    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
+        """Passes it on."""
+        self._inner.usage(request, model, prompt_tokens)

@@ -1,0 +1,75 @@
+"""Many independent runs, on all cores or on a cluster.
+
+joblib does the work, so its own backends apply: on this machine processes, and inside
+`joblib.parallel_config(backend="dask")` or `"ray"` a cluster. Results come in the order of the
+cases whatever finishes first, so a sweep's outcome does not depend on where it ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, TypeVar
+
+import joblib
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from laar.errors import SettingError
+
+__all__ = ["BACKENDS", "placed", "sweep"]
+
+BACKENDS = ("loky", "dask", "ray")
+"""Processes of this machine, or a cluster."""
+
+_T = TypeVar("_T")
+
+
+def sweep(run: Callable[..., _T], cases: Sequence[tuple[Any, ...]], *, label: str) -> list[_T]:
+    """Calls `run` with each case; the results are in the order of the cases.
+
+    Args:
+        run: a module's function, so that it can travel to another process.
+        cases: its arguments.
+        label: for the progress bar, which goes to standard error where that is a terminal.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True
+    ) as bar:
+        jobs = (joblib.delayed(run)(*case) for case in cases)
+        results = joblib.Parallel(return_as="generator")(jobs)
+        return list(bar.track(results, total=len(cases), description=label))
+
+
+@contextmanager
+def placed(backend: str, jobs: int) -> Iterator[None]:
+    """Chooses where sweeps inside run.
+
+    A Dask scheduler is found as Dask finds one (``DASK_SCHEDULER_ADDRESS``), else one is started
+    on this machine; Ray likewise joins the cluster of its own environment.
+
+    Args:
+        backend: one of `BACKENDS`.
+        jobs: runs at a time; -1 for all cores.
+
+    Raises:
+        SettingError: the backend is unknown or not installed.
+    """
+    if backend not in BACKENDS:
+        raise SettingError(f"--backend {backend}: there are {', '.join(BACKENDS)}")
+    try:
+        if backend == "dask":
+            client = import_module("distributed").Client
+            with client(), joblib.parallel_config(backend="dask", n_jobs=jobs):
+                yield
+            return
+        if backend == "ray":
+            import_module("ray.util.joblib").register_ray()
+    except ImportError as error:
+        raise SettingError(
+            f"--backend {backend}: {error.name} is not installed; install `{backend}`"
+        ) from None
+    with joblib.parallel_config(backend=backend, n_jobs=jobs):
+        yield

@@ -1,0 +1,58 @@
+"""AIBrix's prefix-cache policy, and the request count it falls back on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from laar.core.endpoints import Floats
+from laar.core.interfaces import View
+from laar.policies.ranking import least, ranks
+
+__all__ = ["LeastRequest", "PrefixCache"]
+
+
+class LeastRequest:
+    """The fewest requests, by the engine's last scrape or our own count, whichever is more."""
+
+    def score(self, view: View) -> Floats:
+        """Ties go to chance."""
+        return ranks(least(_requests(view), view.rng))
+
+
+class PrefixCache:
+    """The longest matching prefix among endpoints that are not overloaded.
+
+    When the running requests differ by more than `imbalance`, the least loaded is taken. Otherwise
+    endpoints come by match, then by running requests; the first with some match and no more
+    running than `mean + stdevs * sigma` is taken, and the least loaded when there is none.
+
+    The load is the scraped one, as old as it is: that is part of the policy.
+
+    Args:
+        imbalance: requests between the most and the least loaded.
+        stdevs: how far above the mean an endpoint may be; 1 in AIBrix's code, 2 in its readme and
+            in GORGO's baseline.
+    """
+
+    def __init__(self, *, imbalance: float = 8.0, stdevs: float = 1.0) -> None:
+        self._imbalance = imbalance
+        self._stdevs = stdevs
+
+    def score(self, view: View) -> Floats:
+        """Ranks, by the rule above."""
+        running = np.nan_to_num(view.table.running[view.slots])
+        fallback = least(_requests(view), view.rng)
+        if running.max() - running.min() > self._imbalance:
+            return ranks(fallback)
+        limit = running.mean() + self._stdevs * running.std()
+        order = sorted(fallback, key=lambda i: (-view.cached_tokens[i], running[i]))
+        for first in order:
+            if view.cached_tokens[first] > 0 and running[first] <= limit:
+                return ranks([first, *(i for i in order if i != first)])
+        return ranks(fallback)
+
+
+def _requests(view: View) -> Floats:
+    scraped = np.nan_to_num(view.table.running[view.slots])
+    requests: Floats = np.maximum(scraped, view.in_flight)
+    return requests

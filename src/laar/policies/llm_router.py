@@ -1,0 +1,79 @@
+"""llm-router's prefix-aware policy with its valve and its four reasons.
+
+Endpoints are shuffled, then sorted by matching chunks of 32 bytes, most first, then by requests in
+flight. Below `min_match_chunks` the least loaded is taken; and when the first has
+`saturation_inflight` requests or more, the valve opens: the next endpoint that matches enough and
+is not saturated, else the least loaded.
+
+The shuffle matters. Sorted by index instead, every first turn of a burst meets the same worker;
+its authors measured 18 % on the median for it. Two differences from its code: matches come from
+laar's prefix index, which grows its blocks with the prompt and learns from engines, and ties of the
+least-loaded fallback are random too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from laar.core.endpoints import Floats
+from laar.core.interfaces import View
+from laar.policies.ranking import ranks
+
+__all__ = ["LONGEST", "REASONS", "PrefixAware"]
+
+LONGEST = "longest-prefix"
+_SPILLED = "spilled-from-saturated"
+_FALLBACK = "fallback-least-loaded"
+_SPILLED_FALLBACK = "spilled-fallback-least-loaded"
+REASONS = (LONGEST, _SPILLED, _FALLBACK, _SPILLED_FALLBACK)
+"""Why an endpoint was taken; the first two are its hits."""
+
+_CHUNK_TOKENS = 8.0
+"""32 bytes of text at four bytes a token."""
+
+
+class PrefixAware:
+    """The longest prefix, with a valve.
+
+    Args:
+        min_match_chunks: below this a match is not worth following.
+        saturation_inflight: requests in flight at which the valve opens; 0 for never.
+        shuffle: off shows what ties by index do, for the negative control.
+    """
+
+    def __init__(
+        self,
+        *,
+        min_match_chunks: int = 2,
+        saturation_inflight: int = 8,
+        shuffle: bool = True,
+    ) -> None:
+        self._min_match = min_match_chunks
+        self._saturation = saturation_inflight
+        self._shuffle = shuffle
+        self.reasons: Counter[str] = Counter()
+        """How often each reason was given."""
+
+    def score(self, view: View) -> Floats:
+        """Ranks, by the rule above."""
+        order, reason = self.choose(view)
+        self.reasons[reason] += 1
+        return ranks(order)
+
+    def choose(self, view: View) -> tuple[list[int], str]:
+        """Positions best first, and why the first is first."""
+        chunks = view.cached_tokens // _CHUNK_TOKENS
+        load = view.in_flight
+        order = list(range(len(load)))
+        if self._shuffle:
+            view.rng.shuffle(order)
+        by_load = sorted(order, key=lambda i: load[i])
+        order.sort(key=lambda i: (-chunks[i], load[i]))
+        if chunks[order[0]] < self._min_match:
+            return by_load, _FALLBACK
+        if not self._saturation or load[order[0]] < self._saturation:
+            return order, LONGEST
+        for i in order[1:]:
+            if chunks[i] >= self._min_match and load[i] < self._saturation:
+                return [i, *(j for j in order if j != i)], _SPILLED
+        return by_load, _SPILLED_FALLBACK

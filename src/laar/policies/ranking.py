@@ -1,0 +1,47 @@
+"""Scores that carry a policy's own order, ties and all, through the max-score picker.
+
+Our picker settles near-ties by load. Policies that come from elsewhere settle them their own way,
+mostly by chance, and what they do with ties is part of what they are.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+
+from laar.core.endpoints import Floats
+from laar.core.interfaces import Scorer, View
+
+__all__ = ["ByChance", "least", "ranks"]
+
+
+def ranks(order: Sequence[int]) -> Floats:
+    """Scores of candidates given best first: 1, 1/2, 1/3 ..., so that no two are near."""
+    scores: Floats = np.empty(len(order))
+    scores[np.asarray(order, np.intp)] = 1.0 / np.arange(1, len(order) + 1)
+    return scores
+
+
+def least(values: Floats, rng: random.Random) -> list[int]:
+    """Positions by ascending value, equals in random order."""
+    draws = [rng.random() for _ in values]
+    return sorted(range(len(draws)), key=lambda i: (values[i], draws[i]))
+
+
+class ByChance:
+    """Another scorer's scores, with equals in random order instead of by load.
+
+    llm-d's picker shuffles before it takes the maximum.
+
+    Args:
+        scorer: whose scores count.
+    """
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+
+    def score(self, view: View) -> Floats:
+        """The same order, without ties."""
+        return ranks(least(-self._scorer.score(view), view.rng))

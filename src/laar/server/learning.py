@@ -1,0 +1,232 @@
+"""What the picker learns while it serves, and how that outlives a restart.
+
+Joins the decisions to the learners: reported outcomes move P(correct), sampled answers tell whether
+c(m) is still what was measured and how many characters a token has. Routing heeds the first and the
+last; a drifting c(m) is only shown (`laar.accuracy.latency` says why).
+
+The state is one JSON file, replaced as a whole on a thread of its own; the loop never waits for a
+disk. At the start it is read as if anyone could have written it: what makes no sense is left out,
+and a file that is no state at all costs a warning, never the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Hashable
+from math import isfinite
+from pathlib import Path
+
+import orjson
+
+from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.features import Features
+from laar.accuracy.latency import LatencyCheck
+from laar.accuracy.online import OnlineOutcomes
+from laar.accuracy.reports import OutcomeReports
+from laar.config import Accuracy
+from laar.core.beliefs import CapabilityAssessor, read_capability
+from laar.core.director import Completion, Decision
+from laar.core.request import Request
+
+__all__ = ["MAX_STATE_BYTES", "Learning"]
+
+_LOG = logging.getLogger(__name__)
+
+STATE_SCHEMA = 1
+
+MAX_STATE_BYTES = 16 << 20
+"""Longest state file that is read: several times what full tables come to."""
+
+_SAMPLE_HEAD_CHARS, _SAMPLE_TAIL_CHARS = 200, 300
+
+
+class Learning:
+    """The learners of one picker.
+
+    Args:
+        settings: of accuracy.
+        clock: monotonic seconds.
+        wall_clock: seconds since 1970; tells how long a saved state lay there.
+        problem: told what can't be saved, and None once it can.
+
+    Raises:
+        SettingError: the artifact cannot be used; the text says why.
+    """
+
+    def __init__(
+        self,
+        settings: Accuracy,
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        problem: Callable[[str, str | None], None],
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._problem = problem
+        path = settings.capability
+        capability = read_capability(path) if path else CapabilityModel()
+        self.online = (
+            OnlineOutcomes(
+                kappa=settings.prior_weight,
+                half_life_s=settings.half_life_s,
+                cap_per_hour=settings.cap_per_hour,
+            )
+            if settings.online
+            else None
+        )
+        self.assessor = CapabilityAssessor(capability, self.online)
+        self.reports = OutcomeReports(self.assessor.success)
+        self.latency = LatencyCheck(capability.measured_s_per_token)
+
+    # -- from the director ---------------------------------------------------------------------
+
+    def decided(self, decision: Decision) -> None:
+        """Remembers a decision, so that an outcome can be reported for it."""
+        cell = decision.view.cell if decision.view is not None else None
+        # In shadow, and when nothing could be looked up, no model is known to have answered.
+        if self.online is None or decision.request.shadow or not isinstance(cell, Features):
+            return
+        self.reports.decided(
+            decision.id,
+            decision.model,
+            cell,
+            decision.tried[:-1],
+            request=_fingerprint(decision.request),
+        )
+
+    def settled(self, decision: Decision, end: Completion) -> None:
+        """Learns from how the request ended."""
+        self.reports.moved(decision.id, decision.model)
+        view = decision.view
+        # Without a stream the first byte comes after the last token, which would blur c(m); and
+        # what was ahead of the request is known of the endpoint that was picked, no other.
+        picked = view is not None and view.slots[decision.position] == decision.slot
+        if view is None or not picked or not end.ok or not decision.request.stream:
+            return
+        if end.ttft_s is None:
+            return
+        uncached = decision.uncached_tokens
+        if end.prompt_tokens is not None and end.cached_tokens is not None:
+            uncached = float(end.prompt_tokens - end.cached_tokens)
+        ahead = float(view.queued_tokens[decision.position])
+        self.latency.observe(decision.model, uncached, ahead, end.ttft_s)
+
+    # -- what is known -------------------------------------------------------------------------
+
+    def models(self, served: list[str]) -> list[dict[str, object]]:
+        """One entry for each model that is served or was measured; may run on any thread."""
+        capability, online = self.assessor.capability, self.online
+        reported = online.by_model(self._clock()) if online is not None else {}
+        ratios = self.assessor.tokens.ratios()
+        drifts = {drift.model: drift for drift in self.latency.report()}
+        entries: list[dict[str, object]] = []
+        for model in dict.fromkeys([*served, *capability.models]):
+            outcomes, drift = reported.get(model), drifts.get(model)
+            entries.append(
+                {
+                    "model": model,
+                    "served": model in served,
+                    "fitted": {
+                        "outcomes": capability.outcomes(model),
+                        "success_rate": capability.mean(model),
+                    },
+                    "reported": {
+                        "outcomes": outcomes.outcomes if outcomes else 0.0,
+                        "correct": outcomes.correct if outcomes else 0.0,
+                        "cells": outcomes.cells if outcomes else 0,
+                    },
+                    "seconds_per_token": {
+                        "measured": capability.measured_s_per_token.get(model),
+                        "seen": drift.seconds_per_token if drift else None,
+                        "error": drift.error_s_per_token if drift else None,
+                        "samples": drift.samples if drift else 0.0,
+                        "drifted": drift.drifted if drift else False,
+                    },
+                    "chars_per_token": ratios.get(model, {}),
+                }
+            )
+        return entries
+
+    # -- across restarts -----------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """Takes up the saved state, if there is one; blocks, so call it before serving."""
+        path = self._settings.state_file
+        if path is None or not path.exists():
+            return
+        try:
+            with path.open("rb") as file:
+                data = file.read(MAX_STATE_BYTES + 1)
+            state = orjson.loads(data) if len(data) <= MAX_STATE_BYTES else None
+        except (OSError, orjson.JSONDecodeError) as fault:
+            _LOG.warning("accuracy.state_file %s can't be used: %s", path, fault)
+            return
+        if not isinstance(state, dict) or state.get("schema") != STATE_SCHEMA:
+            _LOG.warning(
+                "accuracy.state_file %s is no state of this version (%d); starting without",
+                path,
+                STATE_SCHEMA,
+            )
+            return
+        now, saved_at_s = self._clock(), state.get("saved_at_s")
+        away_s = 0.0
+        if isinstance(saved_at_s, int | float) and isfinite(saved_at_s):
+            away_s = max(0.0, self._wall_clock() - saved_at_s)
+        cells = 0
+        if self.online is not None:
+            cells = self.online.restore(state.get("outcomes"), now, away_s=away_s)
+        ratios = self.assessor.tokens.restore(state.get("tokens"))
+        _LOG.info("took up %d cells of outcomes and %d token ratios", cells, ratios)
+
+    async def keep_saving(self) -> None:
+        """Saves every `state_interval_s`; ends at once where there is no state file."""
+        while self._settings.state_file is not None:
+            await asyncio.sleep(self._settings.state_interval_s)
+            await self.save()
+
+    async def save(self) -> None:
+        """Writes the state, if there is a file for it; a failure is told and costs nothing else."""
+        path = self._settings.state_file
+        if path is None:
+            return
+        try:
+            await asyncio.to_thread(self._write, path)
+            self._problem("state", None)
+        except OSError as fault:
+            self._problem(
+                "state",
+                f"accuracy.state_file {path} can't be written ({fault.strerror}); what is learned "
+                "will not outlive this process",
+            )
+
+    def _write(self, path: Path) -> None:
+        state = {
+            "schema": STATE_SCHEMA,
+            "saved_at_s": self._wall_clock(),
+            "outcomes": self.online.state(self._clock()) if self.online is not None else None,
+            "tokens": self.assessor.tokens.state(),
+        }
+        temporary = path.with_name(f".{path.name}.new")
+        with temporary.open("wb") as file:
+            file.write(orjson.dumps(state))
+            file.flush()
+            os.fsync(file.fileno())  # else a power cut may leave the new name on an empty file
+        temporary.replace(path)
+
+
+def _fingerprint(request: Request) -> Hashable:
+    """The same for a request and its retries; bounded work, and no text is kept."""
+    question = request.question
+    return hash(
+        (
+            question[:_SAMPLE_HEAD_CHARS],
+            question[-_SAMPLE_TAIL_CHARS:],
+            request.chars,
+            request.tenant,
+            request.session,
+        )
+    )

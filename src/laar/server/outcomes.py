@@ -1,0 +1,192 @@
+"""Outcomes over HTTP and gRPC, and what is known of the models.
+
+    POST /outcomes  {"decision_id": "...", "correct": true}, or {"outcomes": [those, ...]}
+    GET /models     evidence, c(m) measured and seen, characters per token
+
+Reporting is idempotent: a decision counts once, whatever is sent again. Whoever may report can move
+the routing (within the hourly cap), so a token can be asked for. gRPC shares the health port, which
+is open to the network by default; there it is refused without a token unless that port is loopback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated
+
+import grpc
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from laar.accuracy.reports import OutcomeReports, Verdict
+from laar.core.endpoints import EndpointTable
+from laar.datalayer import split_address
+from laar.errors import RequestError, SettingError
+from laar.protocol.answers import error_body
+from laar.server.learning import Learning
+from laar.v1 import outcomes_pb2 as pb
+
+__all__ = ["MAX_BATCH", "MAX_BODY_BYTES", "grpc_handler", "read_token", "routes"]
+
+MAX_BATCH = 1000
+"""Outcomes in one report: some 10 ms of work, which the loop can spare."""
+
+MAX_BODY_BYTES = 256 << 10
+"""A full batch has about 150 bytes an outcome."""
+
+_MIN_TOKEN_CHARS, _MAX_TOKEN_CHARS = 8, 4096
+
+
+class _Outcome(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    decision_id: Annotated[str, Field(min_length=1, max_length=128)]
+    correct: bool
+
+
+class _Batch(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    outcomes: Annotated[list[_Outcome], Field(max_length=MAX_BATCH)]
+
+
+def read_token(path: Path | None) -> str | None:
+    """Reads the token that reports must carry; None where no file is set.
+
+    Raises:
+        SettingError: the file can't be read, or what it holds is no token.
+    """
+    if path is None:
+        return None
+    try:
+        token = path.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as fault:
+        raise SettingError(f"accuracy.outcomes_token_file: {path} can't be read: {fault}") from None
+    if not _MIN_TOKEN_CHARS <= len(token) <= _MAX_TOKEN_CHARS or not token.isprintable():
+        raise SettingError(
+            f"accuracy.outcomes_token_file: {path} holds no token of {_MIN_TOKEN_CHARS} or more "
+            "printable characters; write one there, such as `openssl rand -hex 24` makes"
+        )
+    return token
+
+
+def routes(
+    learning: Learning, table: EndpointTable, *, clock: Callable[[], float], token: str | None
+) -> list[Route]:
+    """The admin port's part; no reporting where reported outcomes are switched off."""
+
+    async def models(_request: Request) -> Response:
+        entries = await asyncio.to_thread(learning.models, list(table.models))
+        return _json({"models": entries})
+
+    async def report(request: Request) -> Response:
+        try:
+            if not _allowed(request.headers.get("authorization", ""), token):
+                raise RequestError(401, "no-token", "send the token as `Authorization: Bearer ...`")
+            outcomes = _parsed(await _body(request))
+        except RequestError as error:
+            return Response(error_body(error), error.status, media_type="application/json")
+        pairs = [(outcome.decision_id, outcome.correct) for outcome in outcomes]
+        verdicts = _report(learning.reports, pairs, clock())
+        return _json({**_counted(verdicts), "verdicts": verdicts})
+
+    found = [Route("/models", models)]
+    if learning.online is not None:
+        found.append(Route("/outcomes", report, methods=["POST"]))
+    return found
+
+
+def grpc_handler(
+    reports: OutcomeReports, *, clock: Callable[[], float], token: str | None, listen: str
+) -> grpc.GenericRpcHandler:
+    """The service `laar.v1.Outcomes`, to add to a grpc.aio server that listens on `listen`."""
+    open_to_others = token is None and not _is_loopback(listen)
+
+    async def report(
+        request: pb.ReportRequest, context: grpc.aio.ServicerContext[pb.ReportRequest, object]
+    ) -> pb.ReportResponse:
+        if open_to_others:
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"{listen} is open to the network: set accuracy.outcomes_token_file",
+            )
+        sent = dict(context.invocation_metadata() or ()).get("authorization", "")
+        if not _allowed(sent if isinstance(sent, str) else "", token):
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED, "send the token as `authorization: Bearer ...`"
+            )
+        if len(request.outcomes) > MAX_BATCH:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"at most {MAX_BATCH} outcomes in one report"
+            )
+        pairs = [(outcome.decision_id, outcome.correct) for outcome in request.outcomes]
+        return pb.ReportResponse(**_counted(_report(reports, pairs, clock())))
+
+    method = grpc.unary_unary_rpc_method_handler(
+        report,
+        request_deserializer=pb.ReportRequest.FromString,
+        response_serializer=pb.ReportResponse.SerializeToString,
+    )
+    return grpc.method_handlers_generic_handler("laar.v1.Outcomes", {"Report": method})
+
+
+def _report(
+    reports: OutcomeReports, outcomes: Sequence[tuple[str, bool]], now: float
+) -> list[Verdict]:
+    return [reports.report(decision_id, correct, now) for decision_id, correct in outcomes]
+
+
+def _counted(verdicts: Sequence[Verdict]) -> dict[str, int]:
+    accepted = sum(verdict is Verdict.TAKEN for verdict in verdicts)
+    return {"accepted": accepted, "ignored": len(verdicts) - accepted}
+
+
+def _allowed(authorization: str, token: str | None) -> bool:
+    if token is None:
+        return True
+    scheme, _, sent = authorization.partition(" ")
+    matches = hmac.compare_digest(sent.strip().encode(), token.encode())
+    return scheme.lower() == "bearer" and matches
+
+
+def _is_loopback(listen: str) -> bool:
+    host, _ = split_address(listen)
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise RequestError(
+                413, "body-too-large", f"the body is longer than {MAX_BODY_BYTES} bytes"
+            )
+    return bytes(body)
+
+
+def _parsed(body: bytes) -> list[_Outcome]:
+    try:
+        document = orjson.loads(body)
+        if isinstance(document, dict) and "outcomes" in document:
+            return _Batch.model_validate(document).outcomes
+        return [_Outcome.model_validate(document)]
+    except ValidationError as fault:
+        first = fault.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the body"
+        raise RequestError(400, "bad-request", f"{where}: {first['msg']}") from None
+    except orjson.JSONDecodeError as fault:
+        raise RequestError(400, "bad-request", f"not JSON: {fault}") from None
+
+
+def _json(document: object) -> Response:
+    return Response(orjson.dumps(document), media_type="application/json")

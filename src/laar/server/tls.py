@@ -1,0 +1,197 @@
+"""TLS on the ext_proc port: certificate files that may be replaced while serving, or self-signed.
+
+Gateways of the endpoint-picker contract speak TLS to a picker and, unless told otherwise, believe
+any certificate; one made at start is as good as theirs. Files are read again once a second off the
+loop, so a renewed Secret needs no restart; new handshakes get it and open connections stay. Files
+that can't be used change nothing, and neither does an expired certificate while a valid one is in
+use. With no other choice an expired certificate is served all the same, and said: gateways that
+don't verify go on as before, and those that do go on without the picker either way.
+
+`client_ca` asks callers for a certificate of that authority (mTLS); without one they are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import grpc
+
+from laar.errors import SettingError
+
+if TYPE_CHECKING:
+    from laar.config import Tls
+
+__all__ = ["ServerTls"]
+
+RELOAD_S = 1.0
+SELF_SIGNED_DAYS = 3650
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Identity:
+    """What is shown to callers and asked of them, in PEM."""
+
+    certificate: bytes
+    key: bytes
+    client_ca: bytes | None
+    expires_at: datetime
+
+    def configuration(self) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration(
+            [(self.key, self.certificate)], root_certificates=self.client_ca
+        )
+
+
+class ServerTls:
+    """The certificate in use.
+
+    Args:
+        settings: where it comes from.
+        problem: told what is wrong with the files, None when nothing is.
+
+    Raises:
+        SettingError: files that can't be used, or the package that reads them is not installed.
+    """
+
+    def __init__(self, settings: Tls, problem: Callable[[str | None], None]) -> None:
+        self._settings = settings
+        self._problem = problem
+        self._shown = _load(settings, None)
+        self._given = self._shown
+
+    @property
+    def expires_at_s(self) -> float:
+        """When the certificate in use expires, in seconds since 1970."""
+        return self._shown.expires_at.timestamp()
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """What the port is opened with; follows the files from then on."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._shown.configuration(),
+            self._for_handshake,
+            require_client_authentication=self._settings.client_ca is not None,
+        )
+
+    async def run(self) -> None:
+        """Follow the files until cancelled."""
+        while True:
+            try:
+                found = await asyncio.to_thread(_load, self._settings, self._shown)
+            except SettingError as error:
+                self._problem(f"{error}; the certificate read before stays in use")
+            else:
+                self._take(found, datetime.now(UTC))
+            await asyncio.sleep(RELOAD_S)
+
+    def _take(self, found: _Identity, now: datetime) -> None:
+        expired = found.expires_at <= now
+        if found != self._shown and not (expired and self._shown.expires_at > now):
+            self._shown = found
+        self._problem(
+            f"listen.tls.certificate: {self._settings.certificate or 'the self-signed one'} expired"
+            f" on {found.expires_at:%Y-%m-%d %H:%M} UTC; renew it: callers that verify it refuse"
+            " this picker"
+            if expired
+            else None
+        )
+
+    def _for_handshake(self) -> grpc.ServerCertificateConfiguration | None:
+        """Asked by gRPC's threads before each handshake; None is for no change."""
+        shown = self._shown
+        if shown is self._given:
+            return None
+        self._given = shown
+        return shown.configuration()
+
+
+def _load(tls: Tls, known: _Identity | None) -> _Identity:
+    """Reads the files; `known` is returned when they are as they were."""
+    client_ca = _bytes(tls, "client_ca")
+    if not tls.self_signed:
+        certificate, key = _bytes(tls, "certificate") or b"", _bytes(tls, "key") or b""
+    elif known:
+        certificate, key = known.certificate, known.key
+    else:
+        certificate, key = _self_signed()
+    if known and (certificate, key, client_ca) == (known.certificate, known.key, known.client_ca):
+        return known
+    return _checked(tls, certificate, key, client_ca)
+
+
+def _bytes(tls: Tls, name: str) -> bytes | None:
+    path = getattr(tls, name)
+    if path is None:
+        return None
+    try:
+        content: bytes = path.read_bytes()
+    except OSError as error:
+        raise SettingError(f"listen.tls.{name}: can't read {path}: {error.strerror}") from None
+    return content
+
+
+def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) -> _Identity:
+    """Refuses what gRPC would fail on at a handshake, without a word of why."""
+    try:
+        from cryptography import x509
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    except ImportError:
+        raise _missing() from None
+    name = "certificate"
+    try:
+        leaf = x509.load_pem_x509_certificates(certificate)[0]
+        name = "key"
+        private = load_pem_private_key(key, password=None)
+        if client_ca is not None:
+            name = "client_ca"
+            x509.load_pem_x509_certificates(client_ca)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise SettingError(
+            f"listen.tls.{name}: {getattr(tls, name)} is no PEM file that can be used ({error})"
+        ) from None
+    if private.public_key() != leaf.public_key():
+        raise SettingError(
+            f"listen.tls: {tls.key} is not the key of {tls.certificate}; give the two of one pair"
+        )
+    return _Identity(
+        certificate=certificate, key=key, client_ca=client_ca, expires_at=leaf.not_valid_after_utc
+    )
+
+
+def _self_signed() -> tuple[bytes, bytes]:
+    """A certificate and key of our own making, PEM."""
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError:
+        raise _missing() from None
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "laar")])
+    host = x509.DNSName(socket.gethostname())
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))  # clocks differ
+        .not_valid_after(now + timedelta(days=SELF_SIGNED_DAYS))
+        .add_extension(x509.SubjectAlternativeName([host]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def _missing() -> SettingError:
+    return SettingError("listen.tls needs the package cryptography: pip install 'laar[tls]'")
