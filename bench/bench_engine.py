@@ -90,7 +90,7 @@ def main() -> None:
     for rate in (0.8, 1.5, 3.0):
         throughput("gorgo-main", rate, merge=True)
     throughput("gorgo-main", 1.5, merge=False)
-    throughput("l40s-qwen3.5-35b-a3b", 1.5, merge=True)
+    throughput("qwen3.5-35b-a3b-l40s", 1.5, merge=True)
     decision(1000)
 
 

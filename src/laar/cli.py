@@ -145,7 +145,7 @@ def sim_endpoint(
     ] = None,
     profile: Annotated[
         str, typer.Option(help="Model and hardware the engine imitates.")
-    ] = "a100-qwen2.5-7b",
+    ] = "qwen2.5-7b-a100",
     fleet_model: Annotated[
         str | None, typer.Option(help="A model of the fleet file: its speed and its accuracy.")
     ] = None,

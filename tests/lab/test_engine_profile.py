@@ -64,7 +64,7 @@ def test_a_missing_constant_is_named_with_its_file(data: Path) -> None:
     with pytest.raises(SettingError, match=r"engine-hardware.yaml: a100: `bandwidth_bytes_s` is m"):
         load_hardware("a100", data)
     with pytest.raises(SettingError, match="bandwidth_bytes_s"):
-        load_profile("a100-qwen2.5-7b", data)
+        load_profile("qwen2.5-7b-a100", data)
 
 
 def test_a_missing_constant_of_a_linear_cost_is_named(data: Path) -> None:
@@ -82,13 +82,13 @@ def test_a_missing_constant_of_a_linear_cost_is_named(data: Path) -> None:
         (0, "h100", {"memory_bytes": {"value": -1, "source": "x"}}, "`memory_bytes`: .*greater"),
         (0, "h100", {"colour": {"value": 1, "source": "x"}}, "`colour`"),
         (1, "llama-3-8b", {"kv_heads": {"value": "few", "source": "x"}}, "`kv_heads`"),
-        (2, "h100-llama-3-8b", {"hardware": "tpu"}, "no entry `tpu`; there are: a100, h100, l40s"),
-        (2, "h100-llama-3-8b", {"tensor": 0}, "`tensor` is 0"),
-        (2, "h100-llama-3-8b", {"tensor": "many"}, "`tensor`"),
-        (2, "h100-llama-3-8b", {"tensors": 8}, "unknown `tensors`"),
-        (2, "h100-llama-3-8b", {"settings": {"max_num_seqs": 0}}, r"\.settings: `max_num_seqs`"),
-        (2, "h100-llama-3-8b", {"settings": {"slots": 4}}, r"\.settings: `slots`"),
-        (2, "h100-llama-3-8b", {"settings": {"block_size": "big"}}, r"\.settings: `block_size`"),
+        (2, "llama-3-8b-h100", {"hardware": "tpu"}, "no entry `tpu`; there are: a100, h100, l40s"),
+        (2, "llama-3-8b-h100", {"tensor": 0}, "`tensor` is 0"),
+        (2, "llama-3-8b-h100", {"tensor": "many"}, "`tensor`"),
+        (2, "llama-3-8b-h100", {"tensors": 8}, "unknown `tensors`"),
+        (2, "llama-3-8b-h100", {"settings": {"max_num_seqs": 0}}, r"\.settings: `max_num_seqs`"),
+        (2, "llama-3-8b-h100", {"settings": {"slots": 4}}, r"\.settings: `slots`"),
+        (2, "llama-3-8b-h100", {"settings": {"block_size": "big"}}, r"\.settings: `block_size`"),
         (2, "gorgo-main", {"settings": {}}, r"gorgo-main\.settings: `num_blocks` is missing"),
     ],
 )
@@ -107,9 +107,9 @@ def test_missing_files_parts_and_names_are_told(data: Path, tmp_path: Path) -> N
         load_profile("nope")
     with pytest.raises(SettingError, match="can't be read"):
         load_model("llama-3-8b", tmp_path / "elsewhere")
-    spoil(data / FILES[2], "h100-llama-3-8b", None, without="model")
-    with pytest.raises(SettingError, match="h100-llama-3-8b: `model` is missing"):
-        load_profile("h100-llama-3-8b", data)
+    spoil(data / FILES[2], "llama-3-8b-h100", None, without="model")
+    with pytest.raises(SettingError, match="llama-3-8b-h100: `model` is missing"):
+        load_profile("llama-3-8b-h100", data)
 
 
 def test_an_unknown_scheduler_or_order_is_told() -> None:

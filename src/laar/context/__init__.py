@@ -14,12 +14,14 @@ from laar.context.distance import distance, distances
 from laar.context.guard import RouteGain
 from laar.context.hook import ContextHook, HookResult, Receipt
 from laar.context.notes import duplicate_note, order_note
+from laar.context.plan import BatchPlan, Planned, PlanReport, plan, plan_file, plan_lines
 from laar.context.schedule import schedule
 from laar.context.settings import ContextSettings, Mode, Reason
 from laar.context.tree import ContextTree, Found, Inserted, Node, Reading
 
 __all__ = [
     "Alignment",
+    "BatchPlan",
     "Built",
     "ContextHook",
     "ContextSettings",
@@ -33,6 +35,8 @@ __all__ = [
     "Node",
     "OrderIndex",
     "Ordered",
+    "PlanReport",
+    "Planned",
     "Reading",
     "Reason",
     "Receipt",
@@ -43,5 +47,8 @@ __all__ = [
     "distances",
     "duplicate_note",
     "order_note",
+    "plan",
+    "plan_file",
+    "plan_lines",
     "schedule",
 ]

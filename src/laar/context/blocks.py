@@ -7,8 +7,9 @@ gaps and whatever a scanner does not know stay where and what they were.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from laar.context.settings import Reason
 
@@ -23,9 +24,8 @@ class Refused(Exception):  # noqa: N818 (no error: a decision not to touch the t
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One document.
+class Item(NamedTuple):
+    """One document; a tuple, because a scan makes dozens and has microseconds.
 
     Args:
         start, end: the span that moves.
@@ -94,8 +94,8 @@ def block_of(
         short = all(value is not None and len(value) <= MAX_LABEL for value in values)
         if labels[0] is None and short and len(set(values)) == len(values):
             labels = list(values)
-    named = (replace(item, label=label) for item, label in zip(items, labels, strict=True))
-    return Block(tuple(named), end, quoted=quoted)
+    named = tuple(Item(*item[:4], label) for item, label in zip(items, labels, strict=True))
+    return Block(named, end, quoted=quoted)
 
 
 def _counted(

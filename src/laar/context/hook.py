@@ -27,7 +27,7 @@ from laar.context.aligner import OrderIndex
 from laar.context.blocks import Refused
 from laar.context.fences import MARKS as FENCE_MARKS
 from laar.context.guard import GainGuard, RouteGain
-from laar.context.jsonspans import JsonSpans, Path, TooComplexError, Want
+from laar.context.jsonspans import TooComplexError, splice
 from laar.context.memo import Memo, Orders
 from laar.context.results import MARKS as RESULT_MARKS
 from laar.context.settings import ContextSettings, Mode, Reason
@@ -208,8 +208,12 @@ class ContextHook:
             memos = () if observe else tuple(plan.memos)
             receipt = Receipt(scope, route, tuple(plan.orders), memos, plan.held_out)
         check()
-        out = _spliced(body, parsed, plan.edits) if plan.edits and not observe else body
-        check()
+        out: bytes | None = body
+        if plan.edits and not observe:
+            out = splice(body, parsed, plan.edits)
+            check()
+        if out is None:
+            raise Refused(Reason.DUPLICATE_KEYS)
         return HookResult(
             body=out,
             reason=_reason(plan, observe=observe),
@@ -248,24 +252,3 @@ def _reason(plan: TurnPlan, *, observe: bool) -> Reason:
             return Reason.OBSERVED
         return Reason.DEDUPLICATED if plan.removed_bytes else Reason.REORDERED
     return plan.reason
-
-
-def _spliced(body: bytes, parsed: dict[str, object], edits: dict[Path, str]) -> bytes:
-    """The body with some strings replaced and all other bytes as they were."""
-    text = body.decode()
-    want: dict[str | int, Want] = {}
-    for path in edits:
-        at = want
-        for step in path[:-1]:
-            at = at.setdefault(step, {})  # type: ignore[assignment]
-        at[path[-1]] = None
-    spans = JsonSpans(text).find(parsed, want)
-    if spans is None:
-        raise Refused(Reason.DUPLICATE_KEYS)
-    parts: list[str] = []
-    done = 0
-    for (start, end), value in sorted((spans[path], value) for path, value in edits.items()):
-        parts += (text[done:start], orjson.dumps(value).decode())
-        done = end
-    parts.append(text[done:])
-    return "".join(parts).encode()

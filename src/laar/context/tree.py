@@ -1,5 +1,4 @@
-"""The paper's context index as a tree: search, ordering, insertion, eviction (ContextPilot, 4 and
-5.1).
+"""The paper's context index as a tree: search, order, insert, evict (ContextPilot, 4 and 5.1).
 
 A node stands for a prefix, a leaf for a context that was sent; leaves own request ids, so that an
 engine that reports ids gone prunes the tree. The paper's prose and its published program differ,
@@ -9,8 +8,7 @@ and a `Reading` names which one is meant:
   ties too the search stops. A context follows the found node only as far as it holds the node's
   documents without a gap, because a prefix with holes in it shares nothing with the cache.
 - ``PROGRAM``: the first of equally near children is taken; a node whose first document is absent
-ends
-  the search and is followed all the same, its missing documents left out.
+  ends the search and is followed all the same, its missing documents left out.
 
 A search costs O(fan-out * k) a level, and the root's fan-out grows with the number of topics. This
 is the library for batches and comparisons; the server aligns with `aligner.OrderIndex`.

@@ -60,9 +60,7 @@ class Candidates:
         self._groups: dict[tuple[str, str], Group] = {}
         self._version = -1
 
-    def group(
-        self, model: str, subset: frozenset[str] | None, now: float, pool: str = ""
-    ) -> Group:
+    def group(self, model: str, subset: frozenset[str] | None, now: float, pool: str = "") -> Group:
         """The candidates for a model name, of one pool; every one of both when empty.
 
         Raises:
@@ -82,9 +80,7 @@ class Candidates:
                 self._groups[pool, model] = group
         return group
 
-    def _work_out(
-        self, model: str, subset: frozenset[str] | None, now: float, pool: str
-    ) -> Group:
+    def _work_out(self, model: str, subset: frozenset[str] | None, now: float, pool: str) -> Group:
         table = self._table
         if not len(table):
             raise RequestError(503, "no-endpoints", "no endpoint is known", retry_after_s=1)

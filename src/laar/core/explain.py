@@ -1,8 +1,8 @@
 """Why an endpoint was picked: the terms of every candidate, and one sentence a person can read.
 
 An `Account` is what remains of a decision when its prompt is gone: ids, names, counts, and
-references to the arrays the scorers saw. It costs a few microseconds to make, so every decision can
-leave one; rows and words are made from it only when somebody looks. It never holds a span of the prompt:
+references to the arrays the scorers saw. It costs a microsecond to make, so every decision can
+leave one; rows and words are made only when somebody looks. It never holds a span of the prompt:
 the text must neither fill the memory of whoever keeps accounts nor be shown.
 """
 
@@ -139,16 +139,26 @@ def _readings(table: EndpointTable) -> Readings:
 
 
 def record(
-    account: Account, filters: FilterSettings, aliases: Mapping[str, tuple[str, ...]]
+    account: Account,
+    filters: FilterSettings,
+    aliases: Mapping[str, tuple[str, ...]],
+    *,
+    ranked: bool = False,
 ) -> dict[str, object]:
     """The decision as plain JSON values: `DecisionRecord` of the protocol buffers, and more.
 
     Times in seconds. `picked` is the position in `candidates`, of which the best `MAX_ROWS` are
     there; terms of the cost are missing where the policy does not price.
+
+    Args:
+        account: of the decision.
+        filters: thresholds that were in force.
+        aliases: the virtual model names.
+        ranked: candidates by rank, the picked one first; else in no order, which costs less.
     """
     view = account.view
     language, bucket, task = view.cell if view is not None else ("", 0, "")
-    picked, rows = _rows(account)
+    picked, rows = _rows(account, ranked=ranked)
     shown: dict[str, object] = {
         "id": account.id,
         "time": account.time_s,
@@ -191,12 +201,8 @@ def record(
 def explained(
     account: Account, filters: FilterSettings, aliases: Mapping[str, tuple[str, ...]]
 ) -> dict[str, object]:
-    """The record for a reader: candidates by rank, the picked one first, and the sentence."""
-    shown = record(account, filters, aliases)
-    picked, rows = _rows(account)
-    rows = [rows.pop(picked), *sorted(rows, key=lambda row: -float(str(row.get("score", 0.0))))]
-    shown["picked"] = 0
-    shown["candidates"] = [{"rank": rank, **row} for rank, row in enumerate(rows, 1)]
+    """The record for a reader: candidates by rank, and the sentence."""
+    shown = record(account, filters, aliases, ranked=True)
     shown["sentence"] = sentence(account)
     return shown
 
@@ -205,7 +211,7 @@ _BELIEFS = ("probability", "evidence", "tokens", "cached_tokens", "queued_tokens
 _TERMS = ("rtt_s", "base_s", "prefill_s", "queue_s", "penalty", "latency_s", "cost_s")
 
 
-def _rows(account: Account) -> tuple[int, list[dict[str, object]]]:
+def _rows(account: Account, *, ranked: bool) -> tuple[int, list[dict[str, object]]]:
     """The picked candidate's position, and the candidates."""
     view, scores = account.view, account.scores
     if view is None or scores is None:
@@ -223,7 +229,7 @@ def _rows(account: Account) -> tuple[int, list[dict[str, object]]]:
         columns += (terms.rtt_s, terms.base_s, terms.prefill_s, terms.queue_s)
         columns += (terms.penalty, terms.latency_s, terms.cost_s)
     slots, picked = view.slots, account.position
-    if len(slots) > MAX_ROWS:
+    if ranked or len(slots) > MAX_ROWS:
         best = ranking(account)
         slots, picked = slots[best], 0
         columns = [column[best] for column in columns]
@@ -233,6 +239,9 @@ def _rows(account: Account) -> tuple[int, list[dict[str, object]]]:
         shown = _endpoint(account.specs[slot])
         shown.update(zip(names, row, strict=True))
         rows.append(shown)
+    if ranked:
+        for rank, shown in enumerate(rows, 1):
+            shown["rank"] = rank
     return picked, rows
 
 

@@ -226,6 +226,8 @@ def _external_processor(options: BootstrapOptions, body_mode: BodyMode) -> Exter
         failure_mode_allow=options.fail_open,
         status_on_error=HttpStatus(code=StatusCode.ServiceUnavailable),
         message_timeout=timedelta(seconds=options.message_timeout_s),
+        # A route may name the pool that its requests are for: metadata {laar: {pool: NAME}}.
+        request_attributes=["xds.route_metadata.filter_metadata.laar.pool"],
         metadata_options=MetadataOptions(
             receiving_namespaces=MetadataOptionsMetadataNamespaces(untyped=[LB_NAMESPACE]),
             forwarding_namespaces=MetadataOptionsMetadataNamespaces(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 import orjson
 import uvicorn
@@ -20,8 +20,10 @@ from laar.telemetry.metrics import Metrics
 __all__ = ["AdminServer", "admin_app"]
 
 
-def admin_app(settings: Settings, metrics: Metrics, health: Health) -> Starlette:
-    """The admin application."""
+def admin_app(
+    settings: Settings, metrics: Metrics, health: Health, parts: Sequence[Route] = ()
+) -> Starlette:
+    """The admin application; `parts` are other modules' routes."""
 
     async def page(_request: Request) -> Response:
         return Response(metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -46,6 +48,7 @@ def admin_app(settings: Settings, metrics: Metrics, health: Health) -> Starlette
             Route("/healthz", alive),
             Route("/readyz", ready),
             Route("/config", config),
+            *parts,
         ]
     )
 

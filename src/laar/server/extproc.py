@@ -231,7 +231,16 @@ def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
         headers.end_of_stream,
         Shape.NATIVE if native else Shape.GATEWAY,
         _subset(message),
+        _pool(message),
     )
+
+
+def _pool(message: pb.ProcessingRequest) -> str:
+    """The pool that the route's metadata names; nothing a client can set."""
+    for attributes in message.attributes.values():
+        if names.POOL in attributes.fields:
+            return str(attributes.fields[names.POOL].string_value)
+    return ""
 
 
 def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:

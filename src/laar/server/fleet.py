@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ class FleetSink:
         metrics: counts problems.
         rules: keeps objectives and rewrites.
         eds_file: endpoints file for Envoy; None when somebody else tells Envoy.
-        on_change: called after the set of endpoints changed.
+        on_change: called after the set of endpoints changed and Envoy's file says so.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class FleetSink:
         self._rules = rules
         self._eds_file = eds_file
         self._on_change = on_change
+        self._stale = asyncio.Event()
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
         """Takes the full set of endpoints that `source` knows now."""
@@ -54,8 +56,7 @@ class FleetSink:
         self._table.replace(source, specs)
         if self._table.version != before:
             _LOG.info("%d endpoints, after a change from %s", len(self._table), source)
-            self._write_eds()
-            self._on_change()
+            self._stale.set()
 
     def objectives(self, source: str, priorities: Mapping[str, int]) -> None:
         """Takes all objectives of a pool."""
@@ -65,24 +66,20 @@ class FleetSink:
         """Takes all model rewrites of a pool."""
         self._rules.replace_rewrites(source, rewrites)
 
-    def _write_eds(self) -> None:
-        if self._eds_file is None:
-            return
-        addresses = []
-        for spec in self._table.specs():
-            host, port = split_address(spec.address)
-            addresses.append(
-                EndpointAddress(host=host, port=port, metadata={"model": spec.models[0]})
-            )
-        try:
-            write_eds(self._eds_file, addresses)
-            self.problem("eds", None)
-        except OSError as error:
-            self.problem(
-                "eds",
-                f"envoy.eds_file {self._eds_file} can't be written ({error.strerror}); Envoy keeps "
-                "the endpoints it has",
-            )
+    async def run(self) -> None:
+        """Publishes every change until cancelled."""
+        while True:
+            await self._stale.wait()
+            await self.publish()
+
+    async def publish(self) -> None:
+        """Tells Envoy which endpoints there are, then whoever else wants to know."""
+        self._stale.clear()
+        if self._eds_file is not None:
+            # Thousands of endpoints are tens of milliseconds of writing.
+            fault = await asyncio.to_thread(_write_eds, self._eds_file, self._table.specs())
+            self.problem("eds", fault)
+        self._on_change()
 
     def reading(self, address: str, reading: Reading, now: float) -> None:
         """Takes one metrics page's numbers."""
@@ -104,3 +101,19 @@ class FleetSink:
             _LOG.warning("%s: %s", source, message)
         elif message is None and known is not None:
             _LOG.info("%s: works again", source)
+
+
+def _write_eds(path: Path, specs: Sequence[EndpointSpec]) -> str | None:
+    """Writes Envoy's endpoints file; returns what is wrong, if anything is."""
+    addresses = []
+    for spec in specs:
+        host, port = split_address(spec.address)
+        addresses.append(EndpointAddress(host=host, port=port, metadata={"model": spec.models[0]}))
+    try:
+        write_eds(path, addresses)
+    except OSError as error:
+        return (
+            f"envoy.eds_file {path} can't be written ({error.strerror}); Envoy keeps the endpoints"
+            " it has"
+        )
+    return None

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Callable, Hashable
 from math import isfinite
 from pathlib import Path
@@ -67,6 +68,7 @@ class Learning:
         self._clock = clock
         self._wall_clock = wall_clock
         self._problem = problem
+        self._writing = threading.Lock()
         path = settings.capability
         capability = read_capability(path) if path else CapabilityModel()
         self.online = (
@@ -211,11 +213,12 @@ class Learning:
             "tokens": self.assessor.tokens.state(),
         }
         temporary = path.with_name(f".{path.name}.new")
-        with temporary.open("wb") as file:
-            file.write(orjson.dumps(state))
-            file.flush()
-            os.fsync(file.fileno())  # else a power cut may leave the new name on an empty file
-        temporary.replace(path)
+        with self._writing:  # a save that was cancelled goes on in its thread
+            with temporary.open("wb") as file:
+                file.write(orjson.dumps(state))
+                file.flush()
+                os.fsync(file.fileno())  # else a power cut may leave the name on an empty file
+            temporary.replace(path)
 
 
 def _fingerprint(request: Request) -> Hashable:

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import grpc
 
 from laar.config import Settings
-from laar.core.beliefs import CapabilityAssessor, PrefixBeliefs, read_capability
+from laar.core.beliefs import PrefixBeliefs
 from laar.core.director import Completion, Decision, Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
-from laar.core.interfaces import NoPrefixes, PlainAssessor
+from laar.core.interfaces import NoPrefixes
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, split_address
 from laar.datalayer.kubernetes import KubernetesEndpoints
 from laar.errors import SettingError
@@ -32,8 +32,11 @@ from laar.server.admin import AdminServer, admin_app
 from laar.server.extproc import ExternalProcessor
 from laar.server.fleet import FleetSink
 from laar.server.health import Health
+from laar.server.learning import Learning
+from laar.server.outcomes import grpc_handler, read_token, routes
 from laar.server.rules import ClusterRules
 from laar.server.tls import ServerTls
+from laar.telemetry.learning import LearningMetrics
 from laar.telemetry.metrics import Metrics
 
 __all__ = ["Runner", "serve"]
@@ -74,7 +77,13 @@ class Runner:
         self.metrics = Metrics()
         self.health = Health()
         self.table = EndpointTable()
-        capability = settings.accuracy.capability
+        self.learning = Learning(
+            settings.accuracy,
+            clock=self._clock,
+            wall_clock=time.time,
+            problem=lambda source, message: self._sink.problem(source, message),
+        )
+        self._token = read_token(settings.accuracy.outcomes_token_file)
         prefixes = (
             PrefixBeliefs(key=rng.randbytes(16), max_bytes=settings.prefix.max_bytes)
             if settings.prefix.enabled
@@ -85,14 +94,15 @@ class Runner:
             build_policies(settings.routing.weights),
             settings.routing.director,
             rng=rng,
-            assessor=CapabilityAssessor(read_capability(capability))
-            if capability
-            else PlainAssessor(),
+            assessor=self.learning.assessor,
             prefixes=prefixes,
             on_decided=self._decided,
             on_settled=self._settled,
         )
         self.metrics.director = self.director
+        self.metrics.add(
+            LearningMetrics(self.learning.reports, self.learning.online, self.learning.latency)
+        )
         rules = ClusterRules(rng)
         self._sink = FleetSink(
             self.table,
@@ -130,6 +140,15 @@ class Runner:
         self.health.add_to(server)
         health_server = grpc.aio.server()
         self.health.add_to(health_server)
+        if self.learning.online is not None:
+            handler = grpc_handler(
+                self.learning.reports,
+                clock=self._clock,
+                token=self._token,
+                listen=self._settings.listen.health,
+            )
+            health_server.add_generic_rpc_handlers((handler,))
+        self.learning.restore()
         admin = self._admin()
         self.ports.admin = admin.port
         serving_admin = None
@@ -143,13 +162,17 @@ class Runner:
             await server.start()
             await health_server.start()
             serving_admin = self._spawn("admin", admin.run_until_stopped)
+            await self._sink.publish()
+            self._spawn("eds", self._sink.run)
             await self._readiness(once=True)
             self._spawn("readiness", self._readiness)
+            self._spawn("state", self.learning.keep_saving)
             _LOG.info("picking for %d endpoints on port %d", len(self.table), self.ports.ext_proc)
             if started is not None:
                 started.set()
             await self._stopping.wait()
             await self._drain(server)
+            await self.learning.save()
         finally:
             admin.should_exit = True
             if serving_admin is not None:
@@ -229,15 +252,19 @@ class Runner:
         address = self._settings.listen.admin
         host, port = split_address(address)
         try:
-            return AdminServer(admin_app(self._settings, self.metrics, self.health), host, port)
+            parts = routes(self.learning, self.table, clock=self._clock, token=self._token)
+            app = admin_app(self._settings, self.metrics, self.health, parts)
+            return AdminServer(app, host, port)
         except OSError:
             raise _cannot_listen("admin", address) from None
 
     def _decided(self, decision: Decision) -> None:
         self.metrics.decided(decision)
+        self.learning.decided(decision)
 
     def _settled(self, decision: Decision, end: Completion) -> None:
         self.metrics.settled(decision, end)
+        self.learning.settled(decision, end)
 
     def _endpoints_changed(self) -> None:
         self._changed.set()

@@ -75,6 +75,10 @@ class Metrics(Collector):
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
+    def add(self, collector: Collector) -> None:
+        """Shows another part's metrics on the same page."""
+        self._registry.register(collector)
+
     # -- counting ------------------------------------------------------------------------------
 
     def decided(self, decision: Decision) -> None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from laar.core.endpoints import EndpointSpec
+from laar.core.endpoints import POOL_LABEL, EndpointSpec
 
 __all__ = [
     "ModelRewrite",
@@ -53,6 +53,7 @@ class PodRules:
         region: of pods that have no region of their own.
         engine: of pods that have no engine of their own.
         priority_field: as in `EndpointSpec`.
+        pool: name of the pool; empty for pods that no pool chose.
     """
 
     models: tuple[str, ...] = ()
@@ -60,6 +61,7 @@ class PodRules:
     region: str = ""
     engine: str = "vllm"
     priority_field: bool = False
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +136,8 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: PodRules) -> PodEndpoi
         fault = f"{name} names no model: annotate it with {rules.model_key}, or set `models`"
     ip = pod.status.podIP
     labels = pod.metadata.labels or {}
+    if rules.pool:
+        labels = {**labels, POOL_LABEL: rules.pool}
     specs = tuple(
         EndpointSpec(
             address=f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}",

@@ -73,6 +73,7 @@ class KubernetesSource(BaseModel):
             region=self.region,
             engine=self.engine,
             priority_field=self.priority_field,
+            pool=self.pool,
         )
 
     def access(self) -> ApiAccess:

@@ -65,7 +65,7 @@ class EndpointSettings:
     served_names: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 0
-    profile: str = "a100-qwen2.5-7b"
+    profile: str = "qwen2.5-7b-a100"
     fleet_model: str | None = None
     fleet: Path | None = None
     time_scale: float = 1.0

@@ -142,7 +142,7 @@ def name_of(cell: Cell) -> str:
 
 def sites_of(surface: AccuracySurface) -> list[Site]:
     """One endpoint for each model."""
-    blocks = load_profile("a100-qwen2.5-7b").settings.num_blocks * 16 // _BLOCK_TOKENS
+    blocks = load_profile("qwen2.5-7b-a100").settings.num_blocks * 16 // _BLOCK_TOKENS
     settings = EngineSettings(num_blocks=blocks, block_size=_BLOCK_TOKENS)
     return [
         Site(

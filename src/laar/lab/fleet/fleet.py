@@ -22,7 +22,7 @@ from laar.core.cost import CostWeights
 from laar.core.director import Completion, Decision, Director, DirectorSettings
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.filters import FilterSettings
-from laar.core.interfaces import Assessor, NoPrefixes, Prefixes
+from laar.core.interfaces import Assessor, NoPrefixes
 from laar.core.policy import Policy
 from laar.core.request import Request
 from laar.errors import RequestError, SettingError
@@ -136,9 +136,7 @@ class VirtualFleet:
             name: EngineHost(self.clock, build_engine(site.engine, seed=seed))
             for name, site in self._sites.items()
         }
-        self._prefixes: Prefixes = NoPrefixes()
-        if settings.use_prefixes:
-            self._prefixes = BlockPrefixes(key=b"lab", max_bytes=settings.prefix_bytes)
+        self._prefixes = BlockPrefixes(key=b"lab", max_bytes=settings.prefix_bytes)
         self.director = self._picker(
             seed,
             assessor or MeasuredAssessor(sites),
@@ -163,6 +161,7 @@ class VirtualFleet:
             normal: its draw of jitter; None to draw one.
         """
         now = self.clock.now
+        self._prefixes.upcoming = prompt
         decision = self.director.decide(request, now)
         exchange = Exchange(request=request, prompt=prompt, decision=decision, sent_s=now)
         draw = self._jitter.gauss(0.0, 1.0) if normal is None else normal
@@ -235,7 +234,7 @@ class VirtualFleet:
             ),
             rng=generator(seed, "ties"),
             assessor=assessor,
-            prefixes=self._prefixes,
+            prefixes=self._prefixes if self.settings.use_prefixes else NoPrefixes(),
         )
 
     def _start_collectors(self, seed: int) -> None:

@@ -64,20 +64,12 @@ class Arrival:
     ttft_objective_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _BlockRequest(Request):
-    """A request whose prompt is block ids."""
-
-    blocks: array[int]
-
-
 def request_of(number: int, arrival: Arrival, *, model: str = "auto") -> Request:
     """The request that the picker sees; four characters a token."""
     prompt = arrival.prompt
     full = prompt.prompt_tokens // BLOCK_TOKENS
-    blocks = prompt.blocks[:full]
-    start = blocks[min(_AFFINITY_BLOCKS, full) - 1] if blocks else number
-    return _BlockRequest(
+    start = prompt.blocks[min(_AFFINITY_BLOCKS, full) - 1] if prompt.blocks and full else number
+    return Request(
         id=str(number),
         api=Api.CHAT,
         model=model,
@@ -87,7 +79,6 @@ def request_of(number: int, arrival: Arrival, *, model: str = "auto") -> Request
         stream=True,
         session=arrival.session,
         ttft_objective_s=arrival.ttft_objective_s,
-        blocks=blocks,
     )
 
 
@@ -97,13 +88,21 @@ def spread(start: int, count: int) -> array[int]:
 
 
 class BlockPrefixes(PrefixBeliefs):
-    """The product's beliefs about caches, for prompts made of block ids."""
+    """The product's beliefs about caches, for prompts made of block ids.
+
+    Attributes:
+        upcoming: the prompt of the request that is decided next; a request has no place for it.
+    """
+
+    upcoming: Prompt | None = None
 
     def chain(self, request: Request) -> Chain:
         """Cuts the ids to the index's grid: an id at a block's end stands for all before it."""
-        assert isinstance(request, _BlockRequest)
-        total_bytes = request.chars
-        count = bisect_right(GROWING.ends, len(request.blocks) * _BLOCK_BYTES) - 1
         hashes = array("Q")
-        hashes.frombytes(np.frombuffer(request.blocks, np.uint64)[_PICKS[:count]].tobytes())
+        if self.upcoming is None:
+            return Chain(hashes, 0)
+        total_bytes = self.upcoming.prompt_tokens * BYTES_PER_TOKEN
+        blocks = np.frombuffer(self.upcoming.blocks, np.uint64)
+        count = bisect_right(GROWING.ends, min(len(blocks) * _BLOCK_BYTES, total_bytes)) - 1
+        hashes.frombytes(blocks[_PICKS[:count]].tobytes())
         return Chain(hashes, total_bytes)

@@ -1,0 +1,121 @@
+"""The last decisions, for whoever asks why: bounded in number and in bytes, and without prompts.
+
+Recording is on the request path, so it stores references and counts (about two microseconds);
+records are made when somebody looks. An account weighs some 2 KB and 100 bytes for each candidate:
+in a fleet of a thousand endpoints the byte limit ends the memory first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+
+from laar.core.director import Completion, Decision, DirectorSettings
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.explain import Account, account_of, explained
+
+__all__ = ["MAX_BYTES", "MAX_DECISIONS", "DecisionMemory"]
+
+MAX_DECISIONS = 2000
+"""Enough for percentiles worth showing; at 100 requests a second, what a person saw 20 s ago."""
+
+MAX_BYTES = 64 << 20
+"""Six hundred decisions over a thousand endpoints."""
+
+_BYTES = 2000
+_BYTES_PER_CANDIDATE = 13 * 8
+_BYTES_PER_READING = 4 * 8
+
+
+class DecisionMemory:
+    """Remembers decisions by id.
+
+    Args:
+        table: the endpoints.
+        settings: the director's, to say why an endpoint was filtered.
+        wall_clock: seconds since the epoch.
+        on_settled: called with each account once its request has ended.
+        max_decisions: how many are remembered.
+        max_bytes: how much memory they may take, by estimate.
+    """
+
+    def __init__(
+        self,
+        table: EndpointTable,
+        settings: DirectorSettings,
+        *,
+        wall_clock: Callable[[], float],
+        on_settled: Callable[[Account], None] = lambda _account: None,
+        max_decisions: int = MAX_DECISIONS,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._table = table
+        self._settings = settings
+        self._wall_clock = wall_clock
+        self._on_settled = on_settled
+        self._max_decisions = max_decisions
+        self._max_bytes = max_bytes
+        self._accounts: OrderedDict[str, Account] = OrderedDict()
+        self._bytes = 0
+        self._specs_version = -1
+        self._specs: Mapping[int, EndpointSpec] = {}
+        self.decided_total = 0
+
+    def decided(self, decision: Decision) -> None:
+        """Remembers a decision; the oldest makes room."""
+        account = self.account(decision)
+        self.decided_total += 1
+        self._accounts[account.id] = account
+        self._bytes += _size(account)
+        while len(self._accounts) > self._max_decisions or self._bytes > self._max_bytes:
+            _, oldest = self._accounts.popitem(last=False)
+            self._bytes -= _size(oldest)
+
+    def account(self, decision: Decision) -> Account:
+        """The account of a decision, without remembering it."""
+        table = self._table
+        if self._specs_version != table.version:
+            self._specs_version = table.version
+            self._specs = {int(slot): table.spec(int(slot)) for slot in table.active}
+        return account_of(decision, self._specs, table, self._wall_clock())
+
+    def settled(self, decision: Decision, end: Completion) -> None:
+        """Notes how a remembered decision's request ended."""
+        account = self._accounts.get(decision.id)
+        if account is not None:
+            account.end = end
+            account.served = decision.address if decision.served or not account.shadow else ""
+            self._on_settled(account)
+
+    def judged(self, decision_id: str, correct: bool) -> None:
+        """Notes a reported outcome."""
+        account = self._accounts.get(decision_id)
+        if account is not None:
+            account.correct = correct
+
+    def get(self, decision_id: str) -> Account | None:
+        """The account with this id, while it is remembered."""
+        return self._accounts.get(decision_id)
+
+    def latest(self, count: int) -> Iterator[Account]:
+        """The last so many, newest first."""
+        return islice(reversed(self._accounts.values()), count)
+
+    def explained(self, account: Account) -> dict[str, object]:
+        """The record for a reader."""
+        return explained(account, self._settings.filters, self._settings.aliases)
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory taken, by estimate."""
+        return self._bytes
+
+
+def _size(account: Account) -> int:
+    candidates = 0 if account.view is None else len(account.view.slots)
+    readings = 0 if account.readings is None else len(account.readings.failures)
+    return _BYTES + _BYTES_PER_CANDIDATE * candidates + _BYTES_PER_READING * readings

@@ -1,0 +1,138 @@
+"""The decision log: one JSON line for each settled decision, bounded, rotating, off the path.
+
+The path only appends to a bounded queue. A task turns the queue into lines in small slices, so that
+the loop is never held for long, and a thread writes them in one piece. A disk that is full, or a
+directory that went away, costs the lines of that piece and a counted problem, never a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+
+from laar.core.director import DirectorSettings
+from laar.core.explain import Account, record
+
+__all__ = ["DecisionLog"]
+
+MAX_QUEUED = 20_000
+"""Decisions waiting to be written: several seconds of a busy picker while a disk stalls."""
+
+_SLICE = 20  # some 0.3 ms of the loop's time
+_INTERVAL_S = 0.25
+_MODE = 0o640
+
+
+class DecisionLog:
+    """Writes accounts to a file.
+
+    Args:
+        path: of the file; old ones are called ``<path>.1`` (the newest) and so on.
+        settings: the director's.
+        rng: draws the sample.
+        sample: share of decisions that are written.
+        max_bytes: size after which a new file is begun.
+        keep: how many old files are kept.
+        on_problem: told what is wrong, or None once it works again.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        settings: DirectorSettings,
+        *,
+        rng: random.Random,
+        sample: float,
+        max_bytes: int,
+        keep: int,
+        on_problem: Callable[[str | None], None],
+    ) -> None:
+        self._path = path
+        self._settings = settings
+        self._rng = rng
+        self._sample = sample
+        self._max_bytes = max_bytes
+        self._keep = keep
+        self._on_problem = on_problem
+        self._queue: deque[Account] = deque()
+        self.written = 0
+        self.dropped = 0
+
+    def add(self, account: Account) -> None:
+        """Queues a settled decision, if it is drawn and there is room."""
+        if self._sample < 1.0 and self._rng.random() >= self._sample:
+            return
+        if len(self._queue) >= MAX_QUEUED:
+            self.dropped += 1
+            return
+        self._queue.append(account)
+
+    async def run(self) -> None:
+        """Writes until cancelled, then what is left."""
+        try:
+            while True:
+                await asyncio.sleep(_INTERVAL_S)
+                await self.flush()
+        finally:
+            lines = [self._line(account) for account in self._queue]
+            self._queue.clear()
+            if lines:
+                self._note(len(lines), self._write(b"".join(lines)))
+
+    async def flush(self) -> None:
+        """Writes what is queued now."""
+        lines: list[bytes] = []
+        for _ in range(len(self._queue)):
+            lines.append(self._line(self._queue.popleft()))
+            if len(lines) % _SLICE == 0:
+                await asyncio.sleep(0)
+        if lines:
+            self._note(len(lines), await asyncio.to_thread(self._write, b"".join(lines)))
+
+    def _line(self, account: Account) -> bytes:
+        shown = record(account, self._settings.filters, self._settings.aliases)
+        return orjson.dumps(shown, option=orjson.OPT_APPEND_NEWLINE)
+
+    def _note(self, lines: int, fault: str | None) -> None:
+        if fault is None:
+            self.written += lines
+        else:
+            self.dropped += lines
+        self._on_problem(fault)
+
+    def _write(self, data: bytes) -> str | None:
+        """Appends, after rotating when it is time; what went wrong, if anything."""
+        try:
+            self._rotate()
+            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, _MODE)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(handle, view) :]
+            finally:
+                os.close(handle)
+        except OSError as error:
+            return (
+                f"decisions.log {self._path} can't be written ({error.strerror}); these lines are "
+                "lost, and it's tried again with the next"
+            )
+        return None
+
+    def _rotate(self) -> None:
+        if not self._path.is_file() or self._path.stat().st_size < self._max_bytes:
+            return
+        for number in range(self._keep, 0, -1):
+            source = self._numbered(number - 1)
+            if source.exists():
+                source.replace(self._numbered(number))
+        if not self._keep:
+            self._path.unlink()
+
+    def _numbered(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
