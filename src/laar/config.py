@@ -102,6 +102,19 @@ class Listen(Section):
 class Routing(Section):
     """How an endpoint is chosen."""
 
+    mode: Literal["enforce", "shadow"] = Field(
+        "enforce",
+        description="`shadow` decides and records, and lets Envoy's own balancing, or another "
+        "picker's header, stand: to look before anything is at stake.",
+    )
+    enforce_share: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="In the mode `enforce`, the share of requests whose decision counts; the rest "
+        "is shadowed. Drawn by session, or by request where there is none, so that a session does "
+        "not flap.",
+    )
     policy: PolicyName = Field(
         "laar", description="Policy of requests that name none in x-laar-policy."
     )
@@ -171,6 +184,11 @@ class Routing(Section):
         return CostWeights(k_rtt=self.k_rtt, k_queue=self.k_queue, retry_penalty=self.retry_penalty)
 
     @property
+    def enforced(self) -> float:
+        """The share of requests whose decision counts."""
+        return self.enforce_share if self.mode == "enforce" else 0.0
+
+    @property
     def director(self) -> DirectorSettings:
         """The director's part."""
         return DirectorSettings(
@@ -224,8 +242,8 @@ class Accuracy(Section):
     outcomes_token_file: Path | None = Field(
         None,
         description="File with the bearer token that outcomes must be sent with. A file, since the "
-        "settings are shown on /config. Without one, whoever reaches the admin port may report, and "
-        "over gRPC only where the health port listens on loopback.",
+        "settings are shown on /config. Without one whoever reaches the admin port may report, "
+        "and over gRPC only where the health port listens on loopback.",
     )
     state_file: Path | None = Field(
         None,
@@ -293,17 +311,63 @@ class Bodies(Section):
         description="Path prefixes whose bodies are never read; their requests go to any endpoint.",
     )
     sample_answers: float = Field(
-        0.05,
+        0.01,
         ge=0,
         le=1,
         description="Share of answers that are read as they pass (native shape), for time to first "
-        "token and usage. Each costs about 50 us a chunk; 1 in 20 keeps the learners fed.",
+        "token and usage. Reading costs about 50 us a chunk, so 1 in 100; 0 reads none.",
+    )
+    sample_every_s: float = Field(
+        1.0,
+        gt=0,
+        le=3600,
+        description="Seconds after which an answer is read whatever the share says, so that thin "
+        "traffic still teaches; one a second costs nothing.",
     )
 
     @property
     def stream(self) -> StreamSettings:
         """The stream machine's part."""
         return StreamSettings(max_body_bytes=self.max_body_bytes, opaque_paths=self.opaque_paths)
+
+
+class Decisions(Section):
+    """What is kept of decisions. Never any of a prompt."""
+
+    remember: int = Field(
+        2000,
+        ge=1,
+        le=1_000_000,
+        description="Decisions kept in memory for the page and /decisions, some 3 KB each; 64 MiB "
+        "is the most they may take together.",
+    )
+    log: Path | None = Field(
+        None,
+        description="File for one JSON line for each decision once its request has ended. None: no "
+        "log. Its directory must exist.",
+    )
+    log_sample: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="Share of decisions that are logged. All by default: a line costs about 10 us.",
+    )
+    log_max_bytes: int = Field(
+        100 << 20,
+        ge=1 << 16,
+        le=1 << 40,
+        description="Size of the log after which a new file is begun; 100 MiB are some 50,000 "
+        "decisions among five endpoints.",
+    )
+    log_keep: int = Field(
+        5, ge=0, le=1000, description="Old log files kept, as `<log>.1` (the newest) and so on."
+    )
+    viewers_token_file: Path | None = Field(
+        None,
+        description="File with a token that the page, /explain, /decisions and /config ask for, as "
+        "`Authorization: Bearer ...` or in the page's form. Without one whoever reaches the admin "
+        "port may look.",
+    )
 
 
 class EnvoySection(Section):
@@ -356,6 +420,7 @@ class Settings(Section):
     prefix: Prefix = Prefix()
     readings: Readings = Readings()
     bodies: Bodies = Bodies()
+    decisions: Decisions = Decisions()
     envoy: EnvoySection = EnvoySection()
     shutdown: Shutdown = Shutdown()
 

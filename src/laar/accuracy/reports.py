@@ -109,6 +109,11 @@ class OutcomeReports:
         if decision.request is not None:
             self._latest[decision.link] = decision_id
 
+    def outcome_of(self, decision_id: str) -> bool | None:
+        """What was reported for a decision; None when nothing was, or it is forgotten."""
+        decision = self._decisions.get(decision_id)
+        return None if decision is None else decision.correct
+
     def report(self, decision_id: str, correct: bool, now: float) -> Verdict:
         """Takes a client's word on a decision's answer, and what it says of those before it."""
         verdict = self._judge(decision_id, correct, now)

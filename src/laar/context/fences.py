@@ -39,8 +39,8 @@ def scan(text: str, *, min_docs: int, max_docs: int, relabel: bool) -> list[Bloc
         Refused: they are there, but labels may not be parted from their documents, or there are
             too many.
     """
-    if text.startswith(("```", "~~~")):
-        return []  # no label above the first one
+    if "```" not in text and "~~~" not in text:
+        return []
     found: list[list[tuple[str, Item]]] = [[]]
     after = 0
     for item in _fenced(text):

@@ -102,6 +102,8 @@ class _Scan:
         return found, self._end(at)
 
     def _end(self, at: int) -> int:
+        if self.text.startswith(">", at):
+            return at + 1
         match = _END.match(self.text, at)
         if match is None:
             raise Refused(Reason.MALFORMED_TAG)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from laar.core.cost import Terms
-from laar.core.endpoints import EndpointSpec, EndpointTable, Floats
+from laar.core.endpoints import POOL_LABEL, EndpointSpec, EndpointTable, Floats
 from laar.core.filters import FilterSettings
 from laar.core.interfaces import View
 from laar.core.picker import NEAR_TIE
@@ -61,7 +61,7 @@ class Account:
 
     `view` is what the scorers saw, without the request, and must not be written to; None when the
     body was not read. `specs` maps every endpoint known at the time from its slot. `time_s` is the
-    wall clock's, for people. `end`, `served` and `correct` come later, if they come.
+    wall clock's, for people. `end` and `served` come later.
     """
 
     id: str
@@ -78,6 +78,7 @@ class Account:
     model: str
     tried: tuple[str, ...]
     exhausted: bool
+    pool: str
     subset: frozenset[str] | None
     position: int
     specs: Mapping[int, EndpointSpec]
@@ -86,7 +87,6 @@ class Account:
     readings: Readings | None
     end: Completion | None = None
     served: str = ""
-    correct: bool | None = None
 
 
 _NO_REQUEST = Request(id="", api=Api.OPAQUE)
@@ -120,6 +120,7 @@ def account_of(
         model=decision.model,
         tried=decision.tried[:-1],
         exhausted=decision.exhausted,
+        pool=request.pool,
         subset=request.subset,
         position=decision.position,
         specs=specs,
@@ -181,8 +182,6 @@ def record(
     }
     if account.readings is not None:
         shown["filtered"] = filtered(account, filters, aliases)
-    if account.correct is not None:
-        shown["correct"] = account.correct
     end = account.end
     if end is not None:
         shown["completion"] = {
@@ -286,6 +285,8 @@ def _why_filtered(
     behind = aliases.get(asked)
     if asked and behind != () and not {*(behind or ()), asked}.intersection(spec.models):
         return f"does not serve {asked}"
+    if account.pool and spec.labels.get(POOL_LABEL) != account.pool:
+        return f"not of the pool {account.pool}"
     if account.subset is not None:
         host = spec.address.rpartition(":")[0].strip("[]")
         if not {spec.address, host, f"[{host}]"} & account.subset:

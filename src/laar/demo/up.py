@@ -1,7 +1,6 @@
 """`laar up`: start the fleet; with `--requests`, ask verified questions under every policy.
 
-Each policy gets the same questions, under a cache salt of its own, so that nobody finds the cache
-warm. Times are the fleet's own seconds: the clock's, divided by the time scale.
+Times are the fleet's own seconds: the clock's, divided by the time scale.
 """
 
 from __future__ import annotations
@@ -11,56 +10,23 @@ import math
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import cast
 
-import aiohttp
 import orjson
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from laar.client import Outcome, until_correct
+from laar.demo.comparison import Tally, compare
 from laar.demo.fleet import Fleet, running_fleet
 from laar.lab.workloads.kv_lookup import LANGUAGES, LENGTHS_TOKENS, Query, queries
 
 __all__ = ["run_up"]
 
 POLICIES = ("laar", "load-aware", "session-affinity", "random", "round-robin", "least-loaded")
-MAX_ATTEMPTS = 10
 BROKEN = 1
 """Exit status when an exchange was not answered as the contract says."""
-
-
-@dataclass(slots=True)
-class _Tally:
-    """What one policy came to."""
-
-    policy: str
-    outcomes: list[Outcome] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-
-    def row(self, time_scale: float) -> dict[str, object]:
-        """The table's row; seconds are the fleet's."""
-        times = sorted(outcome.ttca_s / time_scale for outcome in self.outcomes)
-        attempts = [len(outcome.attempts) for outcome in self.outcomes]
-        mix = Counter(a.model for outcome in self.outcomes for a in outcome.attempts)
-        n = len(self.outcomes)
-        return {
-            "policy": self.policy,
-            "questions": n,
-            "success_rate": sum(outcome.correct for outcome in self.outcomes) / n,
-            "attempts_mean": sum(attempts) / n,
-            "attempts_max": max(attempts),
-            "ttca_mean_s": sum(times) / n,
-            "ttca_p95_s": times[min(n - 1, math.ceil(0.95 * n) - 1)],
-            "model_mix": dict(mix.most_common()),
-            "faults": len(self.faults),
-        }
 
 
 def run_up(
@@ -86,7 +52,7 @@ def run_up(
         )
     if not tallies:
         return 0
-    rows = [tally.row(time_scale) for tally in tallies]
+    rows = [_row(tally, time_scale) for tally in tallies]
     _show(console, rows)
     if json_file is not None:
         json_file.write_bytes(orjson.dumps(rows, option=orjson.OPT_INDENT_2))
@@ -104,7 +70,7 @@ async def _up(
     concurrency: int,
     time_scale: float,
     port: int,
-) -> list[_Tally]:
+) -> list[Tally]:
     """Runs the fleet; the tallies are empty when there was nothing to compare."""
     async with AsyncExitStack() as stack:
         with console.status("starting five simulated endpoints, the picker and Envoy"):
@@ -112,7 +78,14 @@ async def _up(
                 running_fleet(directory, time_scale=time_scale, port=0 if requests else port)
             )
         if requests:
-            return await _compare(console, fleet, requests, concurrency)
+            return await compare(
+                console,
+                fleet.url,
+                _questions(requests),
+                policies=POLICIES,
+                concurrency=concurrency,
+                models=fleet.models,
+            )
         await _stay(console, fleet)
     return []
 
@@ -139,20 +112,6 @@ async def _stay(console: Console, fleet: Fleet) -> None:
     await stopped.wait()
 
 
-async def _compare(console: Console, fleet: Fleet, requests: int, concurrency: int) -> list[_Tally]:
-    asked = _questions(requests)
-    tallies = [_Tally(policy) for policy in POLICIES]
-    columns = (TextColumn("{task.description:>16}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        for tally in tallies:
-            task = progress.add_task(tally.policy, total=len(asked))
-            async with aiohttp.ClientSession() as session:
-                await _run_policy(
-                    fleet, session, tally, asked, concurrency, partial(progress.advance, task)
-                )
-    return tallies
-
-
 def _questions(requests: int) -> list[Query]:
     """About so many queries, spread evenly over languages and lengths."""
     cells = len(LANGUAGES) * len(LENGTHS_TOKENS)
@@ -163,58 +122,24 @@ def _questions(requests: int) -> list[Query]:
     return [drawn[i] for i in order[:requests]]
 
 
-async def _run_policy(
-    fleet: Fleet,
-    session: aiohttp.ClientSession,
-    tally: _Tally,
-    asked: list[Query],
-    concurrency: int,
-    advance: Callable[[], None],
-) -> None:
-    waiting = iter(asked)
-
-    async def worker() -> None:
-        for query in waiting:
-            outcome = await until_correct(
-                [{"role": "user", "content": query.prompt}],
-                partial(_holds, query.answer),
-                base_url=fleet.url,
-                client=session,
-                max_attempts=MAX_ATTEMPTS,
-                headers={"x-laar-policy": tally.policy, "x-laar-session": query.id},
-                params={"cache_salt": tally.policy},
-            )
-            tally.outcomes.append(outcome)
-            tally.faults += _breaches(fleet, tally.policy, outcome)
-            advance()
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(concurrency):
-            group.create_task(worker())
-
-
-def _holds(value: str, answer: str) -> bool:
-    return value in answer
-
-
-def _breaches(fleet: Fleet, policy: str, outcome: Outcome) -> list[str]:
-    """Where the answers were not what overview section 4 promises."""
-    found = []
-    tried: list[str | None] = []
-    for attempt in outcome.attempts:
-        if attempt.status != 200:
-            found.append(f"{policy}: status {attempt.status} ({attempt.error})")
-            continue
-        if fleet.models.get(attempt.endpoint or "") != attempt.model:
-            found.append(f"{policy}: {attempt.endpoint} does not serve {attempt.model}")
-        if not attempt.decision_id or attempt.reason != policy:
-            found.append(f"{policy}: decided as {attempt.reason} ({attempt.decision_id})")
-        if policy == "laar" and attempt.model in tried:
-            found.append(f"laar: {attempt.model} was tried twice")
-        tried.append(attempt.model)
-    if outcome.exhausted and set(tried) != set(fleet.models.values()):
-        found.append(f"{policy}: exhausted after {tried}")
-    return found
+def _row(tally: Tally, time_scale: float) -> dict[str, object]:
+    """A policy's row of the table; seconds are the fleet's."""
+    outcomes = [outcome for _, outcome in tally.results]
+    times = sorted(outcome.ttca_s / time_scale for outcome in outcomes)
+    attempts = [len(outcome.attempts) for outcome in outcomes]
+    mix = Counter(a.model for outcome in outcomes for a in outcome.attempts)
+    n = len(outcomes)
+    return {
+        "policy": tally.policy,
+        "questions": n,
+        "success_rate": sum(outcome.correct for outcome in outcomes) / n,
+        "attempts_mean": sum(attempts) / n,
+        "attempts_max": max(attempts),
+        "ttca_mean_s": sum(times) / n,
+        "ttca_p95_s": times[min(n - 1, math.ceil(0.95 * n) - 1)],
+        "model_mix": dict(mix.most_common()),
+        "faults": len(tally.faults),
+    }
 
 
 def _show(console: Console, rows: list[dict[str, object]]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import uuid
 from collections.abc import Callable, Sequence
@@ -52,7 +53,7 @@ from laar.protocol.stream import (
 )
 from laar.telemetry.metrics import Metrics
 
-__all__ = ["SERVICE", "ExternalProcessor"]
+__all__ = ["SERVICE", "ExternalProcessor", "Sampler"]
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _LOG = logging.getLogger(__name__)
@@ -79,15 +80,40 @@ _READ_ANSWER: bytes = pb.ProcessingResponse(
 ).SerializeToString()
 
 
+class Sampler:
+    """Which answers are read: a share of them, and at least one in a while.
+
+    Reading costs a message for each chunk of the answer. Where traffic is thin that is nothing, and
+    the learners would starve on a share of it; where it is thick, the share bounds the cost.
+
+    Args:
+        share: of the requests, 0 to 1; 0 reads none.
+        every_s: an answer is read when none was for so long.
+        rng: draws.
+    """
+
+    def __init__(self, share: float, *, every_s: float, rng: random.Random) -> None:
+        self._share = share
+        self._every_s = every_s
+        self._rng = rng
+        self._last = -math.inf
+
+    def draw(self, now: float) -> bool:
+        """Whether to read the answer of the request that begins now."""
+        if self._rng.random() < self._share or (self._share and now - self._last > self._every_s):
+            self._last = now
+            return True
+        return False
+
+
 class ExternalProcessor:
     """Serves `Process`, one stream for each HTTP request.
 
     Args:
         director: decides and settles.
         settings: of the streams.
-        sample_answers: share of native requests whose answer is read.
+        sampler: says which native requests have their answer read.
         clock: monotonic seconds.
-        rng: draws the sample.
         metrics: what is counted.
         rules: the cluster's priorities and model rewrites.
     """
@@ -97,17 +123,15 @@ class ExternalProcessor:
         director: Director,
         settings: StreamSettings,
         *,
-        sample_answers: float,
+        sampler: Sampler,
         clock: Callable[[], float],
-        rng: random.Random,
         metrics: Metrics,
         rules: GatewayRules,
     ) -> None:
         self._director = director
         self._settings = settings
-        self._sample = sample_answers
+        self._sampler = sampler
         self._clock = clock
-        self._rng = rng
         self._metrics = metrics
         self._rules = rules
 
@@ -125,7 +149,7 @@ class ExternalProcessor:
     ) -> None:
         stream = Stream(
             self._settings,
-            read_answer=self._rng.random() < self._sample,
+            read_answer=self._sampler.draw(self._clock()),
             new_id=lambda: str(uuid.uuid4()),
             rules=self._rules,
         )

@@ -29,7 +29,7 @@ from laar.datalayer.kubernetes import KubernetesEndpoints
 from laar.errors import SettingError
 from laar.policies import build_policies
 from laar.server.admin import AdminServer, admin_app
-from laar.server.extproc import ExternalProcessor
+from laar.server.extproc import ExternalProcessor, Sampler
 from laar.server.fleet import FleetSink
 from laar.server.health import Health
 from laar.server.learning import Learning
@@ -115,9 +115,12 @@ class Runner:
         self._processor = ExternalProcessor(
             self.director,
             settings.bodies.stream,
-            sample_answers=settings.bodies.sample_answers,
+            sampler=Sampler(
+                settings.bodies.sample_answers,
+                every_s=settings.bodies.sample_every_s,
+                rng=rng,
+            ),
             clock=self._clock,
-            rng=rng,
             metrics=self.metrics,
             rules=rules,
         )

@@ -36,6 +36,7 @@ class DecisionMemory:
         settings: the director's, to say why an endpoint was filtered.
         wall_clock: seconds since the epoch.
         on_settled: called with each account once its request has ended.
+        outcome_of: whether the answer of the decision with an id was reported correct, if it was.
         max_decisions: how many are remembered.
         max_bytes: how much memory they may take, by estimate.
     """
@@ -47,6 +48,7 @@ class DecisionMemory:
         *,
         wall_clock: Callable[[], float],
         on_settled: Callable[[Account], None] = lambda _account: None,
+        outcome_of: Callable[[str], bool | None] = lambda _id: None,
         max_decisions: int = MAX_DECISIONS,
         max_bytes: int = MAX_BYTES,
     ) -> None:
@@ -54,6 +56,7 @@ class DecisionMemory:
         self._settings = settings
         self._wall_clock = wall_clock
         self._on_settled = on_settled
+        self.outcome_of = outcome_of
         self._max_decisions = max_decisions
         self._max_bytes = max_bytes
         self._accounts: OrderedDict[str, Account] = OrderedDict()
@@ -88,12 +91,6 @@ class DecisionMemory:
             account.served = decision.address if decision.served or not account.shadow else ""
             self._on_settled(account)
 
-    def judged(self, decision_id: str, correct: bool) -> None:
-        """Notes a reported outcome."""
-        account = self._accounts.get(decision_id)
-        if account is not None:
-            account.correct = correct
-
     def get(self, decision_id: str) -> Account | None:
         """The account with this id, while it is remembered."""
         return self._accounts.get(decision_id)
@@ -104,7 +101,9 @@ class DecisionMemory:
 
     def explained(self, account: Account) -> dict[str, object]:
         """The record for a reader."""
-        return explained(account, self._settings.filters, self._settings.aliases)
+        shown = explained(account, self._settings.filters, self._settings.aliases)
+        correct = self.outcome_of(account.id)
+        return shown if correct is None else shown | {"correct": correct}
 
     def __len__(self) -> int:
         return len(self._accounts)

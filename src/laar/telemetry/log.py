@@ -61,6 +61,7 @@ class DecisionLog:
         self._keep = keep
         self._on_problem = on_problem
         self._queue: deque[Account] = deque()
+        self._torn = b""  # ends a line that a full disk cut off
         self.written = 0
         self.dropped = 0
 
@@ -112,9 +113,10 @@ class DecisionLog:
             self._rotate()
             handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, _MODE)
             try:
-                view = memoryview(data)
+                view = memoryview(self._torn + data)
                 while view:
                     view = view[os.write(handle, view) :]
+                    self._torn = b"\n" if view else b""
             finally:
                 os.close(handle)
         except OSError as error:

@@ -27,8 +27,7 @@ def run(scope: Scope) -> Report:
     results = run_cells(scope, CONTESTANTS, cached=False, label="laar-success")
     cells = cells_of(scope)
     rows: list[tuple[Value, ...]] = [
-        (name_of(cell), *(_success(results, c, cell) for c in CONTESTANTS))
-        for cell in cells
+        (name_of(cell), *(_success(results, c, cell) for c in CONTESTANTS)) for cell in cells
     ]
     hardest = [cell for cell in cells if cell[1] == max(length for _, length in cells)]
     chart = Chart(

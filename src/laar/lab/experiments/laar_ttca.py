@@ -98,10 +98,7 @@ def _spent(results: _Results, cells: list[Cell]) -> Table:
     rows: list[tuple[Value, ...]] = [
         (
             name_of(cell),
-            *(
-                estimate([r.seconds_per_correct for r in results[c, cell]])
-                for c in CONTESTANTS
-            ),
+            *(estimate([r.seconds_per_correct for r in results[c, cell]]) for c in CONTESTANTS),
         )
         for cell in cells
     ]
@@ -174,7 +171,9 @@ def _slope(results: _Results, cells: list[Cell], ours: str, other: str) -> Estim
         1.0 - np.array(_ttca(results, ours, cell)) / np.array(_ttca(results, other, cell))
         for cell in cells
     ]
-    return estimate([float(np.polyfit(lengths, by_seed, 1)[0]) for by_seed in zip(*gains)])
+    return estimate(
+        [float(np.polyfit(lengths, by_seed, 1)[0]) for by_seed in zip(*gains, strict=True)]
+    )
 
 
 def _mean_gains(results: _Results, cells: list[Cell]) -> list[Check]:

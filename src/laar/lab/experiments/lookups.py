@@ -57,6 +57,7 @@ __all__ = [
     "run_cells",
     "sites_of",
     "surface_of",
+    "uncached",
 ]
 
 Cell = tuple[str, int]
