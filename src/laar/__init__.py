@@ -1,2 +1,2 @@
-"""laar: an Envoy endpoint picker that sends each request where a correct answer is expected soonest."""
+"""laar: an Envoy endpoint picker that sends requests where a correct answer is expected soonest."""
 

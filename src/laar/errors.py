@@ -1,8 +1,8 @@
 """The errors laar raises on purpose.
 
-LaarError                a fault that a person can act on; the text names what is wrong and the remedy
-├── SettingError         in the settings, an endpoints file, an artifact or a command's arguments
-└── RequestError         in a client's request; carries the HTTP status and a stable reason code
+LaarError            a fault that a person can act on; the text says what is wrong and the remedy
+├── SettingError     in the settings, an endpoints file, an artifact or a command's arguments
+└── RequestError     in a client's request; carries the HTTP status and a stable reason code
 
 Everything else that is raised is a defect, and is caught only at the guards that degrade a decision.
 """

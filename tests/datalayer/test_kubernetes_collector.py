@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from kube_api_server import KubeApiServer, pod, pool
 
 from laar.datalayer.kubernetes import (
     PERMISSIONS,
@@ -22,6 +21,7 @@ from laar.datalayer.kubernetes import (
 from laar.datalayer.kubernetes import api as api_module
 from laar.datalayer.kubernetes import mirror as mirror_module
 from laar.errors import SettingError
+from support.kube_api_server import KubeApiServer, pod, pool
 
 VLLM = PodSelector(labels={"app": "vllm"}, ports=(8000,))
 SOURCE = "kubernetes ml/app=vllm"

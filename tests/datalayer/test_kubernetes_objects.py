@@ -5,7 +5,6 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from kube_api_server import pod
 from pydantic import ValidationError
 
 from laar.datalayer.kubernetes import (
@@ -23,6 +22,7 @@ from laar.datalayer.kubernetes.objects import (
     rewrites_of,
 )
 from laar.errors import SettingError
+from support.kube_api_server import pod
 
 RULES = PodRules()
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from kube_api_server import KubeApiServer, pod
 
 from laar.datalayer.kubernetes import Api, ApiAccess, ApiError
+from support.kube_api_server import KubeApiServer, pod
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="makes certificates with openssl"

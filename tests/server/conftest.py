@@ -51,7 +51,9 @@ class Gateway:
             "shutdown": {"drain_s": 0.0, "grace_s": 1.0},
         }
         for name, values in sections.items():
-            document.setdefault(name, {}).update(values)
+            if isinstance(values, dict):
+                values = {**document.get(name, {}), **values}
+            document[name] = values
         await self.stop_picker()
         path = self.directory / "laar.yaml"
         path.write_text(yaml.safe_dump(document))
@@ -79,7 +81,8 @@ class Gateway:
         """URL on one of the picker's ports."""
         return f"http://{getattr(self.settings.listen, name)}{path}"
 
-    async def envoy(self, shape="standalone", **options):
+    async def envoy(self, shape="standalone", change=lambda _bootstrap: None, **options):
+        """Starts Envoy; `change` may alter its bootstrap."""
         bootstrap = render(
             shape,
             replace(
@@ -93,6 +96,7 @@ class Gateway:
                 **options,
             ),
         )
+        change(bootstrap)
         directory = self.directory / "envoy"
         directory.mkdir()
         return await self._stack.enter_async_context(EnvoyProcess(bootstrap, directory))

@@ -114,6 +114,11 @@ class OutcomeReports:
         decision = self._decisions.get(decision_id)
         return None if decision is None else decision.correct
 
+    def previous_of(self, decision_id: str) -> str | None:
+        """The decision of the attempt before, where the retry's chain is known."""
+        decision = self._decisions.get(decision_id)
+        return None if decision is None else decision.previous
+
     def report(self, decision_id: str, correct: bool, now: float) -> Verdict:
         """Takes a client's word on a decision's answer, and what it says of those before it."""
         verdict = self._judge(decision_id, correct, now)

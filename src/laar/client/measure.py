@@ -46,6 +46,7 @@ _TRIES = 3  # of one request that an endpoint turns away: the next run asks agai
 _MAX_PAUSE_S = 30.0
 _MAX_LINE_BYTES = 64 * 2**20  # of an evaluation set: a few million tokens
 _MAX_MODELS_BYTES = 4 * 2**20
+_NOT_A_LIST = (ValueError, LookupError, TypeError, AttributeError)  # what other JSON comes to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,27 +148,36 @@ def _question(line: bytes, where: str) -> Question:
     )
 
 
-async def discover(base_urls: Sequence[str], *, timeout_s: float = 10.0) -> list[Target]:
-    """The models that endpoints say they serve.
+async def discover(
+    base_urls: Sequence[str],
+    *,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = 10.0,
+) -> list[Target]:
+    """The models that endpoints say they serve, each once: not also by its other names.
 
     Raises:
         SettingError: an endpoint does not answer ``/v1/models`` with any model.
     """
     targets: list[Target] = []
     timeout = aiohttp.ClientTimeout(total=timeout_s)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
+    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
         for base_url in base_urls:
             url = completions_url(base_url).removesuffix("chat/completions") + "models"
             try:
                 async with session.get(url) as answer:
                     answer.raise_for_status()
                     listed = orjson.loads(await answer.content.read(_MAX_MODELS_BYTES))
-                names = [str(model["id"]) for model in listed["data"]]
-            except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError) as fault:
+                # One root under several names is vLLM's --served-model-name; answers carry the
+                # first. An adapter has a root of its own.
+                roots: dict[str, str] = {}
+                for model in listed["data"]:
+                    roots.setdefault(str(model.get("root") or model["id"]), str(model["id"]))
+            except (aiohttp.ClientError, OSError, *_NOT_A_LIST) as fault:
                 raise SettingError(f"{url} lists no models ({fault!r}): is it running?") from fault
-            if not names:
+            if not roots:
                 raise SettingError(f"{url} lists no models: is one loaded?")
-            targets.extend(Target(base_url=base_url, model=name) for name in names)
+            targets.extend(Target(base_url=base_url, model=name) for name in roots.values())
     return targets
 
 

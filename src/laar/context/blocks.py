@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from laar.context.settings import Reason
 
-__all__ = ["Block", "Item", "Refused", "block_of"]
+__all__ = ["MAX_MARKS", "Block", "Item", "Refused", "block_of"]
 
 
 class Refused(Exception):  # noqa: N818 (no error: a decision not to touch the text)
@@ -56,6 +56,9 @@ class Block:
     labels_stay: bool = False
     quoted: bool = False
 
+
+MAX_MARKS = 8
+"""Delimiters looked at for each document allowed: bounds a scan of text that is nothing else."""
 
 MAX_SEPARATOR = 16
 """Longest text that may stand between documents; it must be the same in all places."""

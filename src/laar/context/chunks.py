@@ -38,7 +38,8 @@ def chunks(text: str) -> list[str]:
         if (picked and size >= MIN_LINES) or size >= MAX_LINES:
             parts.append([])
     if len(parts) > 1 and len(parts[-1]) < MIN_LINES:
-        parts[-2] += parts.pop()
+        tail = parts.pop()
+        parts[-1] += tail
     return ["".join(part) for part in parts]
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 
-from laar.context.blocks import Block, Item, Refused
+from laar.context.blocks import MAX_MARKS, Block, Item, Refused
 from laar.context.settings import Reason
 
 __all__ = ["MARKS", "scan"]
@@ -43,7 +43,7 @@ def scan(text: str, *, min_docs: int, max_docs: int, relabel: bool) -> list[Bloc
         return []
     found: list[list[tuple[str, Item]]] = [[]]
     after = 0
-    for item in _fenced(text):
+    for item in _fenced(text, max_docs):
         label = _label(text, after, item.start)
         if label != str(len(found[-1]) + 1):
             found.append([])
@@ -65,11 +65,13 @@ def scan(text: str, *, min_docs: int, max_docs: int, relabel: bool) -> list[Bloc
     return blocks
 
 
-def _fenced(text: str) -> list[Item]:
+def _fenced(text: str, max_docs: int) -> list[Item]:
     """All fenced blocks; a fence ends at the first line of the same sign, as long or longer."""
     items: list[Item] = []
     opened: re.Match[str] | None = None
-    for match in _FENCE.finditer(text):
+    for seen, match in enumerate(_FENCE.finditer(text)):
+        if seen > MAX_MARKS * max_docs:
+            raise Refused(Reason.TOO_MANY)
         if opened is None:
             opened = match
             continue

@@ -102,7 +102,7 @@ class JsonSpans:
                 key = orjson.loads(text[at:end])
             seen += 1
             at = self._space(self._space(end) + 1)  # the colon
-            after = self._walk(at, value[key], want.get(key), (*path, key), found)
+            after = self._walk(at, value.get(key), want.get(key), (*path, key), found)
             if after is None:
                 return None
             at = self._next(after)
@@ -117,11 +117,14 @@ class JsonSpans:
         found: dict[Path, tuple[int, int]],
     ) -> int | None:
         at = self._space(at + 1)
-        for i, element in enumerate(value):
-            after = self._walk(at, element, want.get(i), (*path, i), found)
+        i = 0
+        while self._text[at] != "]":
+            guess = value[i] if i < len(value) else None
+            after = self._walk(at, guess, want.get(i), (*path, i), found)
             if after is None:
                 return None
             at = self._next(after)
+            i += 1
         return at + 1
 
     def _next(self, at: int) -> int:

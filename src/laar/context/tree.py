@@ -11,7 +11,8 @@ and a `Reading` names which one is meant:
   ends the search and is followed all the same, its missing documents left out.
 
 A search costs O(fan-out * k) a level, and the root's fan-out grows with the number of topics. This
-is the library for batches and comparisons; the server aligns with `aligner.OrderIndex`.
+is the library for batches and comparisons, as large as the batch and what its owner does not
+`evict`; the server aligns with `aligner.OrderIndex`, which is bounded.
 """
 
 from __future__ import annotations

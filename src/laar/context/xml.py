@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from laar.context.blocks import Block, Item, Refused, block_of
+from laar.context.blocks import MAX_MARKS, Block, Item, Refused, block_of
 from laar.context.settings import Reason
 
 __all__ = ["MARKS", "scan"]
@@ -52,7 +52,9 @@ class _Scan:
     def run(self) -> list[Block]:
         """One pass over the tags that are known."""
         opened: tuple[int, int] | None = None
-        for match in _TAG.finditer(self.text):
+        for seen, match in enumerate(_TAG.finditer(self.text)):
+            if seen > MAX_MARKS * self.max_docs:
+                raise Refused(Reason.TOO_MANY)
             closing, name = match.groups()
             if not closing:
                 if opened is not None:

@@ -40,7 +40,7 @@ class Fleet:
 
 @asynccontextmanager
 async def running_fleet(
-    directory: Path, *, time_scale: float, port: int = 0
+    directory: Path, *, time_scale: float, port: int = 0, capability: Path | None = None
 ) -> AsyncIterator[Fleet]:
     """Starts the fleet of `laar-fleet.yaml`, one endpoint for each model, and stops it.
 
@@ -48,6 +48,7 @@ async def running_fleet(
         directory: existing and empty; for settings, logs and the endpoints file.
         time_scale: real seconds for a simulated one.
         port: Envoy's; 0 takes a free one.
+        capability: artifact of the picker; None for the one that comes with the package.
 
     Raises:
         LaarError: something did not start; the text holds the end of its log.
@@ -81,7 +82,7 @@ async def running_fleet(
                 "health": f"127.0.0.1:{health}",
                 "admin": f"127.0.0.1:{admin}",
             },
-            artifact=artifact,
+            artifact=capability or artifact,
             eds_file=envoy_directory / "endpoints.json",
         )
         picker = LaarProcess(("serve", "-c", str(settings)), directory / "picker.log")
@@ -136,7 +137,7 @@ def _write_settings(
             {
                 "endpoints_file": str(endpoints_file),
                 "listen": listen,
-                "accuracy": {"capability": str(artifact)},
+                "accuracy": {"capability": str(artifact.absolute())},
                 # The fleet runs faster than real; load-aware must not see it through old readings.
                 "readings": {"scrape_interval_s": 0.2},
                 "envoy": {"eds_file": str(eds_file)},

@@ -19,6 +19,7 @@ Contract: the endpoint-picker protocol v1.0.0, sections 1.4 to 1.10 of our notes
 from __future__ import annotations
 
 import enum
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -265,10 +266,13 @@ class StreamSettings:
         max_body_bytes: longest request body that is held in the gateway shape; 413 above it. In
             the native shape Envoy's own buffer limit says the same before laar sees a byte.
         opaque_paths: request paths, by prefix, whose bodies are never read.
+        enforce_share: share of requests, by session, whose decision counts. The rest is in shadow:
+            decided and recorded, and passed on as if there were no picker.
     """
 
     max_body_bytes: int = 32 << 20
     opaque_paths: tuple[str, ...] = ("/v1/audio/", "/v1/images/", "/v1/files")
+    enforce_share: float = 1.0
 
 
 class _Phase(enum.Enum):
@@ -323,6 +327,7 @@ class Stream:
         self._trailers = False
         self._bodyless = False
         self._decision: Decision | None = None
+        self._shadow = False
         self._overhead_us = 0
         self._status: int | None = None
         self._usage_reader: UsageReader | None = None
@@ -355,6 +360,8 @@ class Stream:
         self._pool = event.pool
         self._head = names.read_head(event.headers)
         self._room_for_headers = len(event.headers) <= MAX_HEADERS_TO_ADD_TO
+        if self._settings.enforce_share < 1.0:
+            self._shadow = not self._is_enforced(self._settings.enforce_share)
         path = self._head.path
         opaque = path.startswith(self._settings.opaque_paths) or self._head.upgrade
         self._api = Api.OPAQUE if opaque else api_of(path)
@@ -375,7 +382,8 @@ class Stream:
         if self._held_bytes > self._settings.max_body_bytes:
             limit = self._settings.max_body_bytes
             yield from self._refuse(
-                RequestError(413, "body-too-large", f"the body is longer than {limit} bytes")
+                RequestError(413, "body-too-large", f"the body is longer than {limit} bytes"),
+                whole=event.end or self._shape is Shape.NATIVE,
             )
         elif event.end or self._shape is Shape.NATIVE:  # BUFFERED sends all there is in one
             yield from self._ask()
@@ -422,11 +430,20 @@ class Stream:
             ttft_objective_s=head.ttft_objective_s,
             pool=self._pool,
             subset=self._subset,
+            shadow=self._shadow,
         )
+
+    def _is_enforced(self, share: float) -> bool:
+        """By session, so that one does not flap; by request where there is none."""
+        key = self._head.session or self._head.id or self._new_id()
+        return zlib.crc32(key.encode()) < share * 2**32
 
     def _decided(self, event: Decided, now: float) -> Iterator[Action]:
         decision = self._decision = event.decision
         self._overhead_us = event.overhead_us
+        if self._shadow:
+            yield from self._stand_aside(whole=True)
+            return
         destination = ",".join((decision.address, *decision.fallbacks))
         set_headers = []
         if self._room_for_headers:  # else the metadata alone names the destination
@@ -468,10 +485,37 @@ class Stream:
         else:
             self._request_phase = _Phase.SENT if self._bodyless else _Phase.PASSING
 
+    def _stand_aside(self, *, whole: bool) -> Iterator[Action]:
+        """Lets the request go on as it came; `whole` when all of its body is here."""
+        native = self._shape is Shape.NATIVE
+        has_body = bool(self._pieces)
+        body = b"".join(self._pieces)
+        self._pieces.clear()
+        self._request_phase = (
+            _Phase.SENT if whole and (has_body or self._bodyless) else _Phase.PASSING
+        )
+        if native and has_body:
+            yield AnswerBody(Direction.REQUEST, None, True, [])
+            return
+        yield AnswerHeaders(
+            Direction.REQUEST,
+            [],
+            read_answer=native and self._read_answer,
+            skip_body=native and not self._bodyless,
+        )
+        if has_body:
+            yield from _pieces(Direction.REQUEST, body, end=whole and not self._trailers)
+        if self._trailers:
+            self._request_phase = _Phase.SENT
+            yield AnswerTrailers(Direction.REQUEST)
+
     def _refused(self, event: Refused, now: float) -> Iterator[Action]:
         yield from self._refuse(event.error)
 
-    def _refuse(self, error: RequestError) -> Iterator[Action]:
+    def _refuse(self, error: RequestError, *, whole: bool = True) -> Iterator[Action]:
+        if self._shadow:
+            yield from self._stand_aside(whole=whole)
+            return
         self._pieces.clear()
         self._request_phase = self._response_phase = _Phase.DONE
         headers = [("content-type", "application/json"), ("x-laar-reason", error.reason)]
@@ -499,7 +543,7 @@ class Stream:
         if decision is None:
             yield AnswerHeaders(Direction.RESPONSE, [])
         else:
-            if event.served and event.served != decision.address:
+            if event.served and (self._shadow or event.served != decision.address):
                 yield Served(decision, event.served)
             room = event.count <= MAX_HEADERS_TO_ADD_TO
             yield AnswerHeaders(Direction.RESPONSE, self._told(decision) if room else [])
@@ -512,6 +556,8 @@ class Stream:
 
     def _told(self, decision: Decision) -> list[tuple[str, str]]:
         """The response headers of the contract (overview section 4)."""
+        if self._shadow:  # somebody else chose: only say how to look the decision up
+            return [("x-laar-decision-id", decision.id), ("x-laar-mode", "shadow")]
         told = [
             ("x-laar-model", decision.model),
             ("x-laar-endpoint", decision.address),

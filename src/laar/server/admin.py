@@ -11,7 +11,8 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
 
 from laar.config import Settings
 from laar.server.health import Health
@@ -21,7 +22,7 @@ __all__ = ["AdminServer", "admin_app"]
 
 
 def admin_app(
-    settings: Settings, metrics: Metrics, health: Health, parts: Sequence[Route] = ()
+    settings: Settings, metrics: Metrics, health: Health, parts: Sequence[BaseRoute] = ()
 ) -> Starlette:
     """The admin application; `parts` are other modules' routes."""
 
@@ -60,7 +61,7 @@ class AdminServer(uvicorn.Server):
         OSError: the address cannot be listened on.
     """
 
-    def __init__(self, app: Starlette, host: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family)
         self.port: int = self._socket.getsockname()[1]

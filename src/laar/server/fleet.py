@@ -30,6 +30,7 @@ class FleetSink:
         rules: keeps objectives and rewrites.
         eds_file: endpoints file for Envoy; None when somebody else tells Envoy.
         on_change: called after the set of endpoints changed and Envoy's file says so.
+        on_reading: called with each metrics page's numbers, by address.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class FleetSink:
         *,
         eds_file: Path | None,
         on_change: Callable[[], None] = lambda: None,
+        on_reading: Callable[[str, Reading], None] = lambda _address, _reading: None,
     ) -> None:
         self._table = table
         self._prefixes = prefixes
@@ -48,6 +50,7 @@ class FleetSink:
         self._rules = rules
         self._eds_file = eds_file
         self._on_change = on_change
+        self._on_reading = on_reading
         self._stale = asyncio.Event()
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
@@ -88,6 +91,7 @@ class FleetSink:
             if reading.restarted:
                 self._prefixes.drop(slot)
             self._prefixes.set_capacity(slot, reading.capacity_tokens)
+            self._on_reading(address, reading)
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         """Takes one raw round trip, or None for a probe that failed."""

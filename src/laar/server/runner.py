@@ -36,6 +36,8 @@ from laar.server.learning import Learning
 from laar.server.outcomes import grpc_handler, read_token, routes
 from laar.server.rules import ClusterRules
 from laar.server.tls import ServerTls
+from laar.server.viewers import Viewers, read_viewers_token
+from laar.server.watch import Watch
 from laar.telemetry.learning import LearningMetrics
 from laar.telemetry.metrics import Metrics
 
@@ -84,6 +86,7 @@ class Runner:
             problem=lambda source, message: self._sink.problem(source, message),
         )
         self._token = read_token(settings.accuracy.outcomes_token_file)
+        self._viewers_token = read_viewers_token(settings.decisions.viewers_token_file)
         prefixes = (
             PrefixBeliefs(key=rng.randbytes(16), max_bytes=settings.prefix.max_bytes)
             if settings.prefix.enabled
@@ -103,6 +106,15 @@ class Runner:
         self.metrics.add(
             LearningMetrics(self.learning.reports, self.learning.online, self.learning.latency)
         )
+        self.watch = Watch(
+            settings,
+            self.director,
+            self.metrics,
+            self.learning.reports,
+            clock=self._clock,
+            rng=rng,
+            problem=lambda source, message: self._sink.problem(source, message),
+        )
         rules = ClusterRules(rng)
         self._sink = FleetSink(
             self.table,
@@ -111,6 +123,7 @@ class Runner:
             rules,
             eds_file=settings.envoy.eds_file,
             on_change=self._endpoints_changed,
+            on_reading=self.watch.hit_rates.read,
         )
         self._processor = ExternalProcessor(
             self.director,
@@ -170,6 +183,8 @@ class Runner:
             await self._readiness(once=True)
             self._spawn("readiness", self._readiness)
             self._spawn("state", self.learning.keep_saving)
+            for name, run in self.watch.tasks():
+                self._spawn(name, run)
             _LOG.info("picking for %d endpoints on port %d", len(self.table), self.ports.ext_proc)
             if started is not None:
                 started.set()
@@ -255,21 +270,27 @@ class Runner:
         address = self._settings.listen.admin
         host, port = split_address(address)
         try:
-            parts = routes(self.learning, self.table, clock=self._clock, token=self._token)
+            parts = [
+                *routes(self.learning, self.table, clock=self._clock, token=self._token),
+                *self.watch.routes(),
+            ]
             app = admin_app(self._settings, self.metrics, self.health, parts)
-            return AdminServer(app, host, port)
+            return AdminServer(Viewers(app, self._viewers_token), host, port)
         except OSError:
             raise _cannot_listen("admin", address) from None
 
     def _decided(self, decision: Decision) -> None:
         self.metrics.decided(decision)
         self.learning.decided(decision)
+        self.watch.decided(decision)
 
     def _settled(self, decision: Decision, end: Completion) -> None:
         self.metrics.settled(decision, end)
         self.learning.settled(decision, end)
+        self.watch.settled(decision, end)
 
     def _endpoints_changed(self) -> None:
+        self.watch.hit_rates.keep(spec.address for spec in self.table.specs())
         self._changed.set()
 
     async def _readiness(self, *, once: bool = False) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import numpy as np
@@ -112,7 +112,7 @@ class Board:
             "models": Counter(a.model for a in accounts),
             "failed": sum(1 for a in accounts if a.end and not a.end.ok),
             "predicted": _predicted(accounts),
-            "retries": _retries(accounts, memory.outcome_of),
+            "retries": _retries(accounts, memory),
             "shadow": _shadow(accounts),
             "problems": dict(islice(self._metrics.problems.items(), 50)),
         }
@@ -205,26 +205,20 @@ def _predicted(accounts: Sequence[Account]) -> dict[str, object]:
     }
 
 
-def _retries(
-    accounts: Sequence[Account], outcome_of: Callable[[str], bool | None]
-) -> dict[str, object]:
-    """Attempts by number, and the time to a correct answer where both ends are known.
-
-    Attempts of one chain share their ``x-request-id``; a client that makes a new one for each
-    attempt is counted by attempt, but its chains are not timed.
-    """
+def _retries(accounts: Sequence[Account], memory: DecisionMemory) -> dict[str, object]:
+    """Attempts by number, and the time to a correct answer of the chains that are known whole."""
     attempts: dict[int, list[int]] = {}
-    first: dict[str, float] = {}
     times = []
-    for account in reversed(accounts):  # oldest first
+    for account in accounts:
         row = attempts.setdefault(len(account.tried) + 1, [0, 0, 0])
-        correct = outcome_of(account.id)
+        correct = memory.reports.outcome_of(account.id) if memory.reports else None
         row[0] += 1
         row[1] += correct is not None
         row[2] += correct is True
-        began = first.setdefault(account.request_id, account.now)
-        if correct and account.end and (not account.tried or began < account.now):
-            times.append(account.now + account.end.latency_s - began)
+        if correct and account.end is not None:
+            began = _chain_began(account, memory)
+            if began is not None:
+                times.append(account.now + account.end.latency_s - began)
     return {
         "attempts": [
             {"attempt": n, "decisions": row[0], "judged": row[1], "correct": row[2]}
@@ -232,6 +226,17 @@ def _retries(
         ],
         "ttca_s": _percentiles(times),
     }
+
+
+def _chain_began(account: Account, memory: DecisionMemory) -> float | None:
+    """When the first attempt of a chain was decided; None when a link is not remembered."""
+    for _ in range(len(account.tried)):
+        previous = memory.reports.previous_of(account.id) if memory.reports else None
+        found = memory.get(previous) if previous is not None else None
+        if found is None:
+            return None
+        account = found
+    return account.now
 
 
 def _shadow(accounts: Sequence[Account]) -> dict[str, object]:

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
+from laar.accuracy.reports import OutcomeReports
 from laar.core.director import Completion, Decision, DirectorSettings
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.explain import Account, account_of, explained
@@ -36,7 +37,7 @@ class DecisionMemory:
         settings: the director's, to say why an endpoint was filtered.
         wall_clock: seconds since the epoch.
         on_settled: called with each account once its request has ended.
-        outcome_of: whether the answer of the decision with an id was reported correct, if it was.
+        reports: what was reported of answers, and which attempt followed which.
         max_decisions: how many are remembered.
         max_bytes: how much memory they may take, by estimate.
     """
@@ -48,7 +49,7 @@ class DecisionMemory:
         *,
         wall_clock: Callable[[], float],
         on_settled: Callable[[Account], None] = lambda _account: None,
-        outcome_of: Callable[[str], bool | None] = lambda _id: None,
+        reports: OutcomeReports | None = None,
         max_decisions: int = MAX_DECISIONS,
         max_bytes: int = MAX_BYTES,
     ) -> None:
@@ -56,7 +57,7 @@ class DecisionMemory:
         self._settings = settings
         self._wall_clock = wall_clock
         self._on_settled = on_settled
-        self.outcome_of = outcome_of
+        self.reports = reports
         self._max_decisions = max_decisions
         self._max_bytes = max_bytes
         self._accounts: OrderedDict[str, Account] = OrderedDict()
@@ -102,7 +103,7 @@ class DecisionMemory:
     def explained(self, account: Account) -> dict[str, object]:
         """The record for a reader."""
         shown = explained(account, self._settings.filters, self._settings.aliases)
-        correct = self.outcome_of(account.id)
+        correct = self.reports.outcome_of(account.id) if self.reports is not None else None
         return shown if correct is None else shown | {"correct": correct}
 
     def __len__(self) -> int:

@@ -1,7 +1,14 @@
 """The fleet in virtual time: the product's director, simulated engines, links and clients."""
 
 from laar.lab.fleet.assessor import MeasuredAssessor
-from laar.lab.fleet.clients import Answered, Question, ask_until_correct, replay_open
+from laar.lab.fleet.clients import (
+    Answered,
+    Conversation,
+    Question,
+    ask_until_correct,
+    converse,
+    replay_open,
+)
 from laar.lab.fleet.clock import VirtualClock
 from laar.lab.fleet.fleet import Exchange, FleetSettings, VirtualFleet, generator
 from laar.lab.fleet.link import Link, LinkProfile
@@ -13,6 +20,7 @@ __all__ = [
     "Answered",
     "Arrival",
     "BlockPrefixes",
+    "Conversation",
     "EngineHost",
     "Exchange",
     "FleetSettings",
@@ -25,6 +33,7 @@ __all__ = [
     "VirtualClock",
     "VirtualFleet",
     "ask_until_correct",
+    "converse",
     "generator",
     "replay_open",
     "request_of",

@@ -5,6 +5,8 @@ flight; beyond it requests wait their turn, and the schedule is read no further,
 any length takes no memory. Latency counts from the scheduled time as well as from dispatch: under
 saturation the cap turns the loop into a closed one, and only the first of the two shows it.
 
+Conversations are sessions that wait for an answer before they go on.
+
 The closed loop is LAAR's: so many users, each asks, checks, and asks again until the answer is
 right. `laar.client.loop` is the same loop over HTTP; the lab may not import it, being its sibling.
 """
@@ -13,12 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from laar.core.request import Request
 from laar.lab.fleet.fleet import Exchange, VirtualFleet
 from laar.lab.fleet.prompts import Arrival, Prompt, request_of
 
-__all__ = ["Answered", "Question", "ask_until_correct", "replay_open"]
+__all__ = [
+    "Answered",
+    "Conversation",
+    "Question",
+    "ask_until_correct",
+    "converse",
+    "replay_open",
+]
 
 MAX_IN_FLIGHT = 64
 """GORGO's client."""
@@ -83,6 +93,51 @@ class _OpenLoop:
 
         self._fleet.send(request, arrival.prompt, ended)
         self.start()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """A session's turns, one after the other.
+
+    Args:
+        session: its id.
+        start_s: when the first turn is sent.
+        gap_s: from an answer to the next turn.
+        turns: the prompts, each with what went before.
+    """
+
+    session: str
+    start_s: float
+    gap_s: float
+    turns: tuple[Prompt, ...]
+
+
+def converse(
+    fleet: VirtualFleet,
+    conversations: Iterable[Conversation],
+    on_end: Callable[[Arrival, Exchange], None],
+) -> None:
+    """Runs all conversations side by side to their end."""
+    numbers = count(1)
+
+    def turn(conversation: Conversation, index: int) -> None:
+        if index == len(conversation.turns):
+            return
+        arrival = Arrival(
+            at_s=fleet.clock.now,
+            prompt=conversation.turns[index],
+            session=conversation.session,
+        )
+
+        def ended(exchange: Exchange) -> None:
+            on_end(arrival, exchange)
+            fleet.clock.at(fleet.clock.now + conversation.gap_s, turn, conversation, index + 1)
+
+        fleet.send(request_of(next(numbers), arrival), arrival.prompt, ended)
+
+    for conversation in conversations:
+        fleet.clock.at(conversation.start_s, turn, conversation, 0)
+    fleet.clock.run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,143 @@
+"""`laar ttca`: replay the held-out half of the look-ups through Envoy, policy by policy.
+
+`laar measure` and `laar fit` learn from the first half; no query of it is asked here (LAAR, section
+6.1). Without a URL the demo's fleet is started for it; its times are then the fleet's own seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from laar.demo.comparison import Tally, compare
+from laar.demo.figures import Improvement, Step, improvements, plot, steps
+from laar.demo.fleet import running_fleet
+from laar.errors import SettingError
+from laar.lab.workloads.kv_lookup import Query, queries
+from laar.policies import POLICY_NAMES
+
+__all__ = ["run_ttca"]
+
+BROKEN = 1
+"""Exit status when an exchange was not answered as the contract says."""
+
+
+def run_ttca(
+    *,
+    url: str | None,
+    policies: Sequence[str],
+    per_cell: int,
+    languages: Sequence[str],
+    lengths_tokens: Sequence[int],
+    seed: int,
+    concurrency: int,
+    time_scale: float,
+    capability: Path | None,
+    json_file: Path | None,
+    plot_file: Path | None,
+) -> int:
+    """Runs the comparison, shows it and writes what was asked for; returns the exit status.
+
+    Raises:
+        SettingError: a policy that does not exist, or options that contradict each other.
+    """
+    unknown = [policy for policy in policies if policy not in POLICY_NAMES]
+    if unknown:
+        known = ", ".join(POLICY_NAMES)
+        raise SettingError(f"no policy is called {unknown[0]!r}; choose among {known}")
+    if url is not None and capability is not None:
+        raise SettingError("--capability is for the fleet started here; with --url the picker has")
+    asked = queries(
+        languages=languages,
+        lengths_tokens=lengths_tokens,
+        per_cell=per_cell,
+        seed=seed,
+        split="evaluate",
+    )
+    console = Console()
+    scale = 1.0 if url is not None else time_scale
+    tallies = asyncio.run(
+        _replay(console, asked, url, policies, concurrency, time_scale, capability)
+    )
+    curves = [steps(tally, time_scale=scale) for tally in tallies]
+    bars = improvements(tallies[0], tallies[1:], time_scale=scale)
+    _show(console, curves, bars)
+    if json_file is not None:
+        json_file.write_bytes(_as_json(tallies, curves, bars))
+    if plot_file is not None:
+        plot(plot_file, curves, bars)
+    faults = [fault for tally in tallies for fault in tally.faults]
+    for fault in faults[:10]:
+        console.print(f"[red]not as the contract says:[/red] {fault}")
+    return BROKEN if faults else 0
+
+
+async def _replay(
+    console: Console,
+    asked: Sequence[Query],
+    url: str | None,
+    policies: Sequence[str],
+    concurrency: int,
+    time_scale: float,
+    capability: Path | None,
+) -> list[Tally]:
+    if url is not None:
+        return await compare(console, url, asked, policies=policies, concurrency=concurrency)
+    async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="laar-ttca-")))
+        with console.status("starting five simulated endpoints, the picker and Envoy"):
+            fleet = await stack.enter_async_context(
+                running_fleet(directory, time_scale=time_scale, capability=capability)
+            )
+        return await compare(
+            console,
+            fleet.url,
+            asked,
+            policies=policies,
+            concurrency=concurrency,
+            models=fleet.models,
+        )
+
+
+def _as_json(
+    tallies: Sequence[Tally], curves: Sequence[Sequence[Step]], bars: Sequence[Improvement]
+) -> bytes:
+    document = {
+        "questions": len(tallies[0].results),
+        "by_attempt": [step for curve in curves for step in curve],
+        "improvement": [bar.as_dict() for bar in bars],
+        "faults": sum(len(tally.faults) for tally in tallies),
+    }
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _show(console: Console, curves: Sequence[Sequence[Step]], bars: Sequence[Improvement]) -> None:
+    by_attempt = Table(title="Success rate and mean time to correct answer, by attempts made")
+    by_attempt.add_column("policy")
+    most = max(len(curve) for curve in curves)
+    for made in range(1, most + 1):
+        by_attempt.add_column(str(made), justify="right")
+    for curve in curves:
+        points = [f"{step.success_rate:.0%}\n{step.ttca_s:.2f} s" for step in curve]
+        by_attempt.add_row(curve[0].policy, *points)
+    console.print(by_attempt)
+    if not bars:
+        return
+    baselines = list(dict.fromkeys(bar.baseline for bar in bars))
+    by_cell = Table(title=f"Time to correct answer that {curves[0][0].policy} saves")
+    by_cell.add_column("cell")
+    by_cell.add_column("questions", justify="right")
+    for baseline in baselines:
+        by_cell.add_column(f"against {baseline}", justify="right")
+    for cell in dict.fromkeys((bar.language, bar.length_tokens) for bar in bars):
+        row = [bar for bar in bars if (bar.language, bar.length_tokens) == cell]
+        saved = [f"{bar.ratio:+.0%}" for bar in row]
+        by_cell.add_row(f"{cell[0]} {cell[1] / 1024:g}K", str(row[0].questions), *saved)
+    console.print(by_cell)

@@ -1,0 +1,335 @@
+"""Admission: which requests go now and which wait, between the queue and the director (Medha 4.1).
+
+A request goes at once when nobody waits ahead and some candidate has room; else it waits in the
+queue, and the director is asked again each time something leaves. The decision itself, with its
+reservation, stays one synchronous call.
+
+Prefill seconds in flight are counted here: c(m) for each token the endpoint is not believed to
+hold, long prompts by their quadratic price. They leave when the first byte of the answer is seen,
+else when the answer ends. That is late where answers are not read, so the cap then bounds decoding
+requests too; a clock that assumed prefills done would be early under load, and a queue that trusts
+it never fills.
+
+Synchronous and without a clock, so the lab drives the same. It promises nothing of requests that
+another picker sends to the same endpoints beyond what the endpoints' readings say.
+
+Imported as a module: `laar.flow` itself is loaded inside engines and must not pull the core in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laar.core.director import Decision, Director
+from laar.core.endpoints import Floats, Slots
+from laar.core.interfaces import NoRoomError, PlainAssessor, View
+from laar.core.request import Api, Request
+from laar.errors import RequestError
+from laar.flow.item import EXPIRED, NO_ENDPOINT, SATURATED, SHUTTING_DOWN, Item, Limits, Shed
+from laar.flow.queue import Queue
+from laar.flow.saturation import Loads, Saturation
+
+__all__ = ["Admission", "FlowSettings", "Outcome", "Verdict"]
+
+Verdict = Decision | RequestError
+
+_MAX_BAND = 1000
+"""Bands beyond this count as this, so that an engine's priority stays an exact JSON number."""
+_BAND_STEP = 1 << 40
+"""Engine priorities of two bands never mix: 34 years in milliseconds."""
+
+_WORDS = {
+    SATURATED: "every endpoint is full, and so is the queue",
+    EXPIRED: "no endpoint had room in time",
+    NO_ENDPOINT: "no endpoint became ready in time",
+    SHUTTING_DOWN: "the picker is shutting down",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowSettings:
+    """How requests are admitted.
+
+    Args:
+        limits: caps of the queue.
+        saturation: caps of an endpoint.
+        objectives_s: TTFT objectives by the class a request names.
+        objective_base_s: objective of a request without one is this ...
+        objective_factor: ... plus this many times its prefill time alone.
+        long_tokens: prompts with more to prefill than this are long.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    saturation: Saturation = field(default_factory=Saturation)
+    objectives_s: Mapping[str, float] = field(default_factory=dict)
+    objective_base_s: float = 1.0
+    objective_factor: float = 5.0
+    long_tokens: int = 8192
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What became of a request that waited, and how long it did."""
+
+    ticket: int
+    verdict: Verdict
+    waited_s: float
+
+
+@dataclass(slots=True)
+class _Held:
+    request: Request
+    since_s: float
+
+
+class Admission:
+    """The queue in front of a director.
+
+    Args:
+        director: decides.
+        settings: how requests are admitted.
+
+    Attributes:
+        queue: who waits.
+        ready: whether endpoints are known where requests go; until then everything waits.
+    """
+
+    def __init__(self, director: Director, settings: FlowSettings) -> None:
+        self.queue: Queue[Verdict] = Queue(settings.limits)
+        self.ready = True
+        self._director = director
+        self._settings = settings
+        self._tickets = 0
+        self._held: dict[int, _Held] = {}
+        self._prefills: dict[str, tuple[int, float, bool]] = {}  # decision id: slot, s, is long
+        self._seconds: Floats = np.zeros(0)
+        self._long_seconds: Floats = np.zeros(0)
+        self._longs: Floats = np.zeros(0)
+
+    # -- going and waiting ---------------------------------------------------------------------
+
+    def ask(self, request: Request, now: float) -> Decision | int:
+        """Decides now, or takes the request into the queue; the ticket then names its outcome.
+
+        Every call that returns a ticket should be followed by `dispatch`: it may be its turn.
+
+        Raises:
+            RequestError: it can be served by nobody, or the queue takes no more.
+        """
+        if request.api is Api.OPAQUE or request.shadow:  # no model's work, or not ours to hold
+            return self._director.decide(request, now)
+        if not self.ready:
+            return self._hold(request, self._blind(request, now), now, ready=False)
+        waits = self.queue.waiting > 0
+        try:
+            decision = self._director.decide(
+                request, now, lambda view: _none(view) if waits else self._room(view, now)
+            )
+        except NoRoomError as full:
+            return self._hold(request, self._item(request, full.view, now), now, ready=True)
+        except RequestError as error:
+            if not _may_come(error, request):
+                raise
+            return self._hold(request, self._blind(request, now), now, ready=False)
+        self._count(decision)
+        return decision
+
+    def dispatch(self, now: float) -> list[Outcome]:
+        """Lets go who may go; the outcomes reached since the last call."""
+        if not self.ready:  # nobody goes, but time runs
+            return self._outcomes(self.queue.dispatch(now, lambda _item, _shorts: None), now)
+
+        def admit(item: Item, shorts_wait: bool) -> Verdict | None:
+            return self._admit(item, shorts_wait, now)
+
+        return self._outcomes(self.queue.dispatch(now, admit), now)
+
+    def cancel(self, ticket: int) -> bool:
+        """Forgets a request whose client is gone; False when it waits no more."""
+        self._held.pop(ticket, None)
+        return self.queue.cancel(ticket)
+
+    def drain(self, now: float) -> list[Outcome]:
+        """Refuses all that wait and all that will come."""
+        return self._outcomes(self.queue.drain(), now)
+
+    def _hold(self, request: Request, item: Item, now: float, *, ready: bool) -> int:
+        held = self.queue.enqueue(item, now, endpoints_ready=ready)
+        if isinstance(held, Shed):
+            raise _error(held)
+        ticket = self._tickets
+        self._held[ticket] = _Held(request, now)
+        return ticket
+
+    def _admit(self, item: Item, shorts_wait: bool, now: float) -> Verdict | None:
+        request = self._held[int(str(item.id))].request
+        director = self._director
+        try:
+            group = director.candidates.group(request.model, request.subset, now, request.pool)
+            # A look at the counters spares pricing a request that has nowhere to go.
+            room = self._open(group.slots, now, is_long=item.is_long, shorts_wait=shorts_wait)
+            if not room.any():
+                return None
+            decision = director.decide(
+                request, now, lambda view: self._room(view, now, shorts_wait=shorts_wait)
+            )
+        except NoRoomError:
+            return None
+        except RequestError as error:
+            return None if _may_come(error, request) else error
+        if decision.engine_priority is not None:
+            decision.engine_priority = _engine_priority(item)
+        self._count(decision)
+        return decision
+
+    def _outcomes(self, verdicts: list[tuple[Item, Verdict | Shed]], now: float) -> list[Outcome]:
+        outcomes = []
+        for item, verdict in verdicts:
+            ticket = int(str(item.id))
+            held = self._held.pop(ticket)
+            if isinstance(verdict, Shed):
+                verdict = _error(verdict)
+            outcomes.append(
+                Outcome(ticket=ticket, verdict=verdict, waited_s=max(0.0, now - held.since_s))
+            )
+        return outcomes
+
+    # -- what a request is to the queue --------------------------------------------------------
+
+    def _item(self, request: Request, view: View, now: float) -> Item:
+        """By the candidate that would be done first."""
+        work = view.seconds_per_token * self._director.prefill_weight(view)
+        best = int(work.argmin())
+        uncached = float(view.tokens[best] - view.cached_tokens[best])
+        return self._described(request, float(work[best]), float(view.tokens[best]), uncached, now)
+
+    def _blind(self, request: Request, now: float) -> Item:
+        """While nothing is known of who will serve it."""
+        tokens = request.chars / PlainAssessor.CHARS_PER_TOKEN
+        work_s = tokens * PlainAssessor.SECONDS_PER_TOKEN
+        return self._described(request, work_s, tokens, tokens, now)
+
+    def _described(
+        self, request: Request, work_s: float, tokens: float, uncached: float, now: float
+    ) -> Item:
+        settings = self._settings
+        objective_s = request.ttft_objective_s
+        if objective_s is None:
+            objective_s = settings.objectives_s.get(request.objective)
+        if objective_s is None:
+            objective_s = settings.objective_base_s + settings.objective_factor * work_s
+        self._tickets += 1
+        subset = "" if request.subset is None else "\0" + ",".join(sorted(request.subset))
+        return Item(
+            id=self._tickets,
+            arrival_s=now,
+            objective_s=objective_s,
+            work_s=work_s,
+            tokens=int(tokens),
+            body_bytes=request.body_bytes,
+            is_long=uncached > settings.long_tokens,
+            tenant=request.tenant,
+            band=request.priority,
+            lane=f"{request.pool}\0{request.model}{subset}",
+        )
+
+    # -- room ----------------------------------------------------------------------------------
+
+    def _room(self, view: View, now: float, *, shorts_wait: bool = False) -> NDArray[np.bool_]:
+        """Which candidates may take it: the long ones among its prefills by where they would be."""
+        uncached = view.tokens - view.cached_tokens
+        is_long = uncached > self._settings.long_tokens
+        if not is_long.any():
+            return self._open(view.slots, now, is_long=False, shorts_wait=shorts_wait)
+        as_long = self._open(view.slots, now, is_long=True, shorts_wait=shorts_wait)
+        if is_long.all():
+            return as_long
+        as_short = self._open(view.slots, now, is_long=False, shorts_wait=shorts_wait)
+        return np.where(is_long, as_long, as_short)
+
+    def _open(
+        self, slots: Slots, now: float, *, is_long: bool, shorts_wait: bool
+    ) -> NDArray[np.bool_]:
+        table = self._director.table
+        self._grow(table.capacity)
+        loads = Loads(
+            prefill_s=self._seconds[slots],
+            long_prefill_s=self._long_seconds[slots],
+            requests=table.in_flight[slots],
+            longs=self._longs[slots],
+            reported_requests=table.running[slots] + table.waiting[slots],
+            kv_usage=table.kv_usage[slots],
+            reading_age_s=now - table.read_at[slots],
+        )
+        return self._settings.saturation.has_room(loads, is_long=is_long, shorts_wait=shorts_wait)
+
+    # -- what is in flight ---------------------------------------------------------------------
+
+    def answering(self, decision: Decision) -> None:
+        """The first byte of the answer was seen, or its end: the prefill is done."""
+        prefill = self._prefills.pop(decision.id, None)
+        if prefill is not None:
+            self._add(*prefill, sign=-1.0)
+
+    def moved(self, decision: Decision) -> None:
+        """Envoy serves it elsewhere than it was sent."""
+        prefill = self._prefills.get(decision.id)
+        if prefill is not None and prefill[0] != decision.slot:
+            self._add(*prefill, sign=-1.0)
+            prefill = self._prefills[decision.id] = (decision.slot, *prefill[1:])
+            self._grow(self._director.table.capacity)
+            self._add(*prefill, sign=1.0)
+
+    @property
+    def prefills(self) -> int:
+        """How many prefills are counted as in flight."""
+        return len(self._prefills)
+
+    def _count(self, decision: Decision) -> None:
+        view = decision.view
+        assert view is not None  # opaque requests are not counted
+        at = decision.position
+        seconds = float(view.seconds_per_token[at] * self._director.prefill_weight(view)[at])
+        is_long = decision.uncached_tokens > self._settings.long_tokens
+        self._grow(self._director.table.capacity)
+        prefill = self._prefills[decision.id] = (decision.slot, seconds, is_long)
+        self._add(*prefill, sign=1.0)
+
+    def _add(self, slot: int, seconds: float, is_long: bool, *, sign: float) -> None:
+        self._seconds[slot] += sign * seconds
+        if is_long:
+            self._long_seconds[slot] += sign * seconds
+            self._longs[slot] += sign
+
+    def _grow(self, capacity: int) -> None:
+        missing = capacity - len(self._seconds)
+        if missing > 0:
+            self._seconds = np.append(self._seconds, np.zeros(missing))
+            self._long_seconds = np.append(self._long_seconds, np.zeros(missing))
+            self._longs = np.append(self._longs, np.zeros(missing))
+
+
+def _none(view: View) -> NDArray[np.bool_]:
+    return np.zeros(len(view.slots), np.bool_)
+
+
+def _may_come(error: RequestError, request: Request) -> bool:
+    """Whether waiting can help: nobody is there, and nobody said whom it has to be."""
+    empty = error.reason in ("no-endpoints", "no-candidates")
+    return empty and request.subset is None
+
+
+def _error(shed: Shed) -> RequestError:
+    words = _WORDS.get(shed.reason, "a more urgent request took its place in the queue")
+    return RequestError(shed.status, shed.reason, words, retry_after_s=shed.retry_after_s)
+
+
+def _engine_priority(item: Item) -> int:
+    """Lower first: bands, then the moment at which the request's slack is used up."""
+    band = max(-_MAX_BAND, min(_MAX_BAND, item.band))
+    slack_ends_s = item.arrival_s + max(0.0, item.objective_s - item.work_s)
+    return -band * _BAND_STEP + int(slack_ends_s * 1000.0)

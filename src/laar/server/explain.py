@@ -1,0 +1,173 @@
+"""Why, over HTTP: decisions that were made, and the one that would be.
+
+    POST /explain          a request's body, as the endpoint would get it; headers as on the data
+                           path (x-laar-tried-models, x-laar-task, x-laar-policy, ...)
+    GET  /decisions        the last ones, newest first; ?limit=
+    GET  /decisions/<id>   the one that an answer's x-laar-decision-id names
+
+Explaining goes through the same stream machine and director as a request does, so it says what
+would happen, refusals included; it reserves nothing and teaches nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from laar.core.director import Director
+from laar.core.request import Request as CoreRequest
+from laar.errors import RequestError
+from laar.protocol import headers as names
+from laar.protocol.answers import error_body
+from laar.protocol.stream import (
+    Ask,
+    Event,
+    Immediate,
+    RequestBody,
+    RequestHeaders,
+    Shape,
+    Stream,
+    StreamSettings,
+)
+from laar.telemetry.decisions import DecisionMemory
+
+__all__ = ["Explainer", "explain_routes", "path_of"]
+
+MAX_LIMIT = 200
+_PATHS = (
+    ("messages", "/v1/chat/completions"),
+    ("prompt", "/v1/completions"),
+    ("input", "/v1/responses"),
+)
+
+
+def path_of(body: bytes) -> str:
+    """The path a body belongs to, by the member that only its format has; chat when none says."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        document = None
+    known = document if isinstance(document, dict) else {}
+    return next((path for member, path in _PATHS if member in known), _PATHS[0][1])
+
+
+class Explainer:
+    """Says how a request would be decided now.
+
+    Args:
+        director: decides, without reserving.
+        memory: makes the record.
+        settings: of the streams.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        director: Director,
+        memory: DecisionMemory,
+        settings: StreamSettings,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self._director = director
+        self._memory = memory
+        self._settings = settings
+        self._clock = clock
+
+    def explain(self, body: bytes, headers: Mapping[str, str]) -> dict[str, object]:
+        """The record of the decision as it would fall now.
+
+        Args:
+            body: the request's.
+            headers: the request's, in lower case; ``:path`` is worked out when it is missing.
+
+        Raises:
+            RequestError: the request would be refused; with the status and reason it would get.
+        """
+        now = self._clock()
+        request = self._read(body, {":path": path_of(body), ":method": "POST", **headers}, now)
+        decision = self._director.explain(request, now)
+        return self._memory.explained(self._memory.account(decision))
+
+    def _read(self, body: bytes, headers: Mapping[str, str], now: float) -> CoreRequest:
+        """Takes the request through a stream machine of its own, up to the question it asks."""
+        stream = Stream(self._settings, read_answer=False, new_id=lambda: "explain")
+        subset = names.read_subset(headers.get(names.SUBSET))
+        events: tuple[Event, ...] = (
+            RequestHeaders(headers, end=False, shape=Shape.GATEWAY, subset=subset),
+            RequestBody(body, end=True),
+        )
+        for event in events:
+            for action in stream.receive(event, now):
+                if isinstance(action, Ask):
+                    return action.request
+                if isinstance(action, Immediate):
+                    raise _refusal(action)
+        raise RequestError(400, "bad-request", "the request asks for no decision")
+
+
+def _refusal(action: Immediate) -> RequestError:
+    error = orjson.loads(action.body)["error"]
+    return RequestError(action.status, error["reason"], error["message"])
+
+
+def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int) -> list[Route]:
+    """The admin port's part."""
+
+    async def explain(request: Request) -> Response:
+        try:
+            body = await _body(request.stream(), max_bytes)
+            headers = {k: v for k, v in request.headers.items() if k.startswith("x-")}
+            if path := request.query_params.get("path"):
+                headers[":path"] = path
+            return _json(explainer.explain(body, headers))
+        except RequestError as error:
+            return _refused(error)
+
+    async def decisions(request: Request) -> Response:
+        wanted = request.query_params.get("limit", "20")
+        if not wanted.isascii() or not wanted.isdigit() or not 1 <= int(wanted[:9]) <= MAX_LIMIT:
+            return _refused(RequestError(400, "bad-limit", f"limit must be 1 to {MAX_LIMIT}"))
+        shown = [memory.explained(account) for account in memory.latest(int(wanted))]
+        return _json({"decisions": shown, "remembered": len(memory)})
+
+    async def decision(request: Request) -> Response:
+        account = memory.get(request.path_params["id"])
+        if account is None:
+            return _refused(
+                RequestError(
+                    404,
+                    "unknown-decision",
+                    f"no decision has this id, or it is not among the last {len(memory)}; the "
+                    "decision log (decisions.log) keeps more",
+                )
+            )
+        return _json(memory.explained(account))
+
+    return [
+        Route("/explain", explain, methods=["POST"]),
+        Route("/decisions", decisions),
+        Route("/decisions/{id}", decision),
+    ]
+
+
+async def _body(stream: AsyncIterator[bytes] | AsyncIterable[bytes], max_bytes: int) -> bytes:
+    pieces, size = [], 0
+    async for piece in stream:
+        pieces.append(piece)
+        size += len(piece)
+        if size > max_bytes:
+            raise RequestError(413, "body-too-large", f"the body is longer than {max_bytes} bytes")
+    return b"".join(pieces)
+
+
+def _json(value: object) -> Response:
+    return Response(orjson.dumps(value, option=orjson.OPT_INDENT_2), media_type="application/json")
+
+
+def _refused(error: RequestError) -> Response:
+    return Response(error_body(error), error.status, media_type="application/json")

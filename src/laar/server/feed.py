@@ -1,0 +1,105 @@
+"""The page's feed: server-sent events, one frame a second, made once for all viewers.
+
+A viewer holds no queue: it waits for the next frame and gets the newest there is, so one that reads
+slowly sees fewer. One that has stopped reading is cut off after `STALLED_S`. While nobody looks no
+frame is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import orjson
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+__all__ = ["INTERVAL_S", "MAX_VIEWERS", "Feed"]
+
+INTERVAL_S = 1.0
+MAX_VIEWERS = 50
+"""Viewers at once; each costs a socket and some 0.2 ms a second."""
+STALLED_S = 30.0
+
+_HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Feed:
+    """An ASGI endpoint that makes frames while somebody looks, and sends them.
+
+    Args:
+        frame: makes what the page shows.
+        interval_s: seconds between two frames.
+        stalled_s: seconds after which a viewer that does not read is cut off.
+    """
+
+    def __init__(
+        self,
+        frame: Callable[[], Mapping[str, object]],
+        *,
+        interval_s: float = INTERVAL_S,
+        stalled_s: float = STALLED_S,
+    ) -> None:
+        self._frame = frame
+        self._interval_s = interval_s
+        self._stalled_s = stalled_s
+        self._looked = asyncio.Event()
+        self._next: asyncio.Future[bytes] | None = None
+        self._newest = b""
+        self.viewers = 0
+
+    async def run(self) -> None:
+        """Makes frames until cancelled."""
+        while True:
+            await self._looked.wait()
+            self._looked.clear()
+            while self.viewers:
+                shown = orjson.dumps(self._frame(), option=orjson.OPT_NON_STR_KEYS)
+                self._newest = b"data: " + shown + b"\n\n"
+                if self._next is not None:
+                    self._next.set_result(self._newest)
+                    self._next = None
+                await asyncio.sleep(self._interval_s)
+            self._newest = b""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one viewer until it leaves or stops reading."""
+        if self.viewers >= MAX_VIEWERS:
+            answer = JSONResponse(
+                {"error": f"{MAX_VIEWERS} viewers are looking already"}, 503, {"retry-after": "30"}
+            )
+            await answer(scope, receive, send)
+            return
+        self.viewers += 1
+        self._looked.set()
+        gone = asyncio.create_task(_disconnected(receive))
+        sending = asyncio.create_task(self._send_frames(send))
+        try:
+            await asyncio.wait({gone, sending}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.viewers -= 1
+            gone.cancel()
+            sending.cancel()
+            await asyncio.gather(gone, sending, return_exceptions=True)
+
+    async def _send_frames(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        frame = self._newest or await self._wait()
+        while True:
+            async with asyncio.timeout(self._stalled_s):
+                await send({"type": "http.response.body", "body": frame, "more_body": True})
+            frame = await self._wait()
+
+    async def _wait(self) -> bytes:
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self._next)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,137 @@
+"""Everything for looking at a running picker: what was decided and why, the page and its feed.
+
+One object for the runner to hold: it takes decisions and their ends, has routes to mount, and tasks
+to run. None of it is needed to decide.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from importlib.resources import files
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from laar.accuracy.reports import OutcomeReports
+from laar.config import Settings
+from laar.core.director import Completion, Decision, Director
+from laar.server.explain import Explainer, explain_routes
+from laar.server.feed import Feed
+from laar.telemetry.board import Board, HitRates
+from laar.telemetry.decisions import DecisionMemory
+from laar.telemetry.log import DecisionLog
+from laar.telemetry.metrics import Metrics
+
+__all__ = ["Watch"]
+
+_PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+_PAGE_HEADERS = {
+    # Names on the page come from settings and clients; even if one slipped through as markup, it
+    # could load nothing and run nothing.
+    "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
+    "connect-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+
+
+class Watch:
+    """Remembers, logs and shows decisions.
+
+    Args:
+        settings: all of them.
+        director: whose decisions.
+        metrics: problems, and figures of our own.
+        reports: outcomes.
+        clock: monotonic seconds.
+        rng: samples the log.
+        problem: told what is wrong with a source, or None once it works again.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        director: Director,
+        metrics: Metrics,
+        reports: OutcomeReports,
+        *,
+        clock: Callable[[], float],
+        rng: random.Random,
+        problem: Callable[[str, str | None], None],
+    ) -> None:
+        kept = settings.decisions
+        self.hit_rates = HitRates()
+        self.log = (
+            DecisionLog(
+                kept.log,
+                director.settings,
+                rng=rng,
+                sample=kept.log_sample,
+                max_bytes=kept.log_max_bytes,
+                keep=kept.log_keep,
+                on_problem=lambda message: problem("decision log", message),
+            )
+            if kept.log is not None
+            else None
+        )
+        self.memory = DecisionMemory(
+            director.table,
+            director.settings,
+            wall_clock=time.time,
+            on_settled=self.log.add if self.log is not None else lambda _account: None,
+            reports=reports,
+            max_decisions=kept.remember,
+        )
+        about = {
+            "version": version("laar"),
+            "policy": settings.routing.policy,
+            "enforced": settings.routing.enforced,
+        }
+        board = Board(
+            director.table, self.memory, metrics, self.hit_rates, director.settings, about
+        )
+        self.feed = Feed(lambda: board.frame(clock()))
+        self._explainer = Explainer(director, self.memory, settings.bodies.stream, clock=clock)
+        self._max_body_bytes = settings.bodies.max_body_bytes
+
+    def decided(self, decision: Decision) -> None:
+        """Remembers a decision."""
+        self.memory.decided(decision)
+
+    def settled(self, decision: Decision, end: Completion) -> None:
+        """Notes how its request ended."""
+        self.memory.settled(decision, end)
+
+    def routes(self) -> list[BaseRoute]:
+        """The admin port's part."""
+        return [
+            *explain_routes(self._explainer, self.memory, self._max_body_bytes),
+            Route("/events", self.feed),
+            *(Route(path, _file(*what)) for path, what in _PAGE.items()),
+        ]
+
+    def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        """What has to run beside serving, by name."""
+        found: list[tuple[str, Callable[[], Awaitable[None]]]] = [("feed", self.feed.run)]
+        if self.log is not None:
+            found.append(("decision log", self.log.run))
+        return found
+
+
+def _file(name: str, media_type: str) -> Callable[[Request], Awaitable[Response]]:
+    content = (files("laar.server") / "page" / name).read_bytes()
+
+    async def serve(_request: Request) -> Response:
+        return Response(content, media_type=media_type, headers=_PAGE_HEADERS)
+
+    return serve

@@ -1,0 +1,209 @@
+"""The online aligner against brute force, and the promises it makes about every order."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.context import DocCache, OrderIndex
+from laar.context.affinity import Affinity
+
+docs_st = st.lists(st.integers(1, 12), min_size=1, max_size=6, unique=True)
+history_st = st.lists(docs_st, max_size=25)
+
+
+def filled(history, **settings_):
+    index = OrderIndex(**settings_)
+    for i, docs in enumerate(history):
+        index.insert(0, 0, docs, float(i))
+    return index
+
+
+def prefixes(orders):
+    return {tuple(order[:n]) for order in orders for n in range(1, len(order) + 1)}
+
+
+@settings(max_examples=150, deadline=None)
+@given(history_st, docs_st)
+def test_alignment_is_the_longest_path_any_order_of_the_documents_could_follow(history, docs):
+    index = filled(history)
+    held = prefixes(history)
+    longest = max(
+        next((n for n in range(len(docs), 0, -1) if tuple(p[:n]) in held), 0)
+        for p in itertools.permutations(docs)
+    )
+    found = index.align(0, 0, docs, 30.0)
+    assert sorted(found.permutation) == list(range(len(docs)))
+    assert found.matched == longest
+    assert found.baseline == next(
+        n for n in range(len(docs), -1, -1) if not n or tuple(docs[:n]) in held
+    )
+    sent = [docs[i] for i in found.permutation]
+    assert not longest or tuple(sent[:longest]) in held
+
+
+@settings(max_examples=300, deadline=None)
+@given(history_st, docs_st, st.integers(0, 99))
+def test_aligning_again_changes_nothing_and_a_match_is_never_shortened(history, docs, seed):
+    index = filled(history)
+    random.Random(seed).shuffle(docs)
+    first = index.align(0, 0, docs, 30.0)
+    sent = [docs[i] for i in first.permutation]
+    again = index.align(0, 0, sent, 30.0)
+    assert again.permutation == tuple(range(len(docs)))
+    assert again.matched == first.matched >= first.baseline
+
+
+def test_ten_thousand_alignments_keep_the_promises():
+    rng = random.Random(5)
+    index = OrderIndex(capacity_docs=400)
+    for i in range(10_000):
+        docs = rng.sample(range(60), rng.randint(2, 9))
+        found = index.align(0, 0, docs, i * 0.1)
+        sent = [docs[at] for at in found.permutation]
+        assert sorted(sent) == sorted(docs)
+        assert found.matched >= found.baseline
+        if i % 5 == 0:
+            again = index.align(0, 0, sent, i * 0.1)
+            assert (again.permutation, again.matched) == (tuple(range(len(docs))), found.matched)
+        index.insert(0, 0, sent, i * 0.1)
+    assert len(index) <= 400
+
+
+@settings(max_examples=100, deadline=None)
+@given(history_st, st.integers(3, 40))
+def test_the_trie_holds_exactly_the_orders_within_capacity(history, capacity):
+    index = filled(history, capacity_docs=capacity)
+    live: dict[tuple[int, ...], None] = {}
+    for docs in history:
+        live.pop(tuple(docs), None)
+        live[tuple(docs)] = None
+        while len(prefixes(live)) > capacity and len(live) > 1:
+            live.pop(next(iter(live)))
+    assert index.orders == len(live)
+    assert len(index) == len(prefixes(live))
+    for path in prefixes(history):
+        expected = max((n for n in range(len(path) + 1) if path[:n] in prefixes(live)), default=0)
+        assert index.match(0, path) == expected
+
+
+def test_orders_not_sent_again_expire():
+    index = OrderIndex(ttl_s=10.0)
+    index.insert(0, 0, [1, 2, 3], 0.0)
+    index.insert(0, 0, [4, 5, 6], 8.0)
+    index.align(0, 0, [1, 2, 3], 11.0)
+    assert (index.match(0, [1, 2, 3]), index.match(0, [4, 5, 6])) == (0, 3)
+    index.align(0, 0, [1, 2], 100.0)
+    assert (len(index), index.orders, index.evicted_ttl) == (0, 0, 2)
+
+
+def test_sending_an_order_again_keeps_it():
+    index = OrderIndex(capacity_docs=6)
+    index.insert(0, 0, [1, 2, 3], 0.0)
+    index.insert(0, 0, [4, 5, 6], 1.0)
+    index.insert(0, 0, [1, 2, 3], 2.0)
+    index.insert(0, 0, [7, 8, 9], 3.0)
+    assert (index.match(0, [1, 2, 3]), index.match(0, [4, 5, 6])) == (3, 0)
+    assert index.evicted_capacity == 1
+
+
+def test_many_requests_with_one_order_take_the_room_of_one():
+    index = OrderIndex()
+    for i in range(500):
+        index.insert(0, 0, [1, 2], float(i) / 1e3)
+        index.insert(0, 0, [1, 2, 3], float(i) / 1e3)
+    assert (index.orders, len(index)) == (2, 3)
+
+
+def test_what_was_never_sent_before_keeps_the_received_order():
+    index = OrderIndex()
+    assert index.align(0, 0, [5, 4, 6], 0.0).permutation == (0, 1, 2)  # no such prompt before
+    index.insert(0, 0, [1, 2, 3], 0.0)
+    assert index.align(0, 0, [9, 8, 7], 0.0).permutation == (0, 1, 2)  # no such documents
+    assert index.align(0, 0, [9, 2, 8, 1], 0.0).permutation == (3, 1, 0, 2)
+    assert index.align(0, 1, [9, 2, 8, 1], 0.0).permutation == (0, 1, 2, 3)  # another prompt
+
+
+def test_scopes_do_not_see_each_other():
+    rng = random.Random(1)
+    alone, beside = OrderIndex(), OrderIndex()
+    for i in range(300):
+        other = rng.sample(range(40), 6)
+        beside.insert(2, 2, other, float(i))
+        docs = rng.sample(range(40), 6)
+        results = [index.align(1, 1, docs, float(i)) for index in (alone, beside)]
+        assert results[0] == results[1]
+        for index in (alone, beside):
+            index.insert(1, 1, [docs[at] for at in results[0].permutation], float(i))
+
+
+def test_scopes_are_bounded():
+    index = OrderIndex(max_scopes=3)
+    for scope in range(10):
+        index.insert(scope, scope, [1, 2], 0.0)
+    assert index.scopes == 3
+
+
+def test_a_thousand_first_documents_and_256_documents_are_aligned():
+    index = OrderIndex()
+    for i in range(1500):
+        index.insert(0, 0, [1_000 + i, 3, 4], 0.0)
+    assert index.align(0, 0, [4, 3, 2_100], 0.0).matched == 3
+    many = list(range(5_000, 5_256))
+    index.insert(0, 0, many, 0.0)
+    assert index.align(0, 0, many[::-1], 0.0).matched == 256
+
+
+class TestAffinity:
+    def test_documents_seen_together_outrank_a_popular_stranger(self):
+        affinity = Affinity(600.0)
+        for i in range(60):
+            affinity.observe([1, 2, 3], float(i))
+            affinity.observe([7, 100 + i], float(i))
+            affinity.observe([7, 200 + i], float(i))
+        score = affinity.likely([1, 2, 3, 7], 60.0).score
+        assert min(score[doc] for doc in (1, 2, 3)) > score[7]
+
+    def test_the_score_does_not_depend_on_the_order_asked(self):
+        affinity = Affinity(600.0)
+        rng = random.Random(0)
+        for _ in range(50):
+            affinity.observe(rng.sample(range(30), 8), 0.0)
+        docs = list(range(30))
+        expected = affinity.likely(docs, 0.0)
+        for _ in range(5):
+            rng.shuffle(docs)
+            assert affinity.likely(docs, 0.0) == expected
+
+    def test_sightings_fade(self):
+        affinity = Affinity(10.0)
+        affinity.observe([1, 2], 0.0)
+        affinity.observe([3, 4], 90.0)
+        assert affinity.likely([1, 2, 3, 4], 90.0).known == {3, 4}
+
+    @pytest.mark.parametrize("later", [1e3, 1e4, 1e7])
+    def test_counts_stay_finite_however_long_it_runs(self, later):
+        affinity = Affinity(1.0)
+        for step in range(5):
+            affinity.observe([1, 2, 3], step * later)
+        likely = affinity.likely([1, 2, 3], 4 * later)
+        assert all(0.0 < score <= 1.0 for score in likely.score.values())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(docs_st, max_size=20), st.one_of(st.none(), st.integers(1, 20)))
+def test_the_document_cache_is_an_lru_trie(load, capacity):
+    cache = DocCache(capacity)
+    used: dict[tuple[int, ...], int] = {}
+    for time, docs in enumerate(load):
+        hit = next(n for n in range(len(docs), -1, -1) if not n or tuple(docs[:n]) in used)
+        assert cache.put(docs) == hit
+        used.update({tuple(docs[:n]): time for n in range(1, len(docs) + 1)})
+        while capacity is not None and len(used) > capacity:
+            leaves = [p for p in used if not any(q[: len(p)] == p and q != p for q in used)]
+            del used[min(leaves, key=lambda path: (used[path], -len(path)))]
+        assert len(cache) == len(used)

@@ -1,0 +1,360 @@
+"""The paper's algorithms, on its worked examples and on the published program's outputs."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.context import (
+    ContextTree,
+    Node,
+    Reading,
+    build,
+    deduplicate,
+    distance,
+    distances,
+    order_note,
+    schedule,
+)
+from laar.context.cluster import MAX_CONTEXTS
+from laar.context.linkage import average_linkage
+from laar.context.tree import request_id
+from laar.errors import SettingError
+
+A, B, C, D = [3, 5, 1, 7], [2, 6, 3, 5], [3, 5, 8, 9], [2, 6, 4, 0]
+FIGURE_5 = [[2, 1, 3], [2, 6, 1], [4, 1, 0]]
+
+contexts_st = st.lists(
+    st.lists(st.integers(0, 30), min_size=1, max_size=8, unique=True), min_size=1, max_size=14
+)
+
+
+class TestDistance:
+    """Equation 1; vectors P1, P2 and the table of 2.2."""
+
+    @pytest.mark.parametrize(
+        ("a", "b", "alpha", "expected"),
+        [
+            (A, B, 0.0, 0.5),
+            (B, C, 0.0, 0.5),
+            (B, D, 0.0, 0.5),
+            (A, B, 0.001, 0.502),
+            (B, C, 0.001, 0.502),
+            (B, D, 0.001, 0.5),
+            (A, C, 0.001, 0.5),
+            (A, D, 0.001, 1.0),
+            (C, D, 0.001, 1.0),
+            (A, B, 0.01, 0.52),
+            ([1, 2, 3], [3, 2, 1], 0.001, 0.001333),
+            ([1, 2], [1, 2, 3, 4], 0.001, 0.5),
+            ([1], [2], 0.001, 1.0),
+            ([], [1], 0.001, 1.0),
+            ([1, 2, 3], [2], 0.001, 0.667667),
+            ([4, 2], [4, 2], 0.001, 0.0),
+            ([1, 1, 2], [1, 2], 0.001, 0.334333),
+        ],
+    )
+    def test_published_values(self, a, b, alpha, expected):
+        assert distance(a, b, alpha) == pytest.approx(expected, abs=1e-6)
+
+    @settings(max_examples=40, deadline=None)
+    @given(contexts_st)
+    def test_matrix_is_the_distance_of_each_pair(self, contexts):
+        matrix = distances(contexts)
+        for i, j in itertools.product(range(len(contexts)), repeat=2):
+            expected = 0.0 if i == j else distance(contexts[i], contexts[j])
+            assert matrix[i, j] == pytest.approx(expected, abs=1e-6)
+
+
+def naive_average_linkage(matrix):
+    """Merge heights by recomputing all cluster pairs from the points each time."""
+    clusters = [[i] for i in range(len(matrix))]
+    heights = []
+    while len(clusters) > 1:
+        pairs = itertools.combinations(range(len(clusters)), 2)
+        height, i, j = min(
+            (np.mean([matrix[a, b] for a in clusters[i] for b in clusters[j]]), i, j)
+            for i, j in pairs
+        )
+        heights.append(height)
+        clusters[i] += clusters.pop(j)
+    return heights
+
+
+class TestLinkage:
+    @settings(max_examples=30, deadline=None)
+    @given(st.integers(2, 11), st.integers(0, 10_000))
+    def test_heights_are_those_of_merging_the_nearest_pair(self, n, seed):
+        points = np.random.default_rng(seed).random((n, 3))
+        matrix = np.abs(points[:, None] - points).sum(-1).astype(np.float32)
+        got = [height for _, _, height in average_linkage(matrix.copy())]
+        assert got == pytest.approx(naive_average_linkage(matrix), abs=1e-4)
+
+    def test_figure_5_merges_at_the_published_distances(self):
+        merges = average_linkage(distances(FIGURE_5))
+        assert [(a, b) for a, b, _ in merges] == [(0, 1), (2, 3)]
+        assert [height for *_, height in merges] == pytest.approx([0.333833, 0.667167], abs=1e-6)
+
+    def test_of_equally_near_pairs_the_first_merges_first(self):
+        assert average_linkage(distances([[1, 2], [1, 3], [1, 4]]))[0][:2] == (0, 1)
+
+
+# Table 2.2: input, reordered (None: unchanged), search paths, schedule.
+OFFLINE = {
+    "V1": (FIGURE_5, [[1, 2, 3], [1, 2, 6], [1, 4, 0]], [[1, 0], [1, 1], [0]], [0, 1, 2]),
+    "V2": (
+        [[1, 2, 3], [3, 2, 1], [4, 5, 6]],
+        [[1, 2, 3], [1, 2, 3], [4, 5, 6]],
+        [[0], [0], [1]],
+        [0, 1, 2],
+    ),
+    "V3": ([[1, 2], [3, 4], [5, 6]], None, [[0], [1], [2]], [0, 1, 2]),
+    "V4": (
+        [[1, 2, 3, 4], [2, 1], [9, 2, 1]],
+        [[1, 2, 3, 4], [1, 2], [1, 2, 9]],
+        [[0], [1, 0], [1, 1]],
+        [1, 2, 0],
+    ),
+    "V5": (
+        [[1, 2, 3], [7, 8, 9], [2, 1, 5], [8, 7, 4], [1, 2, 6]],
+        [[1, 2, 3], [7, 8, 9], [1, 2, 5], [7, 8, 4], [1, 2, 6]],
+        [[1, 1, 0], [0, 0], [1, 0], [0, 1], [1, 1, 1]],
+        [0, 4, 2, 1, 3],
+    ),
+    "V6": ([A, B, C, D], None, [[0, 0], [1, 0], [0, 1], [1, 1]], [0, 2, 1, 3]),
+    "V7": ([[5, 3, 4]], None, [[0]], [0]),
+    "V8": ([[3, 1, 2], [1, 2, 3]], [[3, 1, 2], [3, 1, 2]], [[], []], [0, 1]),
+    "V9": (
+        [[1, 2, 3, 4, 5, 6, 7, 8], [8, 1]],
+        [[1, 8, 2, 3, 4, 5, 6, 7], [1, 8]],
+        [[0], [1]],
+        [0, 1],
+    ),
+    "V10": ([[1, 2], [1, 3], [1, 4]], None, [[1, 0], [1, 1], [0]], [0, 1, 2]),
+    "V11": (
+        [[5, 1, 2, 3], [3, 2, 1, 6], [2, 1, 7, 8], [9, 1, 4, 0]],
+        [[1, 2, 3, 5], [1, 2, 3, 6], [1, 2, 7, 8], [1, 9, 4, 0]],
+        [[1, 1, 0], [1, 1, 1], [1, 0], [0]],
+        [0, 1, 2, 3],
+    ),
+    "V12": ([[1], [1, 2], [1, 2, 3]], None, [[0], [1, 0], [1, 1]], [1, 2, 0]),
+    "V13": ([[4, 3, 2, 1], [1, 2, 3, 4, 5]], [[1, 2, 3, 4], [1, 2, 3, 4, 5]], [[0], [1]], [0, 1]),
+    "V14": (
+        [[7, 1, 6, 2, 5, 3], [3, 4, 1, 8, 2, 9]],
+        [[1, 2, 3, 7, 6, 5], [1, 2, 3, 4, 8, 9]],
+        [[0], [1]],
+        [0, 1],
+    ),
+}
+
+
+class TestBuild:
+    """Algorithm 4; vectors P3, P5, P10 and V1 to V14."""
+
+    @pytest.mark.parametrize("name", OFFLINE)
+    def test_published_vector(self, name):
+        contexts, reordered, paths, order = OFFLINE[name]
+        built = build(contexts, by="id").contexts
+        assert [list(context.docs) for context in built] == (reordered or contexts)
+        assert [list(context.path) for context in built] == paths
+        assert schedule([context.path for context in built]) == order
+
+    def test_figure_5_nests_the_shared_documents(self):
+        root = build(FIGURE_5, by="id").tree.root
+        assert root.docs == [1]
+        assert [child.docs for child in root.children] == [[1, 4, 0], [1, 2]]
+
+    def test_users_with_equal_documents_get_the_first_ones_order(self):
+        built = build([[2, 1, 3], [3, 1, 2], [1, 3, 2]]).contexts
+        assert {context.docs for context in built} == {(2, 1, 3)}
+
+    @settings(max_examples=80, deadline=None)
+    @given(contexts_st, st.sampled_from(["id", "frequency"]))
+    def test_no_document_is_added_or_lost_and_paths_lead_to_leaves(self, contexts, by):
+        built = build(contexts, by=by)
+        for context, ordered in zip(contexts, built.contexts, strict=True):
+            assert sorted(ordered.docs) == sorted(context)
+            node = built.tree.root
+            for step in ordered.path:
+                child = node.children[step]
+                assert child.parent is node
+                assert child.docs[: len(node.docs)] == node.docs
+                node = child
+            assert tuple(node.docs) == ordered.docs
+
+    def test_frequent_documents_go_first_in_production_order(self):
+        built = build([[8, 3, 5], [8, 3, 6], [8, 1, 2]], by="frequency").contexts
+        assert [context.docs[0] for context in built] == [8, 8, 8]
+
+    def test_empty_batch_and_empty_context(self):
+        assert build([]).contexts == ()
+        assert [context.docs for context in build([[], [1, 2]]).contexts] == [(), (1, 2)]
+
+    def test_a_batch_over_the_cap_is_refused_with_the_remedy(self):
+        with pytest.raises(SettingError, match="split"):
+            build([[1]] * (MAX_CONTEXTS + 1))
+
+
+class TestSearch:
+    """Algorithm 1 in both readings; vectors P4, P6 and the search table."""
+
+    @pytest.mark.parametrize(
+        ("query", "path", "docs", "overlap", "has_prefix"),
+        [
+            ([2, 1, 4], (0,), [1, 4, 0], 2, True),
+            ([1, 2, 9], (1, 0), [1, 2, 3], 2, True),
+            ([0, 4, 1], (0,), [1, 4, 0], 3, True),
+            ([6, 1, 2], (1, 1), [1, 2, 6], 3, True),
+            ([9, 3, 2], (1,), [1, 2], 1, False),
+        ],
+    )
+    def test_program_vector(self, query, path, docs, overlap, has_prefix):
+        found = build(FIGURE_5, by="id", reading=Reading.PROGRAM).tree.search(query)
+        assert found.node is not None
+        assert (found.path, found.node.docs) == (path, docs)
+        assert (found.overlap, found.has_prefix) == (overlap, has_prefix)
+
+    @pytest.mark.parametrize("query", [[5, 7, 8], [3], [8, 5]])
+    @pytest.mark.parametrize("reading", Reading)
+    def test_nothing_shared_is_no_match(self, query, reading):
+        tree = build(FIGURE_5, by="id", reading=reading).tree
+        assert tree.search(query).node is None
+        assert tree.order(query) == query
+
+    def test_paper_example_takes_the_more_frequent_of_two_equally_near_nodes(self):
+        # P4 and P6. The paper draws C4 as child 0; clustering makes it child 1 (note, 2.3).
+        tree = build(FIGURE_5, by="id").tree
+        found = tree.search([2, 1, 4])
+        assert found.node is not None
+        assert (found.path, found.node.docs) == ((1,), [1, 2])
+        assert [tree.order(q) for q in ([2, 1, 4], [1, 2, 9], [5, 7, 8])] == [
+            [1, 2, 4],
+            [1, 2, 9],
+            [5, 7, 8],
+        ]
+        assert tree.insert([2, 1, 4], "C6").path == (1, 2)
+
+    def test_a_thousand_children_of_one_node_are_searched(self):
+        tree = ContextTree()
+        for i in range(1200):
+            tree.insert([10 * i, 10 * i + 1, 10 * i + 2], f"r{i}")
+        assert len(tree.root.children) == 1200
+        assert tree.order([7, 5001, 5000]) == [5000, 5001, 7]
+
+
+class TestInsert:
+    def test_program_vectors_one_after_the_other(self):
+        tree = build(FIGURE_5, by="id", reading=Reading.PROGRAM).tree
+        sent = [[2, 1, 4], [5, 7, 8], [1, 2, 9], [7, 5, 1]]
+        got = [list(tree.insert(docs, str(i)).docs) for i, docs in enumerate(sent)]
+        assert got == [[1, 4, 2], [5, 7, 8], [1, 2, 9], [5, 7, 1]]
+
+    def test_program_vectors_from_an_empty_tree(self):
+        tree = ContextTree(reading=Reading.PROGRAM)
+        sent = [[3, 1, 2, 9], [9, 2, 1, 5], [1, 2, 3, 7], [4, 8], [8, 6, 4], [2, 9, 3, 1]]
+        got = [list(tree.insert(docs, str(i)).docs) for i, docs in enumerate(sent)]
+        assert got == [
+            [3, 1, 2, 9],
+            [1, 2, 9, 5],
+            [3, 1, 2, 7],
+            [4, 8],
+            [4, 8, 6],
+            [1, 2, 9, 3],
+        ]
+
+    def test_paper_reading_never_moves_documents_without_a_shared_prefix(self):
+        tree = ContextTree()
+        tree.insert([3, 1, 2, 9], "a")
+        assert tree.insert([9, 2, 1, 5], "b").docs == (9, 2, 1, 5)
+
+    @settings(max_examples=60, deadline=None)
+    @given(contexts_st, st.sampled_from(Reading))
+    def test_insertion_permutes_and_the_path_finds_the_leaf(self, contexts, reading):
+        tree = ContextTree(reading=reading)
+        for i, context in enumerate(contexts):
+            inserted = tree.insert(context, f"r{i}")
+            assert sorted(inserted.docs) == sorted(context)
+            node = tree.root
+            for step in inserted.path:
+                node = node.children[step]
+            assert node.requests == {f"r{i}"}
+
+
+class TestEvict:
+    def test_program_vector_prunes_parents_without_children(self):
+        def shape(node: Node):
+            return (node.docs, [shape(child) for child in node.children])
+
+        tree = build(FIGURE_5, by="id", requests=["C1", "C2", "C3"]).tree
+        assert tree.evict(["C1", "nobody"]) == 1
+        assert shape(tree.root) == ([1], [([1, 4, 0], []), ([1, 2], [([1, 2, 6], [])])])
+        tree.evict(["C2"])
+        assert shape(tree.root) == ([1], [([1, 4, 0], [])])
+        tree.evict(["C3"])
+        assert shape(tree.root) == ([], [])
+
+    @pytest.mark.parametrize(
+        "name",
+        ["cmpl-req-0123456789ab-0-ab12", "chatcmpl-req-0123456789ab", "req-0123456789ab-0-ff"],
+    )
+    def test_engine_ids_are_read(self, name):
+        assert request_id(name) == "req-0123456789ab"
+        tree = ContextTree()
+        tree.insert([1, 2], "req-0123456789ab")
+        assert tree.evict([name]) == 1
+
+    @settings(max_examples=40, deadline=None)
+    @given(contexts_st, st.integers(0, 1000))
+    def test_evicting_all_in_any_order_empties_the_tree(self, contexts, seed):
+        tree = ContextTree()
+        names = [f"r{i}" for i in range(len(contexts))]
+        for name, context in zip(names, contexts, strict=True):
+            tree.insert(context, name)
+        random.Random(seed).shuffle(names)
+        assert tree.evict(names) == len(names)
+        assert (tree.root.docs, tree.root.children) == ([], [])
+
+
+class TestSchedule:
+    def test_figure_7(self):
+        # C6, C3, C7, C8 with the paths drawn in the paper -> C6, C8, C3, C7.
+        assert schedule([[0, 0, 2], [0, 1], [1], [0, 0, 3]]) == [0, 3, 1, 2]
+
+    def test_requests_without_a_path_are_a_group(self):
+        assert schedule([[], [1, 0], [1], []]) == [0, 3, 1, 2]
+
+    @given(st.lists(st.lists(st.integers(0, 3), max_size=4), max_size=20))
+    @settings(max_examples=50, deadline=None)
+    def test_every_request_once_and_groups_stay_together(self, paths):
+        order = schedule(paths)
+        assert sorted(order) == list(range(len(paths)))
+        firsts = [paths[i][0] if paths[i] else -1 for i in order]
+        assert len([key for key, _ in itertools.groupby(firsts)]) == len(set(firsts))
+
+
+class TestDeduplicate:
+    """Algorithm 3; P9 and the three-turn vector."""
+
+    def test_second_turn_of_the_paper(self):
+        first = deduplicate([1, 2, 4])
+        second = deduplicate([1, 5, 2], first.seen)
+        assert second.docs == ((1, True), (5, False), (2, True))
+        assert (second.new, second.repeated) == ([5], [1, 2])
+        assert second.seen == {1, 2, 4, 5}
+        third = deduplicate([5, 9, 1, 9], second.seen)
+        assert (third.new, third.repeated) == ([9, 9], [5, 1])
+
+
+class TestOrderNote:
+    """P8 and P11."""
+
+    def test_labels_in_the_order_received(self):
+        assert "[Doc_2] > [Doc_1] > [Doc_4]" in order_note(["Doc_1", "Doc_2", "Doc_4"], [1, 0, 2])
+
+    def test_places_are_counted_where_there_are_no_labels(self):
+        assert ": 2 > 1 > 3" in order_note([None, "b", "c"], [1, 0, 2])

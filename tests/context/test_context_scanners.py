@@ -1,0 +1,272 @@
+"""What counts as a list of documents, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from laar.context import ContextSettings, Reason
+from laar.context.blocks import Refused
+from laar.context.chunks import chunks, shorten
+from laar.context.rewrite import Change, rewrite, verified
+from laar.context.turn import scan
+
+DEFAULT = ContextSettings()
+FREE_LABELS = ContextSettings(relabel=True)
+
+
+def found(text, settings_=DEFAULT):
+    return [[text[i.start : i.end] for i in block.items] for block in scan(text, settings_)]
+
+
+def refusal(text, settings_=DEFAULT):
+    with pytest.raises(Refused) as info:
+        scan(text, settings_)
+    return info.value.reason
+
+
+def reversed_(text, settings_=DEFAULT, *, annotate=False):
+    blocks = scan(text, settings_)
+    changes = [Change(block, tuple(reversed(range(len(block.items))))) for block in blocks]
+    return rewrite(text, changes, annotate=annotate)
+
+
+class TestXml:
+    def test_items_in_a_wrapper_with_attributes(self):
+        text = (
+            'Use:\n<documents n="3">\n<document id="a">x</document>\n <document id="b">y</document>'
+            '\n<document id="c">z</document></documents>\nQ?'
+        )
+        assert found(text) == [
+            [f'<document id="{name}">{body}</document>' for name, body in ("ax", "by", "cz")]
+        ]
+        [block] = scan(text, DEFAULT)
+        assert [item.label for item in block.items] == ["a", "b", "c"]
+        assert text[: block.end].endswith("</documents>")
+
+    @pytest.mark.parametrize("name", ["document", "context", "doc", "passage", "reference", "file"])
+    def test_every_item_name_bare_and_wrapped(self, name):
+        items = [f"<{name}>{i}</{name}>" for i in "xyz"]
+        assert found("\n".join(items)) == [items]
+        assert found(f"<{name}s>{''.join(items)}</{name}s>") == [items]
+
+    def test_context_can_be_the_wrapper(self):
+        items = [f"<doc>{i}</doc>" for i in "xyz"]
+        assert found(f"<context>\n{''.join(items)}</context>") == [items]
+
+    def test_gaps_stay_in_place_and_attributes_move_along(self):
+        text = "<doc id='q'>1</doc>\n\n<doc>2</doc> <doc a=\"b\">3</doc>"
+        assert reversed_(text) == "<doc a=\"b\">3</doc>\n\n<doc>2</doc> <doc id='q'>1</doc>"
+
+    def test_equal_separators_are_gaps_and_prose_is_not(self):
+        assert found("<doc>1</doc>\n---\n<doc>2</doc>\n---\n<doc>3</doc>")
+        text = "<doc>1</doc> see also <doc>2</doc> and last <doc>3</doc>"
+        assert refusal(text) is Reason.GAPS_DIFFER
+
+    def test_an_empty_item_does_not_swallow_the_next(self):
+        text = "<doc></doc><doc>2</doc><doc>3</doc>"
+        assert found(text) == [["<doc></doc>", "<doc>2</doc>", "<doc>3</doc>"]]
+
+    @pytest.mark.parametrize(
+        ("text", "reason"),
+        [
+            ("the <document> tag is used for", Reason.UNBALANCED),
+            ("</document>", Reason.UNBALANCED),
+            ("<documents><doc>1</doc>", Reason.UNBALANCED),
+            ("<doc>1</file>", Reason.UNBALANCED),
+            ("<doc>1 <doc>2</doc></doc>", Reason.NESTED),
+            ("<documents><docs></docs></documents>", Reason.NESTED),
+            ("<doc>holds </doc> its own delimiter</doc>", Reason.UNBALANCED),
+            ('<doc id="1" id="2">1</doc>', Reason.DUPLICATE_ATTRIBUTE),
+            ("<doc id=1>1</doc>", Reason.MALFORMED_TAG),
+            ('<doc id="1>1</doc>', Reason.MALFORMED_TAG),
+            ("<doc/><doc/><doc/>", Reason.MALFORMED_TAG),
+            ("<doc>1</doc>" * 300, Reason.TOO_MANY),
+        ],
+    )
+    def test_markup_that_is_not_plainly_a_list_is_refused(self, text, reason):
+        assert refusal(text) is reason
+
+    def test_names_that_only_begin_alike_are_text(self):
+        assert found("<documentation>" * 5 + "<docker>") == []
+
+    def test_numbering_attributes_refuse_unless_labels_are_free(self):
+        text = "".join(f'<doc index="{i}">t{i}</doc>' for i in (1, 2, 3))
+        assert refusal(text) is Reason.POSITIONAL_LABELS
+        assert reversed_(text, FREE_LABELS) == "".join(
+            f'<doc index="{i}">t{4 - i}</doc>' for i in (1, 2, 3)
+        )
+
+    def test_numbered_items_that_say_more_of_themselves_keep_it(self):
+        text = "".join(f'<doc index="{i}" source="{i}.pdf">t</doc>' for i in (1, 2, 3))
+        assert refusal(text, FREE_LABELS) is Reason.POSITIONAL_LABELS
+
+
+class TestFences:
+    TEXT = (
+        "Sources\nDocument 1:\n```\nx[0] = y[1]\n```\n"
+        "[2]\n~~~~\n```\nb\n~~~~\n3.\n```py\nc\n```\nQ?"
+    )
+
+    def test_whole_fences_move_under_fixed_labels(self):
+        assert reversed_(self.TEXT, FREE_LABELS) == (
+            "Sources\nDocument 1:\n```py\nc\n```\n"
+            "[2]\n~~~~\n```\nb\n~~~~\n3.\n```\nx[0] = y[1]\n```\nQ?"
+        )
+
+    def test_the_note_names_the_places_as_labelled(self):
+        assert "[3] > [2] > [1]" in reversed_(self.TEXT, FREE_LABELS, annotate=True)
+
+    def test_labels_are_not_free_by_default(self):
+        assert refusal(self.TEXT) is Reason.POSITIONAL_LABELS
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "x[0] = y[1] + 2; z[2]",
+            "[1] a\n[2] b\n[3] c",
+            "```\na\n```\n```\nb\n```\n```\nc\n```",
+            "Document 1: Title\n```\na\n```\nDocument 2: Other\n```\nb\n```\n[3]\n```\nc\n```",
+            "[1]\n```\na\n```\n[3]\n```\nb\n```\n[2]\n```\nc\n```",
+            "[1]\n```\na\n```\n[2]\n```\nb\n```\n[3]\n```\nnever closed",
+        ],
+    )
+    def test_numbers_without_fences_or_out_of_step_are_text(self, text):
+        assert found(text, FREE_LABELS) == []
+
+
+class TestResults:
+    def test_elements_move_as_they_were_written(self):
+        parts = (
+            '{"id":"a", "content":"x"}',
+            '{"content" : "y","id":"b"}',
+            '{"id":"é","content":"\\u00e9"}',
+        )
+        form = '{"q": 1.50, "results": [ %s,\n %s, %s], "n": 3}'
+        text = form % parts
+        assert reversed_(text) == form % parts[::-1]
+        [block] = scan(text, DEFAULT)
+        assert [item.label for item in block.items] == ["a", "b", "é"]
+        assert text[block.items[1].text_start : block.items[1].text_end] == "y"
+
+    @pytest.mark.parametrize("key", ["rank", "position", "id"])
+    def test_elements_that_number_themselves_are_refused(self, key):
+        text = json.dumps({"results": [{key: i, "content": "x" * i} for i in range(4)]})
+        assert refusal(text) is Reason.POSITIONAL_LABELS
+
+    def test_two_results_with_one_url_stay_two(self):
+        text = json.dumps({"results": [{"url": "u", "content": c} for c in "xyz"]})
+        assert len(found(text)[0]) == 3
+
+    @pytest.mark.parametrize(
+        "text",
+        ['{"results": [1, 2, 3]}', '{"results": "x"}', "[1,2,3]", '{"results": [{}', '{"a": 1}'],
+    )
+    def test_other_json_is_left_alone(self, text):
+        assert found(text) == []
+
+    def test_a_key_that_comes_twice_is_refused(self):
+        text = '{"results": [{"id": "z"}], "results": [{"id":"a"},{"id":"b"},{"id":"c"}]}'
+        assert refusal(text) is Reason.DUPLICATE_KEYS
+
+
+HOSTILE = {
+    "unclosed items": "<document>",
+    "unclosed tags": "<document ",
+    "ends": "</document>",
+    "pairs": "<doc>x</doc>",
+    "attributes": '<doc a="',
+    "angles": "<",
+    "spaces in a tag": "<doc" + " " * 99,
+    "names": "a" * 50 + "=",
+    "fences": "```\n",
+    "labels": "[1]\n```\n",
+    "tildes": "~",
+    "backticks": "`",
+    "braces": '{"results":[',
+}
+
+
+def seconds(text):
+    best = 1e9
+    for _ in range(3):
+        start = time.thread_time()
+        with contextlib.suppress(Refused):
+            scan(text, FREE_LABELS)
+        best = min(best, time.thread_time() - start)
+    return best
+
+
+@pytest.mark.parametrize("piece", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_megabyte_of_hostile_markup_takes_linear_time(piece):
+    small, large = (piece * (size // len(piece)) for size in (1 << 17, 1 << 20))
+    # Eight times the text: a quadratic scanner takes 64 times as long. The floor absorbs the timer.
+    assert seconds(large) < 24 * max(seconds(small), 2e-4)
+
+
+text_st = st.text(st.sampled_from('ab<>/"= \n`[]1{}é\\')).map(
+    lambda text: text.replace("<", "").replace("`", "")
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(text_st, min_size=3, max_size=6), st.sampled_from(["", "\n", " \n\n"]), st.data())
+@example(["", "", ""], "", None)
+def test_any_order_keeps_every_document_and_is_verified(bodies, gap, data):
+    text = "pre " + gap.join(f"<doc>{body}</doc>" for body in bodies) + " post"
+    [block] = scan(text, DEFAULT)
+    order = data.draw(st.permutations(range(len(bodies)))) if data else range(len(bodies))
+    change = Change(block, tuple(order))
+    made = rewrite(text, [change], annotate=False)
+    assert made == "pre " + gap.join(f"<doc>{bodies[i]}</doc>" for i in order) + " post"
+    assert verified(text, [change], made, lambda text: scan(text, DEFAULT), [])
+    assert not verified(text, [change], made + "<doc>", lambda text: scan(text, DEFAULT), [])
+
+
+def test_verification_notices_a_lost_a_changed_and_a_dangling_document():
+    text = "".join(f"<doc>{body * 99}</doc>" for body in "abc")
+    [block] = scan(text, DEFAULT)
+    identity = Change(block, (0, 1, 2))
+    again = lambda made: scan(made, DEFAULT)  # noqa: E731
+    assert not verified(text, [identity], text.replace("b", "c"), again, [])
+    assert not verified(
+        text, [identity], text.replace("<doc>" + "b" * 99 + "</doc>", ""), again, []
+    )
+    noted = Change(block, (0, 1, 2), frozenset({1}))
+    made = rewrite(text, [noted], annotate=False)
+    assert not verified(text, [noted], made, again, ["nothing of the kind"])
+    assert verified(text, [noted], made, again, ["before " + "b" * 99])
+
+
+class TestChunks:
+    LISTING = "".join(f"line {i} of a listing that is long enough to matter\n" for i in range(120))
+
+    @settings(max_examples=50, deadline=None)
+    @given(st.text(st.sampled_from("ab\n\r "), max_size=400))
+    def test_chunks_joined_are_the_text(self, text):
+        assert "".join(chunks(text)) == text
+
+    def test_chunks_are_bounded_and_survive_an_insertion(self):
+        parts = chunks(self.LISTING)
+        assert all(3 <= part.count("\n") <= 42 for part in parts)
+        moved = chunks("one line more\n" + self.LISTING)
+        assert len(set(parts) & set(moved)) >= len(parts) - 2
+
+    def test_only_chunks_of_an_earlier_text_are_replaced(self):
+        same_twice = self.LISTING + self.LISTING
+        assert shorten([same_twice]) == [same_twice]
+        first, second, third = shorten([self.LISTING, "new\n" + self.LISTING, "short"])
+        assert (first, third) == (self.LISTING, "short")
+        assert len(second) < len(self.LISTING) / 3
+        assert second.startswith("new\n")
+        kept = [line for line in second.splitlines() if not line.startswith("(Same lines")]
+        assert set(kept) <= {"new", *self.LISTING.splitlines()}
+
+    def test_what_is_shortened_is_a_function_of_the_texts_before(self):
+        texts = [self.LISTING, "x\n" + self.LISTING, self.LISTING + "y\n"]
+        assert shorten(texts)[:2] == shorten(texts[:2])

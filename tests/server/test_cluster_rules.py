@@ -1,0 +1,63 @@
+"""Objectives and rewrites of several pools, and what a stream makes of them."""
+
+import random
+
+import orjson
+import pytest
+
+from laar.datalayer.kubernetes import Rewrite
+from laar.protocol.stream import Ask, RequestBody, RequestHeaders, Shape, Stream, StreamSettings
+from laar.server.rules import ClusterRules
+
+
+@pytest.fixture
+def rules():
+    return ClusterRules(random.Random(1))
+
+
+def rule(target, *models):
+    return Rewrite(models=frozenset(models), targets=(target,), weights=(1,))
+
+
+def asked(rules, model, **headers):
+    """The request that a stream asks about."""
+    stream = Stream(StreamSettings(), read_answer=False, new_id=lambda: "id", rules=rules)
+    head = {":path": "/v1/completions", ":method": "POST", **headers}
+    list(stream.receive(RequestHeaders(head, False, Shape.GATEWAY), 0.0))
+    body = orjson.dumps({"model": model, "prompt": "hello"})
+    [ask] = stream.receive(RequestBody(body, True), 0.0)
+    assert isinstance(ask, Ask)
+    return ask.request
+
+
+def test_an_objectives_priority_is_the_requests(rules):
+    rules.replace_priorities("kubernetes ml/a", {"urgent": 10, "batch": -1})
+    header = "x-gateway-inference-objective"
+    assert asked(rules, "m", **{header: "urgent"}).priority == 10
+    assert asked(rules, "m", **{header: "batch"}).priority == -1
+    assert asked(rules, "m", **{header: "unknown"}).priority == 0
+    assert asked(rules, "m").priority == 0
+
+
+def test_of_two_pools_objectives_with_one_name_the_first_counts_until_it_leaves(rules):
+    rules.replace_priorities("kubernetes ml/a", {"x": 1})
+    rules.replace_priorities("kubernetes ml/b", {"x": 2, "y": 3})
+    assert (rules.priority("x"), rules.priority("y")) == (1, 3)
+    rules.replace_priorities("kubernetes ml/a", {})
+    assert rules.priority("x") == 2
+
+
+def test_rewrite_beats_header_beats_body(rules):
+    header = {"x-gateway-model-name-rewrite": "by-header"}
+    assert asked(rules, "public").model == "public"
+    assert asked(rules, "public", **header).model == "by-header"
+    rules.replace_rewrites("kubernetes ml/a", [rule("by-rule", "public")])
+    assert asked(rules, "public", **header).model == "by-rule"
+    assert asked(rules, "other", **header).model == "by-header"
+
+
+def test_a_rule_for_any_model_counts_only_while_its_pool_is_alone(rules):
+    rules.replace_rewrites("kubernetes ml/a", [rule("exact", "m"), rule("any")])
+    assert (rules.rewrite("m"), rules.rewrite("other")) == ("exact", "any")
+    rules.replace_rewrites("kubernetes ml/b", [])
+    assert (rules.rewrite("m"), rules.rewrite("other")) == ("exact", None)

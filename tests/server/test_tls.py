@@ -1,0 +1,232 @@
+"""TLS on the ext_proc port, spoken by gRPC, by Python's own TLS and by a real Envoy."""
+
+import asyncio
+import ipaddress
+import re
+import socket
+import ssl
+from datetime import UTC, datetime, timedelta
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from laar.errors import SettingError
+from support import eventually
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+
+
+def make_pair(directory, name, *, days=1):
+    """A certificate for 127.0.0.1 that is its own authority; its paths by setting."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=30))
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    paths = directory / f"{name}.pem", directory / f"{name}.key"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return paths
+
+
+def put(directory, pair):
+    """Puts a pair where the picker looks, as a renewal would: one file after the other."""
+    settings = {"certificate": directory / "tls.crt", "key": directory / "tls.key"}
+    for path, source in zip(settings.values(), pair, strict=True):
+        path.with_suffix(".new").write_bytes(source.read_bytes())
+        path.with_suffix(".new").replace(path)
+    return {name: str(path) for name, path in settings.items()}
+
+
+async def picker(gateway, **tls):
+    gateway.members(("10.9.0.1:80", "m"))
+    return await gateway.picker(listen={"tls": tls})
+
+
+async def shown(gateway):
+    """The certificate that the port shows, PEM; asserts that HTTP/2 is agreed on."""
+    host, port = gateway.settings.listen.ext_proc.split(":")
+
+    def shake_hands():
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.set_alpn_protocols(["h2"])
+        with (
+            socket.create_connection((host, int(port)), timeout=10) as plain,
+            context.wrap_socket(plain) as connection,
+        ):
+            assert connection.selected_alpn_protocol() == "h2"
+            return ssl.DER_cert_to_PEM_cert(connection.getpeercert(binary_form=True)).encode()
+
+    return await asyncio.to_thread(shake_hands)
+
+
+async def is_healthy(gateway, credentials):
+    async with grpc.aio.secure_channel(gateway.settings.listen.ext_proc, credentials) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest(service="readiness")
+        return (await stub.Check(request, timeout=10)).status == SERVING
+
+
+async def test_a_self_signed_certificate_encrypts_and_health_stays_plain(gateway):
+    runner = await picker(gateway, self_signed=True)
+    certificate = x509.load_pem_x509_certificate(await shown(gateway))
+    assert certificate.not_valid_after_utc > datetime.now(UTC) + timedelta(days=3000)
+    with pytest.raises(grpc.aio.AioRpcError):
+        await is_healthy(gateway, grpc.ssl_channel_credentials())  # nobody vouches for it
+    async with grpc.aio.insecure_channel(gateway.settings.listen.health) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        assert (await stub.Check(health_pb2.HealthCheckRequest())).status == SERVING
+    [told] = re.findall(
+        rb"\nlaar_certificate_expires_timestamp_seconds (.*)", runner.metrics.page()
+    )
+    assert float(told) == certificate.not_valid_after_utc.timestamp()
+
+
+async def test_a_renewed_certificate_is_used_and_open_streams_stay(gateway, tmp_path):
+    old, new = make_pair(tmp_path, "old"), make_pair(tmp_path, "new")
+    await picker(gateway, **put(tmp_path, old))
+    credentials = grpc.ssl_channel_credentials(old[0].read_bytes())
+    async with grpc.aio.secure_channel(gateway.settings.listen.ext_proc, credentials) as channel:
+        call = channel.stream_stream(
+            "/envoy.service.ext_proc.v3.ExternalProcessor/Process",
+            request_serializer=pb.ProcessingRequest.SerializeToString,
+            response_deserializer=pb.ProcessingResponse.FromString,
+        )()
+        headers = pb.ProcessingRequest(request_headers=pb.HttpHeaders(end_of_stream=False))
+        headers.protocol_config.request_body_mode = 2  # BUFFERED: the headers get an answer
+        await call.write(headers)
+        assert (await call.read()).HasField("request_headers")
+        put(tmp_path, new)
+
+        async def renewed():
+            return await shown(gateway) == new[0].read_bytes()
+
+        await eventually(renewed, what="the new certificate")
+        body = pb.HttpBody(body=b'{"model":"m","messages":[{"content":"x"}]}', end_of_stream=True)
+        await call.write(pb.ProcessingRequest(request_body=body))
+        assert (await call.read()).WhichOneof("response")
+        await call.done_writing()
+    assert await is_healthy(gateway, grpc.ssl_channel_credentials(new[0].read_bytes()))
+
+
+async def test_an_expired_certificate_never_takes_a_valid_ones_place(gateway, tmp_path):
+    valid = make_pair(tmp_path, "valid")
+    expired = make_pair(tmp_path, "expired", days=-1)
+    runner = await picker(gateway, **put(tmp_path, valid))
+    put(tmp_path, expired)
+    await eventually(lambda: "tls" in runner.metrics.problems, what="a complaint")
+    await eventually(lambda: "expired on" in runner.metrics.problems.get("tls", ""), what="why")
+    assert "renew it" in runner.metrics.problems["tls"]
+    assert await shown(gateway) == valid[0].read_bytes()
+
+
+async def test_a_picker_with_an_expired_certificate_serves_and_says_so(gateway, tmp_path):
+    expired, valid = make_pair(tmp_path, "expired", days=-1), make_pair(tmp_path, "valid")
+    runner = await picker(gateway, **put(tmp_path, expired))
+    await eventually(lambda: "tls" in runner.metrics.problems, what="a complaint")
+    assert await shown(gateway) == expired[0].read_bytes()
+    put(tmp_path, valid)
+    await eventually(lambda: "tls" not in runner.metrics.problems, what="the end of it")
+    assert await is_healthy(gateway, grpc.ssl_channel_credentials(valid[0].read_bytes()))
+
+
+async def test_files_that_break_later_leave_the_certificate_in_use(gateway, tmp_path):
+    pair = make_pair(tmp_path, "good")
+    runner = await picker(gateway, **put(tmp_path, pair))
+    (tmp_path / "tls.key").write_text("half a k")
+    await eventually(lambda: "tls" in runner.metrics.problems, what="a complaint")
+    assert "stays in use" in runner.metrics.problems["tls"]
+    (tmp_path / "tls.key").unlink()
+    await eventually(lambda: "can't read" in runner.metrics.problems["tls"], what="the new fault")
+    assert await shown(gateway) == pair[0].read_bytes()
+
+
+async def test_with_a_client_authority_callers_without_a_certificate_are_refused(gateway, tmp_path):
+    server, client, other = (make_pair(tmp_path, name) for name in ("server", "client", "other"))
+    await picker(gateway, **put(tmp_path, server), client_ca=str(client[0]))
+    ca = server[0].read_bytes()
+
+    def presenting(pair):
+        return grpc.ssl_channel_credentials(ca, pair[1].read_bytes(), pair[0].read_bytes())
+
+    assert await is_healthy(gateway, presenting(client))
+    for refused in (grpc.ssl_channel_credentials(ca), presenting(other)):
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await is_healthy(gateway, refused)
+        assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+    client[0].write_bytes(other[0].read_bytes())  # the authority is followed as well
+
+    async def accepted():
+        try:
+            return await is_healthy(gateway, presenting(other))
+        except grpc.aio.AioRpcError:
+            return False
+
+    await eventually(accepted, what="the new authority")
+
+
+@pytest.mark.envoy
+async def test_a_real_envoy_picks_over_tls(gateway, http, tmp_path):
+    upstream = await gateway.upstream()
+    pair = make_pair(tmp_path, "picker")
+    gateway.members((upstream.address, "m"))
+    await gateway.picker(listen={"tls": put(tmp_path, pair)})
+    envoy = await gateway.envoy("gateway", picker_ca_path=str(pair[0]))
+    body = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
+    async with http.post(f"{envoy.url()}/v1/chat/completions", data=body) as answer:
+        assert answer.status == 200
+        assert answer.headers["x-laar-endpoint"] == upstream.address
+
+
+async def test_faults_at_the_start_name_file_and_remedy(gateway, tmp_path):
+    one, other = make_pair(tmp_path, "one"), make_pair(tmp_path, "other")
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_bytes(b"\x00-----BEGIN CERTIFICATE-----\n????\n")
+    for tls, said in (
+        ({"certificate": one[0], "key": other[1]}, r"one\.pem.* the two of one pair"),
+        ({"certificate": garbage, "key": one[1]}, r"tls\.certificate: .*garbage.* no PEM"),
+        ({"certificate": one[0], "key": garbage}, r"tls\.key: .*garbage.* no PEM"),
+        ({"certificate": one[0], "key": tmp_path / "none"}, r"tls\.key: can't read .*none"),
+        (
+            {"certificate": one[0], "key": one[1], "client_ca": garbage},
+            r"tls\.client_ca: .*garbage.* no PEM",
+        ),
+    ):
+        with pytest.raises(SettingError, match=said):
+            await picker(gateway, **{name: str(path) for name, path in tls.items()})
+
+
+@pytest.mark.parametrize(
+    ("tls", "said"),
+    [
+        ({}, "self_signed"),
+        ({"certificate": "a.pem"}, "belong together"),
+        ({"certificate": "a.pem", "key": "a.key", "self_signed": True}, "or `self_signed"),
+    ],
+)
+async def test_settings_that_name_no_certificate_or_two_are_refused(gateway, tls, said):
+    with pytest.raises(SettingError, match=said):
+        await picker(gateway, **tls)

@@ -1,0 +1,365 @@
+"""The picker inside a cluster: a real picker and Envoy, an API server that behaves like one."""
+
+import asyncio
+import time
+
+import grpc
+import orjson
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from laar.errors import SettingError
+from support import Answer, eventually, free_port
+from support.kube_api_server import KubeApiServer, pod, pool
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@pytest.fixture
+async def cluster():
+    server = KubeApiServer()
+    app = web.Application()
+    app.router.add_get("/{path:.*}", server.handle)
+    listening = TestServer(app)
+    await listening.start_server()
+    server.url = f"http://127.0.0.1:{listening.port}"
+    yield server
+    server.disconnect()
+    await listening.close()
+
+
+def selector(cluster, port, app="vllm", **more):
+    """A source: pods by label."""
+    source = {"selector": {"app": app}, "ports": [port], "namespace": "ml"}
+    return source | {"api_server": cluster.url} | more
+
+
+def inference_pool(cluster, name="fleet"):
+    """A source: an InferencePool."""
+    return {"pool": name, "namespace": "ml", "api_server": cluster.url}
+
+
+async def picker(gateway, *sources):
+    return await gateway.picker(endpoints_file=None, kubernetes=list(sources))
+
+
+async def pods(gateway, cluster, count, **metadata):
+    """Endpoints on addresses of their own and one port, each the pod of its number."""
+    port = free_port()
+    found = [await gateway.upstream(f"127.0.0.{n}", port) for n in range(2, count + 2)]
+    for number, upstream in enumerate(found):
+        await cluster.put("pods", pod(f"p{number}", upstream.host, **metadata))
+    return found, port
+
+
+def ask(http, envoy, model="org/tiny", **headers):
+    body = orjson.dumps({"model": model, "messages": [{"role": "user", "content": "hello"}]})
+    return http.post(
+        f"{envoy.url()}/v1/chat/completions",
+        data=body,
+        headers={"content-type": "application/json", **headers},
+    )
+
+
+async def served_by(http, envoy, **more):
+    async with ask(http, envoy, **more) as answer:
+        assert answer.status == 200, await answer.text()
+        return answer.headers["x-upstream"]
+
+
+async def readiness(gateway):
+    async with grpc.aio.insecure_channel(gateway.settings.listen.health) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        return (await stub.Check(health_pb2.HealthCheckRequest(service="readiness"))).status
+
+
+async def knows(gateway, *upstreams):
+    """Until the picker has told Envoy of exactly these."""
+
+    def told():
+        resource = orjson.loads(gateway.eds.read_bytes())["resources"][0]
+        entries = resource["endpoints"][0]["lb_endpoints"]
+        hosts = {one["endpoint"]["address"]["socket_address"]["address"] for one in entries}
+        return hosts == {upstream.host for upstream in upstreams}
+
+    await eventually(told, what="Envoy's list")
+
+
+@pytest.mark.envoy
+async def test_an_endpoint_is_used_and_avoided_within_a_second(gateway, http, cluster):
+    (a, b), port = await pods(gateway, cluster, 2)
+    await picker(gateway, selector(cluster, port))
+    envoy = await gateway.envoy()
+    turn = {"x-laar-policy": "round-robin"}
+
+    async def seen():
+        return {await served_by(http, envoy, **turn) for _ in range(4)}
+
+    await knows(gateway, a, b)
+    took_s = []
+    for ready in (False, True) * 3:  # the best of three: others use this machine too
+        await cluster.put("pods", pod("p1", b.host, ready=ready))
+        wanted, start = {a.address, b.address} if ready else {a.address}, time.monotonic()
+        while await seen() != wanted:
+            assert time.monotonic() - start < 20
+        took_s.append(time.monotonic() - start)
+    assert min(took_s[::2]) < 1
+    assert min(took_s[1::2]) < 1
+
+
+@pytest.mark.envoy
+async def test_a_new_version_rolls_out_without_a_failed_request(gateway, http, cluster):
+    (a, b, c, d), port = await pods(gateway, cluster, 4)
+    for name in ("p2", "p3"):
+        await cluster.delete("pods", name)
+    await picker(gateway, selector(cluster, port))
+    envoy = await gateway.envoy()
+    await knows(gateway, a, b)
+    stop, statuses, used = asyncio.Event(), [], set()
+
+    async def client():
+        while not stop.is_set():
+            async with ask(http, envoy, **{"x-laar-policy": "round-robin"}) as answer:
+                statuses.append(answer.status); (answer.status!=200) and print("BAD", answer.status, dict(answer.headers), await answer.text())
+                used.add(answer.headers.get("x-upstream"))
+
+    async with asyncio.TaskGroup() as clients:
+        for _ in range(4):
+            clients.create_task(client())
+        for old, leaving, new, coming in (("p0", a, "p2", c), ("p1", b, "p3", d)):
+            await cluster.put("pods", pod(new, coming.host, ready=False))
+            await cluster.put("pods", pod(new, coming.host))
+            await eventually(lambda up=coming: up.address in used, what="traffic to the new pod")
+            gone = pod(old, leaving.host, deletionTimestamp="2026-01-02T00:00:00Z")
+            await cluster.put("pods", gone)
+            await leaving.__aexit__(None, None, None)  # at once, whoever still sends to it
+            await cluster.delete("pods", old)
+        await knows(gateway, c, d)
+        used.clear()
+        await eventually(lambda: used == {c.address, d.address}, what="only new pods in use")
+        stop.set()
+    assert set(statuses) == {200}
+
+
+@pytest.mark.envoy
+async def test_answers_under_way_survive_the_drain_of_their_pod(gateway, http, cluster):
+    (a, b), port = await pods(gateway, cluster, 2)
+    await cluster.delete("pods", "p1")
+    await picker(gateway, selector(cluster, port))
+    envoy = await gateway.envoy()
+    await knows(gateway, a)
+    drained = asyncio.Event()
+
+    async def chunks():
+        yield b"data: 1\n\n"
+        await asyncio.wait_for(drained.wait(), 20)
+        yield b"data: [DONE]\n\n"
+
+    a.script(Answer.sse(chunks()))
+    async with ask(http, envoy) as answer:
+        assert await answer.content.readline() == b"data: 1\n"
+        await cluster.put("pods", pod("p1", b.host))
+        await knows(gateway, a, b)
+        await cluster.put("pods", pod("p0", a.host, deletionTimestamp="2026-01-02T00:00:00Z"))
+        await knows(gateway, b)
+        assert {await served_by(http, envoy) for _ in range(6)} == {b.address}
+        drained.set()
+        assert (await answer.read()).endswith(b"data: [DONE]\n\n")
+    await eventually(lambda: not gateway.runner.table.in_flight.any(), what="the release")
+
+
+@pytest.mark.envoy
+async def test_scaled_to_zero_it_says_so_and_the_first_pod_back_serves(gateway, http, cluster):
+    (a,), port = await pods(gateway, cluster, 1)
+    await picker(gateway, selector(cluster, port))
+    envoy = await gateway.envoy()
+    await knows(gateway, a)
+    assert await served_by(http, envoy) == a.address
+    await cluster.delete("pods", "p0")
+    await eventually(lambda: len(gateway.runner.table) == 0, what="an empty fleet")
+
+    async def not_ready():
+        return await readiness(gateway) == NOT_SERVING
+
+    await eventually(not_ready, what="a readiness that says no")
+    async with ask(http, envoy) as answer:
+        assert answer.status == 503
+        assert answer.headers["x-laar-reason"] == "no-endpoints"
+        assert answer.headers["retry-after"] == "1"
+    await cluster.put("pods", pod("p0", a.host))
+    await knows(gateway, a)
+
+    async def served():
+        async with ask(http, envoy) as answer:
+            return answer.status == 200
+
+    await eventually(served, what="an answer of the pod that came back")
+
+
+@pytest.mark.envoy
+async def test_a_pool_deleted_under_load_is_not_ready_and_comes_back(gateway, http, cluster):
+    (a,), port = await pods(gateway, cluster, 1)
+    await cluster.put("inferencepools", pool(ports=(port,)))
+    await picker(gateway, inference_pool(cluster))
+    envoy = await gateway.envoy("gateway")
+    await knows(gateway, a)
+    stop, outcomes = asyncio.Event(), set()
+
+    async def client():
+        while not stop.is_set():
+            async with ask(http, envoy) as answer:
+                outcomes.add((answer.status, answer.headers.get("x-laar-reason")))
+
+    async def is_ready(wanted):
+        return await readiness(gateway) == wanted
+
+    async with asyncio.TaskGroup() as clients:
+        for _ in range(4):
+            clients.create_task(client())
+        await eventually(lambda: outcomes == {(200, "laar")}, what="traffic")
+        await cluster.delete("inferencepools", "fleet")
+        await eventually(lambda: is_ready(NOT_SERVING), what="a readiness that says no")
+        await eventually(lambda: (503, "no-endpoints") in outcomes, what="refusals")
+        await cluster.put("inferencepools", pool(ports=(port,)))
+        await eventually(lambda: is_ready(SERVING), what="readiness")
+        await knows(gateway, a)
+        outcomes.clear()
+        await eventually(lambda: (200, "laar") in outcomes, what="traffic again")
+        stop.set()
+    assert gateway.runner.metrics.stream_faults == 0
+
+
+@pytest.mark.envoy
+async def test_ranks_are_endpoints_and_the_annotation_leaves_some_out(gateway, http, cluster):
+    ports = (free_port(), free_port())
+    ranks = [await gateway.upstream("127.0.0.2", port) for port in ports]
+    await cluster.put("pods", pod("p0", "127.0.0.2"))
+    await cluster.put("inferencepools", pool(ports=ports))
+    await picker(gateway, inference_pool(cluster))
+    table = gateway.runner.table
+    await eventually(lambda: len(table) == 2, what="both ranks")
+    envoy = await gateway.envoy()
+    turn = {"x-laar-policy": "round-robin"}
+    seen = {await served_by(http, envoy, **turn) for _ in range(4)}
+    assert seen == {rank.address for rank in ranks}
+    said = {"laar.dev/model": "org/tiny", "llm-d.ai/active-ports": str(ports[1])}
+    await cluster.put("pods", pod("p0", "127.0.0.2", annotations=said))
+    await eventually(lambda: len(table) == 1, what="one rank")
+    await knows(gateway, ranks[1])
+    assert await served_by(http, envoy, **turn) == ranks[1].address
+
+
+@pytest.mark.envoy
+async def test_a_model_rewrite_beats_the_gateways_header(gateway, http, cluster):
+    (a,), port = await pods(gateway, cluster, 1)
+    await cluster.put("inferencepools", pool(ports=(port,)))
+    rule = {
+        "matches": [{"model": {"value": "public"}}],
+        "targets": [{"modelRewrite": "org/tiny", "weight": 1}],
+    }
+    rewrite = {"metadata": {"name": "r"}, "spec": {"poolRef": {"name": "fleet"}, "rules": [rule]}}
+    await cluster.put("inferencemodelrewrites", rewrite)
+    await picker(gateway, inference_pool(cluster))
+    envoy = await gateway.envoy("gateway")
+    a.default_answer = Answer(body=b'{"model":"org/tiny","choices":[]}')
+    await knows(gateway, a)
+
+    async def rewritten():
+        async with ask(http, envoy, "public") as answer:
+            return answer.status == 200
+
+    await eventually(rewritten, what="the rewrite")
+    header = {"x-gateway-model-name-rewrite": "nobody-serves-this"}
+    async with ask(http, envoy, "public", **header) as answer:
+        assert answer.status == 200
+        assert (await answer.json())["model"] == "public"
+    [*_, last] = [r for r in a.requests if r.path.startswith("/v1/")]
+    assert orjson.loads(last.body)["model"] == "org/tiny"
+    async with ask(http, envoy, "anything", **header) as answer:
+        assert answer.status == 404  # no rule for this name: the header's counts
+
+
+@pytest.mark.envoy
+async def test_several_pools_are_chosen_by_model_or_by_the_routes_metadata(gateway, http, cluster):
+    port = free_port()
+    a, b, c = [await gateway.upstream(f"127.0.0.{n}", port) for n in (2, 3, 4)]
+    models = {"a": "shared,only-a", "b": "shared", "c": "only-c"}
+    for name, upstream in (("a", a), ("b", b), ("c", c)):
+        said = {"laar.dev/model": models[name]}
+        await cluster.put("pods", pod(name, upstream.host, labels={"app": name}, annotations=said))
+        await cluster.put("inferencepools", pool(f"pool-{name}", name, (port,)))
+    await picker(gateway, *(inference_pool(cluster, f"pool-{name}") for name in "abc"))
+
+    def route_by_team(bootstrap):
+        data = bootstrap["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
+        [host] = data["typed_config"]["route_config"]["virtual_hosts"]
+        [plain] = host["routes"]
+        host["routes"] = [
+            {
+                **plain,
+                "match": {
+                    "prefix": "/",
+                    "headers": [{"name": "x-team", "string_match": {"exact": team}}],
+                },
+                "metadata": {"filter_metadata": {"laar": {"pool": f"pool-{team}"}}},
+            }
+            for team in ("a", "b")
+        ] + [plain]
+
+    await eventually(lambda: len(gateway.runner.table) == 3, what="three pools")
+    envoy = await gateway.envoy(change=route_by_team)
+    await knows(gateway, a, b, c)
+    for team, upstream in (("a", a), ("b", b)):
+        got = {await served_by(http, envoy, model="shared", **{"x-team": team}) for _ in range(6)}
+        assert got == {upstream.address}
+    turn = {"x-laar-policy": "round-robin"}
+    got = {await served_by(http, envoy, model="shared", **turn) for _ in range(6)}
+    assert got == {a.address, b.address}
+    assert await served_by(http, envoy, model="only-c") == c.address
+    async with ask(http, envoy, "only-a", **{"x-team": "b"}) as answer:
+        assert answer.status == 503
+        assert answer.headers["x-laar-reason"] == "no-candidates"
+
+
+async def test_odd_pods_are_named_and_the_good_ones_serve(gateway, cluster):
+    await cluster.put("pods", pod("good", "10.9.0.1"))
+    await cluster.put("pods", pod("no-address", ""))
+    await cluster.put("pods", pod("twin", "10.9.0.1", creationTimestamp="2025-01-01T00:00:00Z"))
+    await cluster.put("pods", pod("no-model", "10.9.0.2", annotations={}))
+    said = {"laar.dev/model": "m", "llm-d.ai/active-ports": "http,\U0001f600"}
+    await cluster.put("pods", pod("odd-ports", "10.9.0.3", annotations=said))
+    runner = await picker(gateway, selector(cluster, 8000))
+    await eventually(lambda: len(runner.table) == 1, what="the good pod")
+    [spec] = runner.table.specs()
+    assert spec.labels["laar.dev/pod"] == "ml/good-rank-0"
+    problem = runner.metrics.problems["kubernetes ml/app=vllm pods read"]
+    for text in ("both have 10.9.0.1:8000", "no-model names no model", "no target port"):
+        assert text in problem
+
+
+async def test_an_api_server_that_is_away_at_start_is_waited_for(gateway, cluster):
+    await cluster.put("pods", pod("a", "10.9.0.1"))
+    cluster.down = True
+    runner = await picker(gateway, selector(cluster, 8000))
+    assert await readiness(gateway) == NOT_SERVING
+    await eventually(lambda: bool(runner.metrics.problems), what="a complaint")
+    cluster.down = False
+
+    async def ready():
+        return await readiness(gateway) == SERVING
+
+    await eventually(ready, what="readiness")
+
+
+async def test_outside_a_cluster_the_remedy_is_said(gateway, monkeypatch):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(SettingError, match="kubectl proxy"):
+        await picker(gateway, {"pool": "fleet"})
+
+
+async def test_settings_with_neither_endpoints_nor_cluster_are_refused(gateway):
+    with pytest.raises(SettingError, match="or `kubernetes`"):
+        await picker(gateway)
