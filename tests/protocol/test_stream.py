@@ -12,8 +12,7 @@ from laar.core.director import Director, DirectorSettings
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.errors import RequestError
 from laar.policies import build_policies
-from laar.protocol.stream import (
-    PIECE_BYTES,
+from laar.protocol.events import (
     AnswerBody,
     AnswerHeaders,
     Answering,
@@ -33,9 +32,8 @@ from laar.protocol.stream import (
     ResponseTrailers,
     Served,
     Shape,
-    Stream,
-    StreamSettings,
 )
+from laar.protocol.stream import PIECE_BYTES, Stream, StreamSettings
 
 HEADERS = {":path": "/v1/chat/completions", ":method": "POST", "x-request-id": "r1"}
 BODY = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": "hello"}]})

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,33 +29,33 @@ from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.answers import NameRestorer, Usage, UsageReader, error_body
+from laar.protocol.events import (
+    Action,
+    AnswerBody,
+    AnswerHeaders,
+    Answering,
+    AnswerTrailers,
+    Ask,
+    Closed,
+    Decided,
+    Direction,
+    Ended,
+    Event,
+    Immediate,
+    Refused,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+    Served,
+    Shape,
+)
 from laar.protocol.openai import api_of, peek_model, read_body, splice_model
 from laar.protocol.rules import GatewayRules, NoRules
 
-__all__ = [
-    "PIECE_BYTES",
-    "AnswerBody",
-    "AnswerHeaders",
-    "AnswerTrailers",
-    "Answering",
-    "Ask",
-    "Closed",
-    "Decided",
-    "Direction",
-    "Ended",
-    "Immediate",
-    "Refused",
-    "RequestBody",
-    "RequestHeaders",
-    "RequestTrailers",
-    "ResponseBody",
-    "ResponseHeaders",
-    "ResponseTrailers",
-    "Served",
-    "Shape",
-    "Stream",
-    "StreamSettings",
-]
+__all__ = ["PIECE_BYTES", "Stream", "StreamSettings"]
 
 PIECE_BYTES = 62_000
 """Longest piece of a body in one message of the gateway shape: some Envoys cap a piece at 64 KiB,
@@ -65,195 +65,6 @@ MAX_HEADERS_TO_ADD_TO = 90
 """Envoy refuses an answer that takes a message past its limit of headers, 100 unless configured,
 and fails the request. Above this many, headers stay as they are: ours are worth less than that."""
 
-
-class Shape(enum.Enum):
-    """Which of the two body modes Envoy announced."""
-
-    NATIVE = "native"
-    GATEWAY = "gateway"
-
-
-class Direction(enum.Enum):
-    """Which half of the exchange a message belongs to."""
-
-    REQUEST = "request"
-    RESPONSE = "response"
-
-
-# -- events ------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class RequestHeaders:
-    """The first message of nearly every stream."""
-
-    headers: Mapping[str, str]
-    end: bool
-    shape: Shape
-    subset: frozenset[str] | None = None
-    pool: str = ""
-
-
-@dataclass(slots=True)
-class RequestBody:
-    """The whole body (native) or a piece of it (gateway)."""
-
-    data: bytes
-    end: bool
-    subset: frozenset[str] | None = None
-
-
-@dataclass(slots=True)
-class RequestTrailers:
-    """The request ends here instead of with the last piece of its body."""
-
-
-@dataclass(slots=True)
-class Decided:
-    """The answer to `Ask`."""
-
-    decision: Decision
-    overhead_us: int
-
-
-@dataclass(slots=True)
-class Refused:
-    """The other answer to `Ask`."""
-
-    error: RequestError
-
-
-@dataclass(slots=True)
-class ResponseHeaders:
-    """The endpoint's headers, or those of an answer that Envoy made itself.
-
-    Args:
-        status: as a number; None when there is none.
-        streamed: the body is an event stream.
-        count: how many headers there are.
-        end: no body follows.
-        served: the endpoint that Envoy says has served.
-    """
-
-    status: int | None
-    streamed: bool = False
-    count: int = 0
-    end: bool = False
-    served: str = ""
-
-
-@dataclass(slots=True)
-class ResponseBody:
-    """A piece of the answer."""
-
-    data: bytes
-    end: bool
-
-
-@dataclass(slots=True)
-class ResponseTrailers:
-    """The answer ends here instead of with the last piece of its body."""
-
-
-@dataclass(slots=True)
-class Closed:
-    """The stream is over; comes once, last."""
-
-
-Event = (
-    RequestHeaders
-    | RequestBody
-    | RequestTrailers
-    | Decided
-    | Refused
-    | ResponseHeaders
-    | ResponseBody
-    | ResponseTrailers
-    | Closed
-)
-
-# -- actions -----------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Ask:
-    """Decide on this request, then feed `Decided` or `Refused`."""
-
-    request: Request
-
-
-@dataclass(slots=True)
-class AnswerHeaders:
-    """Answer a headers message. With `destination` it is the decision's answer.
-
-    `read_answer` asks Envoy to show this request's response body; `skip_body` not to send its
-    request body (native shape only).
-    """
-
-    direction: Direction
-    set_headers: list[tuple[str, str]]
-    remove_headers: tuple[str, ...] = ()
-    destination: str = ""
-    read_answer: bool = False
-    skip_body: bool = False
-
-
-@dataclass(slots=True)
-class AnswerBody:
-    """Answer a body message.
-
-    In the native shape `data` is None for an unchanged body; on the request's it carries the
-    decision's headers. In the gateway shape every byte goes back in `data`.
-    """
-
-    direction: Direction
-    data: bytes | None
-    end: bool
-    set_headers: list[tuple[str, str]]
-    remove_headers: tuple[str, ...] = ()
-    destination: str = ""
-
-
-@dataclass(slots=True)
-class AnswerTrailers:
-    """Answer a trailers message."""
-
-    direction: Direction
-
-
-@dataclass(slots=True)
-class Immediate:
-    """Answer the client without an endpoint; nothing follows."""
-
-    status: int
-    headers: list[tuple[str, str]]
-    body: bytes
-
-
-@dataclass(slots=True)
-class Served:
-    """This endpoint really served, after retries of Envoy's own."""
-
-    decision: Decision
-    address: str
-
-
-@dataclass(slots=True)
-class Answering:
-    """The first byte of the answer's body was seen."""
-
-    decision: Decision
-
-
-@dataclass(slots=True)
-class Ended:
-    """The request's life is over."""
-
-    decision: Decision
-    completion: Completion
-
-
-Action = Ask | AnswerHeaders | AnswerBody | AnswerTrailers | Immediate | Served | Answering | Ended
 
 # -- the machine -------------------------------------------------------------------------------
 

@@ -25,8 +25,7 @@ from envoy.type.v3 import http_status_pb2
 from laar.core.director import Director
 from laar.errors import RequestError
 from laar.protocol import headers as names
-from laar.protocol.rules import GatewayRules
-from laar.protocol.stream import (
+from laar.protocol.events import (
     Action,
     AnswerBody,
     AnswerHeaders,
@@ -48,9 +47,9 @@ from laar.protocol.stream import (
     ResponseTrailers,
     Served,
     Shape,
-    Stream,
-    StreamSettings,
 )
+from laar.protocol.rules import GatewayRules
+from laar.protocol.stream import Stream, StreamSettings
 from laar.telemetry.metrics import Metrics
 
 __all__ = ["SERVICE", "ExternalProcessor", "Sampler"]
