@@ -76,6 +76,19 @@ async def readiness(gateway):
         return (await stub.Check(health_pb2.HealthCheckRequest(service="readiness"))).status
 
 
+async def quiet(upstream):
+    """Until nothing but scrapes and probes has come for a while."""
+
+    def asked():
+        return sum(request.path.startswith("/v1/") for request in upstream.requests)
+
+    async with asyncio.timeout(20):
+        before = -1
+        while before != asked():
+            before = asked()
+            await asyncio.sleep(0.3)
+
+
 async def knows(gateway, *upstreams):
     """Until the picker has told Envoy of exactly these."""
 
@@ -135,7 +148,8 @@ async def test_a_new_version_rolls_out_without_a_failed_request(gateway, http, c
             await eventually(lambda up=coming: up.address in used, what="traffic to the new pod")
             gone = pod(old, leaving.host, deletionTimestamp="2026-01-02T00:00:00Z")
             await cluster.put("pods", gone)
-            await leaving.__aexit__(None, None, None)  # at once, whoever still sends to it
+            await quiet(leaving)  # what the engine's preStop pause is for
+            await leaving.__aexit__(None, None, None)
             await cluster.delete("pods", old)
         await knows(gateway, c, d)
         used.clear()

@@ -23,10 +23,19 @@ from laar.accuracy.retry import MAX_TRIED, parse_tried
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.candidates import Candidates, Group
 from laar.core.filters import FilterSettings
-from laar.core.interfaces import Assessor, NoPrefixes, PlainAssessor, Prefixes, View
+from laar.core.interfaces import (
+    Assessor,
+    NoPrefixes,
+    NoRoomError,
+    PlainAssessor,
+    Prefixes,
+    Room,
+    View,
+)
 from laar.core.picker import pick
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
+from laar.errors import RequestError
 
 __all__ = ["Completion", "Decision", "Director", "DirectorSettings"]
 
@@ -42,6 +51,8 @@ class DirectorSettings:
         allow_policy_header: whether ``x-laar-policy`` may choose another policy.
         max_times_tried: how often one model counts as tried, so that costs stay finite numbers.
         filters: thresholds of the filters.
+        quadratic_tokens: prompt length at which attention costs as much as all the rest of a
+            prefill; infinite: c(m) for each token, whatever the length.
     """
 
     policy: str = "laar"
@@ -50,6 +61,7 @@ class DirectorSettings:
     allow_policy_header: bool = True
     max_times_tried: int = 10
     filters: FilterSettings = field(default_factory=FilterSettings)
+    quadratic_tokens: float = math.inf
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,7 +71,8 @@ class Decision:
     `address` first, then `fallbacks`, all of which answer to the name the body will carry.
     `rewrite` is that name when the body has to be spliced. `tried` is what the client sends back
     on a retry, and `exhausted` says that it then names every model that could serve the request.
-    `served` says that Envoy named the endpoint that serves: `address` is it.
+    `served` says that Envoy named the endpoint that serves: `address` is it. `engine_priority` goes
+    into the body where the endpoint's engine takes one; lower runs first.
     """
 
     id: str
@@ -84,6 +97,7 @@ class Decision:
     answering: bool = False
     served: bool = False
     settled: bool = False
+    engine_priority: int | None = None
 
     @property
     def cost_s(self) -> float | None:
@@ -165,20 +179,24 @@ class Director:
 
     # -- deciding ------------------------------------------------------------------------------
 
-    def decide(self, request: Request, now: float) -> Decision:
-        """Chooses an endpoint and reserves it.
+    def decide(self, request: Request, now: float, room: Room | None = None) -> Decision:
+        """Chooses an endpoint, among those with room if told which, and reserves it.
 
         Raises:
-            RequestError: 404 when nobody serves the model, 503 when no endpoint can be chosen.
+            RequestError: 404 when nobody serves the model, 400 when the prompt is longer than any
+                candidate takes, 503 when no endpoint can be chosen.
+            NoRoomError: no candidate has room.
         """
-        decision = self.explain(request, now)
+        decision = self.explain(request, now, room)
         decision.id = self._next_id()
         decision.receipt = self._note_prefix(decision.slot, decision.chain, now)
-        self.table.reserve(decision.slot, decision.tokens, decision.uncached_tokens)
+        self.table.reserve(
+            decision.slot, self._weight(decision.tokens), decision.uncached_tokens
+        )
         self._on_decided(decision)
         return decision
 
-    def explain(self, request: Request, now: float) -> Decision:
+    def explain(self, request: Request, now: float, room: Room | None = None) -> Decision:
         """The decision as it would fall now, without an id; nothing is reserved or noted.
 
         Raises:
@@ -194,6 +212,8 @@ class Director:
         self.ignored_tried += earlier.ignored
         view, chain, reason = self._view(request, earlier.models, group, now)
         scores, reason = self._score(policy, view, reason)
+        if table.windowed or room is not None:
+            scores = _where_it_may_go(scores, view, room)
         load = view.queued_tokens
         order = pick(scores, load, self._rng)
         first = order[0]
@@ -223,6 +243,7 @@ class Director:
             position=first,
             chain=chain,
             receipt=None,
+            engine_priority=-request.priority if spec.priority_field else None,
         )
 
     def _decide_opaque(self, request: Request, slots: Slots, now: float) -> Decision:
@@ -329,6 +350,17 @@ class Director:
             self._degrade("prefixes")
             return None
 
+    def prefill_weight(self, view: View) -> Floats:
+        """What prefilling at each candidate weighs, in tokens of a short prompt."""
+        quadratic = self.settings.quadratic_tokens
+        done = view.cached_tokens
+        weight: Floats = view.tokens * (1.0 + view.tokens / quadratic)
+        weight -= done * (1.0 + done / quadratic)
+        return weight
+
+    def _weight(self, tokens: float) -> float:
+        return tokens * (1.0 + tokens / self.settings.quadratic_tokens)
+
     def _fallbacks(self, slots: Slots, order: Sequence[int], served: str) -> tuple[str, ...]:
         """Ranked endpoints that answer to the name the body will carry."""
         found: list[str] = []
@@ -365,7 +397,7 @@ class Director:
         decision.address = address
         decision.receipt = self._note_prefix(slot, decision.chain, decision.now)
         self.table.reserve(
-            slot, decision.tokens, 0.0 if decision.answering else decision.uncached_tokens
+            slot, self._weight(decision.tokens), 0.0 if decision.answering else decision.uncached_tokens
         )
 
     def answering(self, decision: Decision) -> None:
@@ -389,7 +421,7 @@ class Director:
     def _release(self, decision: Decision) -> None:
         if not decision.answering:
             self.table.release_prefill(decision.slot, decision.uncached_tokens)
-        self.table.release(decision.slot, decision.tokens)
+        self.table.release(decision.slot, self._weight(decision.tokens))
 
     def _learn(self, decision: Decision, end: Completion) -> None:
         share = None
@@ -405,6 +437,36 @@ class Director:
             self.prefixes.settle(decision.receipt, share)
         else:
             self.prefixes.retract(decision.receipt)
+
+
+_WINDOW_MARGIN = 2.0
+"""Lengths are estimates, and token ids or dense scripts err most, by up to this factor: only beyond
+it is a prompt refused here, and the engine judges the rest."""
+
+
+def _where_it_may_go(scores: Floats, view: View, room: Room | None) -> Floats:
+    """Scores, below 0 where the prompt does not fit or no room is; those rank last.
+
+    Raises:
+        RequestError: it fits nowhere.
+        NoRoomError: no candidate where it fits has room.
+    """
+    windows = view.table.window_tokens[view.slots]
+    fits = view.tokens <= windows
+    if not fits.any():
+        if (view.tokens > _WINDOW_MARGIN * windows).all():
+            raise RequestError(
+                400,
+                "context-too-long",
+                f"the prompt has about {view.tokens.min():.0f} tokens; the longest context that "
+                f"any endpoint for this model takes is {windows.max():.0f} tokens",
+            )
+        fits = windows == windows.max()
+    if room is not None:
+        fits = fits & room(view)
+        if not fits.any():
+            raise NoRoomError(view)
+    return np.where(fits, scores, -1.0)
 
 
 def _answered_by(decision: Decision, model: str) -> None:

@@ -45,6 +45,7 @@ class EndpointSpec:
         host: the name in the source when it was a DNS name; several endpoints may share it.
         priority_field: splice the ``priority`` field into the body (the engine runs with
             ``--scheduling-policy priority``).
+        max_model_len: longest prompt and answer together, in tokens; None when nobody said.
     """
 
     address: str
@@ -55,6 +56,7 @@ class EndpointSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     host: str = ""
     priority_field: bool = False
+    max_model_len: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +125,10 @@ class EndpointTable:
         self._pools: dict[str, Slots] = {}
         self.models: list[str] = []
         self.model_id: NDArray[np.intp] = np.empty(0, np.intp)
+        self.window_tokens: Floats = np.empty(0)
+        """By slot; infinite where nobody said."""
+        self.windowed = False
+        """Whether any endpoint's window is known."""
         self.active: Slots = np.empty(0, np.intp)
         self.readings = 0
         """Changes with every reading, round trip and failure."""
@@ -189,6 +195,9 @@ class EndpointTable:
             grown[: self._capacity] = getattr(self, name)
             setattr(self, name, grown)
         self.model_id = np.concatenate([self.model_id, np.full(size - self._capacity, -1, np.intp)])
+        grown = np.full(size, math.inf)
+        grown[: self._capacity] = self.window_tokens
+        self.window_tokens = grown
         self._free = list(range(self._capacity, size))  # in order: a heap
         self._specs += [None] * (size - self._capacity)
         self._capacity = size
@@ -203,6 +212,7 @@ class EndpointTable:
                 self.model_id[slot] = -1
                 continue
             active.append(slot)
+            self.window_tokens[slot] = spec.max_model_len or math.inf
             self.model_id[slot] = ids.setdefault(spec.models[0], len(ids))
             for name in dict.fromkeys(spec.models):
                 serving.setdefault(name, []).append(slot)
@@ -210,6 +220,7 @@ class EndpointTable:
                 pools.setdefault(pool, []).append(slot)
         self.models = list(ids)
         self.active = np.array(active, np.intp)
+        self.windowed = bool(np.isfinite(self.window_tokens[self.active]).any())
         self._serving = {name: np.array(slots, np.intp) for name, slots in serving.items()}
         self._pools = {name: np.array(slots, np.intp) for name, slots in pools.items()}
 

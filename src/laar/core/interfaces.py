@@ -9,17 +9,28 @@ nothing was measured and whenever the real one fails.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from laar.core.cost import Terms
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.request import Request
 
-__all__ = ["Assessment", "Assessor", "NoPrefixes", "PlainAssessor", "Prefixes", "Scorer", "View"]
+__all__ = [
+    "Assessment",
+    "Assessor",
+    "NoPrefixes",
+    "NoRoomError",
+    "PlainAssessor",
+    "Prefixes",
+    "Room",
+    "Scorer",
+    "View",
+]
 
 Cell = tuple[str, int, str]
 """Language, length bucket in tokens, task."""
@@ -173,6 +184,18 @@ class View:
     times_tried: Floats
     cell: Cell = ("", 0, "")
     terms: Terms | None = None
+
+
+Room = Callable[[View], NDArray[np.bool_]]
+"""Which candidates of a view may take the request now; for flow control."""
+
+
+class NoRoomError(Exception):
+    """No candidate may take the request now; `view` is what is believed of them."""
+
+    def __init__(self, view: View) -> None:
+        super().__init__("no candidate has room")
+        self.view = view
 
 
 class Scorer(Protocol):

@@ -41,6 +41,7 @@ class Request:
         salt: ``cache_salt`` of the body and the tenant; prefixes under other salts are not shared.
         tenant: fairness key of the flow control.
         priority: of the objective the client named; 0 without one, below 0 may be shed first.
+        objective: the objective it named, its class; empty for none.
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
         task: ``x-laar-task``; empty to detect.
         policy: ``x-laar-policy``; empty for the settings' policy.
@@ -63,6 +64,7 @@ class Request:
     salt: str = ""
     tenant: str = ""
     priority: int = 0
+    objective: str = ""
     tried: str = ""
     task: str = ""
     policy: str = ""

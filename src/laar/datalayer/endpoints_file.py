@@ -93,6 +93,9 @@ class Endpoint(BaseModel):
     priority_field: bool = False
     """Put the ``priority`` field into bodies: the engine runs with ``--scheduling-policy
     priority``."""
+    max_model_len: Annotated[int, Field(ge=1)] | None = None
+    """Longest prompt and answer together, in tokens, as the engine was started with; left out: any
+    length is sent."""
 
     @model_validator(mode="after")
     def _one_way_to_name_models(self) -> Endpoint:
@@ -110,6 +113,7 @@ class Endpoint(BaseModel):
             metrics_url=self.metrics_url,
             labels=self.labels,
             priority_field=self.priority_field,
+            max_model_len=self.max_model_len,
         )
 
 

@@ -120,13 +120,18 @@ def _as_json(
 
 def _show(console: Console, curves: Sequence[Sequence[Step]], bars: Sequence[Improvement]) -> None:
     by_attempt = Table(title="Success rate and mean time to correct answer, by attempts made")
-    by_attempt.add_column("policy")
-    most = max(len(curve) for curve in curves)
-    for made in range(1, most + 1):
-        by_attempt.add_column(str(made), justify="right")
+    by_attempt.add_column("attempts", justify="right")
     for curve in curves:
-        points = [f"{step.success_rate:.0%}\n{step.ttca_s:.2f} s" for step in curve]
-        by_attempt.add_row(curve[0].policy, *points)
+        by_attempt.add_column(curve[0].policy, justify="right")
+    for made in range(max(map(len, curves))):
+        # Past its last attempt a policy has nothing more to show.
+        points = [
+            f"{curve[made].success_rate:.0%}  {curve[made].ttca_s:.2f} s"
+            if made < len(curve)
+            else ""
+            for curve in curves
+        ]
+        by_attempt.add_row(str(made + 1), *points)
     console.print(by_attempt)
     if not bars:
         return

@@ -18,7 +18,7 @@ Imported as a module: `laar.flow` itself is loaded inside engines and must not p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -75,7 +75,7 @@ class FlowSettings:
 class Outcome:
     """What became of a request that waited, and how long it did."""
 
-    ticket: int
+    ticket: Hashable
     verdict: Verdict
     waited_s: float
 
@@ -104,7 +104,7 @@ class Admission:
         self._director = director
         self._settings = settings
         self._tickets = 0
-        self._held: dict[int, _Held] = {}
+        self._held: dict[Hashable, _Held] = {}
         self._prefills: dict[str, tuple[int, float, bool]] = {}  # decision id: slot, s, is long
         self._seconds: Floats = np.zeros(0)
         self._long_seconds: Floats = np.zeros(0)
@@ -148,7 +148,7 @@ class Admission:
 
         return self._outcomes(self.queue.dispatch(now, admit), now)
 
-    def cancel(self, ticket: int) -> bool:
+    def cancel(self, ticket: Hashable) -> bool:
         """Forgets a request whose client is gone; False when it waits no more."""
         self._held.pop(ticket, None)
         return self.queue.cancel(ticket)
@@ -161,12 +161,11 @@ class Admission:
         held = self.queue.enqueue(item, now, endpoints_ready=ready)
         if isinstance(held, Shed):
             raise _error(held)
-        ticket = self._tickets
-        self._held[ticket] = _Held(request, now)
-        return ticket
+        self._held[item.id] = _Held(request, now)
+        return self._tickets  # the item's id: it was made just before
 
     def _admit(self, item: Item, shorts_wait: bool, now: float) -> Verdict | None:
-        request = self._held[int(str(item.id))].request
+        request = self._held[item.id].request
         director = self._director
         try:
             group = director.candidates.group(request.model, request.subset, now, request.pool)
@@ -189,13 +188,10 @@ class Admission:
     def _outcomes(self, verdicts: list[tuple[Item, Verdict | Shed]], now: float) -> list[Outcome]:
         outcomes = []
         for item, verdict in verdicts:
-            ticket = int(str(item.id))
-            held = self._held.pop(ticket)
+            waited_s = max(0.0, now - self._held.pop(item.id).since_s)
             if isinstance(verdict, Shed):
                 verdict = _error(verdict)
-            outcomes.append(
-                Outcome(ticket=ticket, verdict=verdict, waited_s=max(0.0, now - held.since_s))
-            )
+            outcomes.append(Outcome(ticket=item.id, verdict=verdict, waited_s=waited_s))
         return outcomes
 
     # -- what a request is to the queue --------------------------------------------------------
@@ -230,7 +226,7 @@ class Admission:
             objective_s=objective_s,
             work_s=work_s,
             tokens=int(tokens),
-            body_bytes=request.body_bytes,
+            body_bytes=2 * request.body_bytes,  # as it came, and as it was read
             is_long=uncached > settings.long_tokens,
             tenant=request.tenant,
             band=request.priority,

@@ -213,7 +213,13 @@ class PrefixIndex:
         ):
             while cache.by_age and (oldest := _oldest(cache)).stamp <= receipt._witness:
                 self._disproved += self._cut(cache, oldest, 0)
-        self._claim(cache, receipt.chain, settled=True)
+        latest = next(reversed(cache.by_age.values()), None)
+        end = len(receipt.chain)
+        if latest is not None and latest.stamp == receipt._stamp and len(latest.hashes) == end:
+            # Nothing was used since, so this is all that claiming again would change.
+            latest.proven, latest.witness = end, latest.stamp
+        else:
+            self._claim(cache, receipt.chain, settled=True)
 
     def drop(self, slot: int) -> None:
         """Forget everything about a slot: its endpoint was removed, restarted or cleared.

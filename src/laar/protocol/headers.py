@@ -77,7 +77,7 @@ class Head:
     control: tuple[str, ...]
 
 
-def read_head(headers: Mapping[str, str]) -> Head:
+def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head:
     """Reads a request's headers; what is malformed counts as absent, never as an error."""
     get = headers.get
     path = get(":path", "")
@@ -89,7 +89,7 @@ def read_head(headers: Mapping[str, str]) -> Head:
         task=_name(get(TASK, "")),
         policy=_name(get(POLICY, "")),
         session=_name(get(SESSION, "")),
-        tenant=_name(get(FAIRNESS, "")),
+        tenant=_name(get(tenant_header, "")),
         rewrite=_name(get(REWRITE, "")),
         objective=_name(get(OBJECTIVE, "")),
         context=_name(get(CONTEXT, "")),

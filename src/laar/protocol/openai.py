@@ -27,7 +27,7 @@ import xxhash
 from laar.core.request import Api
 from laar.errors import RequestError
 
-__all__ = ["Body", "api_of", "read_body", "splice_model"]
+__all__ = ["Body", "api_of", "read_body", "set_priority", "splice_model"]
 
 _SUFFIXES: tuple[tuple[str, Api], ...] = (
     ("/chat/completions", Api.CHAT),
@@ -225,6 +225,16 @@ def splice_model(body: bytes, name: str) -> bytes:
     """
     start, end = _model_span(body)
     return b"%b%b%b" % (body[:start], orjson.dumps(name), body[end:])
+
+
+def set_priority(body: bytes, priority: int) -> bytes:
+    """The body with a last top-level `priority`, every other byte as it was.
+
+    Engines take the last of several, so a client's own counts no more. The body must have been read
+    by `read_body`: an object that is not empty.
+    """
+    end = body.rindex(b"}")
+    return b'%b,"priority":%d%b' % (body[:end], priority, body[end:])
 
 
 def _model_span(body: bytes) -> tuple[int, int]:

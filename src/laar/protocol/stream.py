@@ -52,7 +52,7 @@ from laar.protocol.events import (
     Served,
     Shape,
 )
-from laar.protocol.openai import api_of, peek_model, read_body, splice_model
+from laar.protocol.openai import api_of, peek_model, read_body, set_priority, splice_model
 from laar.protocol.rules import GatewayRules, NoRules
 
 __all__ = ["PIECE_BYTES", "Stream", "StreamSettings"]
@@ -77,12 +77,14 @@ class StreamSettings:
         max_body_bytes: longest request body that is held in the gateway shape; 413 above it. In
             the native shape Envoy's own buffer limit says the same before laar sees a byte.
         opaque_paths: request paths, by prefix, whose bodies are never read.
+        tenant_header: names the tenant.
         enforce_share: share of requests, by session, whose decision counts. The rest is in shadow:
             decided and recorded, and passed on as if there were no picker.
     """
 
     max_body_bytes: int = 32 << 20
     opaque_paths: tuple[str, ...] = ("/v1/audio/", "/v1/images/", "/v1/files")
+    tenant_header: str = names.FAIRNESS
     enforce_share: float = 1.0
 
 
@@ -169,7 +171,7 @@ class Stream:
         self._shape = event.shape
         self._subset = event.subset
         self._pool = event.pool
-        self._head = names.read_head(event.headers)
+        self._head = names.read_head(event.headers, self._settings.tenant_header)
         self._room_for_headers = len(event.headers) <= MAX_HEADERS_TO_ADD_TO
         if self._settings.enforce_share < 1.0:
             self._shadow = not self._is_enforced(self._settings.enforce_share)
@@ -234,6 +236,7 @@ class Stream:
             salt=read.salt if read else "",
             tenant=head.tenant,
             priority=self._rules.priority(head.objective),
+            objective=head.objective,
             tried=head.tried,
             task=head.task,
             policy=head.policy,
@@ -269,6 +272,9 @@ class Stream:
         if changed:
             self._target = target
             body = splice_model(body, target)
+        if has_body and decision.engine_priority is not None:
+            body = set_priority(body, decision.engine_priority)
+            changed = True
         if self._shape is Shape.NATIVE and has_body:
             if changed:
                 set_headers.append(("content-length", str(len(body))))

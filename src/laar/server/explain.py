@@ -23,16 +23,8 @@ from laar.core.request import Request as CoreRequest
 from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
-from laar.protocol.stream import (
-    Ask,
-    Event,
-    Immediate,
-    RequestBody,
-    RequestHeaders,
-    Shape,
-    Stream,
-    StreamSettings,
-)
+from laar.protocol.events import Ask, Event, Immediate, RequestBody, RequestHeaders, Shape
+from laar.protocol.stream import Stream, StreamSettings
 from laar.telemetry.decisions import DecisionMemory
 
 __all__ = ["Explainer", "explain_routes", "path_of"]

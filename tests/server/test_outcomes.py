@@ -1,0 +1,447 @@
+"""Outcomes over HTTP and gRPC into a running picker, and what it keeps across restarts."""
+
+import math
+import time
+
+import grpc
+import orjson
+import pytest
+
+from laar.accuracy import FEATURES_SCHEMA
+from laar.accuracy.artifact import Capability, Cell, ModelCapability, PairTerm, RetryTerms, Speed
+from laar.core.director import Completion
+from laar.core.request import Api, Request
+from laar.errors import SettingError
+from laar.server.outcomes import MAX_BATCH, MAX_BODY_BYTES
+from laar.v1 import outcomes_pb2 as pb
+from support import eventually, free_port
+
+C = 1e-4  # seconds per token of every model here
+
+
+def artifact(path, probabilities, *, pairs=()):
+    """Writes an artifact of models that differ in P(correct) alone."""
+    cell = Cell(language="en", bucket=4096, task="generic", outcomes=100, correct=50)
+    path.write_bytes(
+        Capability(
+            created="2026-01-01",
+            data_sha256="0" * 64,
+            outcomes=100,
+            models={
+                name: ModelCapability(
+                    intercept=math.log(p / (1 - p)),
+                    terms={},
+                    mean=p,
+                    regularisation=1.0,
+                    cells=[cell],
+                    speed=Speed(
+                        seconds_per_token=C, spread_s_per_token=0.0, fixed_s=0.0, samples=50
+                    ),
+                    chars_per_token={"en": 4.0},
+                    held_out=None,
+                )
+                for name, p in probabilities.items()
+            },
+            retry=RetryTerms(
+                per_failure=0.0,
+                pairs=[PairTerm(model=m, failed=f, log_odds=v) for m, f, v in pairs],
+                brier_unconditional=None,
+                brier=None,
+                attempts=0,
+            ),
+        ).dump()
+    )
+    return str(path)
+
+
+async def picker(gateway, models=("a", "b"), *, probabilities=None, accuracy=None, **sections):
+    """A picker over endpoints that nobody asks; decisions are made on its director."""
+    gateway.members(*((f"127.0.0.1:{at}", model) for at, model in enumerate(models, start=1)))
+    capability = artifact(
+        gateway.directory / "capability.json", probabilities or {"a": 0.9, "b": 0.8}
+    )
+    slow = {"scrape_interval_s": 60, "probe_interval_s": 600}  # nothing listens there
+    return await gateway.picker(
+        accuracy={"capability": capability, **(accuracy or {})}, readings=slow, **sections
+    )
+
+
+def ask(runner, text="hello", *, tried="", model="auto", chars=4000, stream=False, **end):
+    """A request's whole life; `end` is what was seen of the answer."""
+    request = Request(
+        id="r",
+        api=Api.CHAT,
+        model=model,
+        spans=(text,),
+        question=text,
+        chars=chars,
+        tried=tried,
+        stream=stream,
+    )
+    decision = runner.director.decide(request, time.monotonic())
+    end = Completion(**{"status": 200, "cause": "complete", "latency_s": 1.0, **end})
+    runner.director.settle(decision, end)
+    return decision
+
+
+async def post(gateway, http, body, **headers):
+    data = body if isinstance(body, bytes) else orjson.dumps(body)
+    async with http.post(gateway.url("admin", "/outcomes"), data=data, headers=headers) as answer:
+        return answer.status, orjson.loads(await answer.read())
+
+
+async def get(gateway, http, path):
+    async with http.get(gateway.url("admin", path)) as answer:
+        assert answer.status == 200
+        return await answer.text()
+
+
+def believed(decision, model):
+    """P(correct) of a model at a decision."""
+    view = decision.view
+    specs = [view.table.spec(int(slot)) for slot in view.slots]
+    return float(view.probability[[spec.models[0] for spec in specs].index(model)])
+
+
+async def test_posted_failures_move_the_choice_to_the_other_model(gateway, http):
+    runner = await picker(gateway, accuracy={"prior_weight": 10})
+    first = ask(runner)
+    assert (first.model, believed(first, "a")) == ("a", pytest.approx(0.9))
+    for made in range(1, 3):
+        decision = ask(runner, f"question {made}")
+        assert decision.model == "a"
+        status, answer = await post(gateway, http, {"decision_id": decision.id, "correct": False})
+        assert (status, answer["accepted"], answer["verdicts"]) == (200, 1, ["taken"])
+        last = ask(runner)
+        assert believed(last, "a") == pytest.approx(10 * 0.9 / (10 + made), rel=1e-3)
+        assert believed(last, "b") == pytest.approx(0.8)
+    assert last.model == "b"
+
+
+async def test_a_decision_counts_once_whatever_is_sent_again(gateway, http):
+    runner = await picker(gateway)
+    one, two = ask(runner, "one"), ask(runner, "two")
+    outcomes = [
+        {"decision_id": one.id, "correct": True},
+        {"decision_id": one.id, "correct": True},
+        {"decision_id": one.id, "correct": False},
+        {"decision_id": "never-made", "correct": False},
+        {"decision_id": two.id, "correct": False},
+    ]
+    _, answer = await post(gateway, http, {"outcomes": outcomes})
+    assert answer == {
+        "accepted": 2,
+        "ignored": 3,
+        "verdicts": ["taken", "repeated", "contradictory", "unknown", "taken"],
+    }
+    _, again = await post(gateway, http, {"outcomes": outcomes})
+    assert again["accepted"] == 0
+    assert believed(ask(runner), "a") == pytest.approx((50 * 0.9 + 1) / 52, rel=1e-3)
+    page = await get(gateway, http, "/metrics")
+    assert 'laar_outcomes_total{verdict="taken"} 2.0' in page
+    assert 'laar_outcomes_total{verdict="unknown"} 2.0' in page
+
+
+async def test_a_flood_of_lies_moves_a_cell_by_no_more_than_its_cap(gateway, http):
+    runner = await picker(gateway, ("a",), accuracy={"cap_per_hour": 20, "prior_weight": 50})
+    lies = [{"decision_id": ask(runner, f"{n}").id, "correct": False} for n in range(500)]
+    _, answer = await post(gateway, http, {"outcomes": lies})
+    assert answer["verdicts"].count("taken") == 10  # the bucket holds half an hour's share
+    assert answer["verdicts"].count("limited") == 490
+    assert believed(ask(runner), "a") > 0.9 * 50 / (50 + 20)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        (b"nonsense", 400, "not JSON"),
+        (b"", 400, "not JSON"),
+        (b"[]", 400, "the body"),
+        (b"{}", 400, "decision_id"),
+        (b'{"decision_id":"x","correct":"yes"}', 400, "correct"),
+        (b'{"decision_id":"x","correct":1}', 400, "correct"),
+        (b'{"decision_id":"","correct":true}', 400, "decision_id"),
+        (b'{"decision_id":"x","correct":true,"model":"a"}', 400, "model"),
+        (b'{"outcomes":[{"decision_id":"x"}]}', 400, "outcomes.0.correct"),
+        (
+            orjson.dumps({"outcomes": [{"decision_id": "x", "correct": True}] * (MAX_BATCH + 1)}),
+            400,
+            "outcomes",
+        ),
+        (b" " * (MAX_BODY_BYTES + 1), 413, "longer"),
+        (b"[" * 100_000, 400, "not JSON"),
+    ],
+)
+async def test_bad_reports_get_an_error_as_openai_words_it(gateway, http, body, status, says):
+    await picker(gateway)
+    got, answer = await post(gateway, http, body)
+    assert got == status
+    assert says in answer["error"]["message"]
+    assert answer["error"]["code"] == status
+    assert (await post(gateway, http, {"decision_id": "x", "correct": True}))[0] == 200
+
+
+async def test_reports_need_the_token_where_one_is_set(gateway, http):
+    token_file = gateway.directory / "token"
+    token_file.write_text("correct-horse\n")
+    runner = await picker(gateway, accuracy={"outcomes_token_file": str(token_file)})
+    outcome = {"decision_id": ask(runner).id, "correct": True}
+    for sent in ({}, {"authorization": "Bearer wrong"}, {"authorization": "correct-horse"}):
+        status, answer = await post(gateway, http, outcome, **sent)
+        assert (status, answer["error"]["type"]) == (401, "authentication_error")
+    status, answer = await post(gateway, http, outcome, authorization="Bearer correct-horse")
+    assert (status, answer["accepted"]) == (200, 1)
+    assert "correct-horse" not in await get(gateway, http, "/config")
+    listen = gateway.settings.listen.health
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await report(listen, [])
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    second = ask(runner, "second").id
+    answer = await report(listen, [(second, True)], ("authorization", "Bearer correct-horse"))
+    assert (answer.accepted, answer.ignored) == (1, 0)
+
+
+@pytest.mark.parametrize("content", [None, "", "short", "ünicode-token"])
+async def test_a_token_file_that_holds_no_token_is_refused(gateway, content):
+    token_file = gateway.directory / "token"
+    if content is not None:
+        token_file.write_text(content)
+    with pytest.raises(SettingError, match=r"accuracy\.outcomes_token_file.*token"):
+        await picker(gateway, accuracy={"outcomes_token_file": str(token_file)})
+
+
+async def report(address, outcomes, *metadata):
+    async with grpc.aio.insecure_channel(address) as channel:
+        call = channel.unary_unary(
+            "/laar.v1.Outcomes/Report",
+            request_serializer=pb.ReportRequest.SerializeToString,
+            response_deserializer=pb.ReportResponse.FromString,
+        )
+        request = pb.ReportRequest(
+            outcomes=[pb.Outcome(decision_id=name, correct=right) for name, right in outcomes]
+        )
+        return await call(request, metadata=metadata, timeout=10)
+
+
+async def test_grpc_reports_count_as_posted_ones_do(gateway, http):
+    runner = await picker(gateway)
+    decision = ask(runner)
+    listen = gateway.settings.listen.health
+    answer = await report(listen, [(decision.id, False), (decision.id, False), ("x", True)])
+    assert (answer.accepted, answer.ignored) == (1, 2)
+    _, posted = await post(gateway, http, {"decision_id": decision.id, "correct": False})
+    assert posted["verdicts"] == ["repeated"]
+    assert believed(ask(runner), "a") == pytest.approx(50 * 0.9 / 51, rel=1e-3)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await report(listen, [("x", True)] * (MAX_BATCH + 1))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_grpc_reports_over_an_open_port_need_a_token(gateway):
+    number = free_port()
+    await picker(gateway, listen={"health": f"0.0.0.0:{number}"})
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await report(f"127.0.0.1:{number}", [])
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert "accuracy.outcomes_token_file" in refused.value.details()
+
+
+async def test_switched_off_nothing_can_be_reported(gateway, http):
+    runner = await picker(gateway, accuracy={"online": False})
+    decision = ask(runner)
+    async with http.post(gateway.url("admin", "/outcomes"), data=b"{}") as answer:
+        assert answer.status == 404
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await report(gateway.settings.listen.health, [(decision.id, False)])
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert believed(ask(runner), "a") == pytest.approx(0.9)
+
+
+# Retries.
+
+
+async def test_one_report_for_the_last_attempt_tells_the_whole_chain(gateway, http):
+    runner = await picker(gateway, accuracy={"prior_weight": 10})
+    first = ask(runner, "q")
+    second = ask(runner, "q", tried=",".join(first.tried))
+    assert (first.model, second.model) == ("a", "b")
+    assert believed(ask(runner, "other"), "a") == pytest.approx(0.9)  # a retry alone says nothing
+    await post(gateway, http, {"decision_id": second.id, "correct": True})
+    after = ask(runner, "other")
+    assert believed(after, "a") == pytest.approx(10 * 0.9 / 11, rel=1e-3)
+    assert believed(after, "b") == pytest.approx((10 * 0.8 + 1) / 11, rel=1e-3)
+    assert 'laar_retry_outcomes_total{verdict="taken"} 1.0' in await get(gateway, http, "/metrics")
+    _, late = await post(gateway, http, {"decision_id": first.id, "correct": False})
+    assert late["verdicts"] == ["repeated"]  # the retry has told it already
+
+
+async def test_a_client_that_reports_each_attempt_is_not_counted_twice(gateway, http):
+    runner = await picker(gateway, accuracy={"prior_weight": 10})
+    first = ask(runner, "q")
+    await post(gateway, http, {"decision_id": first.id, "correct": False})
+    second = ask(runner, "q", tried="a")
+    await post(gateway, http, {"decision_id": second.id, "correct": True})
+    assert believed(ask(runner, "other"), "a") == pytest.approx(10 * 0.9 / 11, rel=1e-3)
+
+
+async def test_another_question_is_no_retry(gateway, http):
+    runner = await picker(gateway)
+    ask(runner, "one question")
+    second = ask(runner, "another question", tried="a")
+    await post(gateway, http, {"decision_id": second.id, "correct": True})
+    assert believed(ask(runner), "a") == pytest.approx(0.9)
+
+
+# Across restarts.
+
+
+async def test_what_was_learned_survives_a_restart(gateway, http):
+    state = gateway.directory / "state.json"
+    accuracy = {"state_file": str(state), "prior_weight": 10}
+    runner = await picker(gateway, accuracy=accuracy)
+    lies = [{"decision_id": ask(runner, f"{n}").id, "correct": False} for n in range(20)]
+    await post(gateway, http, {"outcomes": lies})
+    for _ in range(200):  # 2 characters a token instead of the artifact's 4
+        ask(runner, prompt_tokens=2000)
+    before = ask(runner)
+    runner = await picker(gateway, accuracy=accuracy)
+    after = ask(runner)
+    assert believed(before, "a") < 0.9
+    assert believed(after, "a") == pytest.approx(believed(before, "a"), rel=1e-3)
+    assert after.tokens == pytest.approx(before.tokens, rel=1e-6)
+    assert after.tokens > 1500
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"not JSON",
+        b"[]",
+        b"[" * 100_000,
+        b'{"schema":2}',
+        b'{"schema":1,"saved_at_s":"soon","outcomes":7,"tokens":{"a":1}}',
+        b'{"schema":1,"saved_at_s":1e400}',
+        b'{"schema":1,"saved_at_s":-1e308,"outcomes":{"schema":1,"features_schema":%d,"cells":'
+        b'[["a","en",4096,"generic",1e9,1,0],["a","en",4096,"generic",null,0,0],"x"]},'
+        b'"tokens":[["a","en",-1,5],["a","en",1,"x"],["a"],[1,2,3,4]]}' % FEATURES_SCHEMA,
+        bytes(17 << 20),
+    ],
+)
+async def test_a_state_file_that_makes_no_sense_is_as_good_as_none(gateway, content):
+    state = gateway.directory / "state.json"
+    state.write_bytes(content)
+    runner = await picker(gateway, accuracy={"state_file": str(state)})
+    decision = ask(runner)
+    assert believed(decision, "a") == pytest.approx(0.9)
+    assert decision.tokens == pytest.approx(1000)
+    await gateway.stop_picker()
+    assert orjson.loads(state.read_bytes())["schema"] == 1
+
+
+async def test_the_state_is_saved_from_time_to_time_and_a_full_disk_is_told(gateway):
+    state = gateway.directory / "state.json"
+    await picker(gateway, accuracy={"state_file": str(state), "state_interval_s": 1})
+    await eventually(state.exists, what="a saved state")
+    blocked = gateway.directory / "folder"
+    blocked.mkdir()
+    (blocked / "in the way").touch()
+    runner = await picker(gateway, accuracy={"state_file": str(blocked), "state_interval_s": 1})
+    await eventually(lambda: "state" in runner.metrics.problems, what="a complaint")
+    assert str(blocked) in runner.metrics.problems["state"]
+    assert ask(runner).model == "a"
+
+
+async def test_a_state_file_in_no_directory_is_refused(gateway):
+    with pytest.raises(SettingError, match=r"accuracy\.state_file.*create it"):
+        await picker(gateway, accuracy={"state_file": str(gateway.directory / "no" / "state")})
+
+
+# What is seen of the models.
+
+
+async def test_a_model_that_became_slower_is_shown_as_drifted(gateway, http):
+    runner = await picker(gateway, prefix={"enabled": False})
+    for n in range(60):
+        tokens = 1000 + 250 * (n % 17)
+        ask(runner, model="a", chars=4 * tokens, stream=True, ttft_s=0.2 + 3 * C * tokens)
+        ask(runner, model="a", ttft_s=60.0)  # no stream: says nothing of prefill
+    models = {m["model"]: m for m in orjson.loads(await get(gateway, http, "/models"))["models"]}
+    speed = models["a"]["seconds_per_token"]
+    assert speed["measured"] == C
+    assert speed["seen"] == pytest.approx(3 * C, rel=0.01)
+    assert speed["drifted"] is True
+    assert models["a"]["chars_per_token"]["en"] == pytest.approx(4.0)
+    assert models["a"]["fitted"] == {"outcomes": 100, "success_rate": 0.9}
+    assert models["b"]["seconds_per_token"]["drifted"] is False
+    page = await get(gateway, http, "/metrics")
+    assert 'laar_model_drifted{model="a"} 1.0' in page
+    assert 'laar_model_seconds_per_token{model="a",source="measured"} 0.0001' in page
+
+
+async def test_without_an_artifact_reports_alone_tell_models_apart(gateway, http):
+    gateway.members(("127.0.0.1:1", "a"), ("127.0.0.1:2", "b"))
+    slow = {"scrape_interval_s": 60, "probe_interval_s": 600}
+    runner = await gateway.picker(readings=slow)
+    for n in range(40):
+        decision = ask(runner, f"{n}", model="ab"[n % 2])
+        await post(gateway, http, {"decision_id": decision.id, "correct": decision.model == "b"})
+    assert {ask(runner, f"later {n}").model for n in range(8)} == {"b"}
+
+
+# Through a real Envoy.
+
+
+async def chat(http, url, **headers):
+    body = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": "why?"}]})
+    async with http.post(
+        url + "/v1/chat/completions",
+        data=body,
+        headers={"content-type": "application/json"} | headers,
+    ) as answer:
+        assert answer.status == 200
+        return answer.headers
+
+
+@pytest.mark.envoy
+async def test_a_retry_goes_where_success_is_likely_given_what_failed(gateway, http):
+    """`b` is the second best by itself, and the worst once `a` has failed."""
+    upstreams = {name: await gateway.upstream() for name in "abc"}
+    gateway.members(*((upstream.address, name) for name, upstream in upstreams.items()))
+    probabilities = {"a": 0.9, "b": 0.8, "c": 0.6}
+    path = gateway.directory / "capability.json"
+    await gateway.picker()
+    url = (await gateway.envoy()).url()
+
+    async def decided():
+        return "x-laar-model" in await chat(http, url)
+
+    second = {}
+    for pairs in ((), [("b", "a", -3.0)]):
+        await gateway.picker(accuracy={"capability": artifact(path, probabilities, pairs=pairs)})
+        await eventually(decided, what="Envoy to reach the picker")
+        first = await chat(http, url)
+        assert first["x-laar-model"] == "a"
+        tried = {"x-laar-tried-models": first["x-laar-tried-models"]}
+        second[bool(pairs)] = (await chat(http, url, **tried))["x-laar-model"]
+    assert second == {False: "b", True: "c"}
+
+
+@pytest.mark.envoy
+async def test_an_outcome_counts_for_the_model_that_answered_after_envoys_own_retry(gateway, http):
+    a, b = await gateway.upstream(), await gateway.upstream()
+    gateway.members((a.address, "a", "auto"), (b.address, "b", "auto"))
+    capability = artifact(gateway.directory / "capability.json", {"a": 0.9, "b": 0.8})
+    slow = {"scrape_interval_s": 60, "probe_interval_s": 600}
+    runner = await gateway.picker(accuracy={"capability": capability}, readings=slow)
+    envoy = await gateway.envoy()
+    await a.__aexit__(None, None, None)
+    headers = await chat(http, envoy.url())
+    assert headers["x-laar-endpoint"] == b.address
+    assert (headers["x-laar-model"], headers["x-laar-tried-models"]) == ("b", "b")
+    assert "x-laar-exhausted" not in headers
+    await eventually(lambda: not runner.table.in_flight.any(), what="the release")
+    await post(gateway, http, {"decision_id": headers["x-laar-decision-id"], "correct": False})
+    after = ask(runner)
+    assert believed(after, "a") == pytest.approx(0.9)
+    assert believed(after, "b") == pytest.approx(50 * 0.8 / 51, rel=1e-3)
