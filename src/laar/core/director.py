@@ -190,9 +190,7 @@ class Director:
         decision = self.explain(request, now, room)
         decision.id = self._next_id()
         decision.receipt = self._note_prefix(decision.slot, decision.chain, now)
-        self.table.reserve(
-            decision.slot, self._weight(decision.tokens), decision.uncached_tokens
-        )
+        self.table.reserve(decision.slot, self._weight(decision.tokens), decision.uncached_tokens)
         self._on_decided(decision)
         return decision
 
@@ -397,7 +395,9 @@ class Director:
         decision.address = address
         decision.receipt = self._note_prefix(slot, decision.chain, decision.now)
         self.table.reserve(
-            slot, self._weight(decision.tokens), 0.0 if decision.answering else decision.uncached_tokens
+            slot,
+            self._weight(decision.tokens),
+            0.0 if decision.answering else decision.uncached_tokens,
         )
 
     def answering(self, decision: Decision) -> None:

@@ -50,6 +50,7 @@ from laar.protocol.events import (
 )
 from laar.protocol.rules import GatewayRules
 from laar.protocol.stream import Stream, StreamSettings
+from laar.server.gate import Gate
 from laar.telemetry.metrics import Metrics
 
 __all__ = ["SERVICE", "ExternalProcessor", "Sampler"]
@@ -115,6 +116,7 @@ class ExternalProcessor:
         clock: monotonic seconds.
         metrics: what is counted.
         rules: the cluster's priorities and model rewrites.
+        gate: holds requests while the fleet is full; None sends each at once.
     """
 
     def __init__(
@@ -126,7 +128,9 @@ class ExternalProcessor:
         clock: Callable[[], float],
         metrics: Metrics,
         rules: GatewayRules,
+        gate: Gate | None = None,
     ) -> None:
+        self._gate = gate
         self._director = director
         self._settings = settings
         self._sampler = sampler
@@ -186,7 +190,11 @@ class ExternalProcessor:
             actions, pending = stream.receive(pending, now), None
             for action in actions:
                 if type(action) is Ask:
-                    pending = self._decide(action, now)
+                    pending = (
+                        self._decide(action, now)
+                        if self._gate is None
+                        else await self._decide_in_turn(self._gate, action, now)
+                    )
                 elif (answer := self._answer(action, now)) is not None:
                     await context.write(answer)
                     going_on = type(action) is not Immediate
@@ -202,6 +210,16 @@ class ExternalProcessor:
         self._metrics.overhead(overhead_s)
         return Decided(decision, round(overhead_s * 1e6))
 
+    async def _decide_in_turn(self, gate: Gate, ask: Ask, received: float) -> Decided | Refused:
+        try:
+            decision, waited_s = await gate.decide(ask.request)
+        except RequestError as error:
+            self._metrics.refused(error.status, error.reason)
+            return Refused(error)
+        overhead_s = max(0.0, self._clock() - received - waited_s)
+        self._metrics.overhead(overhead_s)
+        return Decided(decision, round(overhead_s * 1e6))
+
     def _answer(self, action: Action, now: float) -> bytes | None:
         """The message an action stands for; None when it was a note for us."""
         kind = type(action)
@@ -213,12 +231,18 @@ class ExternalProcessor:
     def _note(self, action: Action, now: float) -> None:
         match action:
             case Served(decision, address):
-                self._metrics.moved += 1
+                self._metrics.moved += not decision.request.shadow
                 self._director.served_by(decision, address)
+                if self._gate is not None:
+                    self._gate.moved(decision)
             case Answering(decision):
                 self._director.answering(decision)
+                if self._gate is not None:
+                    self._gate.released(decision)
             case Ended(decision, completion):
                 self._director.settle(decision, completion)
+                if self._gate is not None:
+                    self._gate.released(decision)
 
 
 # -- messages to events ------------------------------------------------------------------------

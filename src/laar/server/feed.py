@@ -58,7 +58,7 @@ class Feed:
             await self._looked.wait()
             self._looked.clear()
             while self.viewers:
-                shown = orjson.dumps(self._frame(), option=orjson.OPT_NON_STR_KEYS)
+                shown = orjson.dumps(self._frame(), option=orjson.OPT_SERIALIZE_NUMPY)
                 self._newest = b"data: " + shown + b"\n\n"
                 if self._next is not None:
                     self._next.set_result(self._newest)

@@ -15,7 +15,7 @@ import random
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import grpc
 
@@ -127,7 +127,7 @@ class Runner:
         )
         self._processor = ExternalProcessor(
             self.director,
-            settings.bodies.stream,
+            replace(settings.bodies.stream, enforce_share=settings.routing.enforced),
             sampler=Sampler(
                 settings.bodies.sample_answers,
                 every_s=settings.bodies.sample_every_s,

@@ -22,7 +22,7 @@ import xxhash
 
 from laar.context import DocCache, OrderIndex
 
-__all__ = ["Replay", "disjoint", "replay", "top_share", "topic", "zipf"]
+__all__ = ["Replay", "disjoint", "hashed", "replay", "top_share", "topic", "zipf"]
 
 Load = list[list[int]]
 """For each request its document ids, best first."""
@@ -124,7 +124,7 @@ def replay(
     chosen: list[int] = []
     hits: list[int] = []
     for i, context in enumerate(load):
-        docs: Sequence[int] = _hashed(context)
+        docs: Sequence[int] = hashed(context)
         if reorder:
             found = index.align(0, 0, docs, i * interval_s)
             docs = [docs[at] for at in found.permutation]
@@ -155,6 +155,6 @@ def _weights(n: int, s: float) -> npt.NDArray[np.float64]:
     return weights
 
 
-def _hashed(context: Sequence[int]) -> list[int]:
+def hashed(context: Sequence[int]) -> list[int]:
     """Ids as the hook sees documents: hashes, whose order says nothing about popularity."""
     return [xxhash.xxh3_64_intdigest(doc.to_bytes(8, "little")) for doc in context]

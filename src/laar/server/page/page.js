@@ -1,0 +1,329 @@
+// The live page. Names come from settings and clients, so everything is put in as text, never as
+// markup; an open decision and the keyboard's focus survive each frame.
+"use strict";
+
+const $ = (selector) => document.querySelector(selector);
+const SVG = "http://www.w3.org/2000/svg";
+const TERMS = [["rtt_s", "rtt"], ["base_s", "base"], ["prefill_s", "prefill"], ["queue_s", "queue"]];
+const LATE_MS = 5000;
+
+let paused = false;
+let last = 0;
+
+// -- words --------------------------------------------------------------------------------------
+
+const known = (value) => typeof value === "number" && Number.isFinite(value);
+const seconds = (s) => !known(s) ? "unknown"
+  : s < 0.1 ? `${(s * 1000).toFixed(s < 0.01 ? 2 : 1)} ms`
+  : s < 100 ? `${s.toFixed(2)} s` : `${Math.round(s)} s`;
+const count = (n) => !known(n) ? "unknown" : n >= 1e4 ? `${Math.round(n / 1000)}k` : `${Math.round(n)}`;
+const share = (x) => known(x) ? `${Math.round(x * 100)} %` : "unknown";
+const probability = (x) => known(x) ? x.toFixed(2) : "unknown";
+const age = (s) => known(s) ? `${s < 10 ? s.toFixed(1) : Math.round(s)} s ago` : "never";
+
+// -- elements -----------------------------------------------------------------------------------
+
+function element(name, text, className) {
+  const made = document.createElement(name);
+  if (text !== undefined) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+function row(cells, { head = true, classes = {} } = {}) {
+  const made = element("tr");
+  cells.forEach((cell, i) => {
+    const td = element(head && i === 0 ? "th" : "td", undefined, classes[i]);
+    if (head && i === 0) td.scope = "row";
+    td.append(cell);
+    made.append(td);
+  });
+  return made;
+}
+
+function table(selector, rows) {
+  $(`${selector} tbody`).replaceChildren(...rows);
+}
+
+// -- the fleet ----------------------------------------------------------------------------------
+
+function showFleet(frame) {
+  const shown = frame.fleet.length < frame.fleet_total ? `${frame.fleet.length} of ` : "";
+  $("#fleet-count").textContent = `${shown}${frame.fleet_total}`;
+  table("#fleet", frame.fleet.map((e) => row([
+    e.endpoint, e.model, e.region || "-", e.health, seconds(e.rtt_s), count(e.in_flight),
+    count(e.queued_tokens), count(e.waiting), share(e.kv_usage), share(e.hit_rate),
+    probability(e.probability), age(e.read_age_s),
+  ], { classes: { 3: { ok: "good", unreachable: "bad" }[e.health] ?? "warn" } })));
+}
+
+// -- decisions ----------------------------------------------------------------------------------
+
+function bar(candidate, most) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", "0 0 100 10");
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("aria-hidden", "true");
+  let at = 0;
+  const part = (value, className) => {
+    const rect = document.createElementNS(SVG, "rect");
+    const width = Math.max(0, value) / most * 100;
+    rect.setAttribute("x", at);
+    rect.setAttribute("width", width);
+    rect.setAttribute("height", 10);
+    rect.setAttribute("class", className);
+    svg.append(rect);
+    at += width;
+  };
+  for (const [term, className] of TERMS) part(candidate[term], className);
+  part(Math.min(candidate.cost_s, most) - candidate.latency_s, "risk");
+  return svg;
+}
+
+function candidates(decision) {
+  const priced = known(decision.candidates[0].cost_s);
+  const made = element("table");
+  const head = priced
+    ? ["Rank", "Endpoint", "Model", "P(correct)", "Outcomes", "Round trip", "Answering",
+      "Reading", "Queue", "Tried", "Cost", "Seconds to a correct answer"]
+    : ["Rank", "Endpoint", "Model", "P(correct)", "Score"];
+  const header = element("tr");
+  for (const name of head) {
+    const th = element("th", name);
+    th.scope = "col";
+    header.append(th);
+  }
+  const thead = element("thead");
+  thead.append(header);
+  // A tried model's penalty dwarfs everything: bars end at five times the winner's cost.
+  const most = priced ? Math.min(
+    5 * decision.candidates[0].cost_s, Math.max(...decision.candidates.map((c) => c.cost_s))) : 1;
+  const body = element("tbody");
+  for (const c of decision.candidates) {
+    const first = [`${c.rank ?? 1}`, c.endpoint, c.model, probability(c.probability)];
+    body.append(priced
+      ? row([...first, count(c.evidence), seconds(c.rtt_s), seconds(c.base_s),
+        seconds(c.prefill_s), seconds(c.queue_s), c.penalty > 1 ? `x ${c.penalty.toPrecision(3)}` : "-",
+        seconds(c.cost_s), bar(c, most || 1)], { classes: { 11: "bar" } })
+      : row([...first, known(c.score) ? c.score.toPrecision(3) : "-"]));
+  }
+  made.append(thead, body);
+  const scroll = element("div", undefined, "scroll");
+  scroll.tabIndex = 0;
+  scroll.setAttribute("role", "region");
+  scroll.setAttribute("aria-label", "Candidates");
+  scroll.append(made);
+  return scroll;
+}
+
+function ending(decision) {
+  const end = decision.completion;
+  if (!end) return "under way";
+  const told = [`${end.status || "no status"} ${end.cause} in ${seconds(end.latency_s)}`];
+  if (known(end.ttft_s)) told.push(`first token ${seconds(end.ttft_s)}`);
+  if (known(end.cached_tokens)) told.push(`${count(end.cached_tokens)} of ${count(end.prompt_tokens)} tokens were cached`);
+  if (end.served && end.served !== decision.endpoint) told.push(`served by ${end.served}`);
+  if (decision.correct !== undefined) told.push(decision.correct ? "reported correct" : "reported wrong");
+  return told.join(", ");
+}
+
+function meta(decision) {
+  const what = [decision.asked_model || "no model", decision.language, decision.task]
+    .filter(Boolean).join(" / ");
+  const tried = decision.tried_models.length ? `, tried ${decision.tried_models.join(", ")}` : "";
+  const shadow = decision.mode === "shadow" ? ", shadow" : "";
+  return `${new Date(decision.time * 1000).toLocaleTimeString()}, ${what}${tried}, ${decision.reason}${shadow}: ${ending(decision)}`;
+}
+
+function fill(details, decision) {
+  const summary = details.querySelector("summary");
+  summary.replaceChildren(element("span", decision.sentence), element("span", meta(decision), "meta"));
+  const filtered = (decision.filtered ?? []).map((f) => `${f.endpoint} (${f.model}): ${f.why}`);
+  const parts = [candidates(decision)];
+  if (decision.candidates_total > decision.candidates.length) {
+    parts.push(element("p", `The best ${decision.candidates.length} of ${decision.candidates_total} candidates.`));
+  }
+  if (filtered.length) parts.push(element("p", `Not considered: ${filtered.join("; ")}.`));
+  parts.push(element("p", `Decision ${decision.id}, request ${decision.request_id}`));
+  summary.after(...parts);
+}
+
+function decisionItem(decision) {
+  const details = element("details");
+  details.dataset.id = decision.id;
+  details.append(element("summary"));
+  fill(details, decision);
+  return details;
+}
+
+function showDecisions(frame) {
+  const list = $("#list");
+  // What somebody has opened, or has the focus in, stays until it is closed and left.
+  const kept = [...list.children].filter((li) =>
+    li.querySelector("details[open]") || li.contains(document.activeElement));
+  const held = new Set(kept.map((li) => li.firstChild.dataset.id));
+  for (const decision of frame.decisions) {
+    if (!held.has(decision.id)) continue;
+    const details = kept.find((li) => li.firstChild.dataset.id === decision.id).firstChild;
+    details.querySelector(".meta").textContent = meta(decision);
+  }
+  const fresh = frame.decisions.filter((d) => !held.has(d.id)).map((d) => {
+    const li = element("li");
+    li.append(decisionItem(d));
+    return li;
+  });
+  for (const li of [...list.children]) if (!kept.includes(li)) li.remove();
+  list.prepend(...fresh);
+  if (!list.children.length) {
+    list.append(element("li", "No decision yet. Send a request through Envoy."));
+  }
+}
+
+// -- the rest -----------------------------------------------------------------------------------
+
+function figure(name, value, note) {
+  const made = element("div");
+  const dd = element("dd", value);
+  if (note) dd.append(element("small", note));
+  made.append(element("dt", name), dd);
+  return made;
+}
+
+function showFigures(frame) {
+  const times = (name, t) => t.n
+    ? figure(name, seconds(t.p50), `p90 ${seconds(t.p90)}, p99 ${seconds(t.p99)}, of ${t.n}`)
+    : figure(name, "-", "none measured yet");
+  $("#figures").replaceChildren(
+    figure("Decisions a second", known(frame.rate) ? frame.rate.toFixed(1) : "-",
+      `${count(frame.decisions_total)} since the start`),
+    times("Time to first token", frame.ttft_s),
+    times("Whole answer", frame.latency_s),
+    times("Time to a correct answer", frame.retries.ttca_s),
+    figure("Failed", `${frame.failed}`, `of the last ${frame.remembered}`),
+  );
+}
+
+function showPredicted(frame) {
+  const names = [["ttft_s", "Time to first token", seconds], ["latency_s", "Whole answer", seconds],
+    ["cached_share", "Prompt found in the cache", share]];
+  table("#predicted", names.map(([key, name, show]) => {
+    const p = frame.predicted[key];
+    return row([name, p.n ? show(p.predicted_p50) : "-", p.n ? show(p.measured_p50) : "-", `${p.n}`]);
+  }));
+  const points = frame.predicted.ttft_s.points;
+  const most = Math.max(1e-9, ...points.flat());
+  const svg = $("#scatter");
+  svg.querySelectorAll("line, circle").forEach((mark) => mark.remove());
+  const draw = (name, attributes) => {
+    const mark = document.createElementNS(SVG, name);
+    for (const [key, value] of Object.entries(attributes)) mark.setAttribute(key, value);
+    svg.append(mark);
+  };
+  draw("line", { x1: 0, y1: 200, x2: 200, y2: 0 });
+  for (const [x, y] of points) draw("circle", { cx: 195 * x / most + 2, cy: 198 - 195 * y / most, r: 3 });
+  $("figcaption").textContent = points.length
+    ? `First token: predicted to the right, measured upwards, both to ${seconds(most)}; on the line they agree.`
+    : "First tokens show up here once answers have been sampled.";
+}
+
+function showRest(frame) {
+  table("#retries", frame.retries.attempts.map((a) =>
+    row([`${a.attempt}`, `${a.decisions}`, `${a.judged}`, a.judged ? share(a.correct / a.judged) : "-"])));
+  const ttca = frame.retries.ttca_s;
+  $("#ttca").textContent = ttca.n
+    ? `Time to a correct answer: p50 ${seconds(ttca.p50)}, p99 ${seconds(ttca.p99)}, of ${ttca.n}.`
+    : "Report outcomes (POST /outcomes) to see the time to a correct answer.";
+  const counted = (counts) => Object.entries(counts).sort((a, b) => b[1] - a[1]).slice(0, 12)
+    .map(([name, n]) => row([name, `${n}`]));
+  table("#reasons", [...counted(frame.reasons), ...counted(frame.models)]);
+  const problems = Object.entries(frame.problems);
+  $("#problems").hidden = !problems.length;
+  const texts = problems.map(([source, text]) => `${source}: ${text}`);
+  const list = $("#problems ul");
+  if (list.textContent !== texts.join("")) list.replaceChildren(...texts.map((t) => element("li", t)));
+  showShadow(frame);
+}
+
+function showShadow(frame) {
+  const s = frame.shadow;
+  $("#shadow").hidden = !s.decisions && frame.about.enforced >= 1;
+  if (!s.known) {
+    $("#shadow p").textContent = `${s.decisions} decisions in shadow; which endpoint served them was not reported.`;
+    return;
+  }
+  const more = s.more_correct * 100;
+  const worth = known(s.saved_s)
+    ? ` Where they differ or not, laar's choice would have taken ${seconds(Math.abs(s.saved_s))} `
+      + `${s.saved_s >= 0 ? "less" : "more"} to a correct answer on average, and been right `
+      + `${Math.abs(more).toFixed(1)} points ${more >= 0 ? "more" : "less"} often, by laar's own estimate.`
+    : "";
+  $("#shadow p").textContent = `Agreed in ${s.agreed} of ${s.known} (${share(s.agreed / s.known)}).${worth}`;
+}
+
+function show(frame) {
+  const about = frame.about;
+  const mode = about.enforced >= 1 ? "enforcing" : about.enforced <= 0 ? "shadow"
+    : `enforcing ${share(about.enforced)}`;
+  $("#about").textContent = `${about.version}, policy ${about.policy}, ${mode}`;
+  showFigures(frame);
+  showFleet(frame);
+  showDecisions(frame);
+  showPredicted(frame);
+  showRest(frame);
+}
+
+// -- the feed -----------------------------------------------------------------------------------
+
+function state(text, lost) {
+  const link = $("#link");
+  if (link.textContent !== text) link.textContent = text;
+  link.classList.toggle("lost", lost);
+}
+
+function connect() {
+  const source = new EventSource("events");
+  source.onmessage = (event) => {
+    last = Date.now();
+    state(paused ? "paused" : "live", false);
+    if (!paused) show(JSON.parse(event.data));
+  };
+  source.onerror = () => {
+    state("connection lost, trying again", true);
+    if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
+  };
+  return source;
+}
+
+$("#pause").addEventListener("click", () => {
+  paused = !paused;
+  $("#pause").setAttribute("aria-pressed", String(paused));
+  $("#pause").textContent = paused ? "Go on" : "Pause";
+  state(paused ? "paused" : "live", false);
+});
+
+$("#find").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const id = $("#id").value.trim();
+  if (!id) return;
+  const note = $("#find-note");
+  note.textContent = "";
+  $("#found").replaceChildren();
+  try {
+    const answer = await fetch(`decisions/${encodeURIComponent(id)}`);
+    const body = await answer.json();
+    if (!answer.ok) {
+      note.textContent = body.error?.message ?? body.error ?? `status ${answer.status}`;
+      return;
+    }
+    const details = decisionItem(body);
+    details.open = true;
+    $("#found").replaceChildren(details);
+  } catch {
+    note.textContent = "the picker could not be reached";
+  }
+});
+
+setInterval(() => {
+  if (last && Date.now() - last > LATE_MS) state("no news, trying again", true);
+}, 1000);
+connect();

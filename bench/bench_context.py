@@ -1,0 +1,161 @@
+"""The context hook: what it costs and what it gains, beside the targets of its design note (6.4).
+
+Times are CPU time of the calling thread, so that a busy machine does not count. The whole hook is
+timed on 15 documents of 4 KB against an index of 30,000; gains are those of the replayed loads.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable
+
+from laar.context import ContextHook, ContextSettings, OrderIndex, plan
+from laar.lab.workloads import rag
+
+WORDS = [
+    "alpha",
+    "beta",
+    "gamma",
+    "delta",
+    "epsilon",
+    "zeta",
+    "eta",
+    "theta",
+    "iota",
+    "kappa",
+    "lambda",
+    "mu",
+    "nu",
+]
+
+
+def document(i: int, size: int = 4096) -> str:
+    rng = random.Random(i)
+    text = f'<document id="d{i}">\n'
+    while len(text) < size:
+        text += f"{rng.choice(WORDS)} {rng.choice(WORDS)}, {rng.choice(WORDS)}.\n"
+    return text + "</document>"
+
+
+def p50_p99_ms(samples: list[float]) -> tuple[float, float]:
+    cuts = statistics.quantiles(samples, n=100)
+    return cuts[49] * 1e3, cuts[98] * 1e3
+
+
+def timed(call: Callable[[], object]) -> float:
+    start = time.thread_time()
+    call()
+    return time.thread_time() - start
+
+
+def report(name: str, samples: list[float], target: str) -> None:
+    p50, p99 = p50_p99_ms(samples)
+    print(f"  {name:44} p50 {p50:6.3f} ms   p99 {p99:6.3f} ms   target {target}")
+
+
+def hook_times() -> None:
+    documents = [document(i) for i in range(1000)]
+
+    def body(ids: list[int]) -> bytes:
+        text = "<documents>\n" + "\n".join(documents[i] for i in ids) + "\n</documents>\n\nWhy?"
+        messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}]
+        return json.dumps({"model": "m", "messages": messages}).encode()
+
+    hook = ContextHook(ContextSettings(holdout_share=0.0, max_added_ms=None))
+    whole: list[float] = []
+    for i, ids in enumerate(rag.topic(0, requests=4200)):
+        given, now = body(ids), i * 0.05
+
+        def call(given: bytes = given, now: float = now) -> None:
+            result = hook.apply(given, api="chat", tenant="t", route="r", now=now, mode="on")
+            receipts.append(result.receipt)
+
+        receipts: list = []
+        whole.append(timed(call))
+        hook.commit(receipts[0], now)
+    filled = hook.stats()["index_documents"]
+    report(f"whole hook, {len(given):,} B, index {filled:,}", whole[-800:], "p50 0.3, p99 1")
+    prose = ("No delimiters, only results of documents in prose; " * 1400)[: 64 << 10]
+    for name, text in (("64 KB without a mark", "x" * (64 << 10)), ("64 KB of prose", prose)):
+        plain = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
+        call = lambda: hook.apply(  # noqa: E731
+            plain, api="chat", tenant="t", route="r", now=999.0, mode="on"
+        )
+        report(f"no documents, {name}", [timed(call) for _ in range(800)], "p99 0.1")
+
+
+def aligner_times() -> None:
+    for name, load in (
+        ("topic", rag.topic(0, requests=4400)),
+        ("zipf 1.0", rag.zipf(0, 1.0, requests=3800)),
+        ("disjoint", rag.disjoint(requests=2800)),
+    ):
+        hashed = [rag.hashed(context) for context in load]
+        gc.collect()
+        tracemalloc.start()
+        index = OrderIndex(capacity_docs=30_000)
+        for i, docs in enumerate(hashed[:-800]):
+            found = index.align(0, 0, docs, i * 0.05)
+            index.insert(0, 0, [docs[at] for at in found.permutation], i * 0.05)
+        used = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        align, insert = [], []
+        for docs in hashed[-800:]:
+            align.append(timed(lambda docs=docs: index.align(0, 0, docs, 250.0)))
+            insert.append(timed(lambda docs=docs: index.insert(0, 0, docs, 250.0)))
+        report(f"align, {name}, index {len(index):,}", align, "p99 0.15")
+        report("insert (off the request's path)", insert, "-")
+        print(f"  {used / len(index):.0f} bytes for each document position; target 200")
+
+
+def gains() -> None:
+    print("  load                  seeds 0, 1, 2           mean   must  stretch  busiest/mean")
+    for name, make, endpoints, capacity_docs, must, stretch in (
+        ("topic, 4 x 750", rag.topic, 4, 750, 0.28, 0.33),
+        ("topic, 4 x 3000", rag.topic, 4, 3000, 0.33, 0.38),
+        ("zipf 1.0, 4 x 3000", lambda seed: rag.zipf(seed, 1.0), 4, 3000, 0.25, 0.30),
+        ("zipf 0.6, 1 x 3000", lambda seed: rag.zipf(seed, 0.6), 1, 3000, 0.10, 0.12),
+        ("no overlap, 4 x 750", lambda seed: rag.disjoint(), 4, 750, 0.0, 0.0),
+    ):
+        runs = [
+            rag.replay(make(seed), endpoints=endpoints, capacity_docs=capacity_docs, reorder=True)
+            for seed in range(3)
+        ]
+        hits = [run.hit for run in runs]
+        each = "  ".join(f"{hit:.4f}" for hit in hits)
+        print(
+            f"  {name:20}  {each}  {statistics.mean(hits):.4f}   {must:.2f}   {stretch:.2f}"
+            f"     {max(run.skew for run in runs):.2f}"
+        )
+
+
+def offline() -> None:
+    for name, load, target in (("topic", rag.topic(0), 0.50), ("zipf 1.0", rag.zipf(0, 1.0), 0.30)):
+        for capacity_docs in (None, 3000, 600):
+            start = time.perf_counter()
+            planned = plan(load, capacity_docs=capacity_docs)
+            took = time.perf_counter() - start
+            print(
+                f"  {name:9} cache {capacity_docs or 'unbounded'!s:9}  received "
+                f"{planned.hit_received:.3f}  planned {planned.hit_planned:.3f}  "
+                f"target {target:.2f} unbounded   {took:.2f} s for 2,000 requests"
+            )
+
+
+def main() -> None:
+    print("context hook, speed")
+    hook_times()
+    aligner_times()
+    print("context hook, gain: share of documents found cached")
+    gains()
+    print("offline plan")
+    offline()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""How long the picker takes from the body in hand to the answer ready, without gRPC.
+
+Real messages go through the real processor; only the wire is left out. Every body has a prompt of
+its own behind a shared system prompt, and every request is settled, so the counters and the prefix
+index work as they do in service. Times are the thread's CPU time: what else runs does not count.
+
+    python -m bench decision
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+from collections.abc import Iterator
+from importlib.resources import as_file, files
+from typing import Any
+
+import grpc
+import orjson
+from envoy.config.core.v3.base_pb2 import HeaderValue
+from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+from rich.console import Console
+from rich.table import Table
+
+from laar.core.beliefs import CapabilityAssessor, PrefixBeliefs, read_capability
+from laar.core.cost import CostWeights
+from laar.core.director import Director, DirectorSettings
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.policies import build_policies
+from laar.protocol.rules import NoRules
+from laar.protocol.stream import StreamSettings
+from laar.server.extproc import ExternalProcessor, Sampler
+from laar.telemetry.metrics import Metrics
+
+TARGET_P99_US = 1000.0
+SIZES = ((1_000, "1 KB"), (16_000, "16 KB"), (400_000, "400 KB"))
+FLEETS = (5, 100, 1000)
+REQUESTS = 600
+DISTINCT = 24
+MODELS = ("granite-3.1-2b", "granite-3.1-8b", "phi3-mini", "phi3-medium", "llama-3.1-swallow-8b")
+
+
+class Wire:
+    """Stands for gRPC: hands out messages, and times from the body's reading to its answer."""
+
+    def __init__(self, messages: list[pb.ProcessingRequest]) -> None:
+        self._messages: Iterator[pb.ProcessingRequest] = iter(messages)
+        self._body_at = 0.0
+        self.taken_s = 0.0
+
+    async def read(self) -> Any:
+        """The next message."""
+        message = next(self._messages, grpc.aio.EOF)
+        if message is not grpc.aio.EOF and message.WhichOneof("request") == "request_body":
+            self._body_at = time.thread_time()
+        return message
+
+    async def write(self, _answer: bytes) -> None:
+        """Stops the clock at the body's answer."""
+        if self._body_at:
+            self.taken_s = time.thread_time() - self._body_at
+            self._body_at = 0.0
+
+
+def processor(endpoints: int) -> ExternalProcessor:
+    table = EndpointTable()
+    specs = [
+        EndpointSpec(
+            address=f"10.0.{n // 250}.{n % 250 + 1}:8000", models=(MODELS[n % len(MODELS)], "auto")
+        )
+        for n in range(endpoints)
+    ]
+    table.replace("bench", specs)
+    rng = random.Random(1)
+    metrics = Metrics()
+    with as_file(files("laar.lab") / "data" / "laar-fleet.capability.json") as path:
+        capability = read_capability(path)
+    director = Director(
+        table,
+        build_policies(CostWeights()),
+        DirectorSettings(),
+        rng=rng,
+        assessor=CapabilityAssessor(capability),
+        prefixes=PrefixBeliefs(key=b"bench", max_bytes=128 << 20),
+        on_decided=metrics.decided,
+        on_settled=metrics.settled,
+    )
+    return ExternalProcessor(
+        director,
+        StreamSettings(),
+        sampler=Sampler(0.0, every_s=1.0, rng=rng),
+        clock=time.monotonic,
+        metrics=metrics,
+        rules=NoRules(),
+    )
+
+
+def messages(size: int, number: int) -> list[pb.ProcessingRequest]:
+    """A native exchange: headers, body, the answer's headers."""
+    rng = random.Random(number)
+    words = "".join(rng.choices("etaoinshrdlu   ", k=size // 2))
+    shared = "You are careful. " * (size // 34)
+    chat = {
+        "model": "auto",
+        "messages": [
+            {"role": "system", "content": shared},
+            {"role": "user", "content": words},
+        ],
+    }
+    head = pb.ProcessingRequest(request_headers=pb.HttpHeaders())
+    head.protocol_config.request_body_mode = 2  # BUFFERED
+    for name, value in (
+        (":method", "POST"),
+        (":path", "/v1/chat/completions"),
+        (":authority", "gateway"),
+        ("content-type", "application/json"),
+        ("x-request-id", f"bench-{number}"),
+        ("accept", "*/*"),
+        ("user-agent", "bench"),
+        ("content-length", str(size)),
+    ):
+        head.request_headers.headers.headers.append(HeaderValue(key=name, raw_value=value.encode()))
+    body = pb.ProcessingRequest(
+        request_body=pb.HttpBody(body=orjson.dumps(chat), end_of_stream=True)
+    )
+    answer = pb.ProcessingRequest(response_headers=pb.HttpHeaders())
+    answer.response_headers.headers.headers.append(HeaderValue(key=":status", raw_value=b"200"))
+    return [head, body, answer]
+
+
+async def measure(endpoints: int, size: int) -> list[float]:
+    """Microseconds from body to answer, sorted."""
+    picker = processor(endpoints)
+    exchanges = [messages(size, number) for number in range(DISTINCT)]
+    taken = []
+    for number in range(REQUESTS):
+        wire = Wire(exchanges[number % DISTINCT])
+        await picker._process(None, wire)  # type: ignore[arg-type]  # what it uses of a context
+        taken.append(wire.taken_s * 1e6)
+    return sorted(taken[REQUESTS // 10 :])
+
+
+def main() -> None:
+    table = Table("endpoints", "body", "p50, us", "p99, us")
+    met = True
+    for endpoints in FLEETS:
+        for size, name in SIZES:
+            taken = asyncio.run(measure(endpoints, size))
+            p99 = taken[int(0.99 * len(taken))]
+            if endpoints == FLEETS[0]:
+                met = met and p99 < TARGET_P99_US
+            table.add_row(str(endpoints), name, f"{statistics.median(taken):.0f}", f"{p99:.0f}")
+    console = Console()
+    console.print(table)
+    verdict = "met" if met else "missed"
+    console.print(f"target: p99 < {TARGET_P99_US:.0f} us with {FLEETS[0]} endpoints: {verdict}")
+
+
+if __name__ == "__main__":
+    main()

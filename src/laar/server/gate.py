@@ -1,0 +1,153 @@
+"""The gate: requests that wait, as futures over the pure admission.
+
+A request that may go costs no suspension. One that waits costs a future; all that wait share one
+timer, which also looks at readings that came and went stale meanwhile, since nobody announces that.
+
+Whatever ends a wait, nothing is left behind: a client that goes is forgotten, and a decision that
+came in the same moment is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+
+from laar.core.director import Completion, Decision, Director
+from laar.core.request import Request
+from laar.errors import RequestError
+from laar.flow.admission import Admission, Outcome
+
+__all__ = ["Gate"]
+
+_TICK_S = 0.1
+"""Between two looks at who may go when nothing was heard; a tenth of a scrape's interval."""
+
+_ENVOY_LEARNS_S = 0.2
+"""From writing the first endpoint of an empty fleet into Envoy's file to sending a request there:
+Envoy watches the file and is done in some 10 ms, and whoever was held has waited for seconds."""
+
+
+class Gate:
+    """Decides now or later.
+
+    Args:
+        admission: who goes and who waits.
+        director: takes decisions back.
+        clock: monotonic seconds.
+        on_outcome: called with every request that waited, when its wait is over.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        director: Director,
+        *,
+        clock: Callable[[], float],
+        on_outcome: Callable[[Outcome], None],
+    ) -> None:
+        self._admission = admission
+        self._director = director
+        self._clock = clock
+        self._on_outcome = on_outcome
+        self._waiting: dict[Hashable, asyncio.Future[Outcome]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._opening: asyncio.TimerHandle | None = None
+        self._called = False
+
+    async def decide(self, request: Request) -> tuple[Decision, float]:
+        """The decision, and the seconds it had to wait.
+
+        Raises:
+            RequestError: nobody can serve it, or it was shed.
+        """
+        try:
+            answer = self._admission.ask(request, self._clock())
+        except RequestError:
+            self._call()  # its coming may have told that others are beyond hope
+            raise
+        if isinstance(answer, Decision):
+            return answer, 0.0
+        future = self._waiting[answer] = asyncio.get_running_loop().create_future()
+        self._dispatch()
+        try:
+            outcome = await future
+        except asyncio.CancelledError:
+            self._forget(answer, future)
+            raise
+        if isinstance(outcome.verdict, RequestError):
+            raise outcome.verdict
+        return outcome.verdict, outcome.waited_s
+
+    def released(self, decision: Decision) -> None:
+        """Its first byte was seen, or its end."""
+        self._admission.answering(decision)
+        self._call()
+
+    def moved(self, decision: Decision) -> None:
+        """Envoy serves it elsewhere than it was sent."""
+        self._admission.moved(decision)
+
+    def endpoints_changed(self, *, known: bool) -> None:
+        """Takes whether any endpoint is known; Envoy has just been told."""
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
+        if not known:
+            self._admission.ready = False
+        elif not self._admission.ready:
+            loop = asyncio.get_running_loop()
+            self._opening = loop.call_later(_ENVOY_LEARNS_S, self._open)
+        else:
+            self._call()
+
+    def drain(self) -> None:
+        """Answers all that wait, and all that would have to: the picker leaves."""
+        for outcome in self._admission.drain(self._clock()):
+            self._tell(outcome)
+        for timer in (self._timer, self._opening):
+            if timer is not None:
+                timer.cancel()
+
+    def _open(self) -> None:
+        self._admission.ready = True
+        self._dispatch()
+
+    def _call(self) -> None:
+        """Dispatches soon, once for all that happens in this turn of the loop."""
+        if self._waiting and not self._called:
+            self._called = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._called = False
+        now = self._clock()
+        for outcome in self._admission.dispatch(now):
+            self._tell(outcome)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_s = self._admission.queue.next_wakeup_s(now)
+        if due_s is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(min(due_s, _TICK_S), self._dispatch)
+
+    def _tell(self, outcome: Outcome) -> None:
+        self._on_outcome(outcome)
+        future = self._waiting.pop(outcome.ticket)
+        if future.done():  # cancelled, and not yet told so
+            self._give_back(outcome)
+        else:
+            future.set_result(outcome)
+
+    def _forget(self, ticket: Hashable, future: asyncio.Future[Outcome]) -> None:
+        """The client is gone; what it waited for may just have come."""
+        self._waiting.pop(ticket, None)
+        self._admission.cancel(ticket)
+        if future.done() and not future.cancelled():
+            self._give_back(future.result())
+
+    def _give_back(self, outcome: Outcome) -> None:
+        if isinstance(outcome.verdict, Decision):
+            gone = Completion(status=None, cause="disconnect", latency_s=0.0)
+            self._director.settle(outcome.verdict, gone)
+            self.released(outcome.verdict)

@@ -1,0 +1,62 @@
+"""Metrics of flow control, read from the queue when somebody scrapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from laar.flow.admission import Admission, Outcome
+from laar.telemetry.metrics import Histogram
+
+__all__ = ["FlowMetrics"]
+
+_QUEUE_BOUNDS_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
+
+
+class FlowMetrics(Collector):
+    """Who waits, who went, who was shed and why.
+
+    Args:
+        admission: what is read.
+    """
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._queue = Histogram(_QUEUE_BOUNDS_S)
+
+    def waited(self, outcome: Outcome) -> None:
+        """Counts how long a request waited, whatever came of it."""
+        self._queue.observe(outcome.waited_s)
+
+    def collect(self) -> Iterator[Metric]:
+        """Makes the metric families; called for each scrape."""
+        queue = self._admission.queue
+        for name, help_text, value in (
+            ("laar_flow_waiting", "Requests held until an endpoint has room.", queue.waiting),
+            ("laar_flow_held_bytes", "Memory of their bodies.", queue.held_bytes),
+            (
+                "laar_flow_prefills",
+                "Requests whose prefill counts as in flight.",
+                self._admission.prefills,
+            ),
+        ):
+            yield GaugeMetricFamily(name, help_text, value=value)
+        yield CounterMetricFamily(
+            "laar_flow_dispatched", "Requests that waited and were sent.", value=queue.dispatched
+        )
+        sheds = CounterMetricFamily(
+            "laar_flow_sheds", "Requests refused or dropped, by reason.", labels=("reason",)
+        )
+        for reason, count in queue.sheds.items():
+            sheds.add_metric((reason,), count)
+        yield sheds
+        seconds = HistogramMetricFamily("laar_flow_queue_seconds", "Time that requests waited.")
+        self._queue.add_to(seconds)
+        yield seconds

@@ -1,0 +1,560 @@
+"""The hook as the server calls it: what it changes, what it must not, and what it remembers."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.context import ContextHook, ContextSettings, Reason
+from laar.errors import SettingError
+
+
+def doc_text(i):
+    return f"Document number {i}. " + " ".join(f"w{(i * 7919 + k) % 1000}" for k in range(60))
+
+
+def block(ids, wrap="documents"):
+    items = "\n".join(f'<document id="d{i}">\n{doc_text(i)}\n</document>' for i in ids)
+    return f"<{wrap}>\n{items}\n</{wrap}>" if wrap else items
+
+
+def user(ids, question="What is it?"):
+    return {"role": "user", "content": f"{block(ids)}\n\n{question}"}
+
+
+def chat(*messages, **more):
+    return json.dumps({"model": "m", "messages": messages, **more}).encode()
+
+
+def hook(**changes):
+    return ContextHook(ContextSettings(**{"holdout_share": 0.0, "max_added_ms": None} | changes))
+
+
+def apply(hook_, body, **changes):
+    call = {"api": "chat", "tenant": "t", "route": "r", "now": 0.0, "mode": "on"} | changes
+    return hook_.apply(body, **call)
+
+
+def send(hook_, body, **changes):
+    """One accepted request."""
+    result = apply(hook_, body, **changes)
+    hook_.commit(result.receipt, changes.get("now", 0.0))
+    return result
+
+
+def messages(body):
+    return orjson.loads(body)["messages"]
+
+
+def ids_in(text):
+    return [int(part.split('"')[0]) for part in text.split('<document id="d')[1:]]
+
+
+def same(result, body, reason):
+    assert result.body is body
+    assert result.reason is reason
+
+
+class TestOrder:
+    def test_a_second_request_follows_the_first_and_says_so(self):
+        h = hook()
+        first = chat({"role": "system", "content": "Be brief."}, user([2, 1, 4]))
+        same(send(h, first), first, Reason.UNCHANGED)
+        second = chat({"role": "system", "content": "Be brief."}, user([1, 9, 4, 2], "And?"))
+        result = send(h, second)
+        assert result.reason is Reason.REORDERED
+        assert result.permutation == (3, 0, 2, 1)
+        assert (result.documents, result.matched_documents) == (4, 3)
+        assert result.predicted_hit_bytes > result.baseline_hit_bytes == 0
+        text = messages(result.body)[1]["content"]
+        assert ids_in(text) == [2, 1, 4, 9]
+        assert text.startswith(block([2, 1, 4, 9]) + "\n(")
+        assert "[d1] > [d9] > [d4] > [d2]" in text
+        assert text.endswith("\n\nAnd?")
+
+    def test_without_annotation_only_the_order_differs(self):
+        h = hook(annotate=False)
+        send(h, chat(user([2, 1, 4])))
+        text = messages(send(h, chat(user([4, 1, 2]))).body)[0]["content"]
+        assert text == user([2, 1, 4])["content"]
+
+    @pytest.mark.parametrize(
+        ("api", "make"),
+        [
+            ("completions", lambda text: {"prompt": text}),
+            ("responses", lambda text: {"input": text}),
+            ("responses", lambda text: {"instructions": text, "input": "Q?"}),
+            ("responses", lambda text: {"input": [{"role": "user", "content": text}]}),
+            (
+                "responses",
+                lambda text: {
+                    "input": [{"role": "user", "content": [{"type": "input_text", "text": text}]}]
+                },
+            ),
+            (
+                "responses",
+                lambda text: {
+                    "input": [
+                        {"role": "user", "content": "Q?"},
+                        {"type": "function_call", "call_id": "1", "arguments": "{}"},
+                        {"type": "function_call_output", "call_id": "1", "output": text},
+                    ]
+                },
+            ),
+            ("chat", lambda text: {"messages": [{"role": "system", "content": text}]}),
+            ("chat", lambda text: {"messages": [{"role": "developer", "content": text}]}),
+            (
+                "chat",
+                lambda text: {
+                    "messages": [
+                        {
+                            "role": "user",
+                            "content": [
+                                {"type": "image_url", "image_url": {"url": "data:x"}},
+                                {"type": "text", "text": text},
+                            ],
+                        }
+                    ]
+                },
+            ),
+            (
+                "chat",
+                lambda text: {
+                    "messages": [
+                        {"role": "user", "content": "Q?"},
+                        {"role": "assistant", "tool_calls": [{"id": "1"}], "content": None},
+                        {"role": "tool", "tool_call_id": "1", "content": text},
+                    ]
+                },
+            ),
+        ],
+    )
+    def test_every_place_a_prompt_can_hold_documents(self, api, make):
+        h = hook()
+        send(h, json.dumps(make(block([2, 1, 4]))).encode(), api=api)
+        body = json.dumps(make(block([4, 1, 2]))).encode()
+        result = send(h, body, api=api)
+        assert result.reason is Reason.REORDERED
+        assert ids_in(result.body.decode().replace('\\"', '"')) == [2, 1, 4]
+
+    def test_json_results_of_a_tool_are_reordered_as_written(self):
+        def body(ids):
+            results = [{"url": f"u{i}", "content": doc_text(i)} for i in ids]
+            return chat(
+                {"role": "user", "content": "Q?"},
+                {"role": "assistant", "tool_calls": [{"id": "1"}]},
+                {"role": "tool", "content": json.dumps({"results": results}, indent=1)},
+            )
+
+        h = hook()
+        send(h, body([2, 1, 4]))
+        text = messages(send(h, body([4, 2, 1])).body)[2]["content"]
+        given, _, note = text.rpartition("\n")
+        want = json.dumps(
+            {"results": [{"url": f"u{i}", "content": doc_text(i)} for i in (2, 1, 4)]}, indent=1
+        )
+        assert given.rstrip("\n") == want or text.startswith(want)
+        assert "[u4] > [u2] > [u1]" in text
+        assert note == "" or "relevance" in note
+
+    def test_other_roles_than_those_asked_for_are_left(self):
+        h = hook(roles=("tool",))
+        send(h, chat(user([2, 1, 4])))
+        body = chat(user([4, 1, 2]))
+        same(send(h, body), body, Reason.NO_DOCUMENTS)
+
+    def test_a_prompt_that_differs_before_the_documents_keeps_its_order(self):
+        h = hook()
+        send(h, chat({"role": "system", "content": "It is Monday."}, user([2, 1, 4])))
+        body = chat({"role": "system", "content": "It is Tuesday."}, user([4, 1, 2]))
+        same(send(h, body), body, Reason.UNCHANGED)
+
+
+class TestSameBytes:
+    @pytest.mark.parametrize(
+        ("body", "reason"),
+        [
+            (b"", Reason.NO_DOCUMENTS),
+            (chat({"role": "user", "content": "Hello"}), Reason.NO_DOCUMENTS),
+            (b'{"messages": "<document>"', Reason.INVALID_JSON),
+            (b'{"messages": [{"role": "user", "content": "<document>\xff"}]}', Reason.INVALID_JSON),
+            (b'["<document>"]', Reason.NO_DOCUMENTS),
+            (b'{"messages": {"<document>": 1}}', Reason.NO_DOCUMENTS),
+            (b'{"messages": ["<document>", 3, null, []]}', Reason.NO_DOCUMENTS),
+            (chat(user([1])), Reason.NO_DOCUMENTS),
+            (chat(user([1, 2])), Reason.NO_DOCUMENTS),
+            (chat({"role": "user", "content": "<doc>x</doc>" * 10_000}), Reason.TOO_MANY),
+            (chat(user([1, 1, 1])), Reason.REPEATED),
+            (chat(user([1, 2, 1])), Reason.REPEATED),
+            (chat(user([3, 5, 6]), {"role": "user", "content": "<doc>"}), Reason.UNCHANGED),
+            (chat({"role": "user", "content": "<document> is a tag"}), Reason.UNBALANCED),
+            (chat({"role": "user", "content": "<doc>a</doc>" * 3}), Reason.TOO_SMALL),
+            (chat({"role": "assistant", "content": block([4, 1, 2])}), Reason.NO_DOCUMENTS),
+            (chat(user([4, 1, 2]) | {"cache_control": {}}), Reason.NO_DOCUMENTS),
+            (
+                chat(
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "text", "text": block([4, 1, 2]), "cache_control": {}}
+                        ],
+                    }
+                ),
+                Reason.NO_DOCUMENTS,
+            ),
+            (
+                chat({"role": "user", "content": "x[0] = y[1] + 2 <document"}),
+                Reason.NO_DOCUMENTS,
+            ),
+        ],
+    )
+    def test_what_cannot_or_need_not_be_done(self, body, reason):
+        h = hook()
+        send(h, chat(user([2, 1, 4])))
+        same(send(h, body), body, reason)
+        assert h.stats()[reason.value] >= 1
+
+    def test_mode_off(self):
+        h = hook()
+        body = chat(user([4, 1, 2]))
+        same(apply(h, body, mode="off"), body, Reason.OFF)
+
+    def test_unknown_api(self):
+        body = chat(user([4, 1, 2]))
+        same(apply(hook(), body, api="embeddings"), body, Reason.UNSUPPORTED_API)
+
+    def test_bodies_over_the_cap(self):
+        body = chat(user([4, 1, 2]))
+        same(apply(hook(max_body_bytes=len(body) - 1), body), body, Reason.TOO_LARGE)
+
+    def test_a_key_that_comes_twice(self):
+        h = hook()
+        send(h, chat(user([2, 1, 4])))
+        body = chat(user([4, 1, 2])).replace(b'{"model"', b'{"messages": [], "model"', 1)
+        same(send(h, body), body, Reason.DUPLICATE_KEYS)
+
+    def test_an_assistant_prefill_does_not_hide_the_last_turn(self):
+        h = hook()
+        prefill = {"role": "assistant", "content": "The answer"}
+        send(h, chat(user([2, 1, 4]), prefill))
+        assert send(h, chat(user([4, 1, 2]), prefill)).reason is Reason.REORDERED
+
+    def test_a_spent_budget_forwards_the_body(self):
+        ticks = iter(x / 1e3 for x in range(100))
+        h = ContextHook(ContextSettings(holdout_share=0.0), clock=lambda: next(ticks))
+        body = chat(user([4, 1, 2]))
+        same(apply(h, body), body, Reason.OVER_BUDGET)
+
+    def test_a_defect_forwards_the_body(self):
+        def broken():
+            raise RuntimeError
+
+        h = ContextHook(ContextSettings(), clock=broken)
+        body = chat(user([4, 1, 2]))
+        same(apply(h, body), body, Reason.ERROR)
+
+    @pytest.mark.parametrize(
+        "piece", ["<document>", "<document ", "</doc>", "<doc>x</doc>", "[" * 9, '{"results":[']
+    )
+    @pytest.mark.parametrize("raw", [False, True])
+    def test_a_megabyte_of_hostile_text(self, piece, raw):
+        text = piece * ((1 << 20) // len(piece))
+        body = text.encode() if raw else chat({"role": "user", "content": text})
+        result = apply(hook(relabel=True), body)
+        assert result.body is body
+        assert result.reason is not Reason.ERROR
+
+
+class TestSplice:
+    """Everything outside the changed strings is the client's, byte for byte."""
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        st.permutations([2, 1, 4, 7]),
+        st.booleans(),
+        st.sampled_from([None, 1, "\t"]),
+        st.text(max_size=20),
+        st.sampled_from(["", ', "temperature": 0.70', ', "n":1e2, "user": "\\u00e9\\/"']),
+    )
+    def test_only_the_string_with_documents_differs(self, ids, ascii_, indent, extra, members):
+        def body(ids):
+            value = {
+                "model": "m",
+                "messages": [{"role": "system", "content": extra}, user(ids, extra)],
+                "tools": [{"x": [1.0, extra]}],
+            }
+            text = json.dumps(value, ensure_ascii=ascii_, indent=indent)
+            return (text[:-1] + members + text[-1]).encode()
+
+        h = hook()
+        send(h, body([2, 1, 4]))
+        given_ = body(ids)
+        out = send(h, given_).body
+        new = messages(out)[1]["content"]
+        old = user(ids, extra)["content"]
+        assert sorted(ids_in(new)) == sorted(ids)
+        literal = json.dumps(old, ensure_ascii=ascii_).encode()
+        assert given_.count(literal) == 1
+        if new != old:
+            assert out == given_.replace(literal, orjson.dumps(new))
+        else:
+            assert out is given_
+
+    def test_escapes_that_other_writers_use_are_read(self):
+        h = hook()
+        send(h, chat(user([2, 1, 4])))
+        go = chat(user([4, 1, 2])).replace(b"<", b"\\u003c").replace(b">", b"\\u003E")
+        result = send(h, go)
+        assert result.reason is Reason.REORDERED
+        assert ids_in(messages(result.body)[0]["content"]) == [2, 1, 4]
+
+    def test_no_sampling_parameter_appears(self):
+        h = hook()
+        send(h, chat(user([2, 1, 4])))
+        assert set(orjson.loads(send(h, chat(user([4, 1, 2]))).body)) == {"model", "messages"}
+
+
+class TestCommit:
+    def test_a_request_that_was_not_accepted_is_not_learned(self):
+        h = hook()
+        before = h.stats()
+        apply(h, chat(user([2, 1, 4])))
+        assert h.stats()["index_documents"] == before["index_documents"] == 0
+        body = chat(user([4, 1, 2]))
+        same(send(h, body), body, Reason.UNCHANGED)
+
+    def test_no_receipt_is_fine(self):
+        hook().commit(None, 0.0)
+
+    def test_observing_changes_nothing_and_predicts(self):
+        h = hook()
+        for ids in ([2, 1, 4], [4, 1, 2]):
+            body = chat(user(ids))
+            result = send(h, body, mode="observe")
+            assert result.body is body
+        assert result.reason is Reason.OBSERVED
+        assert result.predicted_hit_bytes > 0
+        # What was only observed was never sent in that order.
+        same(send(h, body), body, Reason.UNCHANGED)
+
+    @pytest.mark.parametrize(
+        "other",
+        [{"tenant": "u"}, {"route": "s"}, {"model": "n"}, {"cache_salt": "x"}, {"tools": [1]}],
+    )
+    def test_tenants_routes_models_salts_and_tools_are_apart(self, other):
+        h = hook()
+        send(h, chat(user([2, 1, 4])))
+        in_body = {key: other[key] for key in other if key not in {"tenant", "route"}}
+        call = {key: other[key] for key in other if key in {"tenant", "route"}}
+        body = orjson.dumps(orjson.loads(chat(user([4, 1, 2]))) | in_body)
+        same(send(h, body, **call), body, Reason.UNCHANGED)
+
+    def test_orders_not_sent_again_are_forgotten(self):
+        h = hook(ttl_s=60.0)
+        send(h, chat(user([2, 1, 4])))
+        body = chat(user([4, 1, 2]))
+        same(send(h, body, now=61.0), body, Reason.UNCHANGED)
+        assert h.stats()["index_evicted_ttl"] == 1
+
+    def test_memory_is_bounded(self):
+        h = hook(capacity_docs=50, memo_entries=10, max_scopes=2)
+        rng = random.Random(3)
+        for i in range(200):
+            send(h, chat(user(rng.sample(range(30), 5))), tenant=f"t{i % 4}", now=float(i))
+        stats = h.stats()
+        assert stats["index_documents"] <= 50
+        assert stats["memo_entries"] <= 10
+        assert stats["index_scopes"] <= 2
+        assert stats["index_evicted_capacity"] > 0
+
+
+def conversation(turns, seed, *, share=0.4):
+    """Turns of (documents, question, answer); `share` of a turn's documents came before."""
+    rng = random.Random(seed)
+    said: list[int] = []
+    for turn in range(turns):
+        old = rng.sample(said, min(len(said), round(5 * share)))
+        new = rng.sample([i for i in range(60) if i not in said], 5 - len(old))
+        said += new
+        ids = old + new
+        rng.shuffle(ids)
+        yield user(ids, f"Question {turn}?"), {"role": "assistant", "content": f"Answer {turn}."}
+
+
+class TestConversation:
+    """A4: the history comes back as the client knows it and must go out as it was sent."""
+
+    @pytest.mark.parametrize("dedup", ["off", "exact"])
+    def test_each_turn_extends_the_one_before_and_points_at_nothing_absent(self, dedup):
+        h = hook(dedup=dedup)
+        rng = random.Random(9)
+        for _ in range(40):  # other users, so that there is something to align with
+            send(h, chat(user(rng.sample(range(60), 5), "Question 0?")))
+        history, before, moved, removed = [], [], 0, 0
+        for question, answer in conversation(10, seed=4):
+            history.append(question)
+            result = send(h, chat(*history))
+            out = messages(result.body)
+            assert out[: len(before)] == before
+            moved += result.reason is Reason.REORDERED
+            removed += result.removed_bytes
+            for i, message in enumerate(out):
+                check_notes(message["content"], [m["content"] for m in out[:i]])
+            for i in ids_in("".join(m["content"] for m in history if m["role"] == "user")):
+                assert doc_text(i) in "".join(m["content"] for m in out)
+            history.append(answer)
+            before = [*out, answer]
+        assert removed > 0 if dedup == "exact" else moved > 0
+
+    def test_an_identical_retry_goes_out_alike_and_keeps_every_document(self):
+        # B1: keyed by what was sent, a retry de-duplicates a result against itself.
+        h = hook(dedup="exact")
+        send(h, chat(user([3, 1, 9])))
+        body = chat(
+            {"role": "user", "content": "Q?"},
+            {"role": "assistant", "tool_calls": [{"id": "1"}]},
+            {"role": "tool", "content": block([9, 3, 1])},
+        )
+        first = send(h, body)
+        assert send(h, body).body == first.body
+        assert all(doc_text(i) in messages(first.body)[2]["content"] for i in (9, 3, 1))
+
+    def test_users_with_equal_first_messages_lose_nothing_to_each_other(self):
+        # B2: a session key from the first message mixes users.
+        h = hook(dedup="exact")
+        for tenant in ("x", "y", "x"):
+            body = chat({"role": "user", "content": "Hi"}, user([3, 1, 9]))
+            out = send(h, body, tenant=tenant)
+            assert "Same text" not in out.body.decode()
+            assert all(doc_text(i) in out.body.decode() for i in (3, 1, 9))
+
+    def test_history_that_the_hook_did_not_see_stays_as_received(self):
+        h = hook()
+        send(h, chat(user([2, 1, 4])))
+        body = chat(user([4, 1, 2]), {"role": "assistant", "content": "A"}, user([8, 7, 6]))
+        same(send(h, body), body, Reason.UNCHANGED)
+
+    def test_a_forgotten_conversation_stays_as_received(self):
+        h = hook(memo_ttl_s=10.0)
+        send(h, chat(user([2, 1, 4])))
+        first = send(h, chat(user([4, 1, 2])))
+        assert first.reason is Reason.REORDERED
+        rest = ({"role": "assistant", "content": "A"}, {"role": "user", "content": "More."})
+        assert send(h, chat(user([4, 1, 2]), *rest), now=9.0).reason is Reason.REORDERED
+        body = chat(user([4, 1, 2]), *rest)
+        same(send(h, body, now=30.0), body, Reason.NO_DOCUMENTS)
+
+
+def check_notes(text, earlier):
+    """Every note's document is in an earlier message or earlier in this one."""
+    for at in range(len(text)):
+        if text.startswith("(Same text as the earlier document that begins: ", at):
+            head = text[at:].split("begins: ", 1)[1].split(")", 1)[0]
+            start = head.split(" w")[0]
+            assert any(start in said for said in [*earlier, text[:at]])
+
+
+class TestDedup:
+    def test_a_partly_repeated_block_names_what_it_leaves_out(self):
+        h = hook(dedup="exact")
+        tool = {"role": "tool", "content": block([1, 5, 2])}
+        calls = {"role": "assistant", "tool_calls": [{"id": "1"}]}
+        body = chat(user([1, 2, 4]), calls, tool)
+        result = send(h, body)
+        assert result.reason is Reason.DEDUPLICATED
+        text = messages(result.body)[2]["content"]
+        assert ids_in(text) == [1, 5, 2]  # P9: notes stay in place
+        assert doc_text(5) in text
+        assert doc_text(1) not in text
+        assert text.count("(Same text as the earlier document that begins: Document number") == 2
+        assert result.removed_bytes == len(tool["content"]) - len(text)
+
+    def test_documents_repeated_in_one_block_are_sent_once(self):
+        h = hook(dedup="exact")
+        text = messages(send(h, chat(user([1, 2, 1]))).body)[0]["content"]
+        assert text.count(doc_text(1)) == 1
+        assert ids_in(text) == [1, 2, 1]
+
+    def test_history_that_is_cut_off_brings_the_text_back(self):
+        h = hook(dedup="exact")
+        answer = {"role": "assistant", "content": "A"}
+        send(h, chat(user([1, 2, 4]), answer, user([1, 5, 2])))
+        text = messages(send(h, chat(user([1, 5, 2]), answer, user([7, 8, 9]))).body)[0]["content"]
+        assert all(doc_text(i) in text for i in (1, 5, 2))
+
+    def test_json_results_keep_their_other_fields(self):
+        h = hook(dedup="exact")
+        results = [{"url": f"u{i}", "content": doc_text(i) + '\n"q"'} for i in (1, 2, 3)]
+        tool = {"role": "tool", "content": json.dumps({"results": results})}
+        text = messages(send(h, chat(user([7, 8, 9]), tool, tool)).body)[2]["content"]
+        value = orjson.loads(text)
+        assert [result["url"] for result in value["results"]] == ["u1", "u2", "u3"]
+        assert all(result["content"].startswith("(Same text") for result in value["results"])
+
+    def test_tool_lines_are_shortened_only_when_asked_for(self):
+        lines = "".join(f"{i}: the listing goes on with some words\n" for i in range(80))
+        tools = [{"role": "tool", "content": text} for text in (lines, "again\n" + lines)]
+        body = chat({"role": "user", "content": "Q"}, *tools)
+        same(send(hook(), body), body, Reason.NO_DOCUMENTS)
+        result = send(hook(dedup_tool_lines=True), body)
+        assert result.reason is Reason.DEDUPLICATED
+        out = messages(result.body)
+        assert out[:2] == messages(body)[:2]
+        assert len(out[2]["content"]) < len(lines) / 2
+
+    def test_user_prose_is_never_shortened(self):
+        text = "".join(f"{i}: repeated on purpose, with some words\n" for i in range(80))
+        body = chat({"role": "user", "content": text}, {"role": "user", "content": text})
+        assert send(hook(dedup="exact", dedup_tool_lines=True), body).body is body
+
+
+class TestGuard:
+    def test_a_slice_is_left_alone_whole_conversations_long(self):
+        h = hook(holdout_share=0.5)
+        rng = random.Random(2)
+        send(h, chat(user(range(12))))
+        held = 0
+        for _ in range(200):
+            body = chat(user(rng.sample(range(12), 12)))
+            result = send(h, body)
+            if result.reason is Reason.HOLDOUT:
+                held += 1
+                assert result.body is body
+                assert send(h, body).reason is Reason.HOLDOUT
+        assert 40 < held < 160
+
+    def run(self, gain):
+        h = hook(holdout_share=0.3, guard_requests=30, min_gain=0.02)
+        rng = random.Random(2)
+        for i in range(400):
+            result = send(h, chat(user(rng.sample(range(40), 5))), now=float(i))
+            assert result.receipt is not None
+            cached = rng.uniform(0.0, 0.4) + (0.0 if result.receipt.held_out else gain)
+            h.record_usage(result.receipt, prompt_tokens=1000, cached_tokens=int(1000 * cached))
+        return h, result
+
+    def test_reordering_that_gains_stays_on(self):
+        h, _ = self.run(gain=0.3)
+        assert not h.gains()["r"].off
+        assert h.gains()["r"].treated_share > h.gains()["r"].left_alone_share + 0.2
+
+    def test_reordering_that_gains_nothing_goes_off_until_it_is_reset(self):
+        h, last = self.run(gain=-0.1)
+        assert last.reason is Reason.AUTO_OFF
+        assert h.gains()["r"].off
+        h.reset_guard("r")
+        assert apply(h, chat(user([4, 1, 2]))).reason is not Reason.AUTO_OFF
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"formats": ("markdown",)}, {"min_docs": 1}, {"dedup": "all"}, {"holdout_share": 1.0}],
+)
+def test_settings_that_cannot_work_name_themselves(bad):
+    with pytest.raises(SettingError, match=f"context.{next(iter(bad))}"):
+        ContextSettings(**bad)

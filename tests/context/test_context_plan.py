@@ -1,0 +1,112 @@
+"""Whole batches, offline."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.context import ContextSettings, plan, plan_file, plan_lines
+
+SMALL = ContextSettings(min_doc_bytes=0)
+
+
+def text(ids):
+    return "".join(f"<doc id='{i}'>document {i}</doc>\n" for i in ids) + "Question?"
+
+
+def chat(ids, **more):
+    return json.dumps({"messages": [{"role": "user", "content": text(ids)}], **more}).encode()
+
+
+def content(line):
+    return orjson.loads(line)["messages"][0]["content"]
+
+
+def topics(n, seed):
+    rng = random.Random(seed)
+    return [rng.sample(range(8 * (topic := rng.randrange(5)), 8 * topic + 8), 5) for _ in range(n)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=5, unique=True), max_size=15),
+    st.one_of(st.none(), st.integers(1, 30)),
+)
+def test_a_plan_sends_every_request_once_with_its_documents(contexts, capacity):
+    planned = plan(contexts, capacity_docs=capacity)
+    assert sorted(request.index for request in planned.requests) == list(range(len(contexts)))
+    for request in planned.requests:
+        assert sorted(request.docs) == sorted(contexts[request.index])
+    assert 0.0 <= planned.hit_received <= 1.0
+    assert 0.0 <= planned.hit_planned <= 1.0
+
+
+def test_schedule_and_order_pay_in_a_small_cache():
+    planned = plan(topics(300, 1), capacity_docs=20)
+    assert planned.hit_planned > 3 * planned.hit_received
+    assert planned.hit_planned > 0.5
+
+
+def test_lines_come_out_whole_in_sending_order():
+    lines = [chat(ids, n=i) for i, ids in enumerate(topics(60, 2))]
+    out, report = plan_lines(
+        [*lines, b"", b"not json", b'{"messages": []}', b'{"a": 1}'], settings=SMALL
+    )
+    assert (report.requests, report.planned, report.documents) == (63, 60, 300)
+    assert report.left == {"invalid_json": 1, "no_documents": 1, "unsupported_api": 1}
+    assert out[-3:] == [b"not json", b'{"messages": []}', b'{"a": 1}']
+    assert 0 < report.reordered < 60
+    assert report.hit_planned > report.hit_received
+    for line in out[:60]:
+        n = orjson.loads(line)["n"]
+        new, old = content(line), content(lines[n])
+        assert sorted(new.split("</doc>")[0:5]) != [] and line.endswith(f'"n": {n}}}'.encode())
+        for part in old.split("\n")[:5]:
+            assert new.count(part) == 1
+        assert ("by relevance" in new) == (new != old) == (line != lines[n])
+
+
+def test_batch_file_lines_keep_their_envelope():
+    lines = [
+        json.dumps({"custom_id": f"c{i}", "body": orjson.loads(chat(ids))}).encode()
+        for i, ids in enumerate([[3, 1, 2], [2, 1, 3, 4]])
+    ]
+    out, report = plan_lines(lines, settings=SMALL)
+    assert report.reordered == 1
+    values = [orjson.loads(line) for line in out]
+    assert sorted(value["custom_id"] for value in values) == ["c0", "c1"]
+    heads = {value["body"]["messages"][0]["content"].split("\n")[0] for value in values}
+    assert len(heads) == 1
+
+
+@pytest.mark.parametrize("key", ["prompt", "input"])
+def test_other_apis_are_recognised(key):
+    lines = [json.dumps({key: text(ids)}).encode() for ids in ([3, 1, 2], [2, 1, 3, 4])]
+    assert plan_lines(lines, settings=SMALL)[1].planned == 2
+
+
+def test_prompts_that_differ_before_the_documents_expect_no_hits():
+    lines = [chat([1, 2, 3], model=f"m{i}") for i in range(5)]
+    report = plan_lines(lines, settings=SMALL)[1]
+    assert (report.hit_received, report.hit_planned) == (0.0, 0.0)
+
+
+def test_repeated_and_short_documents_are_left():
+    lines = [chat([1, 2, 1]), chat([1, 2, 3])]
+    assert plan_lines(lines, settings=SMALL)[1].left == {"repeated_documents": 1}
+    out, report = plan_lines(lines)
+    assert (out, report.planned) == (lines, 0)
+
+
+def test_from_file_to_file(tmp_path):
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    lines = [chat(ids) for ids in topics(20, 3)]
+    source.write_bytes(b"\r\n".join(lines))
+    report = plan_file(source, target, settings=SMALL, capacity_docs=100)
+    assert report.capacity_docs == 100
+    assert target.read_bytes().splitlines() == plan_lines(lines, settings=SMALL)[0]

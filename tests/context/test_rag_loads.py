@@ -1,0 +1,59 @@
+"""The loads of the design note (4.3), and that the hook's gain on them is what it must be (6.4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from laar.context import plan
+from laar.lab.workloads import rag
+
+
+def test_loads_are_reproducible_and_as_skewed_as_the_papers_traces():
+    assert rag.topic(3, requests=20) == rag.topic(3, requests=20) != rag.topic(4, requests=20)
+    assert all(len(set(context)) == 15 for context in rag.topic(0, requests=50))
+    assert rag.top_share(rag.topic(0)) == pytest.approx(0.577, abs=0.02)
+    assert rag.top_share(rag.zipf(0, 1.0)) == pytest.approx(0.749, abs=0.02)
+    assert rag.top_share(rag.zipf(0, 0.6)) == pytest.approx(0.498, abs=0.02)
+
+
+GAIN = {
+    "topic, 4 x 750": (lambda: rag.topic(0), 4, 750, 0.025, 0.28),
+    "topic, 4 x 3000": (lambda: rag.topic(0), 4, 3000, 0.044, 0.33),
+    "zipf 1.0, 4 x 3000": (lambda: rag.zipf(0, 1.0), 4, 3000, 0.058, 0.25),
+    "zipf 0.6, 1 x 3000": (lambda: rag.zipf(0, 0.6), 1, 3000, 0.019, 0.10),
+}
+
+
+@pytest.mark.parametrize("name", GAIN)
+def test_reordering_reaches_what_it_must(name):
+    load, endpoints, capacity_docs, before, must = GAIN[name]
+    args = {"endpoints": endpoints, "capacity_docs": capacity_docs}
+    plain = rag.replay(load(), reorder=False, valve=1.25, **args)
+    aligned = rag.replay(load(), reorder=True, **args)
+    assert plain.hit == pytest.approx(before, abs=0.002)
+    assert aligned.hit >= must
+    assert aligned.skew <= 1.3
+
+
+def test_nothing_shared_gains_and_loses_nothing():
+    args = {"endpoints": 2, "capacity_docs": 300}
+    assert rag.replay(rag.disjoint(requests=200), reorder=True, **args).hit == 0.0
+
+
+def test_routing_by_prefix_is_worth_more_than_taking_turns():
+    args = {"endpoints": 4, "capacity_docs": 750, "reorder": True}
+    load = rag.topic(1, requests=800)
+    turns = rag.replay(load, routing="round-robin", **args)
+    assert rag.replay(load, **args).hit > 1.3 * turns.hit
+    assert turns.skew == 1.0
+
+
+def test_another_order_can_be_compared():
+    load = rag.topic(0, requests=400)
+    args = {"endpoints": 1, "capacity_docs": None, "reorder": False}
+    assert rag.replay(load, order=sorted, **args).hit > rag.replay(load, **args).hit
+
+
+@pytest.mark.parametrize(("load", "expected"), [(rag.topic(0), 0.50), (rag.zipf(0, 1.0), 0.30)])
+def test_offline_reaches_the_published_programs_hits(load, expected):
+    assert plan(load).hit_planned >= expected

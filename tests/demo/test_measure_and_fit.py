@@ -1,0 +1,151 @@
+"""`laar measure` and `laar fit`, as a user runs them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import orjson
+import yaml
+from conftest import MODELS, laar, start
+
+from laar.accuracy import parse_artifact, parse_outcomes
+from laar.lab.answers import AccuracySurface
+from support import eventually
+
+Endpoints = Callable[..., Awaitable[list[str]]]
+
+
+def endpoints(urls: list[str]) -> list[str]:
+    return [part for url in urls for part in ("--endpoint", url)]
+
+
+async def test_endpoints_are_measured_and_fitted_to_what_they_are(
+    sim_endpoints: Endpoints, tmp_path: Path
+) -> None:
+    urls = await sim_endpoints()
+    out, report, figures = (tmp_path / n for n in ("outcomes.jsonl", "report", "fit.json"))
+    ran = await laar(
+        *("measure", *endpoints(urls), "--out", out, "--per-cell", 40, "--concurrency", 4),
+        *("--language", "en", "--length", 2048, "--length", 8192, "--json", tmp_path / "m.json"),
+    )
+    assert ran.status == 0, ran.text
+    assert orjson.loads((tmp_path / "m.json").read_bytes())["asked"] == 160
+    outcomes = parse_outcomes(out.read_bytes(), source="").outcomes
+    assert {o.model for o in outcomes} == set(MODELS)  # and not by their second name
+    assert all(o.task == "kv-lookup" and o.ttft_s is not None for o in outcomes)
+
+    capability = tmp_path / "capability.json"
+    ran = await laar("fit", out, "-o", capability, "--report", report, "--json", figures)
+    assert ran.status == 0, ran.text
+    assert "Held out" in ran.text
+    assert "<title>laar: capability report" in (report / "index.html").read_text()
+    assert 0 < orjson.loads(figures.read_bytes())["overall"]["brier"] < 0.5
+    artifact = parse_artifact(capability.read_bytes(), source="")
+    surface = AccuracySurface.load()
+    for name in MODELS:
+        cells = {cell.bucket: cell for cell in artifact.models[name].cells}
+        for bucket in (4096, 8192):
+            expected = surface.accuracy(name, "en", bucket)
+            assert abs(cells[bucket].correct / 40 - expected) < 0.25  # four standard errors
+        speed = artifact.models[name].speed
+        assert speed is not None
+
+    config = tmp_path / "laar.yaml"
+    settings = {
+        "endpoints": [{"address": "127.0.0.1:1", "models": ["phi3-mini"]}],
+        "accuracy": {"capability": str(capability)},
+    }
+    config.write_text(yaml.safe_dump(settings))
+    assert (await laar("check", "-c", config)).status == 0
+
+
+async def test_ctrl_c_loses_nothing_and_the_next_run_goes_on(
+    sim_endpoints: Endpoints, tmp_path: Path
+) -> None:
+    urls = await sim_endpoints()
+    out = tmp_path / "outcomes.jsonl"
+    arguments = [
+        *("measure", *endpoints(urls), "--out", str(out), "--per-cell", "10"),
+        *("--language", "en", "--length", "1024", "--model", "phi3-mini"),
+    ]
+    process = await start(*arguments, "--rate", "4")
+    await eventually(
+        lambda: out.exists() and out.read_bytes().count(b"\n") >= 2,
+        what="the first outcomes",
+        timeout_s=40,
+    )
+    process.send_signal(signal.SIGINT)
+    said, _ = await process.communicate()
+    assert process.returncode == 130
+    assert "Run it again to go on" in said.decode()
+    written = out.read_bytes()
+    assert 2 <= written.count(b"\n") < 10
+    assert written.endswith(b"\n")
+    ran = await laar(*arguments)
+    assert ran.status == 0, ran.text
+    assert out.read_bytes().startswith(written)
+    lines = [orjson.loads(line) for line in out.read_bytes().splitlines()]
+    assert len({line["query_id"] for line in lines}) == len(lines) == 10
+
+
+async def test_a_check_that_hangs_leaves_no_verdict_and_the_rest_goes_on(
+    sim_endpoints: Endpoints, tmp_path: Path
+) -> None:
+    urls = await sim_endpoints()
+    task, out = tmp_path / "task.jsonl", tmp_path / "outcomes.jsonl"
+    # What the endpoint says to anything that is no look-up makes this pattern back-track for ever.
+    hangs = r"^(([A-Za-z ]+)+)+!$"
+    lines = [
+        {"id": "hangs", "messages": [{"role": "user", "content": "x"}], "check": {"regex": hangs}},
+        {"id": "fine", "messages": [{"role": "user", "content": "y"}], "check": {"regex": "JSON"}},
+    ]
+    task.write_bytes(b"\n".join(map(orjson.dumps, lines)))
+    ran = await laar(
+        *("measure", *endpoints(urls), "--model", "phi3-mini", "--task", task, "--out", out),
+        *("--check-timeout", 1),
+    )
+    assert ran.status == 0, ran.text
+    found = {line["query_id"]: line for line in map(orjson.loads, out.read_bytes().splitlines())}
+    assert found["hangs"]["correct"] is None
+    assert "longer than 1 s" in found["hangs"]["error"]
+    assert found["fine"]["correct"] is True
+
+
+async def test_faults_are_named_and_exit_with_2(sim_endpoints: Endpoints, tmp_path: Path) -> None:
+    urls = await sim_endpoints()
+    out = tmp_path / "outcomes.jsonl"
+    for arguments, says in [
+        (("measure", "--endpoint", "http://127.0.0.1:9", "--out", out), "is it running"),
+        (("measure", "--endpoint", urls[0], "--model", "gpt", "--out", out), "phi3-mini"),
+        (("measure", "--endpoint", urls[0], "--task", "no.jsonl", "--out", out), "no.jsonl"),
+        (("measure", "--endpoint", urls[0], "--key-env", "NO_KEY", "--out", out), "NO_KEY"),
+        (("fit", out), "laar measure"),
+        (("ttca", "--policy", "best"), "no policy is called 'best'"),
+        (("ttca", "--url", "http://127.0.0.1:9", "--capability", out), "--capability"),
+    ]:
+        ran = await laar(*arguments)
+        assert (ran.status, says in ran.text) == (2, True), (arguments, ran.text)
+
+
+async def test_a_tampered_artifact_is_refused_with_both_versions_named(tmp_path: Path) -> None:
+    from importlib.resources import files
+
+    whole = orjson.loads((files("laar.lab") / "data" / "laar-fleet.capability.json").read_bytes())
+    capability, config = tmp_path / "capability.json", tmp_path / "laar.yaml"
+    settings = {
+        "endpoints": [{"address": "127.0.0.1:1", "models": ["m"]}],
+        "accuracy": {"capability": str(capability)},
+    }
+    config.write_text(yaml.safe_dump(settings))
+    for change, says in [
+        ({"features_schema": 99}, "features_schema 99, this laar reads 1"),
+        ({"artifact_schema": "7"}, "artifact_schema '7', this laar reads 1"),
+        ({"models": {}}, "models"),
+        ({"surprise": 1}, "surprise"),
+    ]:
+        capability.write_bytes(orjson.dumps({**whole, **change}))
+        for command in ("check", "serve"):
+            ran = await laar(command, "-c", config)
+            assert (ran.status, says in ran.text) == (2, True), (command, ran.text)

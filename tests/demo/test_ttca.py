@@ -1,0 +1,117 @@
+"""The figures of a comparison, and `laar ttca` through a real Envoy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+from conftest import laar
+
+from laar.client import Attempt, Outcome
+from laar.demo.comparison import Tally
+from laar.demo.figures import Step, improvements, plot, steps
+from laar.lab.workloads.kv_lookup import Query
+
+
+def outcome(*latencies_s: float, correct: bool) -> Outcome:
+    """An attempt for each latency, the last one right if `correct`; each waited a tenth before."""
+    last = len(latencies_s) - 1
+    attempts = tuple(
+        Attempt(
+            model="m",
+            endpoint=None,
+            decision_id=None,
+            reason=None,
+            status=200,
+            latency_s=latency_s,
+            ttft_s=None,
+            waited_s=0.1 if at else 0.0,
+            prompt_tokens=None,
+            answer="",
+            correct=correct and at == last,
+            error=None,
+        )
+        for at, latency_s in enumerate(latencies_s)
+    )
+    total_s = sum(attempt.latency_s + attempt.waited_s for attempt in attempts)
+    return Outcome(
+        answer="",
+        correct=correct,
+        attempts=attempts,
+        ttca_s=total_s,
+        censored=not correct,
+        exhausted=False,
+    )
+
+
+def query(language: str, length: int) -> Query:
+    return Query(id="", language=language, length_tokens=length, key="", answer="")
+
+
+def test_each_attempt_adds_its_time_for_those_who_still_needed_it() -> None:
+    tally = Tally(
+        "laar",
+        [
+            (query("en", 4096), outcome(1.0, correct=True)),
+            (query("en", 4096), outcome(2.0, 3.0, correct=True)),
+            (query("en", 8192), outcome(4.0, 5.0, 6.0, correct=False)),
+            (query("en", 8192), outcome(1.0, correct=True)),
+        ],
+    )
+    rates = [0.5, 0.75, 0.75]
+    times = [8.0 / 4, (8.0 + 3.1 + 5.1) / 4, (8.0 + 3.1 + 5.1 + 6.1) / 4]
+    assert steps(tally, time_scale=0.5) == [
+        Step(policy="laar", attempts=at, success_rate=rate, ttca_s=pytest.approx(2 * time))
+        for at, (rate, time) in enumerate(zip(rates, times, strict=True), start=1)
+    ]
+
+
+def test_improvement_is_the_share_of_the_baselines_time_saved_in_each_cell(tmp_path: Path) -> None:
+    ours = Tally(
+        "laar",
+        [
+            (query("ja", 4096), outcome(1.0, correct=True)),
+            (query("en", 4096), outcome(3.0, correct=True)),
+            (query("en", 4096), outcome(1.0, correct=True)),
+        ],
+    )
+    theirs = Tally(
+        "random",
+        [
+            (query("en", 4096), outcome(4.0, correct=False)),
+            (query("en", 4096), outcome(4.0, correct=True)),
+            (query("ja", 4096), outcome(0.5, correct=True)),
+        ],
+    )
+    bars = improvements(ours, [theirs], time_scale=0.1)
+    assert [(b.baseline, b.language, b.questions, b.ratio) for b in bars] == [
+        ("random", "en", 2, pytest.approx(0.5)),
+        ("random", "ja", 1, pytest.approx(-1.0)),
+    ]
+    assert bars[0].ours_s == pytest.approx(20.0)
+    plot(tmp_path / "figure.svg", [steps(ours), steps(theirs)], bars)
+    assert b"</svg>" in (tmp_path / "figure.svg").read_bytes()
+
+
+@pytest.mark.envoy
+@pytest.mark.usefixtures("envoy_binary")
+async def test_held_out_questions_are_replayed_through_envoy(tmp_path: Path) -> None:
+    figures, drawing = tmp_path / "ttca.json", tmp_path / "ttca.png"
+    ran = await laar(
+        *("ttca", "--policy", "laar", "--policy", "session-affinity", "--per-cell", 6),
+        *("--language", "en", "--length", 65536, "--time-scale", 0.002),
+        *("--json", figures, "--plot", drawing),
+    )
+    assert ran.status == 0, ran.text
+    found = orjson.loads(figures.read_bytes())
+    curves = {
+        policy: [step for step in found["by_attempt"] if step["policy"] == policy]
+        for policy in ("laar", "session-affinity")
+    }
+    assert len(curves["laar"]) <= 5  # one attempt for each model, then exhausted
+    assert len(curves["session-affinity"]) == 10  # some question is always put to a wrong model
+    finals = {policy: curve[-1]["success_rate"] for policy, curve in curves.items()}
+    assert finals["laar"] > finals["session-affinity"]
+    assert [(bar["language"], bar["questions"]) for bar in found["improvement"]] == [("en", 6)]
+    assert drawing.read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,78 @@
+"""A picker in this process without Envoy, whose director tests drive by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import yaml
+
+from laar.config import load_settings
+from laar.core.director import Completion
+from laar.core.endpoints import Reading
+from laar.core.request import Api, Request
+from laar.server.runner import Runner
+from support import free_port
+
+PROMPT = "a secret of the client's "
+ENDPOINTS = (
+    ("10.9.0.1:8000", "small", "eu-west"),
+    ("10.9.0.2:8000", "large", "us-east"),
+    ("10.9.0.3:8000", "large", "eu-west"),
+)
+
+
+@asynccontextmanager
+async def watched_picker(directory, endpoints=ENDPOINTS, **sections):
+    """Runs a picker for some endpoints that nobody scrapes."""
+    document = {
+        "endpoints": [
+            {"address": address, "model": model, "region": region, "metrics_url": ""}
+            for address, model, region in endpoints
+        ],
+        "listen": {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")},
+        "readings": {"probe_interval_s": 600, "scrape_interval_s": 60},
+        "shutdown": {"drain_s": 0.0, "grace_s": 0.0},
+        **sections,
+    }
+    path = directory / "laar.yaml"
+    path.write_text(yaml.safe_dump(document))
+    runner = Runner(load_settings(path), seed=3)
+    started = asyncio.Event()
+    running = asyncio.create_task(runner.run(started=started))
+    waiting = asyncio.create_task(started.wait())
+    await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
+        waiting.cancel()
+    try:
+        yield runner, f"http://127.0.0.1:{runner.ports.admin}"
+    finally:
+        runner.stop()
+        await running
+
+
+def ask(runner, *, model="auto", id="r-1", **fields):  # noqa: A002 - the header's own name
+    """Decides on a request as a stream would have."""
+    text = fields.pop("text", PROMPT * 400)
+    request = Request(
+        id=id,
+        api=Api.CHAT,
+        model=model,
+        spans=("\x1euser\x1f", text),
+        question=text,
+        chars=len(text),
+        body_bytes=len(text),
+        **fields,
+    )
+    return runner.director.decide(request, runner._clock())
+
+
+def settle(runner, decision, **fields):
+    """Ends a request well unless told otherwise."""
+    end = {"status": 200, "cause": "complete", "latency_s": 1.5, "ttft_s": 0.4}
+    runner.director.settle(decision, Completion(**{**end, **fields}))
+
+
+def read(runner, address, **numbers):
+    """Stores a reading of an endpoint's engine."""
+    runner._sink.reading(address, Reading(**numbers), runner._clock())
