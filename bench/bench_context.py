@@ -14,24 +14,12 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
-from laar.context import ContextHook, ContextSettings, OrderIndex, plan
+import orjson
+
+from laar.context import ContextHook, ContextSettings, HookResult, OrderIndex, plan
 from laar.lab.workloads import rag
 
-WORDS = [
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "epsilon",
-    "zeta",
-    "eta",
-    "theta",
-    "iota",
-    "kappa",
-    "lambda",
-    "mu",
-    "nu",
-]
+WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa")
 
 
 def document(i: int, size: int = 4096) -> str:
@@ -47,9 +35,9 @@ def p50_p99_ms(samples: list[float]) -> tuple[float, float]:
     return cuts[49] * 1e3, cuts[98] * 1e3
 
 
-def timed(call: Callable[[], object]) -> float:
+def timed(call: Callable[..., object], *args: object) -> float:
     start = time.thread_time()
-    call()
+    call(*args)
     return time.thread_time() - start
 
 
@@ -67,26 +55,27 @@ def hook_times() -> None:
         return json.dumps({"model": "m", "messages": messages}).encode()
 
     hook = ContextHook(ContextSettings(holdout_share=0.0, max_added_ms=None))
+
+    def apply(given: bytes, now: float = 999.0) -> tuple[float, HookResult]:
+        start = time.thread_time()
+        result = hook.apply(given, api="chat", tenant="t", route="r", now=now, mode="on")
+        return time.thread_time() - start, result
+
     whole: list[float] = []
+    given = b""
     for i, ids in enumerate(rag.topic(0, requests=4200)):
-        given, now = body(ids), i * 0.05
-
-        def call(given: bytes = given, now: float = now) -> None:
-            result = hook.apply(given, api="chat", tenant="t", route="r", now=now, mode="on")
-            receipts.append(result.receipt)
-
-        receipts: list = []
-        whole.append(timed(call))
-        hook.commit(receipts[0], now)
+        given = body(ids)
+        took, result = apply(given, i * 0.05)
+        whole.append(took)
+        hook.commit(result.receipt, i * 0.05)
     filled = hook.stats()["index_documents"]
+    read = [timed(orjson.loads, given) for _ in range(800)]
+    report("yardstick: orjson.loads of that body", read, "0.013 idle")
     report(f"whole hook, {len(given):,} B, index {filled:,}", whole[-800:], "p50 0.3, p99 1")
-    prose = ("No delimiters, only results of documents in prose; " * 1400)[: 64 << 10]
-    for name, text in (("64 KB without a mark", "x" * (64 << 10)), ("64 KB of prose", prose)):
+    prose = ("No delimiters, only results of documents in prose;\n" * 1400)[: 64 << 10]
+    for name, text in (("64 KB, no escapes", "x" * (64 << 10)), ("64 KB of prose", prose)):
         plain = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
-        call = lambda: hook.apply(  # noqa: E731
-            plain, api="chat", tenant="t", route="r", now=999.0, mode="on"
-        )
-        report(f"no documents, {name}", [timed(call) for _ in range(800)], "p99 0.1")
+        report(f"no documents, {name}", [apply(plain)[0] for _ in range(800)], "p99 0.1")
 
 
 def aligner_times() -> None:
@@ -104,10 +93,8 @@ def aligner_times() -> None:
             index.insert(0, 0, [docs[at] for at in found.permutation], i * 0.05)
         used = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
-        align, insert = [], []
-        for docs in hashed[-800:]:
-            align.append(timed(lambda docs=docs: index.align(0, 0, docs, 250.0)))
-            insert.append(timed(lambda docs=docs: index.insert(0, 0, docs, 250.0)))
+        align = [timed(index.align, 0, 0, docs, 250.0) for docs in hashed[-800:]]
+        insert = [timed(index.insert, 0, 0, docs, 250.0) for docs in hashed[-800:]]
         report(f"align, {name}, index {len(index):,}", align, "p99 0.15")
         report("insert (off the request's path)", insert, "-")
         print(f"  {used / len(index):.0f} bytes for each document position; target 200")

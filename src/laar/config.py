@@ -23,7 +23,6 @@ from laar.errors import SettingError
 from laar.flow.admission import FlowSettings
 from laar.flow.item import Limits
 from laar.flow.saturation import Saturation
-from laar.flow.slack import ORDERS
 from laar.policies import POLICY_NAMES
 from laar.protocol.stream import StreamSettings
 

@@ -16,7 +16,7 @@ SMALL = ContextSettings(min_doc_bytes=0)
 
 
 def text(ids):
-    return "".join(f"<doc id='{i}'>document {i}</doc>\n" for i in ids) + "Question?"
+    return "".join(f"<doc id='d{i}'>document {i}</doc>\n" for i in ids) + "Question?"
 
 
 def chat(ids, **more):
@@ -54,18 +54,17 @@ def test_schedule_and_order_pay_in_a_small_cache():
 
 def test_lines_come_out_whole_in_sending_order():
     lines = [chat(ids, n=i) for i, ids in enumerate(topics(60, 2))]
-    out, report = plan_lines(
-        [*lines, b"", b"not json", b'{"messages": []}', b'{"a": 1}'], settings=SMALL
-    )
+    others = [b"not json", b'{"messages": []}', b'{"a": 1}']
+    out, report = plan_lines([*lines, b"", *others], settings=SMALL)
     assert (report.requests, report.planned, report.documents) == (63, 60, 300)
     assert report.left == {"invalid_json": 1, "no_documents": 1, "unsupported_api": 1}
-    assert out[-3:] == [b"not json", b'{"messages": []}', b'{"a": 1}']
+    assert out[-3:] == others
     assert 0 < report.reordered < 60
     assert report.hit_planned > report.hit_received
     for line in out[:60]:
         n = orjson.loads(line)["n"]
         new, old = content(line), content(lines[n])
-        assert sorted(new.split("</doc>")[0:5]) != [] and line.endswith(f'"n": {n}}}'.encode())
+        assert line.endswith(f'"n": {n}}}'.encode())
         for part in old.split("\n")[:5]:
             assert new.count(part) == 1
         assert ("by relevance" in new) == (new != old) == (line != lines[n])

@@ -1,47 +1,15 @@
-"""The real command, beside simulated endpoints in the test's own process."""
+"""Simulated endpoints in the test's own process."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from laar_command import MODELS
 
 from laar.lab.endpoint import EndpointSettings, SimulatedEndpoint
-
-MODELS = ("phi3-mini", "granite-3.1-8b")
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """What a command came to."""
-
-    status: int
-    text: str
-
-
-async def start(*arguments: str) -> asyncio.subprocess.Process:
-    """Starts `laar`, its output in one pipe."""
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "laar.cli", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
-    )
-
-
-async def laar(*arguments: object) -> Ran:
-    """Runs `laar` to its end."""
-    process = await start(*map(str, arguments))
-    async with asyncio.timeout(100):
-        output, _ = await process.communicate()
-    assert process.returncode is not None
-    return Ran(process.returncode, output.decode())
 
 
 @pytest.fixture

@@ -7,11 +7,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import orjson
+import pytest
 import yaml
-from conftest import MODELS, laar, start
+from laar_command import MODELS, laar, start
+from typer.testing import CliRunner
 
 from laar.accuracy import parse_artifact, parse_outcomes
+from laar.cli import app
 from laar.lab.answers import AccuracySurface
+from laar.lab.measure_fleet import default_artifact
 from support import eventually
 
 Endpoints = Callable[..., Awaitable[list[str]]]
@@ -90,6 +94,16 @@ async def test_ctrl_c_loses_nothing_and_the_next_run_goes_on(
     assert len({line["query_id"] for line in lines}) == len(lines) == 10
 
 
+async def test_a_model_that_nobody_serves_is_named_beside_those_that_are(
+    sim_endpoints: Endpoints, tmp_path: Path
+) -> None:
+    urls = await sim_endpoints()
+    ran = await laar("measure", *endpoints(urls), "--model", "gpt", "--out", tmp_path / "o.jsonl")
+    assert ran.status == 2
+    assert "gpt" in ran.text
+    assert "granite-3.1-8b, phi3-mini" in ran.text
+
+
 async def test_a_check_that_hangs_leaves_no_verdict_and_the_rest_goes_on(
     sim_endpoints: Endpoints, tmp_path: Path
 ) -> None:
@@ -99,7 +113,11 @@ async def test_a_check_that_hangs_leaves_no_verdict_and_the_rest_goes_on(
     hangs = r"^(([A-Za-z ]+)+)+!$"
     lines = [
         {"id": "hangs", "messages": [{"role": "user", "content": "x"}], "check": {"regex": hangs}},
-        {"id": "fine", "messages": [{"role": "user", "content": "y"}], "check": {"regex": "JSON"}},
+        {
+            "id": "fine",
+            "messages": [{"role": "user", "content": "y"}],
+            "check": {"regex": "sim"},
+        },
     ]
     task.write_bytes(b"\n".join(map(orjson.dumps, lines)))
     ran = await laar(
@@ -113,39 +131,47 @@ async def test_a_check_that_hangs_leaves_no_verdict_and_the_rest_goes_on(
     assert found["fine"]["correct"] is True
 
 
-async def test_faults_are_named_and_exit_with_2(sim_endpoints: Endpoints, tmp_path: Path) -> None:
-    urls = await sim_endpoints()
+def run_here(*arguments: object) -> tuple[int, str]:
+    """The command in this process, which is quicker."""
+    ran = CliRunner().invoke(app, list(map(str, arguments)))
+    return ran.exit_code, ran.output
+
+
+def test_faults_are_named_and_exit_with_2(tmp_path: Path) -> None:
     out = tmp_path / "outcomes.jsonl"
+    nobody = ("measure", "--endpoint", "http://127.0.0.1:9", "--out", out)
     for arguments, says in [
-        (("measure", "--endpoint", "http://127.0.0.1:9", "--out", out), "is it running"),
-        (("measure", "--endpoint", urls[0], "--model", "gpt", "--out", out), "phi3-mini"),
-        (("measure", "--endpoint", urls[0], "--task", "no.jsonl", "--out", out), "no.jsonl"),
-        (("measure", "--endpoint", urls[0], "--key-env", "NO_KEY", "--out", out), "NO_KEY"),
+        (nobody, "is it running"),
+        ((*nobody, "--task", tmp_path / "no.jsonl"), "no.jsonl"),
+        ((*nobody, "--key-env", "NO_KEY"), "NO_KEY"),
+        ((*nobody, "--language", "fr"), "fr"),
         (("fit", out), "laar measure"),
         (("ttca", "--policy", "best"), "no policy is called 'best'"),
         (("ttca", "--url", "http://127.0.0.1:9", "--capability", out), "--capability"),
     ]:
-        ran = await laar(*arguments)
-        assert (ran.status, says in ran.text) == (2, True), (arguments, ran.text)
+        status, text = run_here(*arguments)
+        assert (status, says in text) == (2, True), (arguments, text)
 
 
-async def test_a_tampered_artifact_is_refused_with_both_versions_named(tmp_path: Path) -> None:
-    from importlib.resources import files
-
-    whole = orjson.loads((files("laar.lab") / "data" / "laar-fleet.capability.json").read_bytes())
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"features_schema": 99}, "features_schema 99, this laar reads 1"),
+        ({"artifact_schema": "7"}, "artifact_schema '7', this laar reads 1"),
+        ({"models": {}}, "models"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "serve"])
+def test_a_tampered_artifact_is_refused_with_both_versions_named(
+    tmp_path: Path, command: str, change: dict[str, object], says: str
+) -> None:
     capability, config = tmp_path / "capability.json", tmp_path / "laar.yaml"
     settings = {
         "endpoints": [{"address": "127.0.0.1:1", "models": ["m"]}],
         "accuracy": {"capability": str(capability)},
     }
     config.write_text(yaml.safe_dump(settings))
-    for change, says in [
-        ({"features_schema": 99}, "features_schema 99, this laar reads 1"),
-        ({"artifact_schema": "7"}, "artifact_schema '7', this laar reads 1"),
-        ({"models": {}}, "models"),
-        ({"surprise": 1}, "surprise"),
-    ]:
-        capability.write_bytes(orjson.dumps({**whole, **change}))
-        for command in ("check", "serve"):
-            ran = await laar(command, "-c", config)
-            assert (ran.status, says in ran.text) == (2, True), (command, ran.text)
+    capability.write_bytes(orjson.dumps({**orjson.loads(default_artifact()), **change}))
+    status, text = run_here(command, "-c", config)
+    assert (status, says in text, str(capability) in text) == (2, True, True), text

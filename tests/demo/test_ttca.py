@@ -6,7 +6,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from conftest import laar
+from laar_command import laar
 
 from laar.client import Attempt, Outcome
 from laar.demo.comparison import Tally

@@ -51,8 +51,12 @@ def _build(folder: Path, objects: list[Object]) -> list[Object]:
     for one in spec.get("configMapGenerator", []):
         data = {name: (folder / name).read_text() for name in one["files"]}
         metadata = {"name": one["name"]}
+        options = one.get("options", {})
+        assert set(options) <= {"labels", "disableNameSuffixHash"}, options
+        if "labels" in options:
+            metadata["labels"] = dict(options["labels"])
         config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
-        objects.append(config_map | {"generated": True})
+        objects.append(config_map | {"generated": not options.get("disableNameSuffixHash")})
     for name in spec.get("components", []):
         objects = _build(folder / name, objects)
     for patch in spec.get("patches", []):
@@ -63,7 +67,8 @@ def _build(folder: Path, objects: list[Object]) -> list[Object]:
     for one in objects:
         for label in spec.get("labels", []):
             one["metadata"].setdefault("labels", {}).update(label["pairs"])
-        for container in _pod_spec(one).get("containers", []):
+        pod = _pod_spec(one)
+        for container in pod.get("initContainers", []) + pod.get("containers", []):
             for image in spec.get("images", []):
                 if container["image"] == image["name"]:
                     container["image"] = f"{image['newName']}:{image['newTag']}"

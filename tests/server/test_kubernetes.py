@@ -341,6 +341,7 @@ async def test_several_pools_are_chosen_by_model_or_by_the_routes_metadata(gatew
 async def test_odd_pods_are_named_and_the_good_ones_serve(gateway, cluster):
     await cluster.put("pods", pod("good", "10.9.0.1"))
     await cluster.put("pods", pod("no-address", ""))
+    await cluster.put("pods", pod("unreal", "10.0.0.1:80, 10.0.0.2"))
     await cluster.put("pods", pod("twin", "10.9.0.1", creationTimestamp="2025-01-01T00:00:00Z"))
     await cluster.put("pods", pod("no-model", "10.9.0.2", annotations={}))
     said = {"laar.dev/model": "m", "llm-d.ai/active-ports": "http,\U0001f600"}
@@ -350,8 +351,9 @@ async def test_odd_pods_are_named_and_the_good_ones_serve(gateway, cluster):
     [spec] = runner.table.specs()
     assert spec.labels["laar.dev/pod"] == "ml/good-rank-0"
     problem = runner.metrics.problems["kubernetes ml/app=vllm pods read"]
-    for text in ("both have 10.9.0.1:8000", "no-model names no model", "no target port"):
-        assert text in problem
+    faults = ("both have 10.9.0.1:8000", "no-model names", "no target port", "unreal is ignored")
+    assert sum(fault in problem for fault in faults) == 3
+    assert "and 1 more" in problem
 
 
 async def test_an_api_server_that_is_away_at_start_is_waited_for(gateway, cluster):

@@ -9,12 +9,13 @@ import pytest
 
 from laar.accuracy import FEATURES_SCHEMA
 from laar.accuracy.artifact import Capability, Cell, ModelCapability, PairTerm, RetryTerms, Speed
+from laar.client import report_outcome, until_correct
 from laar.core.director import Completion
 from laar.core.request import Api, Request
 from laar.errors import SettingError
 from laar.server.outcomes import MAX_BATCH, MAX_BODY_BYTES
 from laar.v1 import outcomes_pb2 as pb
-from support import eventually, free_port
+from support import Answer, eventually, free_port
 
 C = 1e-4  # seconds per token of every model here
 
@@ -61,8 +62,12 @@ async def picker(gateway, models=("a", "b"), *, probabilities=None, accuracy=Non
         gateway.directory / "capability.json", probabilities or {"a": 0.9, "b": 0.8}
     )
     slow = {"scrape_interval_s": 60, "probe_interval_s": 600}  # nothing listens there
+    still = {"k_rtt": 0}  # round trips of a busy test machine would be in the cost
     return await gateway.picker(
-        accuracy={"capability": capability, **(accuracy or {})}, readings=slow, **sections
+        accuracy={"capability": capability, **(accuracy or {})},
+        readings=slow,
+        routing=still,
+        **sections,
     )
 
 
@@ -382,7 +387,7 @@ async def test_a_model_that_became_slower_is_shown_as_drifted(gateway, http):
 async def test_without_an_artifact_reports_alone_tell_models_apart(gateway, http):
     gateway.members(("127.0.0.1:1", "a"), ("127.0.0.1:2", "b"))
     slow = {"scrape_interval_s": 60, "probe_interval_s": 600}
-    runner = await gateway.picker(readings=slow)
+    runner = await gateway.picker(readings=slow, routing={"k_rtt": 0})
     for n in range(40):
         decision = ask(runner, f"{n}", model="ab"[n % 2])
         await post(gateway, http, {"decision_id": decision.id, "correct": decision.model == "b"})
@@ -393,9 +398,7 @@ async def test_without_an_artifact_reports_alone_tell_models_apart(gateway, http
 
 
 async def chat(http, url, **headers):
-    body = orjson.dumps(
-        {"model": "auto", "messages": [{"role": "user", "content": "why? " * 1000}]}
-    )
+    body = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": "why?"}]})
     async with http.post(
         url + "/v1/chat/completions",
         data=body,
@@ -413,7 +416,8 @@ async def test_a_retry_goes_where_success_is_likely_given_what_failed(gateway, h
     gateway.members(*((upstream.address, name) for name, upstream in upstreams.items()))
     capability = gateway.directory / "capability.json"
     artifact(capability, {"a": 0.9, "b": 0.8, "c": 0.6}, pairs=pairs)
-    await gateway.picker(accuracy={"capability": str(capability)})
+    still = {"k_rtt": 0}  # round trips of a busy test machine would be in the cost
+    await gateway.picker(accuracy={"capability": str(capability)}, routing=still)
     url = (await gateway.envoy()).url()
     first = await chat(http, url)
     assert first["x-laar-model"] == "a"
@@ -427,7 +431,9 @@ async def test_an_outcome_counts_for_the_model_that_answered_after_envoys_own_re
     gateway.members((a.address, "a", "auto"), (b.address, "b", "auto"))
     capability = artifact(gateway.directory / "capability.json", {"a": 0.9, "b": 0.8})
     slow = {"scrape_interval_s": 60, "probe_interval_s": 600}
-    runner = await gateway.picker(accuracy={"capability": capability}, readings=slow)
+    runner = await gateway.picker(
+        accuracy={"capability": capability}, readings=slow, routing={"k_rtt": 0}
+    )
     envoy = await gateway.envoy()
     await a.__aexit__(None, None, None)
     headers = await chat(http, envoy.url())
@@ -439,3 +445,34 @@ async def test_an_outcome_counts_for_the_model_that_answered_after_envoys_own_re
     after = ask(runner)
     assert believed(after, "a") == pytest.approx(0.9)
     assert believed(after, "b") == pytest.approx(50 * 0.8 / 51, rel=1e-3)
+
+
+@pytest.mark.envoy
+async def test_the_library_reports_once_and_its_retries_tell_the_rest(gateway, http):
+    upstreams = {name: await gateway.upstream() for name in "ab"}
+    gateway.members(*((upstream.address, name) for name, upstream in upstreams.items()))
+    token = gateway.directory / "token"
+    token.write_text("correct-horse")
+    capability = artifact(gateway.directory / "capability.json", {"a": 0.9, "b": 0.8})
+    runner = await gateway.picker(
+        accuracy={"capability": capability, "outcomes_token_file": str(token)},
+        routing={"k_rtt": 0},
+    )
+    for name, upstream in upstreams.items():
+        message = {"role": "assistant", "content": f"I am {name}"}
+        upstream.default_answer = Answer(body=orjson.dumps({"choices": [{"message": message}]}))
+    outcome = await until_correct(
+        [{"role": "user", "content": "who?"}],
+        lambda text: text == "I am b",
+        base_url=(await gateway.envoy()).url(),
+        client=http,
+    )
+    assert [attempt.model for attempt in outcome.attempts] == ["a", "b"]
+    admin = gateway.url("admin", "")
+    assert not await report_outcome(outcome, admin)
+    assert not await report_outcome(outcome, "http://127.0.0.1:9", token="correct-horse")
+    assert believed(ask(runner), "a") == pytest.approx(0.9)
+    assert await report_outcome(outcome, admin, token="correct-horse")
+    assert not await report_outcome(outcome, admin, token="correct-horse")
+    assert believed(ask(runner), "a") == pytest.approx(50 * 0.9 / 51, rel=1e-3)
+    assert believed(ask(runner), "b") == pytest.approx((50 * 0.8 + 1) / 51, rel=1e-3)

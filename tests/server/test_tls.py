@@ -9,12 +9,15 @@ from datetime import UTC, datetime, timedelta
 
 import grpc
 import pytest
+import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from typer.testing import CliRunner
 
+from laar.cli import app
 from laar.errors import SettingError
 from support import eventually
 
@@ -199,6 +202,26 @@ async def test_a_real_envoy_picks_over_tls(gateway, http, tmp_path):
     async with http.post(f"{envoy.url()}/v1/chat/completions", data=body) as answer:
         assert answer.status == 200
         assert answer.headers["x-laar-endpoint"] == upstream.address
+
+
+def test_laar_check_finds_the_certificates_faults(tmp_path):
+    expired, valid = make_pair(tmp_path, "expired", days=-1), make_pair(tmp_path, "valid")
+    settings = tmp_path / "laar.yaml"
+
+    def check(pair):
+        tls = {"certificate": str(pair[0]), "key": str(pair[1])}
+        settings.write_text(
+            yaml.safe_dump({"endpoints_file": str(members), "listen": {"tls": tls}})
+        )
+        return CliRunner().invoke(app, ["check", "-c", str(settings)])
+
+    members = tmp_path / "endpoints.yaml"
+    members.write_text("endpoints: []")
+    assert check(valid).exit_code == 0
+    done = check(expired)
+    assert done.exit_code == 2
+    assert "expired.pem expired on" in done.output
+    assert "one pair" in check((valid[0], expired[1])).output
 
 
 async def test_faults_at_the_start_name_file_and_remedy(gateway, tmp_path):

@@ -42,19 +42,18 @@ class Verdict(StrEnum):
     CONTRADICTORY = "contradictory"
 
 
+_Link = tuple[Hashable, tuple[str, ...]]
+"""A request, and the models tried on it."""
+
+
 @dataclass(slots=True)
 class _Decision:
     model: str
     features: Features
     tried: tuple[str, ...]
-    request: Hashable
     previous: str | None
+    link: _Link | None  # what a retry of this attempt is known by
     correct: bool | None = None
-
-    @property
-    def link(self) -> tuple[Hashable, tuple[str, ...]]:
-        """What a retry of this attempt is known by."""
-        return self.request, (*self.tried, self.model)
 
 
 class OutcomeReports:
@@ -64,7 +63,7 @@ class OutcomeReports:
         self._success = success
         self._max_pending = max_pending
         self._decisions: dict[str, _Decision] = {}
-        self._latest: dict[tuple[Hashable, tuple[str, ...]], str] = {}
+        self._latest: dict[_Link, str] = {}
         self.verdicts: Counter[Verdict] = Counter()
         self.retries: Counter[Verdict] = Counter()
         """What became of failures that retries told of."""
@@ -93,11 +92,12 @@ class OutcomeReports:
         if len(self._decisions) >= self._max_pending:
             self._forget(next(iter(self._decisions)))
         known = tuple(tried)
-        previous = self._latest.get((request, known)) if known and request is not None else None
-        decision = _Decision(model, features, known, request, previous)
-        self._decisions[decision_id] = decision
+        previous = link = None
         if request is not None:
-            self._latest[decision.link] = decision_id
+            previous = self._latest.get((request, known)) if known else None
+            link = (request, (*known, model))
+            self._latest[link] = decision_id
+        self._decisions[decision_id] = _Decision(model, features, known, previous, link)
 
     def moved(self, decision_id: str, model: str) -> None:
         """Another model than the chosen one answered: Envoy retried by itself."""
@@ -106,7 +106,8 @@ class OutcomeReports:
             return
         self._unlink(decision_id, decision)
         decision.model = model
-        if decision.request is not None:
+        if decision.link is not None:
+            decision.link = (decision.link[0], (*decision.tried, model))
             self._latest[decision.link] = decision_id
 
     def outcome_of(self, decision_id: str) -> bool | None:
@@ -148,5 +149,6 @@ class OutcomeReports:
         self._unlink(decision_id, self._decisions.pop(decision_id))
 
     def _unlink(self, decision_id: str, decision: _Decision) -> None:
-        if self._latest.get(decision.link) == decision_id:
-            del self._latest[decision.link]
+        link = decision.link
+        if link is not None and self._latest.get(link) == decision_id:
+            del self._latest[link]

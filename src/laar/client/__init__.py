@@ -1,6 +1,14 @@
 """The user's side of LAAR: ask until correct, and measure what each model can do."""
 
 from laar.client.loop import Attempt, Outcome
+from laar.client.report import report_outcome, report_outcome_sync
 from laar.client.until import until_correct, until_correct_sync
 
-__all__ = ["Attempt", "Outcome", "until_correct", "until_correct_sync"]
+__all__ = [
+    "Attempt",
+    "Outcome",
+    "report_outcome",
+    "report_outcome_sync",
+    "until_correct",
+    "until_correct_sync",
+]

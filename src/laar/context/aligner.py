@@ -71,7 +71,7 @@ class _Branch:
 
 
 class OrderIndex:
-    """Orders sent, over all scopes; about 100 bytes for each document position held.
+    """Orders sent, over all scopes; 70 to 140 bytes for each document position held.
 
     Args:
         capacity_docs: positions held; the sum of what the endpoints' caches hold.

@@ -6,6 +6,7 @@ gaps and whatever a scanner does not know stay where and what they were.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,7 +14,11 @@ from typing import NamedTuple
 
 from laar.context.settings import Reason
 
-__all__ = ["MAX_MARKS", "Block", "Item", "Refused", "block_of"]
+__all__ = ["MAX_MARKS", "Block", "Item", "Marks", "Refused", "block_of"]
+
+
+Marks = tuple[tuple[bytes, re.Pattern[bytes]], ...]
+"""Patterns one of which a body with the format must hold, each with its first byte."""
 
 
 class Refused(Exception):  # noqa: N818 (no error: a decision not to touch the text)

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import re
 
-from laar.context.blocks import MAX_MARKS, Block, Item, Refused
+from laar.context.blocks import MAX_MARKS, Block, Item, Marks, Refused
 from laar.context.settings import Reason
 
 __all__ = ["MARKS", "scan"]
 
-MARKS = (b"```", b"~~~")
+MARKS: Marks = ((b"`", re.compile(rb"```")), (b"~", re.compile(rb"~~~")))
 
 _FENCE = re.compile(r"^(`{3,}+|~{3,}+)([^\n`]*+)$", re.MULTILINE)
 _LABEL = re.compile(

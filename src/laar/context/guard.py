@@ -1,10 +1,9 @@
 """The proof that reordering pays, by route: a slice is left alone and compared.
 
-A request is in the slice by a hash of its documents, so that all turns of a conversation are on the
-same side. The measure is the engine's own: the share of prompt tokens that its usage says were
-cached. Reordering goes off for a route when the gain, with two standard errors granted, stays below
-what is asked for; it stays off until `reset`, since without treated requests nothing new can be
-learned.
+A request is in the slice by a hash of its documents, so that a retry falls on the same side. The
+measure is the engine's own: the share of prompt tokens that its usage says were cached. Reordering
+goes off for a route when the gain, with two standard errors granted, stays below what is asked for;
+it stays off until `reset`, since without treated requests nothing new can be learned.
 """
 
 from __future__ import annotations

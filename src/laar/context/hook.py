@@ -16,6 +16,7 @@ counts of its own. What they do share is capacity.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,25 +24,19 @@ from dataclasses import dataclass
 import orjson
 import xxhash
 
+from laar.context import fences, results, xml
 from laar.context.aligner import OrderIndex
-from laar.context.blocks import Refused
-from laar.context.fences import MARKS as FENCE_MARKS
+from laar.context.blocks import Marks, Refused
 from laar.context.guard import GainGuard, RouteGain
 from laar.context.jsonspans import TooComplexError, splice
 from laar.context.memo import Memo, Orders
-from laar.context.results import MARKS as RESULT_MARKS
-from laar.context.settings import ContextSettings, Mode, Reason
+from laar.context.settings import ContextSettings, Format, Mode, Reason
 from laar.context.turn import Turn, TurnPlan
-from laar.context.xml import MARKS as XML_MARKS
 
 __all__ = ["ContextHook", "HookResult", "Receipt"]
 
-_MARKS = {
-    # Go's JSON writer escapes "<"; the six-character form says nothing of what follows it.
-    "xml": (*XML_MARKS, b"u003c", b"u003C"),
-    "json": RESULT_MARKS,
-    "numbered": FENCE_MARKS,
-}
+_MARKS: dict[Format, Marks] = {"xml": xml.MARKS, "json": results.MARKS, "numbered": fences.MARKS}
+_TOOL_MARKS: Marks = ((b'"', re.compile(rb'"tool"|"\w+_output"')),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +102,7 @@ class ContextHook:
         )
         self._marks = [mark for name in s.formats for mark in _MARKS[name]]
         if s.dedup_tool_lines:
-            self._marks += (b"tool", b"_output")
+            self._marks += _TOOL_MARKS
         self._reasons: Counter[Reason] = Counter()
 
     def apply(
@@ -181,9 +176,9 @@ class ContextHook:
     ) -> HookResult:
         settings = self._settings
         if len(body) > settings.max_body_bytes:
-            raise Refused(Reason.TOO_LARGE)
-        if not any(mark in body for mark in self._marks):
-            raise Refused(Reason.NO_DOCUMENTS)
+            return HookResult(body=body, reason=Reason.TOO_LARGE)
+        if not any(first in body and mark.search(body) for first, mark in self._marks):
+            return HookResult(body=body, reason=Reason.NO_DOCUMENTS)
         check = self._deadline()
         try:
             parsed = orjson.loads(body)

@@ -6,11 +6,12 @@ between them stay. Their own text, for de-duplication, is the longest string amo
 
 from __future__ import annotations
 
+import re
 from typing import TypeAlias
 
 import orjson
 
-from laar.context.blocks import Block, Item, Refused, block_of
+from laar.context.blocks import Block, Item, Marks, Refused, block_of
 from laar.context.jsonspans import JsonSpans, TooComplexError, Want
 from laar.context.settings import Reason
 
@@ -20,7 +21,8 @@ _LISTS = ("results", "documents", "passages")
 _TEXTS = ("content", "text", "body", "snippet", "passage", "page_content")
 _NAMES = ("rank", "position", "index", "id", "url", "path", "source", "title", "name")
 
-MARKS = tuple(name.encode() for name in _LISTS)
+# JSON in a JSON string has its quotes escaped.
+MARKS: Marks = ((b"\\", re.compile(rb"\\\"(?:results|documents|passages)\\\"")),)
 
 _Json: TypeAlias = "dict[str, _Json] | list[_Json] | str | int | float | bool | None"
 

@@ -202,6 +202,8 @@ class Turn:
             return received
         keys = [xxhash.xxh3_64_intdigest(span) for span in spans]
         live = [i for i in received if i not in repeated]
+        if not live:
+            return received
         if len({keys[i] for i in live}) != len(live):
             self._note(Reason.REPEATED)
             return received
@@ -210,18 +212,21 @@ class Turn:
         seed = hash((self._scope, xxhash.xxh3_64_intdigest(before), start))
         found = self._index.align(self._scope, seed, [keys[i] for i in live], self._now)
         order = known or _whole(live, found.permutation, repeated)
-        self._hold_out(keys[0])
+        self._hold_out(hash(tuple(keys)))
         if plan.held_out:
             order, repeated = received, frozenset()
         sent = [i for i in order if i not in repeated]
         orders = tuple(keys[i] for i in sent)
-        matched = self._index.match(seed, orders) if order is known else found.matched
         plan.orders.append((seed, orders))
         if not plan.documents:
             plan.permutation = order
         plan.documents += n
-        plan.matched += matched
-        plan.predicted_bytes += sum(len(spans[i]) for i in sent[:matched])
+        # What would be cached in the order chosen; also for a request that is left alone.
+        aligned = [live[j] for j in found.permutation[: found.matched]]
+        if known:
+            aligned = sent[: self._index.match(seed, orders)]
+        plan.matched += len(aligned)
+        plan.predicted_bytes += sum(len(spans[i]) for i in aligned)
         plan.baseline_bytes += sum(len(spans[i]) for i in live[: found.baseline])
         return order
 

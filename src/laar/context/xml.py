@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from laar.context.blocks import MAX_MARKS, Block, Item, Refused, block_of
+from laar.context.blocks import MAX_MARKS, Block, Item, Marks, Refused, block_of
 from laar.context.settings import Reason
 
 __all__ = ["MARKS", "scan"]
@@ -18,8 +18,10 @@ __all__ = ["MARKS", "scan"]
 _ITEMS = ("document", "context", "doc", "passage", "reference", "file")
 _WRAPPERS = tuple(f"{name}s" for name in _ITEMS)
 
-MARKS = tuple(f"<{name}".encode() for name in ("doc", "context", "passage", "reference", "file"))
-"""Bytes without which no item can be in a body (escaped forms of ``<`` aside)."""
+MARKS: Marks = (
+    (b"<", re.compile(rb"<(?:doc|context|passage|reference|file)")),
+    (b"\\", re.compile(rb"\\u003[cC]")),  # some JSON writers escape "<"
+)
 
 _TAG = re.compile(rf"<(/?)({'|'.join((*_WRAPPERS, *_ITEMS))})(?=[\s>/])")
 _ATTRIBUTE = re.compile(r"""\s++([A-Za-z_][\w:.-]*+)\s*+=\s*+(?:"([^"<>]*+)"|'([^'<>]*+)')""")

@@ -1,13 +1,19 @@
 """The one cost: expected seconds until a correct answer.
 
     cost(e | x) = L(e, x) / Q(m(e), x, tried) * retry_penalty ** times_tried
-    L(e, x)     = k_rtt * rtt_s + base_s(m) + c(m) * (uncached + k_queue * queued)
+    L(e, x)     = k_rtt * rtt_s + base_s(m)
+                + c(m) * (uncached * (1 + k_delay * in_flight) + k_queue * queued)
 
 LAAR section 4 (L / Q and the retry penalty), GORGO section 3 (round trip, uncached prefix and
 queued tokens in one sum). Both published forms are special cases: with `k_rtt=0`, no cached tokens
 and `base_s=0` it is LAAR's; with `Q=1` and `c=1` it orders endpoints as GORGO's score does.
 `base_s` is ours: the part of a model's latency that does not grow with the prompt, above all the
 decoding of its answer. LAAR leaves it out, which misprices short prompts on slow-decoding models.
+
+`k_delay` is ours too: an engine that prefills decodes slower or not at all, so a prompt costs its
+prefill once for itself and once for each request already there. It is what makes the parameter-free
+product `uncached * (in_flight + 1)` good, with the round trip and P(correct) beside it. At 0 the
+published forms are exact.
 
 Everything is a vector over the candidates.
 """
@@ -37,11 +43,13 @@ class CostWeights:
     Args:
         k_rtt: weight of the round trip; 1.0 is physical.
         k_queue: weight of a queued token against an uncached one (alpha; 0.7 in LAAR).
+        k_delay: part of the prefill that counts again for each request in flight there.
         retry_penalty: factor for each time the candidate's model was tried already.
     """
 
     k_rtt: float = 1.0
     k_queue: float = 0.7
+    k_delay: float = 0.0
     retry_penalty: float = 100.0
 
 
@@ -50,7 +58,8 @@ class Terms:
     """The cost taken apart, in seconds; each an array over the candidates.
 
     `latency_s = rtt_s + base_s + prefill_s + queue_s`, the weights already applied;
-    `cost_s = latency_s / probability * penalty`.
+    `cost_s = latency_s / probability * penalty`. `queue_s` is what others there cost: the tokens
+    ahead, and the delay that the prompt's prefill means for them.
     """
 
     rtt_s: Floats
@@ -71,6 +80,7 @@ def expected_time(
     seconds_per_token: Floats,
     uncached_tokens: Floats,
     queued_tokens: Floats,
+    in_flight: Floats,
     probability: Floats,
     times_tried: Floats,
     strict_retries: bool = False,
@@ -83,6 +93,8 @@ def expected_time(
     rtt = weights.k_rtt * rtt_s
     prefill = seconds_per_token * uncached_tokens
     queue = seconds_per_token * (weights.k_queue * queued_tokens)
+    if weights.k_delay:
+        queue = queue + prefill * (weights.k_delay * in_flight)
     latency = rtt + base_s + prefill + queue
     expected = latency / np.maximum(probability, MIN_PROBABILITY)
     factor = weights.retry_penalty

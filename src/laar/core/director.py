@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from laar.accuracy.retry import MAX_TRIED, parse_tried
-from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.candidates import Candidates, Group
+from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.filters import FilterSettings
 from laar.core.interfaces import (
     Assessor,
@@ -36,6 +36,7 @@ from laar.core.picker import pick
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.errors import RequestError
+from laar.network import Sample, Tuner, Weights
 
 __all__ = ["Completion", "Decision", "Director", "DirectorSettings"]
 
@@ -94,6 +95,7 @@ class Decision:
     position: int
     chain: Any
     receipt: Any
+    weights_version: int = 0
     answering: bool = False
     served: bool = False
     settled: bool = False
@@ -145,6 +147,8 @@ class Director:
         rng: breaks ties and draws for random policies.
         assessor: what is known of models.
         prefixes: what is believed of caches.
+        tuner: sets the weights of the settings' policy, decision by decision, and is told what came
+            of them; None to leave the policy its own.
         on_decided: called with every decision, after the reservation.
         on_settled: called with every decision and its completion, once.
     """
@@ -158,6 +162,7 @@ class Director:
         rng: random.Random,
         assessor: Assessor | None = None,
         prefixes: Prefixes | None = None,
+        tuner: Tuner | None = None,
         on_decided: Callable[[Decision], None] = lambda _decision: None,
         on_settled: Callable[[Decision, Completion], None] = lambda _decision, _end: None,
     ) -> None:
@@ -168,6 +173,8 @@ class Director:
         self.ignored_tried = 0
         self.assessor = assessor or PlainAssessor()
         self.prefixes = prefixes or NoPrefixes()
+        self.tuner = tuner
+        self._next_weights: Weights | None = None
         self._rng = rng
         self._plain_assessor = PlainAssessor()
         self._on_decided = on_decided
@@ -191,6 +198,8 @@ class Director:
         decision.id = self._next_id()
         decision.receipt = self._note_prefix(decision.slot, decision.chain, now)
         self.table.reserve(decision.slot, self._weight(decision.tokens), decision.uncached_tokens)
+        if decision.view is not None and decision.view.weights is not None:
+            self._next_weights = None  # used: the next decision gets weights of its own
         self._on_decided(decision)
         return decision
 
@@ -209,6 +218,7 @@ class Director:
         earlier = parse_tried(request.tried, table.models)
         self.ignored_tried += earlier.ignored
         view, chain, reason = self._view(request, earlier.models, group, now)
+        version = self._tune(policy, view)
         scores, reason = self._score(policy, view, reason)
         if table.windowed or room is not None:
             scores = _where_it_may_go(scores, view, room)
@@ -241,6 +251,7 @@ class Director:
             position=first,
             chain=chain,
             receipt=None,
+            weights_version=version,
             engine_priority=-request.priority if spec.priority_field else None,
         )
 
@@ -324,6 +335,23 @@ class Director:
         most = self.settings.max_times_tried
         by_model = np.array([min(counts[m], most) for m in self.table.models], np.float64)
         return by_model[model_id]
+
+    def _tune(self, policy: Policy, view: View) -> int:
+        """Asks the tuner for this decision's weights; returns the version to report on, 0 for none.
+
+        Weights stay the same until a decision has used them: explanations, and requests that have
+        to wait, leave no hole in a window.
+        """
+        if self.tuner is None or policy.name != self.settings.policy or view.request.shadow:
+            return 0
+        try:
+            if self._next_weights is None:
+                self._next_weights = self.tuner.weights(view.now)
+        except Exception:  # noqa: BLE001 - a learner's fault must not fail the request
+            self._degrade("tuner")
+            return 0
+        view.weights = self._next_weights.values
+        return self._next_weights.version
 
     def _score(self, policy: Policy, view: View, reason: str) -> tuple[Floats, str]:
         try:
@@ -424,6 +452,14 @@ class Director:
         self.table.release(decision.slot, self._weight(decision.tokens))
 
     def _learn(self, decision: Decision, end: Completion) -> None:
+        if self.tuner is not None and decision.weights_version:
+            sample = Sample(
+                version=decision.weights_version,
+                ttft_s=end.latency_s if end.ttft_s is None else end.ttft_s,
+                e2e_s=end.latency_s,
+                ok=end.ok and end.cause == "complete",
+            )
+            self.tuner.observe(sample, decision.now + end.latency_s)
         share = None
         # In shadow somebody else may have sent the prompt to an endpoint that nobody named.
         known = decision.served or not decision.request.shadow
@@ -470,9 +506,7 @@ def _where_it_may_go(scores: Floats, view: View, room: Room | None) -> Floats:
 
 
 def _answered_by(decision: Decision, model: str) -> None:
-    """Notes that another model than the chosen one answers, so that retries and outcomes are
-    about the one that did.
-    """
+    """Notes which model answers: retries and outcomes are about it, not about the chosen one."""
     if model == decision.model:
         return
     earlier = decision.tried[:-1]

@@ -9,7 +9,7 @@ nothing was measured and whenever the real one fails.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -164,7 +164,8 @@ class View:
 
     Arrays are aligned with `slots`. `tokens` is the prompt's length in the candidate's tokens,
     `cached_tokens` the part it is believed to hold, `queued_tokens` what it has ahead. A scorer may
-    leave `terms` behind for the explanation; it changes nothing else.
+    leave `terms` behind for the explanation; it changes nothing else. `weights` are what the tuner
+    wants this decision priced with, by name; None for the scorer's own.
     """
 
     request: Request
@@ -184,6 +185,7 @@ class View:
     times_tried: Floats
     cell: Cell = ("", 0, "")
     terms: Terms | None = None
+    weights: Mapping[str, float] | None = None
 
 
 Room = Callable[[View], NDArray[np.bool_]]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from laar.core.cost import CostWeights, expected_time, scores_of_costs
 from laar.core.endpoints import Floats
@@ -35,16 +35,28 @@ class ExpectedTime:
         self._use_prefix = use_prefix
         self._use_base = use_base
         self._strict_retries = strict_retries
+        self._tuned: Mapping[str, float] | None = None
+        self._live = weights
+
+    def _weights(self, view: View) -> CostWeights:
+        """The tuner's where it has a say in this decision; made anew only when it changes its mind."""
+        tuned = view.weights
+        if tuned is None:
+            return self.weights
+        if tuned is not self._tuned:
+            self._tuned, self._live = tuned, replace(self.weights, **tuned)
+        return self._live
 
     def score(self, view: View) -> Floats:
         """Prices the candidates, leaves the terms in the view, and turns costs into scores."""
         view.terms = expected_time(
-            self.weights,
+            self._weights(view),
             rtt_s=view.rtt_s,
             base_s=view.base_s if self._use_base else view.base_s * 0.0,
             seconds_per_token=view.seconds_per_token,
             uncached_tokens=view.tokens - view.cached_tokens if self._use_prefix else view.tokens,
             queued_tokens=view.queued_tokens,
+            in_flight=view.in_flight,
             probability=view.probability,
             times_tried=view.times_tried,
             strict_retries=self._strict_retries,

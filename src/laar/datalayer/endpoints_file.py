@@ -74,7 +74,7 @@ ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 class Endpoint(BaseModel):
     """One endpoint, as people write it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     address: Annotated[str, AfterValidator(_canonical)]
     """``ip:port``, ``[v6]:port`` or ``name:port``; each address of a name is an endpoint."""
@@ -120,7 +120,7 @@ class Endpoint(BaseModel):
 class EndpointsDocument(BaseModel):
     """The whole file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     endpoints: tuple[Endpoint, ...] = Field(max_length=MAX_ENDPOINTS)
     """Empty is allowed: a fleet scaled to zero."""

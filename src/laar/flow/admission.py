@@ -136,6 +136,8 @@ class Admission:
                 raise
             return self._hold(request, self._blind(request, now), now, ready=False)
         self._count(decision)
+        if decision.engine_priority is not None and decision.view is not None:
+            decision.engine_priority = _engine_priority(self._item(request, decision.view, now))
         return decision
 
     def dispatch(self, now: float) -> list[Outcome]:

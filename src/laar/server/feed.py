@@ -50,6 +50,7 @@ class Feed:
         self._looked = asyncio.Event()
         self._next: asyncio.Future[bytes] | None = None
         self._newest = b""
+        self._closing = asyncio.Event()
         self.viewers = 0
 
     async def run(self) -> None:
@@ -78,13 +79,21 @@ class Feed:
         self._looked.set()
         gone = asyncio.create_task(_disconnected(receive))
         sending = asyncio.create_task(self._send_frames(send))
+        closing = asyncio.create_task(self._closing.wait())
+        tasks = (gone, sending, closing)
         try:
-            await asyncio.wait({gone, sending}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.viewers -= 1
-            gone.cancel()
-            sending.cancel()
-            await asyncio.gather(gone, sending, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if self._closing.is_set():
+            await send({"type": "http.response.body", "body": b""})
+
+    def close(self) -> None:
+        """Ends every viewer's stream; they come back to the picker's successor."""
+        self._closing.set()
 
     async def _send_frames(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})

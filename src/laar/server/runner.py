@@ -27,10 +27,12 @@ from laar.core.interfaces import NoPrefixes
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, split_address
 from laar.datalayer.kubernetes import KubernetesEndpoints
 from laar.errors import SettingError
+from laar.flow.admission import Admission
 from laar.policies import build_policies
 from laar.server.admin import AdminServer, admin_app
 from laar.server.extproc import ExternalProcessor, Sampler
 from laar.server.fleet import FleetSink
+from laar.server.gate import Gate
 from laar.server.health import Health
 from laar.server.learning import Learning
 from laar.server.outcomes import grpc_handler, read_token, routes
@@ -38,6 +40,7 @@ from laar.server.rules import ClusterRules
 from laar.server.tls import ServerTls
 from laar.server.viewers import Viewers, read_viewers_token
 from laar.server.watch import Watch
+from laar.telemetry.flow import FlowMetrics
 from laar.telemetry.learning import LearningMetrics
 from laar.telemetry.metrics import Metrics
 
@@ -125,9 +128,14 @@ class Runner:
             on_change=self._endpoints_changed,
             on_reading=self.watch.hit_rates.read,
         )
+        self._gate = self._flow_control() if settings.flow.enabled else None
         self._processor = ExternalProcessor(
             self.director,
-            replace(settings.bodies.stream, enforce_share=settings.routing.enforced),
+            replace(
+                settings.bodies.stream,
+                enforce_share=settings.routing.enforced,
+                tenant_header=settings.flow.tenant_header,
+            ),
             sampler=Sampler(
                 settings.bodies.sample_answers,
                 every_s=settings.bodies.sample_every_s,
@@ -136,6 +144,7 @@ class Runner:
             clock=self._clock,
             metrics=self.metrics,
             rules=rules,
+            gate=self._gate,
         )
         self._rng = rng
         self._stopping = asyncio.Event()
@@ -192,6 +201,7 @@ class Runner:
             await self._drain(server)
             await self.learning.save()
         finally:
+            self.watch.feed.close()
             admin.should_exit = True
             if serving_admin is not None:
                 await asyncio.wait([serving_admin], timeout=_ADMIN_STOP_S)
@@ -209,6 +219,8 @@ class Runner:
         await self.health.set_ready(False)
         _LOG.info("not ready any more; serving on for %g s", shutdown.drain_s)
         await asyncio.sleep(shutdown.drain_s)
+        if self._gate is not None:
+            self._gate.drain()
         _LOG.info("open streams have %g s to finish", shutdown.grace_s)
         await server.stop(shutdown.grace_s)
 
@@ -254,6 +266,12 @@ class Runner:
         )
         self._spawn("probe", prober.run)
 
+    def _flow_control(self) -> Gate:
+        admission = Admission(self.director, self._settings.flow.admission)
+        metrics = FlowMetrics(admission)
+        self.metrics.add(metrics)
+        return Gate(admission, self.director, clock=self._clock, on_outcome=metrics.waited)
+
     def _targets(self) -> list[EndpointSpec]:
         return self.table.specs()
 
@@ -291,14 +309,16 @@ class Runner:
 
     def _endpoints_changed(self) -> None:
         self.watch.hit_rates.keep(spec.address for spec in self.table.specs())
+        if self._gate is not None:
+            self._gate.endpoints_changed(known=len(self.table) > 0)
         self._changed.set()
 
     async def _readiness(self, *, once: bool = False) -> None:
-        """Ready while some endpoint is known."""
+        """Ready while some endpoint is known, or requests may wait for one."""
         while True:
             self._changed.clear()
             if not self._stopping.is_set():
-                await self.health.set_ready(len(self.table) > 0)
+                await self.health.set_ready(len(self.table) > 0 or self._gate is not None)
             if once:
                 return
             await self._changed.wait()

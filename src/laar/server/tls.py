@@ -26,7 +26,7 @@ from laar.errors import SettingError
 if TYPE_CHECKING:
     from laar.config import Tls
 
-__all__ = ["ServerTls"]
+__all__ = ["ServerTls", "check_tls"]
 
 RELOAD_S = 1.0
 SELF_SIGNED_DAYS = 3650
@@ -92,13 +92,7 @@ class ServerTls:
         expired = found.expires_at <= now
         if found != self._shown and not (expired and self._shown.expires_at > now):
             self._shown = found
-        self._problem(
-            f"listen.tls.certificate: {self._settings.certificate or 'the self-signed one'} expired"
-            f" on {found.expires_at:%Y-%m-%d %H:%M} UTC; renew it: callers that verify it refuse"
-            " this picker"
-            if expired
-            else None
-        )
+        self._problem(_expired(self._settings, found) if expired else None)
 
     def _for_handshake(self) -> grpc.ServerCertificateConfiguration | None:
         """Asked by gRPC's threads before each handshake; None is for no change."""
@@ -107,6 +101,24 @@ class ServerTls:
             return None
         self._given = shown
         return shown.configuration()
+
+
+def check_tls(settings: Tls) -> None:
+    """Finds what is wrong with the certificate before anybody serves with it.
+
+    Raises:
+        SettingError: files that can't be used, or a certificate that expired.
+    """
+    found = _load(settings, None)
+    if found.expires_at <= datetime.now(UTC):
+        raise SettingError(_expired(settings, found))
+
+
+def _expired(tls: Tls, found: _Identity) -> str:
+    return (
+        f"listen.tls.certificate: {tls.certificate} expired on {found.expires_at:%Y-%m-%d %H:%M}"
+        " UTC; renew it: callers that verify it refuse this picker"
+    )
 
 
 def _load(tls: Tls, known: _Identity | None) -> _Identity:

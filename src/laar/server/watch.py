@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from importlib.resources import files
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -19,12 +20,14 @@ from starlette.routing import BaseRoute, Route
 from laar.accuracy.reports import OutcomeReports
 from laar.config import Settings
 from laar.core.director import Completion, Decision, Director
+from laar.core.explain import Account
 from laar.server.explain import Explainer, explain_routes
 from laar.server.feed import Feed
 from laar.telemetry.board import Board, HitRates
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.log import DecisionLog
 from laar.telemetry.metrics import Metrics
+from laar.telemetry.watching import WatchingMetrics
 
 __all__ = ["Watch"]
 
@@ -88,12 +91,13 @@ class Watch:
             director.table,
             director.settings,
             wall_clock=time.time,
-            on_settled=self.log.add if self.log is not None else lambda _account: None,
+            on_settled=self._account_settled,
             reports=reports,
             max_decisions=kept.remember,
         )
+        running = version("laar")
         about = {
-            "version": version("laar"),
+            "version": running,
             "policy": settings.routing.policy,
             "enforced": settings.routing.enforced,
         }
@@ -101,7 +105,17 @@ class Watch:
             director.table, self.memory, metrics, self.hit_rates, director.settings, about
         )
         self.feed = Feed(lambda: board.frame(clock()))
-        self._explainer = Explainer(director, self.memory, settings.bodies.stream, clock=clock)
+        self._board, self._clock = board, clock
+        self._figures = WatchingMetrics(
+            version=running,
+            director=director,
+            memory=self.memory,
+            log=self.log,
+            viewers=lambda: self.feed.viewers,
+            health=lambda: board.health(clock()),
+        )
+        metrics.add(self._figures)
+        self.explainer = Explainer(director, self.memory, settings.bodies.stream, clock=clock)
         self._max_body_bytes = settings.bodies.max_body_bytes
 
     def decided(self, decision: Decision) -> None:
@@ -112,13 +126,23 @@ class Watch:
         """Notes how its request ended."""
         self.memory.settled(decision, end)
 
+    def _account_settled(self, account: Account) -> None:
+        self._figures.settled(account)
+        if self.log is not None:
+            self.log.add(account)
+
     def routes(self) -> list[BaseRoute]:
         """The admin port's part."""
         return [
-            *explain_routes(self._explainer, self.memory, self._max_body_bytes),
+            *explain_routes(self.explainer, self.memory, self._max_body_bytes),
             Route("/events", self.feed),
+            Route("/fleet", self._show_fleet),
             *(Route(path, _file(*what)) for path, what in _PAGE.items()),
         ]
+
+    async def _show_fleet(self, _request: Request) -> Response:
+        body = orjson.dumps(self._board.fleet(self._clock()), option=orjson.OPT_INDENT_2)
+        return Response(body, media_type="application/json")
 
     def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         """What has to run beside serving, by name."""

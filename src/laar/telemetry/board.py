@@ -27,6 +27,7 @@ MAX_FLEET = 200
 
 SHOWN_DECISIONS = 12
 _RECENT = 64  # decisions that P(correct) of an endpoint is averaged over
+_PROBLEMS = 50
 _POINTS = 80  # of predicted against measured
 
 
@@ -91,6 +92,20 @@ class Board:
         self._about = about
         self._last = (math.nan, 0)
 
+    def fleet(self, now: float) -> dict[str, object]:
+        """The endpoints and what is wrong, without the decisions."""
+        accounts = list(self._memory.latest(_RECENT))
+        return {
+            "about": self._about,
+            "fleet": self._fleet(now, accounts),
+            "fleet_total": len(self._table),
+            "problems": dict(islice(self._metrics.problems.items(), _PROBLEMS)),
+        }
+
+    def health(self, now: float) -> Counter[str]:
+        """How many endpoints are in which state."""
+        return Counter(self._health(slot, now) for slot in self._table.active.tolist())
+
     def frame(self, now: float) -> dict[str, object]:
         """Everything the page shows; `now` is the clock of the readings."""
         memory = self._memory
@@ -114,7 +129,7 @@ class Board:
             "predicted": _predicted(accounts),
             "retries": _retries(accounts, memory),
             "shadow": _shadow(accounts),
-            "problems": dict(islice(self._metrics.problems.items(), 50)),
+            "problems": dict(islice(self._metrics.problems.items(), _PROBLEMS)),
         }
 
     def _fleet(self, now: float, accounts: Sequence[Account]) -> list[dict[str, object]]:

@@ -116,6 +116,10 @@ class Metrics(Collector):
         """The page in Prometheus' text format."""
         return generate_latest(self._registry)
 
+    def families(self) -> Iterator[Metric]:
+        """Every metric family, other parts' included."""
+        return iter(self._registry.collect())
+
     def collect(self) -> Iterator[Metric]:
         """Makes the metric families; called for each scrape."""
         yield _counter(

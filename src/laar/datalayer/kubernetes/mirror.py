@@ -181,5 +181,7 @@ class Mirror(Generic[Kept]):
             return objects.pop(name, None) is not None
         if objects.get(name) == kept or (name not in objects and len(objects) >= MAX_OBJECTS):
             return False
-        objects[name] = kept
+        # A list keeps the copies of what did not change: then it is compared by identity, at once.
+        known = self.objects.get(name)
+        objects[name] = known if known == kept else kept
         return True

@@ -10,12 +10,13 @@ Objects come from outside: what doesn't fit the little that is read here is igno
 
 from __future__ import annotations
 
+import ipaddress
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from laar.core.endpoints import POOL_LABEL, EndpointSpec
 
@@ -96,8 +97,14 @@ class _Condition(BaseModel):
     status: str
 
 
+def _address(value: str) -> str:
+    if value:
+        ipaddress.ip_address(value)
+    return value
+
+
 class _PodStatus(BaseModel):
-    podIP: str = ""  # noqa: N815
+    podIP: Annotated[str, AfterValidator(_address)] = ""  # noqa: N815
     conditions: list[_Condition] | None = None
 
 

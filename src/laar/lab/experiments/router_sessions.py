@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from laar.core.cost import CostWeights
 from laar.core.policy import Policy
-from laar.lab.engine import load_profile
+from laar.lab.engine import EngineProfile, load_profile
 from laar.lab.fleet import FleetSettings, LinkProfile, Site, VirtualFleet, converse, generator
 from laar.lab.tally import Tally
 from laar.lab.workloads.sessions import RouterShape, router_sessions
 from laar.policies import build_policies
 from laar.policies.llm_router import LONGEST, REASONS, PrefixAware
 
-__all__ = ["PROFILES", "SESSIONS", "run_sessions"]
+__all__ = ["PROFILES", "SESSIONS", "WORKERS", "run_on", "run_sessions"]
 
 SESSIONS = (4, 8, 12, 16, 24)
 PROFILES = {"7B": "qwen2.5-7b-a100", "14B": "qwen2.5-14b-a100"}
@@ -27,11 +27,24 @@ CLOUD_VALVE = 4
 def run_sessions(
     policy: str, size: str, sessions: int, seed: int, valve: int = CLOUD_VALVE, shuffle: bool = True
 ) -> dict[str, float]:
-    """One run; the tally's numbers and `routing_hits`, the share routed by a prefix."""
-    profile = load_profile(PROFILES[size])
+    """One run of the cloud benchmark; the tally's numbers and `routing_hits`."""
+    engine = load_profile(PROFILES[size])
+    return run_on(engine, WORKERS, policy, RouterShape(sessions=sessions), seed, valve, shuffle)
+
+
+def run_on(
+    engine: EngineProfile,
+    workers: int,
+    policy: str,
+    shape: RouterShape,
+    seed: int,
+    valve: int,
+    shuffle: bool = True,
+) -> dict[str, float]:
+    """Sessions on so many of an engine; `routing_hits` is the share routed by a prefix."""
     sites = [
-        Site(name=f"worker-{n}", model=size, engine=profile, link=LinkProfile(rtt_s=0.0004))
-        for n in range(WORKERS)
+        Site(name=f"worker-{n}", model="model", engine=engine, link=LinkProfile(rtt_s=0.0004))
+        for n in range(workers)
     ]
     scorer = PrefixAware(saturation_inflight=valve, shuffle=shuffle)
     policies = build_policies(CostWeights())
@@ -40,8 +53,7 @@ def run_sessions(
         sites, FleetSettings(policy=policy, sample_answers=0.0), seed=seed, policies=policies
     )
     tally = Tally()
-    shape = RouterShape(sessions=sessions)
-    conversations = router_sessions(shape, generator(seed, f"workload {sessions}"))
-    converse(fleet, conversations, tally.add)
+    sessions = router_sessions(shape, generator(seed, f"workload {shape.sessions}"))
+    converse(fleet, sessions, tally.add)
     hits = scorer.reasons[LONGEST] + scorer.reasons[REASONS[1]]
-    return tally.numbers() | {"routing_hits": hits / (sessions * shape.turns)}
+    return tally.numbers() | {"routing_hits": hits / (shape.sessions * shape.turns)}

@@ -169,13 +169,15 @@ def _turn(shape: ChatShape, rng: random.Random, chat: _Chat) -> Prompt | None:
 class RouterShape:
     """llm-router's sessions; tokens at four characters each.
 
+    Turns are scripted, so a session's prompts grow by what the script adds and not by answers: the
+    published hit rates leave room for about 50 new tokens a turn.
+
     Args:
         sessions: how many.
         turns: of each.
         system_tokens: the shared system prompt, 6,144 characters.
         user_tokens: of a turn, 80 characters.
-        output_tokens: of an answer. Its limit was 64; with 40 the published requests a second come
-            out, as answers that stop by themselves would have it.
+        output_tokens: of an answer. Its limit was 64; 40 give the published requests a second.
         gap_s: from an answer to the session's next turn.
         jitter_s: sessions start within it.
         code_share: sessions that bring a shared piece of code of `code_tokens`.
@@ -209,16 +211,14 @@ def router_sessions(shape: RouterShape, rng: random.Random) -> list[Conversation
         for _ in range(shape.turns):
             chat.prompt_tokens += shape.user_tokens
             chat.prompt_tokens += shape.tool_tokens * (rng.random() < shape.tool_share)
-            total = chat.prompt_tokens + shape.output_tokens
-            chat.reach(total)
+            chat.reach(chat.prompt_tokens)
             turns.append(
                 Prompt(
                     prompt_tokens=chat.prompt_tokens,
                     output_tokens=shape.output_tokens,
-                    blocks=chat.tape[: total // BLOCK_TOKENS],
+                    blocks=chat.tape[:],
                 )
             )
-            chat.prompt_tokens = total
         start_s = rng.uniform(0.0, shape.jitter_s)
         sessions.append(
             Conversation(

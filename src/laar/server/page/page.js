@@ -80,12 +80,25 @@ function bar(candidate, most) {
   return svg;
 }
 
+// A tried model's penalty dwarfs everything: bars end at five times the winner's cost.
+function longest(shown) {
+  const costs = shown.map((c) => c.cost_s).filter(known);
+  return Math.min(5 * costs[0], Math.max(...costs)) || 1;
+}
+
+function summaryBars(decision) {
+  const bars = element("span", undefined, "bars");
+  const best = decision.candidates.slice(0, 3).filter((c) => known(c.cost_s));
+  bars.append(...best.map((c) => bar(c, longest(best))));
+  return bars;
+}
+
 function candidates(decision) {
   const priced = known(decision.candidates[0].cost_s);
   const made = element("table");
   const head = priced
     ? ["Rank", "Endpoint", "Model", "P(correct)", "Outcomes", "Round trip", "Answering",
-      "Reading", "Queue", "Tried", "Cost", "Seconds to a correct answer"]
+      "Reading", "Queue", "Tried", "Cost", "Taken apart"]
     : ["Rank", "Endpoint", "Model", "P(correct)", "Score"];
   const header = element("tr");
   for (const name of head) {
@@ -95,16 +108,14 @@ function candidates(decision) {
   }
   const thead = element("thead");
   thead.append(header);
-  // A tried model's penalty dwarfs everything: bars end at five times the winner's cost.
-  const most = priced ? Math.min(
-    5 * decision.candidates[0].cost_s, Math.max(...decision.candidates.map((c) => c.cost_s))) : 1;
+  const most = longest(decision.candidates);
   const body = element("tbody");
   for (const c of decision.candidates) {
     const first = [`${c.rank ?? 1}`, c.endpoint, c.model, probability(c.probability)];
     body.append(priced
       ? row([...first, count(c.evidence), seconds(c.rtt_s), seconds(c.base_s),
         seconds(c.prefill_s), seconds(c.queue_s), c.penalty > 1 ? `x ${c.penalty.toPrecision(3)}` : "-",
-        seconds(c.cost_s), bar(c, most || 1)], { classes: { 11: "bar" } })
+        seconds(c.cost_s), bar(c, most)], { classes: { 11: "bar" } })
       : row([...first, known(c.score) ? c.score.toPrecision(3) : "-"]));
   }
   made.append(thead, body);
@@ -137,7 +148,7 @@ function meta(decision) {
 
 function fill(details, decision) {
   const summary = details.querySelector("summary");
-  summary.replaceChildren(element("span", decision.sentence), element("span", meta(decision), "meta"));
+  summary.replaceChildren(element("span", decision.sentence), element("span", meta(decision), "meta"), summaryBars(decision));
   const filtered = (decision.filtered ?? []).map((f) => `${f.endpoint} (${f.model}): ${f.why}`);
   const parts = [candidates(decision)];
   if (decision.candidates_total > decision.candidates.length) {

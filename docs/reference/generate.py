@@ -1,0 +1,181 @@
+"""Writes settings.md, metrics.md and settings.schema.json beside itself, from the code.
+
+Run by hand after a change; a test compares what is here with what would be written.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from laar.config import Settings
+from laar.server.runner import Runner
+
+HERE = Path(__file__).parent
+
+SETTINGS_HEAD = """# Settings
+
+One YAML document, given to `laar serve -c laar.yaml`. Made from `src/laar/config.py` by
+`python docs/reference/generate.py`; `laar check -c laar.yaml` prints every fault of a file with its
+line, and the settings in effect. For completion in an editor, point it at
+[settings.schema.json](settings.schema.json) (`laar check --schema` prints the same):
+
+```yaml
+# yaml-language-server: $schema=settings.schema.json
+```
+
+Names end in their unit: `_s` seconds, `_ms` milliseconds, `_bytes`, `_tokens`. Unknown keys are
+errors. Relative paths are relative to the file.
+"""
+
+METRICS_HEAD = """# Metrics
+
+`GET /metrics` on the admin port. Made from the code by `python docs/reference/generate.py`.
+
+Labels are names from settings, from the endpoints or from short fixed lists, never anything that a
+client sent; the number of series grows with endpoints and models only. A reading that is not known
+is NaN, never 0.
+
+| metric | kind | labels | what it is |
+| --- | --- | --- | --- |
+"""
+
+
+def settings_page() -> str:
+    """The reference of the settings."""
+    return SETTINGS_HEAD + "".join(_section("", Settings))
+
+
+def _section(path: str, model: type[BaseModel]) -> Iterator[str]:
+    heading = path or "At the top"
+    lines = [f"\n## {'`' + heading + '`' if path else heading}\n\n"]
+    if model.__doc__:
+        lines.append(f"{_one_line(model.__doc__)}\n\n")
+    lines.append("| setting | type | default | what it is |\n| --- | --- | --- | --- |\n")
+    below = []
+    for name, field in model.model_fields.items():
+        nested = _nested(field.annotation)
+        key = f"{path}.{name}".lstrip(".")
+        if nested is not None:
+            below.append((key + ("[]" if _is_list(field.annotation) else ""), nested))
+            if not field.description:
+                continue  # a section of its own says what it is
+        kind = _cell(_kind(field))
+        told = _cell(field.description or "")
+        lines.append(f"| `{key}` | {kind} | {_default(field)} | {told} |\n")
+    yield from lines if len(lines) > 3 or not below else lines[:-1]
+    for key, nested in below:
+        yield from _section(key, nested)
+
+
+def _nested(annotation: Any) -> type[BaseModel] | None:
+    """The model inside an annotation, through unions and lists."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = (_nested(part) for part in typing.get_args(annotation))
+    return next((model for model in found if model is not None), None)
+
+
+def _is_list(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (tuple, list)
+
+
+def _kind(field: FieldInfo) -> str:
+    limits = []
+    for limit in field.metadata:
+        for kind, sign, name in (
+            (Ge, ">=", "ge"),
+            (Gt, ">", "gt"),
+            (Le, "<=", "le"),
+            (Lt, "<", "lt"),
+        ):
+            if isinstance(limit, kind):
+                limits.append(f"{sign} {getattr(limit, name):g}")
+        if isinstance(limit, MaxLen):
+            limits.append(f"at most {limit.max_length}")
+        if isinstance(limit, MinLen):
+            limits.append(f"at least {limit.min_length}")
+    name = _type_name(field.annotation)
+    return f"{name}, {', '.join(limits)}" if limits else name
+
+
+def _type_name(annotation: Any) -> str:
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        return " or ".join(f"`{part}`" for part in parts)
+    if origin is typing.Annotated:
+        return _type_name(parts[0])
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_type_name(part) for part in parts if part is not type(None))
+    if origin in (tuple, list):
+        return f"list of {_type_name(parts[0])}"
+    if origin is dict:
+        return f"map of {_type_name(parts[0])} to {_type_name(parts[1])}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "section"
+    names = {str: "text", int: "whole number", float: "number", bool: "true or false", Path: "path"}
+    return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if value is PydanticUndefined or value is None:
+        return "none"
+    if isinstance(value, BaseModel):
+        return "as below"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple | list | dict):
+        return f"`{_cell(json.dumps(value))}`" if value else "empty"
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`" if value != "" else "empty"
+
+
+def metrics_page() -> str:
+    """The reference of the metrics."""
+    settings = Settings.model_validate(
+        {"endpoints": [{"address": "127.0.0.1:1", "model": "m"}], "decisions": {"log": "x"}}
+    )
+    runner = Runner(settings)
+    runner.metrics.certificate_expires_at_s = lambda: 0.0
+    rows = []
+    for family in runner.metrics.families():
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = ", ".join(f"`{label}`" for label in family._labelnames) or "-"
+        rows.append(f"| `{name}` | {family.type} | {labels} | {_cell(family.documentation)} |\n")
+    return METRICS_HEAD + "".join(sorted(rows))
+
+
+def schema() -> str:
+    """The settings' JSON schema."""
+    return json.dumps(Settings.model_json_schema(), indent=2) + "\n"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _cell(text: str) -> str:
+    return _one_line(text).replace("|", "\\|")
+
+
+PAGES = {"settings.md": settings_page, "metrics.md": metrics_page, "settings.schema.json": schema}
+
+
+def main() -> None:
+    for name, render in PAGES.items():
+        (HERE / name).write_text(render())
+
+
+if __name__ == "__main__":
+    main()

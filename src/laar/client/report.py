@@ -1,0 +1,59 @@
+"""Tell the picker how a question ended, so that it learns which model is right on what.
+
+One report for a question is enough: it is about the last attempt, and the picker knows from the
+retries that the ones before it were wrong. Reporting is a favour to later questions; that it failed
+is told, never raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import aiohttp
+import orjson
+
+from laar.client.loop import Outcome
+
+__all__ = ["report_outcome", "report_outcome_sync"]
+
+
+async def report_outcome(
+    outcome: Outcome, admin_url: str, *, token: str | None = None, timeout_s: float = 10.0
+) -> bool:
+    """Reports the outcome of `until_correct`.
+
+    Args:
+        outcome: whose last attempt is reported, if it was answered and the check could judge it.
+        admin_url: of the picker's admin port.
+        token: where the picker asks for one.
+        timeout_s: for the whole call.
+
+    Returns:
+        Whether the picker took it; False also when there was nothing to report.
+    """
+    last = outcome.attempts[-1]
+    if last.decision_id is None or last.answer is None or last.error is not None:
+        return False
+    headers: Mapping[str, str] = {"authorization": f"Bearer {token}"} if token else {}
+    body = orjson.dumps({"decision_id": last.decision_id, "correct": last.correct})
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    url = admin_url.rstrip("/") + "/outcomes"
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
+            session.post(url, data=body) as answer,
+        ):
+            if answer.status != 200:
+                return False
+            said = orjson.loads(await answer.read())
+            return isinstance(said, dict) and said.get("accepted") == 1
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        return False
+
+
+def report_outcome_sync(
+    outcome: Outcome, admin_url: str, *, token: str | None = None, timeout_s: float = 10.0
+) -> bool:
+    """`report_outcome` for code without an event loop."""
+    return asyncio.run(report_outcome(outcome, admin_url, token=token, timeout_s=timeout_s))

@@ -1,0 +1,133 @@
+"""`laar lab`: list and run experiments, replay a trace.
+
+Exit status: 0 the claim held, 3 it did not, 2 something a person has to put right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from laar.errors import LaarError, SettingError
+
+__all__ = ["app"]
+
+FAULT, NOT_HELD = 2, 3
+
+app = typer.Typer(
+    help="Experiments in virtual time, about the code that serves.", no_args_is_help=True
+)
+
+_Json = Annotated[Path | None, typer.Option("--json", help="Write all numbers as JSON.")]
+_Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the figure (png, svg, pdf).")]
+_Backend = Annotated[str, typer.Option(help="Where runs go: loky (this machine), dask, ray.")]
+_Jobs = Annotated[int, typer.Option(help="Runs at a time; -1 for all cores.")]
+
+
+@contextmanager
+def _faults_told() -> Iterator[None]:
+    try:
+        yield
+    except LaarError as error:
+        typer.echo(f"laar: {error}", err=True)
+        raise typer.Exit(FAULT) from None
+    except OSError as error:
+        typer.echo(f"laar: {error.filename}: {error.strerror}", err=True)
+        raise typer.Exit(FAULT) from None
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=240)
+
+
+@app.command(name="list")
+def list_() -> None:
+    """List the experiments and the claims they check."""
+    from rich.table import Table
+
+    from laar.lab.experiments import all_experiments
+
+    table = Table("experiment", "claim", "source", "seeds")
+    for known in all_experiments().values():
+        table.add_row(known.name, known.claim, known.source, str(known.seeds))
+    _console().print(table)
+
+
+@app.command()
+def run(
+    name: Annotated[str, typer.Argument(help="An experiment; `laar lab list` names them.")],
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds; the experiment's own.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A small version.")] = False,
+    json: _Json = None,
+    plot: _Plot = None,
+    backend: _Backend = "loky",
+    jobs: _Jobs = -1,
+) -> None:
+    """Run an experiment; exit 0 when its claim held, 3 when it did not."""
+    with _faults_told():
+        from laar.lab.experiments import find_experiment
+        from laar.lab.figure import draw
+        from laar.lab.report import dump, show
+        from laar.lab.sweep import placed
+
+        experiment = find_experiment(name)
+        scope = experiment.scope(seeds, quick=quick)
+        with placed(backend, jobs):
+            report = experiment.run(scope)
+        console = _console()
+        show(report, console)
+        verdict = "held" if report.held else "NOT held"
+        console.print(f"{verdict}: {experiment.claim} ({experiment.source})", highlight=False)
+        if json:
+            about = {"experiment": name, "claim": experiment.claim, "quick": quick}
+            json.write_bytes(dump(report, **about, seeds=list(scope.seeds)))
+        if plot:
+            draw(report, plot, experiment.name)
+    if not report.held:
+        raise typer.Exit(NOT_HELD)
+
+
+@app.command()
+def replay(
+    trace: Annotated[Path, typer.Argument(help="JSON lines; see `laar.lab.trace`.")],
+    fleet: Annotated[Path, typer.Option(help="Fleet description (YAML).")],
+    policy: Annotated[list[str] | None, typer.Option(help="Policy; may be repeated.")] = None,
+    time_scale: Annotated[float, typer.Option(help="Stretch the trace's time.")] = 1.0,
+    block_tokens: Annotated[int, typer.Option(help="Tokens of one of `hash_ids`.")] = 512,
+    max_in_flight: Annotated[int, typer.Option(min=1, help="The client's cap.")] = 64,
+    seed: Annotated[int, typer.Option(help="Of the network, ties and sampling.")] = 0,
+    json: _Json = None,
+    plot: _Plot = None,
+    backend: _Backend = "loky",
+    jobs: _Jobs = -1,
+) -> None:
+    """Replay a trace against a fleet, once for each policy."""
+    with _faults_told():
+        from laar.lab.figure import draw
+        from laar.lab.replay import replay as run_replay
+        from laar.lab.report import dump, show
+        from laar.lab.sweep import placed
+
+        if not trace.is_file():
+            raise SettingError(f"{trace} is not a file; give a trace of JSON lines")
+        with placed(backend, jobs):
+            report = run_replay(
+                trace,
+                fleet,
+                policy or ["laar", "least-loaded", "session-affinity"],
+                time_scale=time_scale,
+                block_tokens=block_tokens,
+                max_in_flight=max_in_flight,
+                seed=seed,
+            )
+        show(report, _console())
+        if json:
+            json.write_bytes(dump(report, trace=trace.name, seed=seed))
+        if plot:
+            draw(report, plot, trace.name)

@@ -1,0 +1,136 @@
+"""Figure 1 of Medha: what a few long prompts do to everybody's first token.
+
+The non-preemptive system is the paper's LoongServe without its elastic groups: whole prompts, one
+after the other, on all 16 devices as two plain stages. That makes a lone long prompt twice as slow
+as with a stream pipeline, as context parallelism over two servers would not; the ratio is so large
+that the claim holds without it (the row `sarathi` has the same plain pipeline and chunks).
+"""
+
+from __future__ import annotations
+
+from laar.lab.experiment import Experiment, Scope
+from laar.lab.experiments.medha_runs import (
+    MEDHA,
+    NON_PREEMPTIVE,
+    SARATHI,
+    Seen,
+    over,
+    percentile,
+    run,
+)
+from laar.lab.intervals import Estimate, estimate
+from laar.lab.report import Chart, Check, Report, Table, Value
+from laar.lab.sweep import sweep
+from laar.lab.workloads.medha_mix import Mix
+
+__all__ = ["EXPERIMENTS"]
+
+_RATE = 0.75
+_SHARES = (0.0, 0.01, 0.03, 0.05)
+_SYSTEMS = {"medha": MEDHA, "sarathi": SARATHI, "non-preemptive": NON_PREEMPTIVE}
+_PERCENTS = (50.0, 90.0, 99.0)
+_Runs = dict[tuple[str, float], list[Seen]]
+
+
+def run_convoy(scope: Scope) -> Report:
+    """Every system at every share of long requests."""
+    duration_s = 900.0 if scope.quick else 3600.0
+    cases = [
+        (system, share, seed) for system in _SYSTEMS for share in _SHARES for seed in scope.seeds
+    ]
+    outcomes = sweep(
+        run,
+        [
+            (_SYSTEMS[system], Mix(rate=_RATE, duration_s=duration_s, long_share=share), seed)
+            for system, share, seed in cases
+        ],
+        label="medha-convoy",
+    )
+    runs: _Runs = {}
+    for (system, share, _), seen in zip(cases, outcomes, strict=True):
+        runs.setdefault((system, share), []).append(seen)
+    rows: list[tuple[Value, ...]] = [
+        (f"{system}, {share:.0%} long", *(_all(runs[system, share], p) for p in _PERCENTS))
+        for system in _SYSTEMS
+        for share in _SHARES
+    ]
+    return Report(
+        tables=[
+            Table(
+                title=f"Seconds to the first token, all requests, {_RATE} requests/s",
+                columns=("system", "p50", "p90", "p99"),
+                rows=rows,
+            ),
+            _ratios(runs),
+        ],
+        checks=_checks(runs),
+        charts=[
+            Chart(
+                title="p90 of the time to the first token",
+                x_label="share of long requests",
+                y_label="seconds",
+                x=list(_SHARES),
+                series={s: [_all(runs[s, share], 90.0) for share in _SHARES] for s in _SYSTEMS},
+            )
+        ],
+    )
+
+
+def _all(seen: list[Seen], percent: float) -> Estimate:
+    return estimate([percentile(one.ttft_s, percent) for one in seen])
+
+
+def _times(runs: _Runs, system: str, percent: float, *, shorts: bool) -> Estimate:
+    def values(name: str) -> list[float]:
+        return [
+            percentile(one.short_ttft_s if shorts else one.ttft_s, percent)
+            for one in runs[name, _SHARES[-1]]
+        ]
+
+    return over(values("medha"), values(system))
+
+
+def _ratios(runs: _Runs) -> Table:
+    rows: list[tuple[Value, ...]] = [
+        (f"{system}, {name}", *(_times(runs, system, p, shorts=shorts) for p in _PERCENTS))
+        for system in ("sarathi", "non-preemptive")
+        for name, shorts in (("short requests", True), ("all requests", False))
+    ]
+    return Table(
+        title=f"Times Medha's, {_SHARES[-1]:.0%} long",
+        columns=("system", "p50", "p90", "p99"),
+        rows=rows,
+        digits=1,
+    )
+
+
+def _checks(runs: _Runs) -> list[Check]:
+    median, tail = (_times(runs, "non-preemptive", p, shorts=True) for p in (50.0, 99.0))
+    worst = max(_all(runs["medha", share], 90.0).high for share in _SHARES)
+    return [
+        Check(
+            claim="non-preemptive median of short requests >= 30 times Medha's (published: 30)",
+            held=median.low >= 30.0,
+            seen=f"{median.mean:.0f} times, at least {median.low:.0f}",
+        ),
+        Check(
+            claim="non-preemptive p99 of short requests >= 100 times Medha's (published: 174)",
+            held=tail.low >= 100.0,
+            seen=f"{tail.mean:.0f} times, at least {tail.low:.0f}",
+        ),
+        Check(
+            claim="Medha's p90 of all requests stays under 10 s from 0 to 5 % long",
+            held=worst < 10.0,
+            seen=f"at most {worst:.2f} s",
+        ),
+    ]
+
+
+EXPERIMENTS = (
+    Experiment(
+        name="medha-convoy",
+        claim="Without preemption a few long prompts make everybody wait; with Medha nobody",
+        source="Medha 1 and 6.4, Figure 1",
+        run=run_convoy,
+    ),
+)

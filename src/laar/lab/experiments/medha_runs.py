@@ -1,0 +1,79 @@
+"""What Medha's experiments share: one engine under one load, and what its clients saw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laar.lab.engine import EngineProfile, build_engine, drive, load_profile
+from laar.lab.intervals import Estimate, estimate
+from laar.lab.workloads.medha_mix import Mix, jobs
+
+__all__ = ["MEDHA", "NON_PREEMPTIVE", "SARATHI", "Seen", "over", "percentile", "run", "with_slack"]
+
+MEDHA, SARATHI, NON_PREEMPTIVE = "medha-8b-a100", "sarathi-8b-a100", "nonpreemptive-8b-a100"
+"""The paper's three systems on 16 A100; the last stands for LoongServe."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What clients saw of one run, in order of arrival.
+
+    Args:
+        ttft_s: to the first token.
+        tpot_s: between tokens, from the first to the last; NaN for answers of one.
+        end_s: when the last token was there, from the run's start.
+        is_long: which requests are long.
+    """
+
+    ttft_s: Floats
+    tpot_s: Floats
+    end_s: Floats
+    is_long: NDArray[np.bool_]
+
+    @property
+    def short_ttft_s(self) -> Floats:
+        """Of the short requests alone."""
+        return self.ttft_s[~self.is_long]
+
+
+def run(engine: str | EngineProfile, mix: Mix, seed: int) -> Seen:
+    """Runs a load on a fresh engine to its end."""
+    profile = load_profile(engine) if isinstance(engine, str) else engine
+    arrived = list(jobs(mix, seed))
+    timings = drive(build_engine(profile, seed=seed), arrived)
+    seen = [timings[job.id] for job in arrived]
+    first = np.array([timing.first_token_s for timing in seen])
+    end = np.array([timing.end_s for timing in seen])
+    tokens = np.array([job.output_tokens for job in arrived])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tpot = (end - first) / (tokens - 1)
+    return Seen(
+        ttft_s=first - np.array([timing.arrival_s for timing in seen]),
+        tpot_s=tpot,
+        end_s=end,
+        is_long=np.array([job.id.startswith("long") for job in arrived]),
+    )
+
+
+def with_slack(order: str, *, multi_prefill: bool = True) -> EngineProfile:
+    """Medha's engine with another order, all its other mechanisms kept."""
+    profile = load_profile(MEDHA)
+    slack = replace(profile.settings.slack, order=order, multi_prefill=multi_prefill)
+    return replace(profile, settings=replace(profile.settings, slack=slack))
+
+
+def percentile(values: Floats, percent: float) -> float:
+    """Interpolated; NaN for none."""
+    known = values[~np.isnan(values)]
+    return float(np.percentile(known, percent)) if len(known) else float("nan")
+
+
+def over(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
+    """How many times theirs is ours, seed by seed."""
+    return estimate([b / a for a, b in zip(ours, theirs, strict=True)])

@@ -1,0 +1,113 @@
+"""Traces of requests, one JSON object a line, as Mooncake's and GORGO's are.
+
+`timestamp` (ms), `input_length`, `output_length` (tokens) and `hash_ids`, one for each block of 512
+prompt tokens, equal ids meaning equal prompts up to there; `session` is read too when it is there,
+anything else (an embedded `request`) is not. Time counts from the first line. Lines are read as
+they fall due: a trace of any length takes the memory of one line.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import orjson
+
+from laar.errors import SettingError
+from laar.lab.fleet import BLOCK_TOKENS, Arrival, Prompt
+
+__all__ = ["TRACE_BLOCK_TOKENS", "read_trace"]
+
+TRACE_BLOCK_TOKENS = 512
+"""Mooncake's."""
+
+MAX_LINE_BYTES = 16 << 20
+"""A request body of the largest context served, and its ids."""
+
+_MAX_TOKENS = 1 << 24
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MASK = (1 << 64) - 1
+
+
+def read_trace(
+    path: Path, *, time_scale: float = 1.0, block_tokens: int = TRACE_BLOCK_TOKENS
+) -> Iterator[Arrival]:
+    """The requests in order.
+
+    Args:
+        path: the file.
+        time_scale: stretches the time between requests; above 1 is a lighter load.
+        block_tokens: prompt tokens for each of `hash_ids`, a multiple of 16.
+
+    Raises:
+        SettingError: the file can't be read, or a line is wrong; names line and field.
+    """
+    if block_tokens < BLOCK_TOKENS or block_tokens % BLOCK_TOKENS:
+        raise SettingError(f"trace blocks of {block_tokens} tokens: give a multiple of 16")
+    if not time_scale > 0:
+        raise SettingError(f"time scale {time_scale}: give a number above 0")
+    try:
+        with path.open("rb") as file:
+            yield from _arrivals(file, path, time_scale / 1e3, block_tokens // BLOCK_TOKENS)
+    except OSError as error:
+        raise SettingError(f"{path}: {error.strerror}") from None
+
+
+def _arrivals(file: BinaryIO, path: Path, scale: float, stride: int) -> Iterator[Arrival]:
+    first_ms = last_ms = None
+    number = 0
+    while line := file.readline(MAX_LINE_BYTES):
+        number += 1
+        where = f"{path}, line {number}"
+        if len(line) == MAX_LINE_BYTES:
+            raise SettingError(f"{where}: longer than {MAX_LINE_BYTES >> 20} MiB")
+        if not line.strip():
+            continue
+        try:
+            entry = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise SettingError(f"{where}: not JSON: {error}") from None
+        if not isinstance(entry, dict):
+            raise SettingError(f"{where}: not a JSON object")
+        at_ms = _number(entry, "timestamp", where)
+        if last_ms is not None and at_ms < last_ms:
+            raise SettingError(f"{where}: `timestamp` goes back; sort the trace")
+        first_ms = at_ms if first_ms is None else first_ms
+        last_ms = at_ms
+        session = entry.get("session")
+        yield Arrival(
+            at_s=(at_ms - first_ms) * scale,
+            prompt=_prompt(entry, where, stride),
+            session=session if isinstance(session, str) else "",
+        )
+
+
+def _prompt(entry: dict[str, object], where: str, stride: int) -> Prompt:
+    tokens = _count(entry, "input_length", where, least=1)
+    output = _count(entry, "output_length", where, least=0)
+    ids = entry.get("hash_ids")
+    if not isinstance(ids, list) or not all(type(item) is int for item in ids):
+        raise SettingError(f"{where}: `hash_ids` must be a list of whole numbers")
+    # An id of a long block becomes ids of its short ones; a last, partial block is no use to them.
+    long = np.array([item & _MASK for item in ids], np.uint64)
+    short = (long[:, None] * np.uint64(stride) + np.arange(stride, dtype=np.uint64)) * _GOLDEN
+    blocks = array("Q")
+    blocks.frombytes(short.reshape(-1)[: tokens // BLOCK_TOKENS].tobytes())
+    return Prompt(prompt_tokens=tokens, output_tokens=max(1, output), blocks=blocks)
+
+
+def _number(entry: dict[str, object], name: str, where: str) -> float:
+    value = entry.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e15:
+        raise SettingError(f"{where}: `{name}` must be a number, 0 or more")
+    return value
+
+
+def _count(entry: dict[str, object], name: str, where: str, *, least: int) -> int:
+    value = entry.get(name)
+    if type(value) is not int or not least <= value <= _MAX_TOKENS:
+        raise SettingError(f"{where}: `{name}` must be a whole number, {least} to {_MAX_TOKENS}")
+    return value

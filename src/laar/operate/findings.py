@@ -1,0 +1,52 @@
+"""What `laar doctor` says: one finding for each thing, and exactly what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rich.console import Console
+from rich.text import Text
+
+__all__ = ["Finding", "Level", "show_findings"]
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    OK = "ok"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at.
+
+    Args:
+        level: errors break requests or decisions; warnings cost something.
+        where: the file, address or object.
+        what: what is so, and what it does.
+        remedy: what to write, or to run; empty when nothing is to be done.
+    """
+
+    level: Level
+    where: str
+    what: str
+    remedy: str = ""
+
+
+_STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.OK: "green"}
+
+
+def show_findings(console: Console, findings: Sequence[Finding]) -> None:
+    """Prints findings, the worst first, each with its remedy under it."""
+    order = list(Level)
+    for finding in sorted(findings, key=lambda finding: order.index(finding.level)):
+        line = Text.assemble(
+            (f"{finding.level:8}", _STYLES[finding.level]), f"{finding.where}: {finding.what}"
+        )
+        console.print(line, soft_wrap=True)
+        if finding.remedy:
+            console.print(Text(f"        -> {finding.remedy}"), soft_wrap=True)

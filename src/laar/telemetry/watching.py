@@ -1,0 +1,147 @@
+"""Metrics of looking: predicted against measured, shadow, the decision log, the page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from laar.core.director import Director
+from laar.core.explain import Account
+from laar.telemetry.decisions import DecisionMemory
+from laar.telemetry.log import DecisionLog
+
+__all__ = ["WatchingMetrics"]
+
+
+class WatchingMetrics(Collector):
+    """Counts at the end of each request, and reads the rest when somebody scrapes.
+
+    Args:
+        version: of laar.
+        director: for what clients sent that it ignored.
+        memory: the last decisions.
+        log: the decision log; None when it is off.
+        viewers: how many look at the page.
+        health: endpoints by state.
+    """
+
+    def __init__(
+        self,
+        *,
+        version: str,
+        director: Director,
+        memory: DecisionMemory,
+        log: DecisionLog | None,
+        viewers: Callable[[], int],
+        health: Callable[[], Counter[str]],
+    ) -> None:
+        self._version = version
+        self._director = director
+        self._memory = memory
+        self._log = log
+        self._viewers = viewers
+        self._health = health
+        self._shadow: Counter[str] = Counter()
+        self._ttft = [0.0, 0.0, 0.0]
+        self._tokens = Counter({"believed": 0.0, "found": 0.0, "prompt": 0.0})
+
+    def settled(self, account: Account) -> None:
+        """Counts a request that has ended."""
+        if account.shadow:
+            known = "yes" if account.served == account.picked else "no"
+            self._shadow[known if account.served else "unknown"] += 1
+        end, view = account.end, account.view
+        if end is None or view is None or not end.ok or account.served != account.picked:
+            return
+        at = account.position
+        if end.ttft_s is not None and view.terms is not None:
+            self._ttft[0] += 1
+            self._ttft[1] += float(view.terms.latency_s[at] - view.terms.base_s[at])
+            self._ttft[2] += end.ttft_s
+        if end.cached_tokens is not None and end.prompt_tokens:
+            share = float(view.cached_tokens[at] / max(float(view.tokens[at]), 1.0))
+            self._tokens["believed"] += share * end.prompt_tokens
+            self._tokens["found"] += end.cached_tokens
+            self._tokens["prompt"] += end.prompt_tokens
+
+    def collect(self) -> Iterator[Metric]:
+        """Makes the metric families; called for each scrape."""
+        info = GaugeMetricFamily(
+            "laar_info", "Always 1; the version is a label.", labels=("version",)
+        )
+        info.add_metric((self._version,), 1)
+        yield info
+        states = GaugeMetricFamily(
+            "laar_endpoints_by_health",
+            "Endpoints that are ok, stale, not read, saturated or unreachable.",
+            labels=("health",),
+        )
+        for state, count in sorted(self._health().items()):
+            states.add_metric((state,), count)
+        yield states
+        yield from self._predictions()
+        shadow = CounterMetricFamily(
+            "laar_shadow_decisions",
+            "Decisions in shadow that ended, by whether laar's choice served.",
+            labels=("agreed",),
+        )
+        for agreed in ("yes", "no", "unknown"):
+            shadow.add_metric((agreed,), self._shadow[agreed])
+        yield shadow
+        yield CounterMetricFamily(
+            "laar_tried_names_ignored",
+            "Names in x-laar-tried-models that no endpoint's model has.",
+            self._director.ignored_tried,
+        )
+        yield from self._kept()
+
+    def _predictions(self) -> Iterator[Metric]:
+        requests, predicted, measured = self._ttft
+        for name, help_text, value in (
+            (
+                "laar_predicted_requests",
+                "Sampled requests with a predicted and a measured time to first token.",
+                requests,
+            ),
+            ("laar_predicted_ttft_seconds", "Their predicted times, added up.", predicted),
+            ("laar_measured_ttft_seconds", "Their measured times, added up.", measured),
+            (
+                "laar_prefix_prompt_tokens",
+                "Prompt tokens of sampled requests whose engine said what it had cached.",
+                self._tokens["prompt"],
+            ),
+            (
+                "laar_prefix_believed_tokens",
+                "Of those, the ones laar believed to be cached.",
+                self._tokens["believed"],
+            ),
+            (
+                "laar_prefix_found_tokens",
+                "Of those, the ones the engine found in its cache.",
+                self._tokens["found"],
+            ),
+        ):
+            yield CounterMetricFamily(name, help_text, value)
+
+    def _kept(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "laar_decisions_remembered", "Decisions in memory, for the page.", len(self._memory)
+        )
+        yield GaugeMetricFamily(
+            "laar_decisions_remembered_bytes",
+            "Memory they take, by estimate.",
+            self._memory.held_bytes,
+        )
+        yield GaugeMetricFamily("laar_viewers", "Viewers of the live page.", self._viewers())
+        lines = CounterMetricFamily(
+            "laar_decision_log_lines",
+            "Lines of the decision log; dropped where the disk or the queue was full.",
+            labels=("result",),
+        )
+        if self._log is not None:
+            lines.add_metric(("written",), self._log.written)
+            lines.add_metric(("dropped",), self._log.dropped)
+        yield lines

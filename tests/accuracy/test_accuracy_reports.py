@@ -1,0 +1,156 @@
+"""Chains of retries against a plain re-telling of them, and token ratios across a restart."""
+
+from __future__ import annotations
+
+import math
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.accuracy import (
+    CapabilityModel,
+    Features,
+    OnlineOutcomes,
+    OutcomeReports,
+    SuccessModel,
+    TokenEstimator,
+    Verdict,
+)
+
+QA = Features("en", 4096, "qa")
+MODELS = ("a", "b", "c", "d")
+
+
+def reports(max_pending: int = 100) -> tuple[OutcomeReports, OnlineOutcomes]:
+    online = OnlineOutcomes()
+    return OutcomeReports(SuccessModel(CapabilityModel(), online), max_pending=max_pending), online
+
+
+def counted(online: OnlineOutcomes) -> dict[str, tuple[int, int]]:
+    """Correct ones and outcomes of each model."""
+    by_model = online.by_model(0.0)
+    return {name: (round(s.correct), round(s.outcomes)) for name, s in by_model.items()}
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    chains=st.lists(
+        st.tuples(
+            st.permutations(MODELS),
+            st.integers(1, 4),  # attempts
+            st.booleans(),  # whether the last one was right
+            st.sampled_from(["nothing", "last", "each", "last twice", "first and last"]),
+        ),
+        max_size=8,
+    ),
+    turns=st.randoms(use_true_random=False),
+)
+def test_each_attempt_of_a_reported_chain_counts_once_and_no_other(chains, turns) -> None:  # type: ignore[no-untyped-def]
+    told, online = reports()
+    expected: dict[str, list[int]] = {}
+    steps = []
+    for number, (order, attempts, right, style) in enumerate(chains):
+        steps.append([])
+        for at in range(attempts):
+            correct = right and at == attempts - 1
+            steps[-1].append(("decide", number, order[at], tuple(order[:at]), f"{number}.{at}"))
+            last = at == attempts - 1
+            if (
+                style == "each"
+                or (last and style != "nothing")
+                or (style[:5] == "first" and not at)
+            ):
+                times = 2 if style == "last twice" else 1
+                steps[-1].extend([("report", f"{number}.{at}", correct)] * times)
+            if style != "nothing":
+                count = expected.setdefault(order[at], [0, 0])
+                count[0] += correct
+                count[1] += 1
+    while any(steps):  # chains of several clients run side by side
+        step = turns.choice([left for left in steps if left]).pop(0)
+        if step[0] == "decide":
+            _, request, model, tried, name = step
+            told.decided(name, model, QA, tried, request=request)
+        else:
+            told.report(step[1], step[2], 0.0)
+    assert counted(online) == {model: tuple(count) for model, count in expected.items()}
+
+
+def test_a_chain_is_broken_where_a_decision_was_forgotten() -> None:
+    told, online = reports(max_pending=2)
+    for at, model in enumerate("abc"):
+        told.decided(model, model, QA, tuple("abc"[:at]), request=1)
+    assert told.report("c", True, 0.0) is Verdict.TAKEN
+    assert counted(online) == {"c": (1, 1), "b": (0, 1)}
+    assert len(told) == 2
+
+
+def test_nothing_is_left_behind_by_decisions_that_were_forgotten() -> None:
+    told, _ = reports(max_pending=3)
+    for at in range(50):
+        told.decided(str(at), "a", QA, ("b",) * (at % 3), request=at % 7)
+        told.moved(str(at), "cd"[at % 2])
+    assert len(told) == 3
+    assert len(told._latest) <= 3
+
+
+def test_an_outcome_counts_for_the_model_that_answered() -> None:
+    told, online = reports()
+    told.decided("1", "a", QA, (), request=7)
+    told.moved("1", "b")
+    told.decided("2", "c", QA, ("a",), request=7)  # not what the answer told it to send
+    told.decided("3", "d", QA, ("b",), request=7)
+    told.report("2", True, 0.0)
+    assert counted(online) == {"c": (1, 1)}
+    told.report("3", True, 0.0)
+    assert counted(online) == {"c": (1, 1), "d": (1, 1), "b": (0, 1)}
+
+
+def test_token_ratios_are_taken_up_again() -> None:
+    learned = TokenEstimator({"m": {"en": 4.0}})
+    for _ in range(300):
+        learned.observe(3000, "en", "m", 1000)
+        learned.observe(1500, "ja", "n", 1000)
+    again = TokenEstimator({"m": {"en": 4.0}})
+    assert again.restore(orjson.loads(orjson.dumps(learned.state()))) == 4  # two models, and fleet
+    for model, language in [("m", "en"), ("n", "ja"), ("", "en"), ("unknown", "ja")]:
+        expected = learned.estimate(1000, language, model)
+        assert again.estimate(1000, language, model) == pytest.approx(expected)
+    assert again.ratios() == {
+        model: pytest.approx(each) for model, each in learned.ratios().items()
+    }
+    again.observe(3000, "en", "m", 500)  # a warm cell moves by a small step
+    assert again.estimate(1000, "en", "m") == pytest.approx(1000 / 3, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        {},
+        ["m"],
+        [["m", "en", 4.0]],
+        [["m", "en", 0.0, 1.0]],
+        [["m", "en", math.nan, 1.0]],
+        [["m", "en", 4.0, math.inf]],
+        [["m", "en", 4.0, -1.0]],
+        [["m", "en", True, 1.0]],
+        [["m" * 300, "en", 4.0, 1.0]],
+        [["m", 7, 4.0, 1.0]],
+    ],
+)
+def test_token_ratios_that_make_no_sense_are_left_out(state: object) -> None:
+    estimator = TokenEstimator()
+    assert estimator.restore(state) == 0
+    assert estimator.estimate(400, "en", "m") == pytest.approx(100)
+
+
+def test_an_absurd_ratio_is_clipped_and_full_tables_stay_full() -> None:
+    estimator = TokenEstimator()
+    assert estimator.restore([["m", "en", 1e8, 5.0]]) == 1
+    assert estimator.estimate(1000, "en", "m") == pytest.approx(50)
+    many = [[f"m{n}", "en", 4.0, 1.0] for n in range(5000)]
+    assert estimator.restore(many) == 4095
+    assert estimator.refused == 5000 - 4095

@@ -1,0 +1,101 @@
+"""Schemas that manifests are held to.
+
+`schemas/kubernetes-*.json` has names and types of the fields of Kubernetes' OpenAPI definitions,
+for the kinds used here, without their prose; no field but these is allowed. The operators' kinds
+are written down here, as far as deploy/ uses them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+VERSIONS = ("1.30", "1.34")
+
+
+def faults(one: dict[str, Any], version: str) -> list[str]:
+    """What is wrong with an object, for people."""
+    kind, group = one["kind"], one["apiVersion"]
+    if kind in CRDS:
+        wanted_group, spec = CRDS[kind]
+        if group != wanted_group:
+            return [f"{kind} is of {wanted_group}, not of {group}"]
+        schema = {
+            "type": "object",
+            "required": ["apiVersion", "kind", "metadata", "spec"],
+            "additionalProperties": False,
+            "properties": {"apiVersion": {}, "kind": {}, "metadata": METADATA, "spec": spec},
+        }
+    else:
+        path = Path(__file__).parent / "schemas" / f"kubernetes-{version}.json"
+        schema = json.loads(path.read_text()) | {"$ref": f"#/$defs/{kind}"}
+    found = Draft202012Validator(schema).iter_errors(one)
+    return [f"{kind} {error.json_path}: {error.message}" for error in found]
+
+
+def closed(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def listed(items: dict[str, Any], **limits: int) -> dict[str, Any]:
+    return {"type": "array", "items": items, **limits}
+
+
+TEXT = {"type": "string", "minLength": 1}
+DURATION = {"type": "string", "pattern": r"^(\d+(ms|s|m|h|d))+$"}
+TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
+METADATA = closed(("name",), name=TEXT, labels=TEXTS, annotations=TEXTS)
+MATCH = closed(("matchLabels",), matchLabels=TEXTS)
+SCRAPE = closed(port=TEXT, path=TEXT, interval=DURATION, scrapeTimeout=DURATION)
+RULE = closed(
+    ("expr",), record=TEXT, alert=TEXT, expr=TEXT, labels=TEXTS, annotations=TEXTS,
+    **{"for": DURATION},
+) | {"oneOf": [{"required": ["record"]}, {"required": ["alert"]}]}  # fmt: skip
+CRDS = {
+    "InferencePool": (
+        "inference.networking.k8s.io/v1",
+        closed(
+            ("selector", "targetPorts", "endpointPickerRef"),
+            selector=closed(
+                ("matchLabels",), matchLabels=TEXTS | {"minProperties": 1, "maxProperties": 64}
+            ),
+            targetPorts=listed(
+                closed(("number",), number=PORT), minItems=1, maxItems=8, uniqueItems=True
+            ),
+            appProtocol={"enum": ["http", "kubernetes.io/h2c"]},
+            endpointPickerRef=closed(
+                ("name",),
+                group={"type": "string"},
+                kind=TEXT,
+                name=TEXT,
+                port=closed(("number",), number=PORT),
+                failureMode={"enum": ["FailOpen", "FailClose"]},
+            ),
+        ),
+    ),
+    "PodMonitor": (
+        "monitoring.coreos.com/v1",
+        closed(("selector", "podMetricsEndpoints"), selector=MATCH,
+               podMetricsEndpoints=listed(SCRAPE, minItems=1)),
+    ),
+    "ServiceMonitor": (
+        "monitoring.coreos.com/v1",
+        closed(("selector", "endpoints"), selector=MATCH, endpoints=listed(SCRAPE, minItems=1)),
+    ),
+    "PrometheusRule": (
+        "monitoring.coreos.com/v1",
+        closed(groups=listed(
+            closed(("name",), name=TEXT, interval=DURATION, rules=listed(RULE, minItems=1))
+        )),
+    ),
+}  # fmt: skip
+"""API group and version, and the spec's schema, by kind."""

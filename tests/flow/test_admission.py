@@ -1,0 +1,266 @@
+"""Admission: what goes at once, what waits, and counters that always come back to nothing."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.core.cost import CostWeights
+from laar.core.director import Completion, Decision, Director, DirectorSettings
+from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.request import Api, Request
+from laar.errors import RequestError
+from laar.flow.admission import Admission, FlowSettings
+from laar.flow.item import Limits
+from laar.flow.saturation import Saturation
+from laar.policies import build_policies
+
+GONE = Completion(status=None, cause="disconnect", latency_s=0.0)
+SPEED = 1e-4  # seconds a token, where nothing was measured
+
+
+def fleet(names=("a", "b"), *, quadratic=math.inf, **specs):
+    table = EndpointTable()
+    table.replace("t", [EndpointSpec(address=n, models=("m",), **specs) for n in names])
+    rng = random.Random(1)
+    policies = build_policies(CostWeights())
+    return Director(table, policies, DirectorSettings(quadratic_tokens=quadratic), rng=rng)
+
+
+def request(number, tokens=100, **fields):
+    fields.setdefault("model", "m")
+    return Request(id=str(number), api=Api.CHAT, chars=4 * tokens, body_bytes=4 * tokens, **fields)
+
+
+def admission(director, *, max_requests=1, max_prefill_s=2.0, **limits):
+    return Admission(
+        director,
+        FlowSettings(
+            limits=Limits(**{"max_hold_s": 60.0, **limits}),
+            saturation=Saturation(max_requests=max_requests, max_prefill_s=max_prefill_s),
+        ),
+    )
+
+
+def end(gate, director, decision):
+    director.settle(decision, GONE)
+    gate.answering(decision)
+
+
+def sent(outcomes):
+    return [o.verdict.request.id for o in outcomes if isinstance(o.verdict, Decision)]
+
+
+def test_it_fills_every_endpoint_before_anybody_waits():
+    director = fleet()
+    gate = admission(director)
+    first, second = gate.ask(request(1), 0.0), gate.ask(request(2), 0.0)
+    assert {first.address, second.address} == {"a", "b"}
+    assert not isinstance(gate.ask(request(3), 0.0), Decision)
+    assert gate.dispatch(0.0) == []
+    end(gate, director, first)
+    (outcome,) = gate.dispatch(1.5)
+    assert outcome.verdict.address == first.address
+    assert outcome.waited_s == 1.5
+
+
+def test_nobody_overtakes_those_that_wait_for_the_same_endpoints():
+    director = fleet(("a",))
+    gate = admission(director)
+    running = gate.ask(request(1), 0.0)
+    gate.ask(request(2), 0.0)
+    end(gate, director, running)
+    gate.ask(request(3), 0.1)
+    assert sent(gate.dispatch(0.1)) == ["2"]
+
+
+def test_a_full_model_does_not_hold_up_a_free_one():
+    director = fleet(())
+    specs = [EndpointSpec(address=x, models=(x,)) for x in "ab"]
+    director.table.replace("t", specs)
+    gate = admission(director)
+    gate.ask(request(1, model="a"), 0.0)
+    gate.ask(request(2, model="a"), 0.0)
+    gate.ask(request(3, model="b"), 0.0)
+    assert sent(gate.dispatch(0.0)) == ["3"]
+
+
+@pytest.mark.parametrize("shorts", [0, 1])
+def test_no_second_long_prompt_joins_one_while_shorts_wait(shorts):
+    director = fleet(("a",))
+    gate = admission(director, max_requests=2, max_prefill_s=100.0)
+    long = gate.ask(request(1, 20_000), 0.0)
+    short = gate.ask(request(2), 0.0)
+    gate.ask(request(3, 20_000, ttft_objective_s=4.0), 0.0)
+    for number in range(shorts):
+        gate.ask(request(4 + number, ttft_objective_s=3600.0), 0.0)
+    assert gate.dispatch(0.0) == []
+    end(gate, director, short)
+    # The long one is the more urgent; with a short waiting it has to let that go first.
+    assert sent(gate.dispatch(0.0)) == (["4"] if shorts else ["3"])
+    end(gate, director, long)
+    gate.dispatch(0.0)
+    assert gate.queue.waiting == 0
+
+
+def test_long_prompts_in_flight_weigh_by_their_quadratic_price():
+    # 500,000 tokens at 60,000 for the square: 9.3 times what they count.
+    plain, squared = fleet(("a",)), fleet(("a",), quadratic=60_000.0)
+    for director, weight in ((plain, 5e5), (squared, 5e5 * (1 + 5e5 / 6e4))):
+        gate = admission(director)
+        decision = gate.ask(request(1, 500_000), 0.0)
+        assert director.table.queued_tokens[0] == pytest.approx(weight)
+        director.served_by(decision, "a")
+        end(gate, director, decision)
+        assert director.table.queued_tokens[0] == 0.0
+
+
+def test_without_the_square_a_prompt_weighs_exactly_what_it_counts():
+    director = fleet()
+    decision = director.decide(request(1, 12_345), 0.0)
+    assert director.table.queued_tokens[decision.slot] == 12_345.0
+    weight = director.prefill_weight(decision.view)
+    assert np.array_equal(weight, decision.view.tokens - decision.view.cached_tokens)
+
+
+def test_a_prompt_larger_than_the_cap_still_goes_to_an_idle_endpoint():
+    gate = admission(fleet(), max_prefill_s=0.5)
+    assert isinstance(gate.ask(request(1, 1_000_000), 0.0), Decision)
+
+
+def test_fresh_readings_fill_an_endpoint_and_stale_ones_free_it():
+    director = fleet(("a",))
+    gate = admission(director, max_requests=10)
+    director.table.read("a", Reading(running=10, waiting=3, kv_usage=0.5), 0.0)
+    assert not isinstance(gate.ask(request(1), 0.1), Decision)
+    assert gate.dispatch(1.0) == []
+    assert sent(gate.dispatch(2.5)) == ["1"]
+
+
+def test_requests_wait_for_an_empty_fleet_and_get_a_503_in_the_end():
+    director = fleet(())
+    gate = admission(director, min_hold_s=1.0, max_hold_s=5.0)
+    gate.ask(request(1), 0.0)
+    gate.ask(request(2), 4.0)
+    assert gate.dispatch(4.9) == []
+    (late,) = gate.dispatch(5.0)
+    assert (late.verdict.status, late.verdict.reason) == (503, "rejected-no-endpoint")
+    director.table.replace("t", [EndpointSpec(address="a", models=("m",))])
+    assert sent(gate.dispatch(6.0)) == ["2"]
+
+
+def test_a_model_that_goes_while_requests_wait_is_a_404():
+    director = fleet(("a",))
+    gate = admission(director)
+    gate.ask(request(1), 0.0)
+    gate.ask(request(2), 0.0)
+    director.table.replace("t", [EndpointSpec(address="b", models=("other",))])
+    (outcome,) = gate.dispatch(0.0)
+    assert outcome.verdict.status == 404
+
+
+@pytest.mark.parametrize("model", ["other", ""])
+def test_what_waiting_cannot_help_is_answered_at_once(model):
+    gate = admission(fleet())
+    fault = request(1, model=model or "m", subset=None if model else frozenset(["nobody"]))
+    with pytest.raises(RequestError) as refused:
+        gate.ask(fault, 0.0)
+    assert refused.value.status in (404, 503)
+    assert gate.queue.waiting == 0
+
+
+def test_an_objective_comes_from_the_header_then_the_class_then_the_length():
+    director = fleet(("a",))
+    gate = Admission(
+        director,
+        FlowSettings(
+            saturation=Saturation(max_requests=1), objectives_s={"batch": 500.0, "chat": 0.5}
+        ),
+    )
+    running = gate.ask(request(0), 0.0)
+    gate.ask(request("batch", objective="batch"), 0.0)
+    gate.ask(request("none"), 0.0)
+    gate.ask(request("chat", objective="chat"), 0.0)
+    gate.ask(request("header", objective="batch", ttft_objective_s=0.1), 0.0)
+    order = []
+    while gate.queue.waiting:
+        end(gate, director, running)
+        (outcome,) = gate.dispatch(0.0)
+        running = outcome.verdict
+        order.append(running.request.id)
+    assert order == ["header", "chat", "none", "batch"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["ask", "first", "end", "move", "cancel", "tick", "members"]),
+            st.integers(0, 9),
+            st.sampled_from([10, 500, 9000, 400_000]),
+        ),
+        max_size=80,
+    )
+)
+def test_whatever_happens_nothing_is_left_and_each_gets_one_answer(events):
+    director = fleet()
+    gate = admission(director, max_requests=2, max_waiting=4, min_hold_s=1.0, patience=1.0)
+    now, number = 0.0, 0
+    running: list[Decision] = []
+    waiting: dict[object, str] = {}
+    answered: list[str] = []
+
+    def take(outcomes):
+        for outcome in outcomes:
+            answered.append(waiting.pop(outcome.ticket))
+            if isinstance(outcome.verdict, Decision):
+                running.append(outcome.verdict)
+
+    for what, which, tokens in events:
+        now += 0.3
+        if what == "ask":
+            number += 1
+            try:
+                answer = gate.ask(request(number, tokens, tenant=str(which % 3)), now)
+            except RequestError:
+                answered.append(str(number))
+            else:
+                if isinstance(answer, Decision):
+                    running.append(answer)
+                    answered.append(str(number))
+                else:
+                    waiting[answer] = str(number)
+        elif what == "cancel" and waiting:
+            ticket = list(waiting)[which % len(waiting)]
+            if gate.cancel(ticket):
+                answered.append(waiting.pop(ticket))
+        elif what == "members":
+            names = "ab"[: which % 3]
+            director.table.replace("t", [EndpointSpec(address=n, models=("m",)) for n in names])
+        elif running:
+            decision = running[which % len(running)]
+            if what == "first":
+                director.answering(decision)
+                gate.answering(decision)
+            elif what == "move":
+                director.served_by(decision, "ab"[which % 2])
+                gate.moved(decision)
+            elif what == "end":
+                running.remove(decision)
+                end(gate, director, decision)
+        take(gate.dispatch(now))
+    take(gate.drain(now))
+    for decision in running:
+        end(gate, director, decision)
+    assert sorted(answered, key=int) == [str(n + 1) for n in range(number)]
+    assert not waiting
+    assert gate.prefills == 0
+    assert gate.queue.held_bytes == 0
+    for counts in (gate._seconds, gate._long_seconds, gate._longs):
+        assert np.abs(counts).max(initial=0.0) < 1e-9
+    assert not director.table.in_flight.any()

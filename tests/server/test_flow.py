@@ -1,0 +1,267 @@
+"""Flow control behind a real Envoy: waiting, order, sheds, drain, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from io import BytesIO
+from typing import NamedTuple
+
+import orjson
+import pytest
+import yaml
+
+from support import Answer, eventually
+
+pytestmark = pytest.mark.envoy
+
+SHAPES = ["standalone", "gateway"]
+# One request fills an endpoint; nobody probes or scrapes in between.
+ONE_AT_A_TIME = {"enabled": True, "max_requests": 1}
+
+
+class Got(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: dict[str, object]
+
+
+def chat(text="hello", **fields):
+    return orjson.dumps({"messages": [{"role": "user", "content": text}], "model": "m", **fields})
+
+
+async def post(http, envoy, body, **headers):
+    async with http.post(
+        envoy.url() + "/v1/chat/completions",
+        data=BytesIO(body),
+        headers={"content-type": "application/json", **headers},
+    ) as answer:
+        return Got(answer.status, answer.headers, orjson.loads(await answer.read() or b"{}"))
+
+
+def asked(upstream):
+    """The prompts that reached the endpoint, in order."""
+    return [
+        orjson.loads(r.body)["messages"][0]["content"]
+        for r in upstream.requests
+        if r.path not in ("/metrics", "/health")
+    ]
+
+
+def metric(runner, name):
+    for line in runner.metrics.page().decode().splitlines():
+        if line.startswith(name) and line[len(name)] == " ":
+            return float(line.rpartition(" ")[2])
+    return 0.0
+
+
+def waiting(runner, number):
+    return lambda: metric(runner, "laar_flow_waiting") == number
+
+
+async def nothing_left(runner):
+    names = ("laar_flow_waiting", "laar_flow_held_bytes", "laar_flow_prefills")
+    await eventually(
+        lambda: not any(metric(runner, n) for n in names) and not runner.table.in_flight.any(),
+        what="release of everything",
+    )
+
+
+class Busy:
+    """An endpoint with one request in flight, until `release`."""
+
+    def __init__(self, gateway, http, shape, **flow):
+        self.gateway, self.http, self.shape, self.flow = gateway, http, shape, flow
+        self.done = asyncio.Event()
+
+    async def __aenter__(self):
+        gateway = self.gateway
+        self.upstream = await gateway.upstream()
+        gateway.members((self.upstream.address, "m"))
+        self.runner = await gateway.picker(flow={**ONE_AT_A_TIME, **self.flow})
+        self.envoy = await gateway.envoy(self.shape)
+
+        async def answer():
+            await self.done.wait()
+            yield b"{}"
+
+        self.upstream.script(Answer(chunks=answer()))
+        self.first = asyncio.create_task(self.ask("first"))
+        await eventually(lambda: asked(self.upstream) == ["first"], what="the first request")
+        return self
+
+    async def __aexit__(self, *_failure):
+        self.done.set()
+        self.first.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await self.first
+
+    def ask(self, text, **headers):
+        return post(self.http, self.envoy, chat(text), **headers)
+
+    async def hold(self, text, **headers):
+        """Sends a request that waits; its task."""
+        before = metric(self.runner, "laar_flow_waiting")
+        task = asyncio.create_task(self.ask(text, **headers))
+        await eventually(waiting(self.runner, before + 1), what=f"{text} to wait")
+        return task
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_who_waits_goes_by_slack_and_not_by_arrival(gateway, http, shape):
+    async with Busy(gateway, http, shape) as busy:
+        patient = await busy.hold("patient", **{"x-slo-ttft-ms": "30000"})
+        urgent = await busy.hold("urgent", **{"x-slo-ttft-ms": "2000"})
+        assert metric(busy.runner, "laar_flow_held_bytes") > 0
+        busy.done.set()
+        answers = await asyncio.gather(busy.first, patient, urgent)
+        assert [a.status for a in answers] == [200] * 3
+        assert asked(busy.upstream) == ["first", "urgent", "patient"]
+        # The wait is no overhead of the picker's.
+        assert int(answers[1].headers["x-laar-overhead-us"]) < 1_000_000
+        assert metric(busy.runner, "laar_flow_queue_seconds_count") == 2
+        await nothing_left(busy.runner)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_full_queue_is_a_429_and_a_hopeless_wait_a_503(gateway, http, shape):
+    async with Busy(gateway, http, shape, max_waiting=1, min_hold_s=0.3, patience=0) as busy:
+        held = await busy.hold("held")
+        full = await busy.ask("full")
+        assert (full.status, full.headers["x-laar-reason"]) == (429, "rejected-saturated")
+        late = await held
+        assert (late.status, late.headers["x-laar-reason"]) == (503, "rejected-ttl-expired")
+        for answer in (full, late):
+            assert int(answer.headers["retry-after"]) >= 1
+            assert answer.body["error"]["message"]
+        busy.done.set()
+        assert (await busy.first).status == 200
+        await nothing_left(busy.runner)
+        assert asked(busy.upstream) == ["first"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_absurd_objectives_are_as_good_as_none(gateway, http, shape):
+    async with Busy(gateway, http, shape) as busy:
+        values = ("-5", "0", "1e400", "nan", "soon", "9" * 300)
+        held = [await busy.hold(v, **{"x-slo-ttft-ms": v}) for v in values]
+        busy.done.set()
+        assert [a.status for a in await asyncio.gather(*held)] == [200] * len(values)
+        await nothing_left(busy.runner)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_client_that_leaves_while_waiting_is_forgotten(gateway, http, shape):
+    async with Busy(gateway, http, shape) as busy:
+        held = await busy.hold("leaves")
+        held.cancel()
+        await eventually(waiting(busy.runner, 0), what="the queue to forget it")
+        cancelled = 'laar_flow_sheds_total{reason="rejected-context-cancelled"}'
+        assert metric(busy.runner, cancelled) == 1
+        busy.done.set()
+        await busy.first
+        await nothing_left(busy.runner)
+        assert asked(busy.upstream) == ["first"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_shutdown_answers_those_that_wait(gateway, http, shape):
+    async with Busy(gateway, http, shape) as busy:
+        held = await busy.hold("held")
+        stopping = asyncio.create_task(gateway.stop_picker())
+        answer = await held
+        assert (answer.status, answer.headers["x-laar-reason"]) == (503, "rejected-shutting-down")
+        busy.done.set()
+        assert (await busy.first).status == 200
+        await stopping
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_requests_wait_for_the_first_endpoint(gateway, http, shape):
+    upstream = await gateway.upstream()
+    gateway.members()
+    runner = await gateway.picker(flow={"enabled": True})
+    envoy = await gateway.envoy(shape)
+    held = [asyncio.create_task(post(http, envoy, chat(f"{i}"))) for i in range(5)]
+    await eventually(waiting(runner, 5), what="five to wait")
+    gateway.members((upstream.address, "m"))
+    answers = await asyncio.gather(*held)
+    assert [a.status for a in answers] == [200] * 5
+    assert {a.headers["x-laar-endpoint"] for a in answers} == {upstream.address}
+    await nothing_left(runner)
+
+
+async def test_a_fleet_that_vanishes_under_its_queue_answers_all(gateway, http):
+    flow = {"min_hold_s": 0.5, "max_hold_s": 1.0, "patience": 0}
+    async with Busy(gateway, http, "standalone", **flow) as busy:
+        held = [await busy.hold(f"{i}") for i in range(3)]
+        gateway.members()
+        newcomer = asyncio.create_task(busy.ask("newcomer"))
+        answers = await asyncio.gather(*held, newcomer)
+        assert [a.status for a in answers] == [503] * 4
+        assert answers[0].headers["x-laar-reason"] == "rejected-ttl-expired"
+        busy.done.set()
+        await busy.first
+        await nothing_left(busy.runner)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_turns_go_round_between_tenants(gateway, http, shape):
+    async with Busy(gateway, http, shape, tenant_header="x-team") as busy:
+        held = [await busy.hold(f"loud {i}", **{"x-team": "loud"}) for i in range(4)]
+        held.append(await busy.hold("quiet", **{"x-team": "quiet"}))
+        busy.done.set()
+        await asyncio.gather(*held)
+        assert "quiet" in asked(busy.upstream)[1:3]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_engines_that_take_a_priority_get_the_end_of_the_slack(gateway, http, shape):
+    upstream = await gateway.upstream()
+    document = {"address": upstream.address, "models": ["m"], "priority_field": True}
+    gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": [document]}))
+    done = asyncio.Event()
+
+    async def answer():
+        await done.wait()
+        yield b"{}"
+
+    runner = await gateway.picker(flow=ONE_AT_A_TIME)
+    envoy = await gateway.envoy(shape)
+    upstream.script(Answer(chunks=answer()))
+    first = asyncio.create_task(post(http, envoy, chat("first", priority=-99)))
+    await eventually(lambda: asked(upstream) == ["first"], what="the first request")
+    held = []
+    for name, objective in (("patient", "40000"), ("urgent", "3000")):
+        send = post(http, envoy, chat(name), **{"x-slo-ttft-ms": objective})
+        held.append(asyncio.create_task(send))
+        await eventually(waiting(runner, len(held)), what="it to wait")
+    done.set()
+    await asyncio.gather(first, *held)
+    sent = {
+        orjson.loads(r.body)["messages"][0]["content"]: orjson.loads(r.body)["priority"]
+        for r in upstream.requests
+        if r.path == "/v1/chat/completions"
+    }
+    assert sent["first"] < sent["urgent"]  # nobody asked for -99 but the client
+    assert 20_000 < sent["patient"] - sent["urgent"] < 37_001
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+async def test_a_prompt_longer_than_any_context_is_refused_at_once(gateway, http, enabled):
+    small, large = await gateway.upstream(), await gateway.upstream()
+    members = [
+        {"address": small.address, "models": ["m"], "max_model_len": 1000},
+        {"address": large.address, "models": ["m"], "max_model_len": 4000},
+    ]
+    gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": members}))
+    await gateway.picker(flow={"enabled": enabled})
+    envoy = await gateway.envoy()
+    answer = await post(http, envoy, chat("x" * 40_000))
+    assert (answer.status, answer.headers["x-laar-reason"]) == (400, "context-too-long")
+    assert "4000" in str(answer.body["error"]["message"])
+    for _ in range(4):
+        answer = await post(http, envoy, chat("x" * 8000))
+        assert answer.status == 200
+        assert answer.headers["x-laar-endpoint"] == large.address

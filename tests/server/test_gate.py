@@ -1,0 +1,106 @@
+"""The gate: futures that always end, and nothing kept for clients that are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from laar.core.cost import CostWeights
+from laar.core.director import Completion, Director, DirectorSettings
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.request import Api, Request
+from laar.errors import RequestError
+from laar.flow.admission import Admission, FlowSettings
+from laar.flow.item import Limits
+from laar.flow.saturation import Saturation
+from laar.policies import build_policies
+from laar.server.gate import Gate
+from support import eventually
+
+END = Completion(status=200, cause="complete", latency_s=0.0)
+
+
+class Door:
+    """A gate over one endpoint that takes one request."""
+
+    def __init__(self, **limits):
+        table = EndpointTable()
+        table.replace("t", [EndpointSpec(address="a", models=("m",))])
+        rng = random.Random(2)
+        policies = build_policies(CostWeights())
+        self.director = Director(table, policies, DirectorSettings(), rng=rng)
+        self.admission = Admission(
+            self.director,
+            FlowSettings(limits=Limits(**limits), saturation=Saturation(max_requests=1)),
+        )
+        self.outcomes = []
+        self.gate = Gate(
+            self.admission,
+            self.director,
+            clock=asyncio.get_running_loop().time,
+            on_outcome=self.outcomes.append,
+        )
+
+    def ask(self, number):
+        asked = Request(id=str(number), api=Api.CHAT, model="m", chars=40, body_bytes=40)
+        return asyncio.create_task(self.gate.decide(asked))
+
+    def end(self, decision):
+        self.director.settle(decision, END)
+        self.gate.released(decision)
+
+    def left(self):
+        queue, table = self.admission.queue, self.director.table
+        return (queue.waiting, queue.held_bytes, self.admission.prefills, table.in_flight.sum())
+
+
+async def test_ten_thousand_clients_that_leave_at_once_leave_nothing():
+    door = Door()
+    first, _ = await door.ask(0)
+    tasks = [door.ask(number) for number in range(1, 10_001)]
+    await eventually(lambda: door.admission.queue.waiting == 10_000, what="all to wait")
+    for task in tasks:
+        task.cancel()
+    door.end(first)  # in the same moment: a decision falls for one that is already gone
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(outcome, asyncio.CancelledError) for outcome in done)
+    assert door.left() == (0, 0, 0, 0)
+    decision, waited_s = await door.ask("next")
+    assert (decision.request.id, waited_s) == ("next", 0.0)
+
+
+async def test_a_decision_for_a_client_that_has_just_gone_is_given_back():
+    door = Door()
+    first, _ = await door.ask(0)
+    held = door.ask(1)
+    await eventually(lambda: door.admission.queue.waiting == 1, what="it to wait")
+    door.end(first)
+    while not door.outcomes:  # noqa: ASYNC110 (decided, and not yet awake: one turn of the loop)
+        await asyncio.sleep(0)
+    held.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await held
+    assert door.left() == (0, 0, 0, 0)
+
+
+async def test_time_alone_ends_a_wait():
+    door = Door(min_hold_s=0.05, max_hold_s=0.05)
+    await door.ask(0)
+    with pytest.raises(RequestError) as shed:
+        await door.ask(1)
+    assert (shed.value.status, shed.value.reason) == (503, "rejected-ttl-expired")
+    assert door.outcomes[0].waited_s >= 0.05
+
+
+async def test_after_the_drain_nobody_waits_any_more():
+    door = Door()
+    await door.ask(0)
+    held = door.ask(1)
+    await eventually(lambda: door.admission.queue.waiting == 1, what="it to wait")
+    door.gate.drain()
+    for task in (held, door.ask(2)):
+        with pytest.raises(RequestError) as shed:
+            await task
+        assert (shed.value.status, shed.value.reason) == (503, "rejected-shutting-down")
