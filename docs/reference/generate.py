@@ -153,7 +153,7 @@ def metrics_page() -> str:
         name = f"{family.name}_total" if family.type == "counter" else family.name
         labels = ", ".join(f"`{label}`" for label in family._labelnames) or "-"
         rows.append(f"| `{name}` | {family.type} | {labels} | {_cell(family.documentation)} |\n")
-    return METRICS_HEAD + "".join(sorted(rows))
+    return METRICS_HEAD + "".join(rows)
 
 
 def schema() -> str:
@@ -173,6 +173,7 @@ PAGES = {"settings.md": settings_page, "metrics.md": metrics_page, "settings.sch
 
 
 def main() -> None:
+    """Writes every page."""
     for name, render in PAGES.items():
         (HERE / name).write_text(render())
 

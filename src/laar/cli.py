@@ -19,6 +19,7 @@ from typing import Annotated
 import typer
 
 from laar.errors import LaarError
+from laar.lab.commands import app as lab
 
 __all__ = ["app"]
 
@@ -28,6 +29,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+app.add_typer(lab, name="lab")
 
 ConfigFile = Annotated[
     Path, typer.Option("--config", "-c", help="Settings file.", show_default=True)

@@ -11,12 +11,12 @@ from laar.context.cache import DocCache
 from laar.context.cluster import Built, Ordered, build
 from laar.context.dedup import Deduplicated, deduplicate
 from laar.context.distance import distance, distances
-from laar.context.guard import RouteGain
+from laar.context.guard import RouteGain, RunningMean
 from laar.context.hook import ContextHook, HookResult, Receipt
 from laar.context.notes import duplicate_note, order_note
 from laar.context.plan import BatchPlan, Planned, PlanReport, plan, plan_file, plan_lines
 from laar.context.schedule import schedule
-from laar.context.settings import ContextSettings, Mode, Reason
+from laar.context.settings import ContextSettings, Dedup, Format, Mode, Reason, Role
 from laar.context.tree import ContextTree, Found, Inserted, Node, Reading
 
 __all__ = [
@@ -26,8 +26,10 @@ __all__ = [
     "ContextHook",
     "ContextSettings",
     "ContextTree",
+    "Dedup",
     "Deduplicated",
     "DocCache",
+    "Format",
     "Found",
     "HookResult",
     "Inserted",
@@ -40,7 +42,9 @@ __all__ = [
     "Reading",
     "Reason",
     "Receipt",
+    "Role",
     "RouteGain",
+    "RunningMean",
     "build",
     "deduplicate",
     "distance",

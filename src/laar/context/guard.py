@@ -10,27 +10,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["GainGuard", "RouteGain"]
+__all__ = ["GainGuard", "RouteGain", "RunningMean"]
 
 MAX_ROUTES = 256
 """Routes come from the settings; this only keeps a mistake from growing."""
 
 
 @dataclass(slots=True)
-class _Arm:
-    """Running mean and variance of the cached share (Welford)."""
+class RunningMean:
+    """Mean of what was added, and its standard error squared (Welford)."""
 
     n: int = 0
     mean: float = 0.0
     _spread: float = 0.0
 
-    def add(self, share: float) -> None:
+    def add(self, value: float) -> None:
+        """Takes in one value."""
         self.n += 1
-        delta = share - self.mean
+        delta = value - self.mean
         self.mean += delta / self.n
-        self._spread += delta * (share - self.mean)
+        self._spread += delta * (value - self.mean)
 
     def error_squared(self) -> float:
+        """Of the mean; 0 while one value cannot tell."""
         return self._spread / (self.n * (self.n - 1)) if self.n > 1 else 0.0
 
 
@@ -58,7 +60,7 @@ class GainGuard:
         self._slots = round(share * 10_000)
         self._min_gain = min_gain
         self._requests = requests
-        self._arms: dict[str, tuple[_Arm, _Arm]] = {}
+        self._arms: dict[str, tuple[RunningMean, RunningMean]] = {}
         self._off: set[str] = set()
 
     def holds_out(self, key: int) -> bool:
@@ -73,7 +75,7 @@ class GainGuard:
         """Takes in one answer's usage."""
         if route not in self._arms and len(self._arms) >= MAX_ROUTES:
             return
-        treated, alone = self._arms.setdefault(route, (_Arm(), _Arm()))
+        treated, alone = self._arms.setdefault(route, (RunningMean(), RunningMean()))
         (alone if held_out else treated).add(min(1.0, max(0.0, cached_share)))
         if self._slots and min(alone.n, treated.n) >= self._requests:
             error = (treated.error_squared() + alone.error_squared()) ** 0.5

@@ -27,6 +27,7 @@ import xxhash
 from laar.context import fences, results, xml
 from laar.context.aligner import OrderIndex
 from laar.context.blocks import Marks, Refused
+from laar.context.cache import DocCache
 from laar.context.guard import GainGuard, RouteGain
 from laar.context.jsonspans import TooComplexError, splice
 from laar.context.memo import Memo, Orders
@@ -59,9 +60,11 @@ class HookResult:
         reason: why, from a fixed list.
         permutation: of the first block of the last turn: received positions in sending order.
         documents: in the blocks of the last turn.
+        document_bytes: their length.
         matched_documents: leading ones that follow an order sent before.
         predicted_hit_bytes: their length; what the hook expects to be cached, before routing.
-        baseline_hit_bytes: the same for the order as received.
+        baseline_hit_bytes: the same for the order as received; when observing, against what was
+            really sent, so that the difference of the two is what the hook would gain.
         removed_bytes: text replaced by notes, notes deducted.
         receipt: for `commit`; None when there is nothing to remember.
     """
@@ -70,6 +73,7 @@ class HookResult:
     reason: Reason
     permutation: tuple[int, ...] = ()
     documents: int = 0
+    document_bytes: int = 0
     matched_documents: int = 0
     predicted_hit_bytes: int = 0
     baseline_hit_bytes: int = 0
@@ -96,6 +100,7 @@ class ContextHook:
             half_life_s=s.half_life_s,
             max_scopes=s.max_scopes,
         )
+        self._received = DocCache(s.capacity_docs)  # filled by observing only
         self._memo = Memo(s.memo_entries, s.memo_ttl_s)
         self._guard = GainGuard(
             share=s.holdout_share, min_gain=s.min_gain, requests=s.guard_requests
@@ -192,6 +197,7 @@ class ContextHook:
             self._index,
             self._memo,
             guard=None if observe else self._guard,
+            received=self._received if observe else None,
             scope=scope,
             route=route,
             now=now,
@@ -214,6 +220,7 @@ class ContextHook:
             reason=_reason(plan, observe=observe),
             permutation=plan.permutation,
             documents=plan.documents,
+            document_bytes=plan.document_bytes,
             matched_documents=plan.matched,
             predicted_hit_bytes=plan.predicted_bytes,
             baseline_hit_bytes=plan.baseline_bytes,

@@ -16,6 +16,7 @@ from laar.context import fences, results, xml
 from laar.context.aligner import OrderIndex
 from laar.context.blocks import Block, Refused
 from laar.context.bodies import Text, prompt_texts, said_before
+from laar.context.cache import DocCache
 from laar.context.chunks import shorten
 from laar.context.guard import GainGuard
 from laar.context.jsonspans import Path
@@ -38,6 +39,7 @@ class TurnPlan:
     permutation: tuple[int, ...] = ()
     documents: int = 0
     matched: int = 0
+    document_bytes: int = 0
     predicted_bytes: int = 0
     baseline_bytes: int = 0
     removed_bytes: int = 0
@@ -70,6 +72,7 @@ class Turn:
         index: orders sent; only read.
         memo: decisions of running conversations; only read.
         guard: who decides which requests are left alone; None leaves none.
+        received: orders as they came, where all of them are sent so (``observe``); else None.
         scope: hash of tenant, route and model.
         route: for the guard.
         now: seconds, monotonic.
@@ -83,6 +86,7 @@ class Turn:
         memo: Memo,
         *,
         guard: GainGuard | None,
+        received: DocCache | None = None,
         scope: int,
         route: str,
         now: float,
@@ -92,6 +96,7 @@ class Turn:
         self._index = index
         self._memo = memo
         self._guard = guard
+        self._received = received
         self._scope = scope
         self._route = route
         self._now = now
@@ -227,7 +232,11 @@ class Turn:
             aligned = sent[: self._index.match(seed, orders)]
         plan.matched += len(aligned)
         plan.predicted_bytes += sum(len(spans[i]) for i in aligned)
-        plan.baseline_bytes += sum(len(spans[i]) for i in live[: found.baseline])
+        baseline = found.baseline
+        if self._received is not None:  # the index holds orders that nobody sent
+            baseline = max(0, self._received.put((seed, *(keys[i] for i in live))) - 1)
+        plan.baseline_bytes += sum(len(spans[i]) for i in live[:baseline])
+        plan.document_bytes += sum(map(len, spans))
         return order
 
     def _hold_out(self, key: int) -> None:

@@ -129,14 +129,16 @@ def _row(tally: Tally, time_scale: float) -> dict[str, object]:
     attempts = [len(outcome.attempts) for outcome in outcomes]
     mix = Counter(a.model for outcome in outcomes for a in outcome.attempts)
     n = len(outcomes)
+    correct = sum(outcome.correct for outcome in outcomes)
     return {
         "policy": tally.policy,
         "questions": n,
-        "success_rate": sum(outcome.correct for outcome in outcomes) / n,
+        "success_rate": correct / n,
         "attempts_mean": sum(attempts) / n,
         "attempts_max": max(attempts),
         "ttca_mean_s": sum(times) / n,
         "ttca_p95_s": times[min(n - 1, math.ceil(0.95 * n) - 1)],
+        "spent_per_correct_s": sum(times) / correct if correct else None,
         "model_mix": dict(mix.most_common()),
         "faults": len(tally.faults),
     }
@@ -144,7 +146,7 @@ def _row(tally: Tally, time_scale: float) -> dict[str, object]:
 
 def _show(console: Console, rows: list[dict[str, object]]) -> None:
     table = Table(title="Time to correct answer by policy, in the fleet's own seconds")
-    names = ("policy", "success", "attempts", "most", "mean TTCA", "p95 TTCA")
+    names = ("policy", "success", "attempts", "most", "mean TTCA", "p95 TTCA", "per correct")
     for name in names:
         table.add_column(name, justify="left" if name == "policy" else "right")
     for row in rows:
@@ -155,8 +157,11 @@ def _show(console: Console, rows: list[dict[str, object]]) -> None:
             str(row["attempts_max"]),
             f"{row['ttca_mean_s']:.1f} s",
             f"{row['ttca_p95_s']:.1f} s",
+            "-" if row["spent_per_correct_s"] is None else f"{row['spent_per_correct_s']:.1f} s",
         )
     console.print(table)
+    console.print("A question given up on counts with the time spent on it; `per correct` shares")
+    console.print("all time spent among the correct answers.\n")
     mixes = {str(row["policy"]): row["model_mix"] for row in rows}
     shares = Table(title="Model mix: share of the attempts")
     shares.add_column("policy")

@@ -48,6 +48,20 @@ CONTROL_HEADERS = frozenset(
     }
 )
 
+SIGNATURES = frozenset(
+    {
+        "signature",
+        "signature-input",
+        "digest",
+        "content-digest",
+        "content-md5",
+        "x-signature",
+        "x-amz-content-sha256",
+        "x-hub-signature-256",
+    }
+)
+"""Headers that vouch for the body's bytes: with one of them a body is never changed by choice."""
+
 MAX_VALUE_CHARS = 256
 """Longest header value that is used as a name; longer ones are as good as absent."""
 MAX_OBJECTIVE_S = 3600.0
@@ -74,6 +88,7 @@ class Head:
     context: str
     ttft_objective_s: float | None
     upgrade: bool
+    signed: bool
     control: tuple[str, ...]
 
 
@@ -95,6 +110,7 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         context=_name(get(CONTEXT, "")),
         ttft_objective_s=_milliseconds(get(TTFT_OBJECTIVE, "")),
         upgrade="upgrade" in headers or get(":method") == "CONNECT",
+        signed=not SIGNATURES.isdisjoint(headers),
         control=tuple(CONTROL_HEADERS.intersection(headers)),
     )
 

@@ -29,6 +29,7 @@ from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.answers import NameRestorer, Usage, UsageReader, error_body
+from laar.protocol.bodyhook import BodyHook, Rework
 from laar.protocol.events import (
     Action,
     AnswerBody,
@@ -52,7 +53,14 @@ from laar.protocol.events import (
     Served,
     Shape,
 )
-from laar.protocol.openai import api_of, peek_model, read_body, set_priority, splice_model
+from laar.protocol.openai import (
+    Body,
+    api_of,
+    peek_model,
+    read_body,
+    set_priority,
+    splice_model,
+)
 from laar.protocol.rules import GatewayRules, NoRules
 
 __all__ = ["PIECE_BYTES", "Stream", "StreamSettings"]
@@ -111,6 +119,7 @@ class Stream:
             (The gateway shape shows every answer anyway.)
         new_id: makes a request id when the client sent none.
         rules: priorities and model rewrites.
+        hook: may change request bodies; None leaves all as they are.
     """
 
     def __init__(
@@ -120,9 +129,13 @@ class Stream:
         read_answer: bool,
         new_id: Callable[[], str],
         rules: GatewayRules = _NO_RULES,
+        hook: BodyHook | None = None,
     ) -> None:
         self._settings = settings
         self._rules = rules
+        self._hook = hook
+        self._rework: Rework | None = None
+        self._reworked = False
         self._read_answer = read_answer
         self._new_id = new_id
         self._request_phase = _Phase.HEADERS
@@ -181,9 +194,11 @@ class Stream:
         self._bodyless = event.end
         if event.end or opaque:
             self._request_phase = _Phase.DECIDING
-            yield Ask(self._request(None))
+            yield Ask(self._request(None, now))
             return
         self._request_phase = _Phase.BODY
+        if self._hook is not None and not self._read_answer:
+            self._read_answer = self._hook.reads_answer(self._head, now)
         if self._shape is Shape.NATIVE:
             yield AnswerHeaders(Direction.REQUEST, [], read_answer=self._read_answer)
 
@@ -199,28 +214,46 @@ class Stream:
                 whole=event.end or self._shape is Shape.NATIVE,
             )
         elif event.end or self._shape is Shape.NATIVE:  # BUFFERED sends all there is in one
-            yield from self._ask()
+            yield from self._ask(now)
 
     def _request_trailers(self, event: RequestTrailers, now: float) -> Iterator[Action]:
         self._trailers = True
-        yield from self._ask()
+        yield from self._ask(now)
 
-    def _ask(self) -> Iterator[Action]:
+    def _ask(self, now: float) -> Iterator[Action]:
         body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces = [body]
         self._request_phase = _Phase.DECIDING
         try:
-            request = self._request(body)
+            request = self._request(body, now)
         except RequestError as error:
             yield from self._refuse(error)
             return
         yield Ask(request)
 
-    def _request(self, body: bytes | None) -> Request:
-        head = self._head
-        read = (
-            read_body(self._api, body) if body is not None and self._api is not Api.OPAQUE else None
+    def _read(self, body: bytes, now: float) -> Body:
+        """Reads the body; what the hook makes of it, if that is something else."""
+        read = read_body(self._api, body)
+        if self._hook is None:
+            return read
+        rework = self._rework = self._hook.apply(
+            body,
+            api=self._api,
+            model=read.model,
+            head=self._head,
+            may_change=not self._shadow,
+            now=now,
         )
+        if rework is None or rework.body is body:
+            return read
+        self._pieces = [rework.body]
+        self._held_bytes = len(rework.body)
+        self._reworked = True
+        return read_body(self._api, rework.body)
+
+    def _request(self, body: bytes | None, now: float) -> Request:
+        head = self._head
+        read = self._read(body, now) if body is not None and self._api is not Api.OPAQUE else None
         asked = self._asked = read.model if read else peek_model(body or b"")
         spans = read.spans if read else ()
         return Request(
@@ -268,8 +301,9 @@ class Stream:
         has_body = bool(self._pieces)
         body = self._pieces.pop() if has_body else b""
         target = decision.rewrite or decision.request.model
-        changed = has_body and target != self._asked
-        if changed:
+        changed = self._reworked
+        if has_body and target != self._asked:
+            changed = True
             self._target = target
             body = splice_model(body, target)
         if has_body and decision.engine_priority is not None:
@@ -367,6 +401,8 @@ class Stream:
             self._usage_reader = UsageReader(events=event.streamed)
             if self._target is not None and self._shape is Shape.GATEWAY:
                 self._restorer = NameRestorer(served=self._target, asked=self._asked)
+        if self._rework is not None and event.status is not None and 200 <= event.status < 300:
+            self._rework.accepted(now)
         self._response_phase = _Phase.ANSWER
         if event.end:
             yield from self._answer_complete(now)
@@ -435,13 +471,17 @@ class Stream:
         reader = self._usage_reader
         usage = reader.end() if reader is not None and self._complete else Usage()
         answered = self._answered_at
+        ttft_s = None if answered is None else answered - decision.now
+        if self._rework is not None and self._complete:
+            self._rework.ended(ttft_s, usage)
+            self._rework = None
         yield Ended(
             decision,
             Completion(
                 status=self._status,
                 cause=self._cause(),
                 latency_s=now - decision.now,
-                ttft_s=None if answered is None else answered - decision.now,
+                ttft_s=ttft_s,
                 prompt_tokens=usage.prompt_tokens,
                 completion_tokens=usage.completion_tokens,
                 cached_tokens=usage.cached_tokens,

@@ -46,7 +46,7 @@ class WatchingMetrics(Collector):
         self._health = health
         self._shadow: Counter[str] = Counter()
         self._ttft = [0.0, 0.0, 0.0]
-        self._tokens = Counter({"believed": 0.0, "found": 0.0, "prompt": 0.0})
+        self._tokens = {"believed": 0.0, "found": 0.0, "prompt": 0.0}
 
     def settled(self, account: Account) -> None:
         """Counts a request that has ended."""

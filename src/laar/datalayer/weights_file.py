@@ -1,0 +1,74 @@
+"""The weights file: what `laar tune --export` writes and `laar serve` takes frozen.
+
+    policy: laar
+    weights: {k_rtt: 0.4, k_queue: 0.9, k_delay: 0.6}
+    objective: e2e-p95
+    cost_s: 2.31
+    windows: [...]
+
+Only `weights` is used; the rest is the evidence, for whoever asks where the numbers came from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from laar.core.cost import TUNABLE
+from laar.datalayer.document import read_document
+from laar.errors import SettingError
+
+__all__ = ["WeightsFile", "read_weights", "write_weights"]
+
+MAX_FILE_BYTES = 1 << 20
+"""Some hundred windows; the tuner exports 64."""
+
+_Weight = Annotated[float, Field(ge=0, le=1000)]
+
+
+class WeightsFile(BaseModel):
+    """A file of weights, and the windows they rest on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    policy: str = "laar"
+    weights: Annotated[dict[str, _Weight], Field(min_length=1)]
+    objective: str = ""
+    cost_s: float | None = None
+    frozen: bool = True
+    trials: int = 0
+    windows: tuple[dict[str, Any], ...] = ()
+
+
+def read_weights(path: Path) -> dict[str, float]:
+    """The weights of the policy `laar`, by name; those not named keep their settings.
+
+    Raises:
+        SettingError: it can't be read, or is not for this policy; names file and weight.
+    """
+    found = read_document(path, WeightsFile, max_bytes=MAX_FILE_BYTES)
+    if found.policy != "laar":
+        raise SettingError(f"{path}: weights of the policy `{found.policy}`; only `laar` takes any")
+    for name, value in found.weights.items():
+        if name not in TUNABLE or not math.isfinite(value):
+            raise SettingError(f"{path}: weights.{name}: must be one of {', '.join(TUNABLE)}")
+    return found.weights
+
+
+def write_weights(path: Path, export: Mapping[str, object]) -> None:
+    """Writes what a tuner exported.
+
+    Raises:
+        SettingError: the file can't be written.
+    """
+    known = {name: export[name] for name in WeightsFile.model_fields if name in export}
+    text = yaml.safe_dump({"policy": "laar", **known}, sort_keys=False, width=100)
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as fault:
+        raise SettingError(f"{path}: can't be written: {fault.strerror}") from None

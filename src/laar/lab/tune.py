@@ -1,0 +1,180 @@
+"""`laar tune`: the hill-climb over the cost's weights, in the lab or watched on a live picker.
+
+In the lab it climbs on a trace. With `--live` the climb is the picker's own (`tuner.enabled` in its
+settings), since only it sees decisions and outcomes; the command follows it, may freeze it, and
+exports. Either way the best weights found are written, never the last tried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import aiohttp
+import orjson
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from laar.core.cost import TUNABLE, CostWeights
+from laar.datalayer.weights_file import write_weights
+from laar.errors import LaarError, SettingError
+from laar.network import TunerSettings
+
+__all__ = ["follow", "tune"]
+
+_POLL_S = 2.0
+_TIMEOUT_S = 10.0
+
+
+def tune(
+    trace: Annotated[
+        Path | None, typer.Argument(help="JSON lines; see `laar.lab.trace`. None with --live.")
+    ] = None,
+    fleet: Annotated[Path | None, typer.Option(help="Fleet description (YAML).")] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Follow the climb of a running picker.")
+    ] = False,
+    picker: Annotated[
+        str, typer.Option(help="The running picker's admin address.")
+    ] = "http://127.0.0.1:9090",
+    token_file: Annotated[
+        Path | None, typer.Option(help="Token of the picker's admin port.")
+    ] = None,
+    freeze: Annotated[
+        bool, typer.Option("--freeze", help="With --live: end the climb now.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="With --live: stay until the climb has ended.")
+    ] = False,
+    export: Annotated[
+        Path | None, typer.Option(help="Write the best weights found here (YAML).")
+    ] = None,
+    objective: Annotated[str, typer.Option(help="What is made small.")] = "ttft-and-e2e-p95",
+    window: Annotated[int, typer.Option(help="Requests in a window.")] = 128,
+    windows: Annotated[int, typer.Option(min=1, help="Windows at most.")] = 60,
+    seed: Annotated[int, typer.Option(help="Of proposals, network and ties.")] = 0,
+    time_scale: Annotated[float, typer.Option(help="Stretch the trace's time.")] = 1.0,
+    block_tokens: Annotated[int, typer.Option(help="Tokens of one of `hash_ids`.")] = 512,
+    json: Annotated[Path | None, typer.Option("--json", help="Write all numbers.")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the path.")] = None,
+) -> None:
+    """Tune the weights of the cost, on a trace in the lab or on a live picker."""
+    try:
+        if live:
+            token = token_file.read_text("ascii").strip() if token_file else None
+            found = asyncio.run(follow(picker, token, freeze=freeze, wait=wait))
+        else:
+            if trace is None or fleet is None or not trace.is_file():
+                raise SettingError("give a trace and --fleet, or --live for a running picker")
+            settings = TunerSettings(
+                bounds=TUNABLE,
+                objective=objective,
+                window=window,
+                max_windows=windows,
+                seed=seed,
+            )
+            found = _in_the_lab(trace, fleet, settings, seed, time_scale, block_tokens)
+        _tell(found, picker if live else str(trace), export, json, plot)
+    except OSError as error:
+        typer.echo(f"laar: {error.filename}: {error.strerror}", err=True)
+        raise typer.Exit(2) from None
+    except LaarError as error:
+        typer.echo(f"laar: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+def _in_the_lab(
+    trace: Path,
+    fleet: Path,
+    settings: TunerSettings,
+    seed: int,
+    time_scale: float,
+    block_tokens: int,
+) -> dict[str, object]:
+    from laar.lab.fleet_file import read_fleet
+    from laar.lab.trace import read_trace
+    from laar.lab.tuning import tune as climb
+
+    described = read_fleet(fleet)
+    columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn())
+    most = settings.max_windows * (settings.window + settings.window // 8)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("tune", total=most)
+        tuner = climb(
+            partial(read_trace, trace, time_scale=time_scale, block_tokens=block_tokens),
+            described.sites(),
+            described.picker("laar"),
+            settings,
+            CostWeights().tunable(),
+            seed=seed,
+            on_end=lambda _arrival, _exchange: bar.advance(task),
+        )
+    return tuner.export()
+
+
+async def follow(
+    picker: str, token: str | None, *, freeze: bool = False, wait: bool = False
+) -> dict[str, Any]:
+    """What a running picker's tuner has found.
+
+    Args:
+        picker: its admin address.
+        token: of the admin port; None where it asks for none.
+        freeze: end the climb first.
+        wait: until the climb has ended.
+
+    Raises:
+        LaarError: nothing answers, or the picker has no tuner.
+    """
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    url = f"{picker.rstrip('/')}/tuner"
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as http:
+        if freeze:
+            await _asked(http, "POST", f"{url}/freeze")
+        while True:
+            found = await _asked(http, "GET", url)
+            if found["frozen"] or not wait:
+                return found
+            await asyncio.sleep(_POLL_S)
+
+
+async def _asked(http: aiohttp.ClientSession, method: str, url: str) -> dict[str, Any]:
+    try:
+        async with http.request(method, url) as answer:
+            status, data = answer.status, await answer.read()
+        found = orjson.loads(data) if status == 200 else {}
+    except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
+        raise LaarError(f"{url}: no picker's admin port answers there ({error})") from None
+    if status == 404:
+        raise LaarError(f"{url}: this picker does not tune; set `tuner.enabled` in its settings")
+    if status != 200 or not isinstance(found, dict):
+        raise LaarError(f"{url}: answered {status}; a token may be missing (--token-file)")
+    return found
+
+
+def _tell(
+    found: Mapping[str, object],
+    title: str,
+    export: Path | None,
+    json: Path | None,
+    plot: Path | None,
+) -> None:
+    from laar.lab.figure import draw
+    from laar.lab.report import dump, show
+    from laar.lab.tuning import tuning_report
+
+    report = tuning_report(found, title)
+    console = Console()
+    show(report, console if console.is_terminal else Console(width=200))
+    if export:
+        write_weights(export, found)
+        typer.echo(f"{export}: routing.weights_file of `laar serve` takes these")
+    if json:
+        json.write_bytes(dump(report, **found))
+    if plot:
+        draw(report, plot, "laar tune")

@@ -1,0 +1,127 @@
+"""The tuner in a running picker: made from the settings, kept across restarts, shown and frozen.
+
+    GET  /tuner         the weights, how the climb goes, and its last windows
+    POST /tuner/freeze  serve the best weights found from now on
+
+A climb on live traffic is an experiment on users. Its guard rails are the tuner's own (floors and
+caps, a candidate that is stopped as soon as it hurts, one window's exposure) and this switch.
+
+The state is a JSON file of its own, replaced as a whole off the loop. It is read as if anyone could
+have written it: one that makes no sense costs a warning, never the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from laar.config import Tuning
+from laar.errors import SettingError
+from laar.network import Tuner
+
+__all__ = ["MAX_STATE_BYTES", "TunerKeeper"]
+
+_LOG = logging.getLogger(__name__)
+
+MAX_STATE_BYTES = 64 << 10
+"""A state is some hundred bytes."""
+
+
+class TunerKeeper:
+    """The tuner of one picker, and what outlives it.
+
+    Args:
+        settings: of the climb; enabled.
+        initial: the weights of the cost by name, to start from.
+        problem: told what can't be saved, and None once it can.
+    """
+
+    def __init__(
+        self,
+        settings: Tuning,
+        initial: Mapping[str, float],
+        *,
+        problem: Callable[[str, str | None], None],
+    ) -> None:
+        self._settings = settings
+        self._problem = problem
+        self.tuner = self._restored() or Tuner(
+            settings.climb, {name: initial[name] for name in settings.bounds}
+        )
+
+    def routes(self) -> list[Route]:
+        """The admin port's part."""
+
+        async def show(_request: Request) -> Response:
+            return _json(self.shown())
+
+        async def freeze(_request: Request) -> Response:
+            self.tuner.freeze()
+            await self.save()
+            return _json(self.shown())
+
+        return [Route("/tuner", show), Route("/tuner/freeze", freeze, methods=["POST"])]
+
+    def shown(self) -> dict[str, object]:
+        """The export, and what a viewer wants besides."""
+        return {
+            **self.tuner.export(),
+            "sigma": self.tuner.sigma,
+            "bounds": dict(self._settings.bounds),
+            "window_requests": self._settings.window,
+        }
+
+    async def keep_saving(self) -> None:
+        """Saves every `state_interval_s`; ends at once where there is no state file."""
+        while self._settings.state_file is not None:
+            await asyncio.sleep(self._settings.state_interval_s)
+            await self.save()
+
+    async def save(self) -> None:
+        """Writes the state, if there is a file for it; a failure is told and costs nothing else."""
+        path = self._settings.state_file
+        if path is None:
+            return
+        try:
+            await asyncio.to_thread(_write, path, orjson.dumps(self.tuner.state_dict()))
+            self._problem("tuner", None)
+        except OSError as fault:
+            self._problem(
+                "tuner",
+                f"tuner.state_file {path} can't be written ({fault.strerror}); the climb will not "
+                "outlive this process",
+            )
+
+    def _restored(self) -> Tuner | None:
+        path = self._settings.state_file
+        if path is None or not path.exists():
+            return None
+        try:
+            with path.open("rb") as file:
+                data = file.read(MAX_STATE_BYTES + 1)
+            state = orjson.loads(data) if len(data) <= MAX_STATE_BYTES else None
+            return Tuner.from_state(self._settings.climb, state)
+        except (OSError, orjson.JSONDecodeError, SettingError) as fault:
+            _LOG.warning("tuner.state_file %s can't be used: %s", path, fault)
+            return None
+
+
+def _write(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())  # else a power cut may leave the name on an empty file
+    temporary.replace(path)
+
+
+def _json(value: object) -> Response:
+    return Response(orjson.dumps(value), media_type="application/json")

@@ -1,0 +1,168 @@
+"""What the context hook did and what came of it, by route: counted here, shown on two pages.
+
+Three groups of requests with documents: `hook`, whose order the hook chose; `control`, left as
+received for comparison; `observed`, left as received because the hook only looks. What is expected
+comes from the hook's own index; what is measured comes from the engines' usage and from the first
+byte, of answers that were read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from laar.context import ContextHook, HookResult, RunningMean
+from laar.telemetry.metrics import Histogram
+
+__all__ = ["GROUPS", "ContextMetrics", "RouteTally"]
+
+GROUPS = ("hook", "control", "observed")
+
+_ADDED_BOUNDS_S = (2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3)
+
+
+@dataclass(slots=True)
+class Group:
+    """One group's requests with documents.
+
+    Args:
+        requests: decided.
+        document_bytes: in them.
+        expected_bytes: of those, what the hook's order would find cached.
+        received_bytes: the same for the order as received.
+        prompt_tokens: as engines counted them, where usage was read.
+        cached_tokens: of those, found in the engines' caches.
+        cached_share: of the prompt, a mean over requests.
+        ttft_s: a mean over requests.
+    """
+
+    requests: int = 0
+    document_bytes: int = 0
+    expected_bytes: int = 0
+    received_bytes: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    cached_share: RunningMean = field(default_factory=RunningMean)
+    ttft_s: RunningMean = field(default_factory=RunningMean)
+
+    def decided(self, result: HookResult) -> None:
+        """Counts a request."""
+        self.requests += 1
+        self.document_bytes += result.document_bytes
+        self.expected_bytes += result.predicted_hit_bytes
+        self.received_bytes += result.baseline_hit_bytes
+
+    def measured(
+        self, ttft_s: float | None, prompt_tokens: int | None, cached_tokens: int | None
+    ) -> None:
+        """Counts an answer that was read; None for what it did not tell."""
+        if ttft_s is not None:
+            self.ttft_s.add(ttft_s)
+        if prompt_tokens and cached_tokens is not None:
+            self.prompt_tokens += prompt_tokens
+            self.cached_tokens += cached_tokens
+            self.cached_share.add(min(1.0, cached_tokens / prompt_tokens))
+
+
+class RouteTally:
+    """Everything counted of one route.
+
+    Args:
+        name: of the route.
+        hook: whose memories are shown.
+    """
+
+    def __init__(self, name: str, hook: ContextHook) -> None:
+        self.name = name
+        self.hook = hook
+        self.added = Histogram(_ADDED_BOUNDS_S)
+        self.reasons: Counter[str] = Counter()
+        self.groups = {group: Group() for group in GROUPS}
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the hook has switched itself off here."""
+        gain = self.hook.gains().get(self.name)
+        return gain is not None and gain.off
+
+    def forget_groups(self) -> None:
+        """Begins to compare anew."""
+        self.groups = {group: Group() for group in GROUPS}
+
+
+class ContextMetrics(Collector):
+    """Metrics of the context hook.
+
+    Args:
+        routes: what is shown; routes are names from the settings.
+    """
+
+    def __init__(self, routes: Sequence[RouteTally]) -> None:
+        self._routes = routes
+
+    def collect(self) -> Iterator[Metric]:
+        """Makes the metric families; called for each scrape."""
+        reasons = CounterMetricFamily(
+            "laar_context_requests",
+            "Bodies the context hook looked at, by what became of them.",
+            labels=("route", "reason"),
+        )
+        off = GaugeMetricFamily(
+            "laar_context_off", "1 where the hook switched itself off.", labels=("route",)
+        )
+        memory = GaugeMetricFamily(
+            "laar_context_entries", "Fill of the hook's memories.", labels=("route", "memory")
+        )
+        evicted = CounterMetricFamily(
+            "laar_context_evicted", "Orders dropped, by cause.", labels=("route", "cause")
+        )
+        added = HistogramMetricFamily(
+            "laar_context_added_seconds", "Time the hook took.", labels=("route",)
+        )
+        for route in self._routes:
+            for reason, count in route.reasons.items():
+                reasons.add_metric((route.name, reason), count)
+            off.add_metric((route.name,), float(route.is_off))
+            stats = route.hook.stats()
+            for name in ("index_documents", "index_orders", "index_scopes", "memo_entries"):
+                memory.add_metric((route.name, name), stats[name])
+            for cause in ("capacity", "ttl"):
+                evicted.add_metric((route.name, cause), stats[f"index_evicted_{cause}"])
+            route.added.add_to(added, (route.name,))
+        yield from (reasons, off, memory, evicted, added)
+        yield from self._groups()
+
+    def _groups(self) -> Iterator[Metric]:
+        labels = ("route", "group")
+        for name, help_text, of in (
+            ("requests", "Requests with documents.", lambda g: g.requests),
+            ("document_bytes", "Documents in them.", lambda g: g.document_bytes),
+            ("expected_hit_bytes", "Expected cached in the hook's order.", _expected),
+            ("received_hit_bytes", "Expected cached as received.", lambda g: g.received_bytes),
+            ("prompt_tokens", "Prompt tokens, where usage was read.", lambda g: g.prompt_tokens),
+            ("cached_tokens", "Of those, found in caches.", lambda g: g.cached_tokens),
+            ("ttft_seconds_sum", "First byte after decision, added up.", _ttft_sum),
+            ("ttft_seconds_count", "How many of those.", lambda g: g.ttft_s.n),
+        ):
+            family = GaugeMetricFamily(f"laar_context_group_{name}", help_text, labels=labels)
+            for route in self._routes:
+                for group, values in route.groups.items():
+                    family.add_metric((route.name, group), float(of(values)))
+            yield family
+
+
+def _expected(group: Group) -> float:
+    return group.expected_bytes
+
+
+def _ttft_sum(group: Group) -> float:
+    return group.ttft_s.mean * group.ttft_s.n

@@ -1,0 +1,246 @@
+"""Why an endpoint was picked: rows, reasons, the sentence; and no prompt kept."""
+
+import gc
+import random
+
+import numpy as np
+import pytest
+from google.protobuf import json_format
+
+from laar.core.cost import CostWeights
+from laar.core.director import Completion, Director, DirectorSettings
+from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.explain import MAX_ROWS, account_of, explained, record
+from laar.core.filters import FilterSettings
+from laar.core.interfaces import Assessment
+from laar.core.request import Api, Request
+from laar.policies import build_policies
+from laar.v1.decision_pb2 import DecisionRecord
+
+ALIASES = {"auto": (), "few": ("slow",)}
+FILTERS = FilterSettings()
+SECRET = "an unmistakable secret "
+
+
+class Known:
+    """Says what a test tells it of each model: P(correct), seconds a token, fixed seconds."""
+
+    def __init__(self, **models):
+        self.models = models
+
+    def assess(self, request, models, tried, now):
+        right, per_token, base = (
+            np.array([self.models[m][i] for m in models], float) for i in range(3)
+        )
+        return Assessment(
+            tokens=np.full(len(models), 62_000.0),
+            probability=right,
+            evidence=np.full(len(models), 40.0),
+            seconds_per_token=per_token,
+            base_s=base,
+            cell=("ja", 65536, "generic"),
+            unknown=False,
+        )
+
+    def usage(self, request, model, prompt_tokens):
+        """Learns nothing."""
+
+
+def fleet(known, *endpoints):
+    table = EndpointTable()
+    table.replace(
+        "test",
+        [
+            EndpointSpec(address=address, models=(model,), labels=labels)
+            for address, model, labels in ((*e, {})[:3] for e in endpoints)
+        ],
+    )
+    return Director(
+        table,
+        build_policies(CostWeights()),
+        DirectorSettings(aliases=ALIASES),
+        rng=random.Random(1),
+        assessor=known,
+    )
+
+
+def request(model="auto", **fields):
+    text = SECRET * 20
+    return Request(
+        id="r-1",
+        api=Api.CHAT,
+        model=model,
+        spans=("\x1euser\x1f", text),
+        question=text,
+        chars=len(text),
+        **fields,
+    )
+
+
+def account(director, asked=None, now=0.0):
+    table = director.table
+    specs = {int(slot): table.spec(int(slot)) for slot in table.active}
+    return account_of(director.decide(asked or request(), now), specs, table, 1000.0)
+
+
+def told(director, asked=None, now=0.0):
+    return explained(account(director, asked, now), FILTERS, ALIASES)
+
+
+TWO = (("10.0.0.7:80", "granite"), ("10.0.0.8:80", "phi"))
+
+
+def test_the_sentence_says_that_a_faster_model_is_too_often_wrong():
+    director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
+    # granite: (0.5 + 1.24) / 0.9 = 1.93; phi: (0.5 + 0.62) / 0.41 = 2.73
+    assert told(director)["sentence"] == (
+        "granite at 10.0.0.7:80 won by 0.8 s: phi is faster (1.1 s against 1.7 s) but right with "
+        "P=0.41 against 0.90 on 62k tokens of Japanese."
+    )
+
+
+@pytest.mark.parametrize(
+    ("phi", "queued", "words"),
+    [
+        ((0.99, 1e-4, 0.5), 0, "phi is more often right (P=0.99 against 0.90) but slower"),
+        ((0.9, 1e-4, 0.5), 0, "phi is slower (6.7 s against 1.7 s; 62k tokens to read)."),
+        ((0.9, 2e-5, 9.0), 0, "phi is slower (10 s against 1.7 s; its model takes longer"),
+        ((0.5, 1e-4, 0.5), 0, "62k tokens to read), and right with P=0.50 against 0.90 on 62k"),
+        ((0.9, 2e-5, 0.5), 90_000, "phi is slower (3.0 s against 1.7 s; 90k tokens are queued"),
+    ],
+)
+def test_the_sentence_names_what_makes_most_of_the_difference(phi, queued, words):
+    director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=phi), *TWO)
+    director.table.reserve(director.table.slot("10.0.0.8:80"), queued, queued)
+    sentence = told(director)["sentence"]
+    assert sentence.startswith("granite at 10.0.0.7:80 won by ")
+    assert words in sentence
+
+
+def test_a_tried_model_a_tie_one_candidate_and_a_plain_policy_have_words_of_their_own():
+    same = Known(granite=(0.9, 1e-5, 0.5), phi=(0.9, 1e-5, 0.5))
+    tried = told(fleet(same, *TWO), request(tried="granite"))
+    assert tried["sentence"].endswith("granite was tried already.")
+    assert tried["candidates"][1]["penalty"] >= 100.0
+    assert "won a tie" in told(fleet(same, *TWO))["sentence"]
+    assert "only candidate" in told(fleet(same, *TWO), request("phi"))["sentence"]
+    plain = told(fleet(same, *TWO), request(policy="least-loaded"))
+    assert "won by the score of least-loaded" in plain["sentence"]
+    assert "cost_s" not in plain["candidates"][0]
+    opaque = told(fleet(same, *TWO), Request(id="r", api=Api.OPAQUE))
+    assert "drawn at random" in opaque["sentence"]
+    assert len(opaque["candidates"]) == 1
+
+
+def test_a_failed_part_is_told():
+    director = fleet(Known(), *TWO)  # knows neither model: raises
+    assert "could not be used" in told(director)["sentence"]
+
+
+def test_rows_are_by_rank_and_their_terms_add_up():
+    director = fleet(
+        Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.4), slow=(0.8, 1e-4, 1.0)),
+        *TWO,
+        ("10.0.0.9:80", "slow"),
+    )
+    director.table.round_trip("10.0.0.9:80", 0.2, 0.0)
+    rows = told(director)["candidates"]
+    assert [row["rank"] for row in rows] == [1, 2, 3]
+    costs = [row["cost_s"] for row in rows]
+    assert costs == sorted(costs)
+    for row in rows:
+        latency = row["rtt_s"] + row["base_s"] + row["prefill_s"] + row["queue_s"]
+        assert row["latency_s"] == pytest.approx(latency)
+        assert row["cost_s"] == pytest.approx(latency / row["probability"] * row["penalty"])
+
+
+def test_everybody_left_out_has_a_reason():
+    known = Known(**dict.fromkeys(("a", "slow"), (0.9, 1e-5, 0.5)))
+    labels = {"laar.dev/pool": "p"}
+    names = ("ok", "far", "full", "deep", "out")
+    director = fleet(
+        known,
+        *((f"10.0.0.{i}:80", "a", labels) for i in range(len(names))),
+        ("10.0.0.8:80", "slow", labels),
+        ("10.0.0.9:80", "a"),
+    )
+    table = director.table
+    table.failures[table.slot("10.0.0.1:80")] = 3
+    table.read("10.0.0.2:80", Reading(kv_usage=0.99), 0.0)
+    table.read("10.0.0.3:80", Reading(waiting=500.0), 0.0)
+    subset = frozenset(f"10.0.0.{i}" for i in (0, 1, 2, 3, 8, 9))
+    shown = told(director, request("a", subset=subset, pool="p"))
+    assert [row["endpoint"] for row in shown["candidates"]] == ["10.0.0.0:80"]
+    assert {row["endpoint"]: row["why"] for row in shown["filtered"]} == {
+        "10.0.0.1:80": "unreachable: 3 scrapes or probes failed in a row",
+        "10.0.0.2:80": "saturated: 99% of its KV cache is in use",
+        "10.0.0.3:80": "saturated: 500 requests wait in its engine",
+        "10.0.0.4:80": "outside the gateway's subset",
+        "10.0.0.8:80": "does not serve a",
+        "10.0.0.9:80": "not of the pool p",
+    }
+    few = told(director, request("few"))
+    assert {row["why"] for row in few["filtered"]} == {"does not serve few"}
+
+
+def test_reasons_are_those_of_the_moment_of_the_decision():
+    director = fleet(Known(granite=(0.9, 1e-5, 0), phi=(0.9, 1e-5, 0)), *TWO)
+    slot = director.table.slot("10.0.0.8:80")
+    director.table.failures[slot] = 7
+    kept = account(director)
+    director.table.failures[slot] = 0
+    director.table.replace("test", [])
+    assert "7 scrapes" in explained(kept, FILTERS, ALIASES)["filtered"][0]["why"]
+
+
+def test_the_record_is_a_decision_record():
+    director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
+    kept = account(director, request(tried="phi"))
+    kept.end = Completion(status=200, cause="complete", latency_s=2.5, ttft_s=0.5, cached_tokens=9)
+    shown = record(kept, FILTERS, ALIASES)
+    shown["time"] = "1970-01-01T00:16:40Z"
+    message = json_format.ParseDict(shown, DecisionRecord(), ignore_unknown_fields=True)
+    assert message.candidates[message.picked].endpoint == kept.picked == "10.0.0.7:80"
+    assert message.candidates[message.picked].cost_s == pytest.approx(1.74 / 0.9)
+    assert message.tried_models == ["phi"]
+    assert message.bucket_tokens == 65536
+    assert message.completion.cached_tokens == 9
+    unset = {f.name for f in DecisionRecord.DESCRIPTOR.fields} - set(shown)
+    assert unset == {"overhead_us"}
+
+
+def test_many_candidates_make_a_record_of_the_best():
+    known = Known(**{f"m{i}": (0.5, 1e-5 * (i + 1), 0.5) for i in range(3 * MAX_ROWS)})
+    director = fleet(known, *((f"10.0.{i}.1:80", f"m{i}") for i in range(3 * MAX_ROWS)))
+    for make in (explained, record):
+        shown = make(account(director), FILTERS, ALIASES)
+        assert len(shown["candidates"]) == MAX_ROWS
+        assert shown["candidates_total"] == 3 * MAX_ROWS
+        assert shown["candidates"][shown["picked"]]["endpoint"] == shown["endpoint"]
+        assert shown["candidates"][shown["picked"]]["model"] == "m0"
+
+
+def test_nothing_kept_holds_the_prompt():
+    director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
+    kept = account(director)
+    seen, todo = set(), [kept]
+    while todo:  # everything that the account keeps alive, but for types and modules
+        thing = todo.pop()
+        if id(thing) in seen or isinstance(thing, type) or callable(thing):
+            continue
+        seen.add(id(thing))
+        assert not (isinstance(thing, str) and SECRET in thing)
+        if thing is not kept.view.table:
+            todo += [t for t in gc.get_referents(thing) if not isinstance(t, type(gc))]
+    assert SECRET not in str(explained(kept, FILTERS, ALIASES))
+
+
+def test_explaining_reserves_nothing_and_agrees_with_deciding():
+    director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
+    would = director.explain(request(), 0.0)
+    assert not director.table.in_flight.any()
+    assert not director.table.queued_tokens.any()
+    assert would.id == ""
+    did = director.decide(request(), 0.0)
+    assert (did.address, did.cost_s) == (would.address, would.cost_s)
+    assert director.table.in_flight.sum() == 1

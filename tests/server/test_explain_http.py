@@ -1,0 +1,241 @@
+"""Why, over HTTP: explain, decisions, and the viewers' token."""
+
+import asyncio
+import json
+
+import pytest
+
+from laar.errors import SettingError
+from laar.server.viewers import read_viewers_token
+from watching import PROMPT, ask, read, settle, watched_picker
+
+CHAT = {"model": "auto", "messages": [{"role": "user", "content": PROMPT * 50}]}
+
+
+async def post(http, url, body, **headers):
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    async with http.post(f"{url}/explain", data=data, headers=headers) as answer:
+        return answer.status, await answer.json(content_type=None)
+
+
+async def get(http, url, **options):
+    async with http.get(url, **options) as answer:
+        return answer.status, await answer.json(content_type=None)
+
+
+async def test_explain_shows_every_candidate_and_changes_nothing(tmp_path, http):
+    async with watched_picker(tmp_path) as (runner, url):
+        status, shown = await post(http, url, CHAT, **{"x-laar-tried-models": "small"})
+        assert status == 200
+        assert {row["endpoint"] for row in shown["candidates"]} == {
+            "10.9.0.1:8000",
+            "10.9.0.2:8000",
+            "10.9.0.3:8000",
+        }
+        assert shown["candidates"][-1]["model"] == "small"
+        assert shown["candidates"][-1]["penalty"] >= 100
+        assert shown["sentence"].startswith("large at ")
+        assert shown["tried_models"] == ["small"]
+        assert PROMPT.strip() not in json.dumps(shown)
+        assert not runner.table.in_flight.any()
+        assert len(runner.watch.memory) == 0
+
+
+async def test_explain_reads_the_path_from_the_body_or_the_query(tmp_path, http):
+    async with watched_picker(tmp_path) as (_, url):
+        status, shown = await post(http, url, {"model": "small", "prompt": "once upon a time"})
+        assert (status, shown["model"], shown["asked_model"]) == (200, "small", "small")
+        async with http.post(f"{url}/explain?path=/v1/files", data=b"\x00") as answer:
+            assert "drawn at random" in (await answer.json())["sentence"]
+        status, shown = await post(
+            http, url, CHAT, **{"x-gateway-destination-endpoint-subset": "10.9.0.2"}
+        )
+        assert shown["endpoint"] == "10.9.0.2:8000"
+        assert {row["why"] for row in shown["filtered"]} == {"outside the gateway's subset"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        (b'{"model": ', 400, None),
+        (b"", 400, None),
+        (b"[1]", 400, None),
+        (b'{"model": 7, "messages": []}', 400, None),
+        (json.dumps(CHAT | {"model": "nobody"}).encode(), 404, "unknown-model"),
+        (b"x" * 5000, 413, "body-too-large"),
+    ],
+)
+async def test_a_request_that_would_be_refused_gets_that_refusal(
+    tmp_path, http, body, status, reason
+):
+    async with watched_picker(tmp_path, bodies={"max_body_bytes": 4096}) as (_, url):
+        got, answer = await post(http, url, body)
+        assert got == status, answer
+        assert answer["error"]["message"]
+        assert reason is None or answer["error"]["reason"] == reason
+
+
+async def test_decisions_are_listed_and_found_by_id_with_their_end_and_outcome(tmp_path, http):
+    async with watched_picker(tmp_path) as (runner, url):
+        first, second = ask(runner, id="r-1"), ask(runner, id="r-2")
+        settle(runner, first, latency_s=2.25, cached_tokens=5, prompt_tokens=50)
+        runner.learning.reports.report(first.id, False, 0.0)
+        status, listed = await get(http, f"{url}/decisions?limit=1")
+        assert (status, listed["remembered"]) == (200, 2)
+        assert [shown["id"] for shown in listed["decisions"]] == [second.id]
+        assert "completion" not in listed["decisions"][0]
+        status, shown = await get(http, f"{url}/decisions/{first.id}")
+        assert (status, shown["request_id"], shown["correct"]) == (200, "r-1", False)
+        assert shown["completion"]["latency_s"] == 2.25
+        assert PROMPT.strip() not in json.dumps(shown)
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=x", "limit=999", "limit=-1", "limit=" + "9" * 99]
+)
+async def test_a_bad_limit_is_a_400(tmp_path, http, query):
+    async with watched_picker(tmp_path) as (_, url):
+        status, answer = await get(http, f"{url}/decisions?{query}")
+        assert (status, answer["error"]["reason"]) == (400, "bad-limit")
+
+
+async def test_an_id_that_does_not_exist_is_a_404_that_says_where_to_look(tmp_path, http):
+    async with watched_picker(tmp_path) as (_, url):
+        for unknown in ("nothing", "%00", "a" * 2000, "..%2f..%2fetc"):
+            async with http.get(f"{url}/decisions/{unknown}") as answer:
+                assert answer.status == 404
+        status, answer = await get(http, f"{url}/decisions/nothing")
+        assert "decisions.log" in answer["error"]["message"]
+
+
+async def test_the_fleet_is_shown_with_the_age_and_health_of_its_readings(tmp_path, http):
+    async with watched_picker(tmp_path) as (runner, url):
+        address = "10.9.0.1:8000"
+        read(
+            runner, address, waiting=2, kv_usage=0.5, prefix_queries_tokens=0, prefix_hits_tokens=0
+        )
+        read(
+            runner,
+            address,
+            waiting=3,
+            kv_usage=0.99,
+            prefix_queries_tokens=10,
+            prefix_hits_tokens=4,
+        )
+        _, shown = await get(http, f"{url}/fleet")
+        first, second, _ = shown["fleet"]
+        assert (first["health"], first["waiting"], first["hit_rate"]) == ("saturated", 3.0, 0.4)
+        assert 0.0 <= first["read_age_s"] < 10.0
+        assert (second["health"], second["waiting"], second["hit_rate"]) == ("not read", None, None)
+
+
+# -- the token ---------------------------------------------------------------------------------
+
+TOKEN = "let-me-look-please"
+GUARDED = ("/", "/decisions", "/decisions/x", "/events", "/fleet", "/config", "/page.js", "/models")
+
+
+async def test_with_a_token_only_health_and_metrics_are_open(tmp_path, http):
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    sections = {"decisions": {"viewers_token_file": str(tmp_path / "token")}}
+    async with watched_picker(tmp_path, **sections) as (_, url):
+        for path in ("/metrics", "/healthz", "/readyz"):
+            async with http.get(f"{url}{path}") as answer:
+                assert answer.status == 200, path
+        for path in GUARDED:
+            for headers in (
+                {},
+                {"authorization": "Bearer wrong-token"},
+                {"authorization": f"Basic {TOKEN}"},
+                {"cookie": "laar_viewer=wrong"},
+                {"cookie": "\x01;=;;"},
+            ):
+                async with http.get(f"{url}{path}", headers=headers) as answer:
+                    assert answer.status == 401, (path, headers)
+                    assert "10.9.0.1" not in await answer.text()
+        async with http.post(f"{url}/explain", json=CHAT) as answer:
+            assert answer.status == 401
+        bearer = {"authorization": f"Bearer {TOKEN}"}
+        assert (await get(http, f"{url}/decisions", headers=bearer))[0] == 200
+        assert (await post(http, url, CHAT, **bearer))[0] == 200
+
+
+async def test_the_form_takes_the_token_into_a_cookie_that_scripts_cannot_read(tmp_path, http):
+    (tmp_path / "token").write_text(TOKEN)
+    sections = {"decisions": {"viewers_token_file": str(tmp_path / "token")}}
+    async with watched_picker(tmp_path, **sections) as (_, url):
+        options = {"allow_redirects": False}
+        async with http.post(f"{url}/login", data={"token": "guess"}, **options) as answer:
+            assert answer.status == 401
+            assert "not the token" in await answer.text()
+        async with http.post(f"{url}/login", data={"token": "x" * 20_000}, **options) as answer:
+            assert answer.status == 413
+        async with http.post(f"{url}/login", data={"token": TOKEN}, **options) as answer:
+            assert answer.status == 303
+            cookie = answer.headers["set-cookie"]
+            assert "HttpOnly" in cookie
+            assert "SameSite=strict" in cookie
+        sent = {"cookie": cookie.partition(";")[0]}
+        assert (await get(http, f"{url}/fleet", headers=sent))[0] == 200
+
+
+def test_a_token_file_that_holds_none_is_named_with_the_remedy(tmp_path):
+    assert read_viewers_token(None) is None
+    with pytest.raises(SettingError, match=r"viewers_token_file: .* can't be read"):
+        read_viewers_token(tmp_path / "none")
+    (tmp_path / "short").write_text("abc\n")
+    with pytest.raises(SettingError, match="openssl rand"):
+        read_viewers_token(tmp_path / "short")
+
+
+# -- the feed ----------------------------------------------------------------------------------
+
+
+async def event(answer):
+    line = await asyncio.wait_for(answer.content.readline(), 10)
+    assert await answer.content.readline() == b"\n"
+    return json.loads(line.removeprefix(b"data: "))
+
+
+async def test_the_feed_shows_decisions_their_ends_and_problems(tmp_path, http):
+    async with watched_picker(tmp_path) as (runner, url):
+        decision = ask(runner)
+        async with http.get(f"{url}/events", timeout=None) as answer:
+            assert answer.content_type == "text/event-stream"
+            frame = await event(answer)
+            assert [shown["id"] for shown in frame["decisions"]] == [decision.id]
+            settle(runner, decision, ttft_s=0.75, cached_tokens=20, prompt_tokens=80)
+            runner._sink.problem("scrape 10.9.0.1:8000", "answered 500")
+            frame = await event(answer)
+            assert frame["ttft_s"] == {"n": 1, "p50": 0.75, "p90": 0.75, "p99": 0.75}
+            assert frame["predicted"]["cached_share"]["measured_p50"] == 0.25
+            assert frame["problems"] == {"scrape 10.9.0.1:8000": "answered 500"}
+            assert runner.watch.feed.viewers == 1
+
+
+async def test_the_time_to_a_correct_answer_runs_from_the_first_attempt(tmp_path, http):
+    async with watched_picker(tmp_path) as (runner, url):
+        first = ask(runner, tried="")
+        settle(runner, first)
+        second = ask(runner, tried=first.model)
+        second_account = runner.watch.memory.get(second.id)
+        second_account.now = runner.watch.memory.get(first.id).now + 10.0
+        settle(runner, second, latency_s=2.0)
+        runner.learning.reports.report(second.id, True, runner._clock())
+        async with http.get(f"{url}/events", timeout=None) as answer:
+            retries = (await event(answer))["retries"]
+        assert retries["ttca_s"]["n"] == 1
+        assert retries["ttca_s"]["p50"] == pytest.approx(12.0)
+        assert retries["attempts"] == [
+            {"attempt": 1, "decisions": 1, "judged": 1, "correct": 0},
+            {"attempt": 2, "decisions": 1, "judged": 1, "correct": 1},
+        ]
+
+
+async def test_viewers_beyond_the_limit_are_told_to_come_back(tmp_path, http, monkeypatch):
+    monkeypatch.setattr("laar.server.feed.MAX_VIEWERS", 1)
+    async with watched_picker(tmp_path) as (_, url), http.get(f"{url}/events") as first:
+        await event(first)
+        async with http.get(f"{url}/events") as second:
+            assert second.status == 503
+            assert second.headers["retry-after"]

@@ -1,0 +1,104 @@
+"""The feed without a server: frames only while somebody looks, and viewers that stop reading."""
+
+import asyncio
+
+from laar.server.feed import Feed
+from support import eventually
+
+
+class Viewer:
+    """One viewer's side of ASGI; `reads` says whether sends come through."""
+
+    def __init__(self, feed):
+        self.frames = []
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self.left = asyncio.Event()
+        self.task = asyncio.create_task(feed({"type": "http"}, self._receive, self._send))
+
+    async def _receive(self):
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message):
+        await self.reads.wait()
+        if message["type"] == "http.response.body":
+            self.frames.append(message["body"])
+
+
+class Frames:
+    """Counts the frames made."""
+
+    def __init__(self):
+        self.made = 0
+
+    def __call__(self):
+        self.made += 1
+        return {"n": self.made}
+
+
+async def running(feed):
+    return asyncio.create_task(feed.run())
+
+
+async def test_no_frame_is_made_while_nobody_looks_and_all_viewers_share_each():
+    frames = Frames()
+    feed = Feed(frames, interval_s=0.01)
+    task = await running(feed)
+    await asyncio.sleep(0.05)
+    assert frames.made == 0
+    viewers = [Viewer(feed) for _ in range(10)]
+    await eventually(lambda: all(len(v.frames) >= 5 for v in viewers), what="frames")
+    assert frames.made <= max(len(v.frames) for v in viewers) + 1
+    assert viewers[0].frames[:4] == viewers[9].frames[:4]
+    for viewer in viewers:
+        viewer.left.set()
+    await asyncio.gather(*(v.task for v in viewers))
+    assert feed.viewers == 0
+    made = frames.made
+    await asyncio.sleep(0.05)
+    assert frames.made <= made + 1
+    again = Viewer(feed)
+    await eventually(lambda: len(again.frames) >= 2, what="frames for a late viewer")
+    assert int(again.frames[0].partition(b":")[2].strip(b' {"n:}\n')) > made
+    again.task.cancel()
+    task.cancel()
+
+
+async def test_a_slow_viewer_misses_frames_and_holds_no_one_up():
+    feed = Feed(Frames(), interval_s=0.01)
+    task = await running(feed)
+    slow, quick = Viewer(feed), Viewer(feed)
+    await eventually(lambda: slow.frames and quick.frames, what="first frames")
+    slow.reads.clear()
+    seen, before = len(slow.frames), len(quick.frames)
+    await eventually(lambda: len(quick.frames) >= before + 20, what="frames for the quick one")
+    slow.reads.set()
+    await eventually(lambda: len(slow.frames) >= seen + 2, what="frames for the slow one")
+    assert len(slow.frames) < len(quick.frames) - 10
+    for viewer in (slow, quick):
+        viewer.left.set()
+        await viewer.task
+    task.cancel()
+
+
+async def test_a_viewer_that_stops_reading_is_cut_off():
+    feed = Feed(Frames(), interval_s=0.01, stalled_s=0.1)
+    task = await running(feed)
+    stalled = Viewer(feed)
+    await eventually(lambda: len(stalled.frames) >= 1, what="a frame")
+    stalled.reads.clear()
+    await asyncio.wait_for(stalled.task, 10)
+    assert feed.viewers == 0
+    task.cancel()
+
+
+async def test_closing_ends_every_stream_properly():
+    feed = Feed(Frames(), interval_s=0.01)
+    task = await running(feed)
+    viewer = Viewer(feed)
+    await eventually(lambda: len(viewer.frames) >= 1, what="a frame")
+    feed.close()
+    await asyncio.wait_for(viewer.task, 10)
+    assert viewer.frames[-1] == b""
+    task.cancel()

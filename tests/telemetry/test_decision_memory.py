@@ -1,0 +1,206 @@
+"""The memory of decisions and the decision log: bounded, rotating, and calm on a full disk."""
+
+import asyncio
+import contextlib
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from laar.core.cost import CostWeights
+from laar.core.director import Completion, Director, DirectorSettings
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.request import Api, Request
+from laar.policies import build_policies
+from laar.telemetry import log as log_module
+from laar.telemetry.decisions import DecisionMemory
+from laar.telemetry.log import DecisionLog
+
+END = Completion(status=200, cause="complete", latency_s=1.0)
+SETTINGS = DirectorSettings()
+
+
+def director(endpoints=3, **hooks):
+    table = EndpointTable()
+    table.replace(
+        "test",
+        [
+            EndpointSpec(address=f"10.0.{i // 250}.{i % 250}:80", models=("m",))
+            for i in range(endpoints)
+        ],
+    )
+    policies = build_policies(CostWeights())
+    return Director(table, policies, SETTINGS, rng=random.Random(1), **hooks)
+
+
+def remembering(endpoints=3, **limits):
+    made = director(endpoints)
+    memory = DecisionMemory(made.table, SETTINGS, wall_clock=lambda: 5.0, **limits)
+    made._on_decided, made._on_settled = memory.decided, memory.settled
+    return made, memory
+
+
+def request(**fields):
+    return Request(id="r", api=Api.CHAT, model="m", spans=("x",), question="x", chars=1, **fields)
+
+
+def test_decisions_are_found_by_id_newest_first_until_they_are_too_many():
+    made, memory = remembering(max_decisions=3)
+    ids = [made.decide(request(), 0.0).id for _ in range(5)]
+    assert [account.id for account in memory.latest(9)] == ids[:1:-1]
+    assert memory.get(ids[0]) is None
+    assert memory.explained(memory.get(ids[4]))["id"] == ids[4]
+    assert memory.decided_total == 5
+
+
+def test_bytes_are_bounded_whatever_the_size_of_the_fleet():
+    made, memory = remembering(500, max_bytes=1 << 20)
+    for _ in range(100):
+        made.settle(made.decide(request(), 0.0), END)
+    assert memory.held_bytes <= 1 << 20
+    assert 5 < len(memory) < 25
+    for _ in range(60):
+        made.settle(made.decide(Request(id="r", api=Api.OPAQUE, model=""), 0.0), END)
+    assert memory.held_bytes == sum(2000 + (104 * 500 if a.view else 0) for a in memory.latest(999))
+
+
+def test_the_end_and_the_endpoint_that_served_are_added():
+    made, memory = remembering()
+    plain, moved = made.decide(request(), 0.0), made.decide(request(), 0.0)
+    picked = moved.address
+    other = next(s.address for s in made.table.specs() if s.address != picked)
+    made.served_by(moved, other)
+    for decision in (plain, moved):
+        made.settle(decision, END)
+    assert memory.get(plain.id).served == plain.address
+    assert (memory.get(moved.id).picked, memory.get(moved.id).served) == (picked, other)
+    assert memory.explained(memory.get(moved.id))["completion"]["served"] == other
+
+
+def test_in_shadow_nobody_served_unless_envoy_said_so():
+    made, memory = remembering()
+    unknown, known = (made.decide(request(shadow=True), 0.0) for _ in range(2))
+    made.served_by(known, known.address)
+    for decision in (unknown, known):
+        made.settle(decision, END)
+    assert memory.get(unknown.id).served == ""
+    assert memory.get(known.id).served == known.address
+
+
+# -- the log -----------------------------------------------------------------------------------
+
+
+class Logged:
+    """A director whose decisions go to a log."""
+
+    def __init__(self, path, **limits):
+        self.problems = []
+        limits = {"sample": 1.0, "max_bytes": 1 << 20, "keep": 2} | limits
+        self.log = DecisionLog(
+            path, SETTINGS, rng=random.Random(3), on_problem=self.problems.append, **limits
+        )
+        self.director = director()
+        memory = DecisionMemory(
+            self.director.table, SETTINGS, wall_clock=lambda: 5.0, on_settled=self.log.add
+        )
+        self.director._on_decided = memory.decided
+        self.director._on_settled = memory.settled
+
+    def decide(self, count):
+        ids = []
+        for _ in range(count):
+            decision = self.director.decide(request(), 0.0)
+            self.director.settle(decision, END)
+            ids.append(decision.id)
+        return ids
+
+
+def lines(path):
+    return [json.loads(line)["id"] for line in path.read_text().splitlines()]
+
+
+async def test_every_settled_decision_becomes_a_line(tmp_path):
+    logged = Logged(tmp_path / "decisions.jsonl")
+    ids = logged.decide(45)
+    await logged.log.flush()
+    assert lines(tmp_path / "decisions.jsonl") == ids
+    assert (logged.log.written, logged.log.dropped) == (45, 0)
+    assert (tmp_path / "decisions.jsonl").stat().st_mode & 0o007 == 0
+
+
+async def test_cancelling_writes_what_is_left(tmp_path):
+    logged = Logged(tmp_path / "log")
+    running = asyncio.create_task(logged.log.run())
+    await asyncio.sleep(0)
+    ids = logged.decide(3)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    assert lines(tmp_path / "log") == ids
+
+
+async def test_old_files_are_numbered_and_the_oldest_goes(tmp_path):
+    logged = Logged(tmp_path / "log", max_bytes=1, keep=2)
+    batches = []
+    for _ in range(4):
+        batches.append(logged.decide(2))
+        await logged.log.flush()
+    assert [lines(tmp_path / name) for name in ("log", "log.1", "log.2")] == batches[:0:-1]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+async def test_without_old_files_the_log_begins_anew(tmp_path):
+    logged = Logged(tmp_path / "log", max_bytes=1, keep=0)
+    for _ in range(3):
+        last = logged.decide(1)
+        await logged.log.flush()
+    assert lines(tmp_path / "log") == last
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+async def test_a_full_disk_is_a_problem_told_and_counted_and_the_log_comes_back(tmp_path):
+    logged = Logged(Path("/dev/full"))
+    logged.decide(4)
+    await logged.log.flush()
+    assert (logged.log.written, logged.log.dropped) == (0, 4)
+    assert "No space left on device" in logged.problems[-1]
+    logged.log._path = tmp_path / "log"
+    ids = logged.decide(2)
+    await logged.log.flush()
+    assert logged.problems[-1] is None
+    assert lines(tmp_path / "log") == ids
+
+
+async def test_a_line_that_a_full_disk_cut_off_is_ended_first(tmp_path, monkeypatch):
+    logged = Logged(tmp_path / "log")
+    real, left = log_module.os.write, [30]
+
+    def write(handle, data):
+        if not left[0]:
+            raise OSError(28, "No space left on device")
+        written = real(handle, bytes(data)[: left[0]])
+        left[0] -= written
+        return written
+
+    logged.decide(1)
+    monkeypatch.setattr(log_module.os, "write", write)
+    await logged.log.flush()
+    monkeypatch.setattr(log_module.os, "write", real)
+    ids = logged.decide(1)
+    await logged.log.flush()
+    torn, whole = (tmp_path / "log").read_text().splitlines()
+    assert len(torn) == 30
+    assert json.loads(whole)["id"] == ids[0]
+
+
+async def test_a_sample_is_drawn_and_a_full_queue_drops(tmp_path, monkeypatch):
+    logged = Logged(tmp_path / "log", sample=0.25)
+    logged.decide(400)
+    await logged.log.flush()
+    assert 60 < logged.log.written < 140
+    monkeypatch.setattr(log_module, "MAX_QUEUED", 5)
+    logged = Logged(tmp_path / "other")
+    logged.decide(9)
+    assert logged.log.dropped == 4
