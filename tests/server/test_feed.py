@@ -69,7 +69,7 @@ async def test_a_slow_viewer_misses_frames_and_holds_no_one_up():
     feed = Feed(Frames(), interval_s=0.01)
     task = await running(feed)
     slow, quick = Viewer(feed), Viewer(feed)
-    await eventually(lambda: slow.frames and quick.frames, what="first frames")
+    await eventually(lambda: bool(slow.frames and quick.frames), what="first frames")
     slow.reads.clear()
     seen, before = len(slow.frames), len(quick.frames)
     await eventually(lambda: len(quick.frames) >= before + 20, what="frames for the quick one")

@@ -25,6 +25,7 @@ from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.filters import FilterSettings
 from laar.core.interfaces import (
     Assessor,
+    Climb,
     NoPrefixes,
     NoRoomError,
     PlainAssessor,
@@ -36,7 +37,7 @@ from laar.core.picker import pick
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.errors import RequestError
-from laar.network import Sample, Tuner, Weights
+from laar.network import Sample, Weights
 
 __all__ = ["Completion", "Decision", "Director", "DirectorSettings"]
 
@@ -162,7 +163,7 @@ class Director:
         rng: random.Random,
         assessor: Assessor | None = None,
         prefixes: Prefixes | None = None,
-        tuner: Tuner | None = None,
+        tuner: Climb | None = None,
         on_decided: Callable[[Decision], None] = lambda _decision: None,
         on_settled: Callable[[Decision, Completion], None] = lambda _decision, _end: None,
     ) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from laar.core.cost import Terms
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.request import Request
+from laar.network import Sample, Weights
 
 __all__ = [
     "Assessment",
@@ -198,6 +199,18 @@ class NoRoomError(Exception):
     def __init__(self, view: View) -> None:
         super().__init__("no candidate has room")
         self.view = view
+
+
+class Climb(Protocol):
+    """Sets a policy's weights while requests flow: `laar.network.Tuner` is the one that serves."""
+
+    def weights(self, now: float) -> Weights:
+        """The weights for one decision; asked once for each."""
+        ...
+
+    def observe(self, sample: Sample, now: float) -> None:
+        """What came of a decision."""
+        ...
 
 
 class Scorer(Protocol):

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from laar.context import ContextHook, HookResult, RunningMean
 from laar.telemetry.metrics import Histogram
 
-__all__ = ["GROUPS", "ContextMetrics", "RouteTally"]
+__all__ = ["GROUPS", "ContextMetrics", "Group", "RouteTally"]
 
 GROUPS = ("hook", "control", "observed")
 
@@ -35,7 +35,7 @@ class Group:
     """One group's requests with documents.
 
     Args:
-        requests: decided.
+        eligible: requests decided.
         document_bytes: in them.
         expected_bytes: of those, what the hook's order would find cached.
         received_bytes: the same for the order as received.
@@ -45,7 +45,7 @@ class Group:
         ttft_s: a mean over requests.
     """
 
-    requests: int = 0
+    eligible: int = 0
     document_bytes: int = 0
     expected_bytes: int = 0
     received_bytes: int = 0
@@ -54,9 +54,19 @@ class Group:
     cached_share: RunningMean = field(default_factory=RunningMean)
     ttft_s: RunningMean = field(default_factory=RunningMean)
 
+    @property
+    def ttft_seconds(self) -> float:
+        """All of them together."""
+        return self.ttft_s.mean * self.ttft_s.n
+
+    @property
+    def ttft_samples(self) -> int:
+        """How many were seen."""
+        return self.ttft_s.n
+
     def decided(self, result: HookResult) -> None:
         """Counts a request."""
-        self.requests += 1
+        self.eligible += 1
         self.document_bytes += result.document_bytes
         self.expected_bytes += result.predicted_hit_bytes
         self.received_bytes += result.baseline_hit_bytes
@@ -142,27 +152,24 @@ class ContextMetrics(Collector):
         yield from self._groups()
 
     def _groups(self) -> Iterator[Metric]:
-        labels = ("route", "group")
-        for name, help_text, of in (
-            ("requests", "Requests with documents.", lambda g: g.requests),
-            ("document_bytes", "Documents in them.", lambda g: g.document_bytes),
-            ("expected_hit_bytes", "Expected cached in the hook's order.", _expected),
-            ("received_hit_bytes", "Expected cached as received.", lambda g: g.received_bytes),
-            ("prompt_tokens", "Prompt tokens, where usage was read.", lambda g: g.prompt_tokens),
-            ("cached_tokens", "Of those, found in caches.", lambda g: g.cached_tokens),
-            ("ttft_seconds_sum", "First byte after decision, added up.", _ttft_sum),
-            ("ttft_seconds_count", "How many of those.", lambda g: g.ttft_s.n),
-        ):
-            family = GaugeMetricFamily(f"laar_context_group_{name}", help_text, labels=labels)
+        for name, help_text in _GROUP_FIGURES.items():
+            family = CounterMetricFamily(
+                f"laar_context_{name}", help_text, labels=("route", "group")
+            )
             for route in self._routes:
-                for group, values in route.groups.items():
-                    family.add_metric((route.name, group), float(of(values)))
+                for group, figures in route.groups.items():
+                    family.add_metric((route.name, group), float(getattr(figures, name)))
             yield family
 
 
-def _expected(group: Group) -> float:
-    return group.expected_bytes
-
-
-def _ttft_sum(group: Group) -> float:
-    return group.ttft_s.mean * group.ttft_s.n
+_GROUP_FIGURES = {
+    "eligible": "Requests with documents that could be ordered.",
+    "document_bytes": "Bytes of those documents.",
+    "expected_bytes": "Of those, expected to be cached in the hook's order.",
+    "received_bytes": "The same in the order as received.",
+    "prompt_tokens": "Prompt tokens, where usage was read.",
+    "cached_tokens": "Of those, found in the engines' caches.",
+    "ttft_seconds": "Decision to first byte, added up, where the answer was read.",
+    "ttft_samples": "How many of those.",
+}
+"""Attributes of `Group`, and what they are."""

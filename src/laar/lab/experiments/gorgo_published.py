@@ -1,0 +1,93 @@
+"""GORGO's climb as published, traps and all, to compare the product's with.
+
+One look at each candidate; the best score ever seen is kept for good; a window is the last `window`
+completions whoever's weights decided them, looked at every `hop`; "better" accepts up to half a
+percent worse, since scores are negative. Gorgo.md, section 1.5.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from collections.abc import Mapping
+
+import numpy as np
+
+from laar.network import Sample, Weights
+
+__all__ = ["PublishedClimb"]
+
+_SIGMA, _SIGMA_MIN, _DECAY = 0.5, 0.05, 0.817
+_OUTCOMES, _TARGET, _TOLERANCE = 8, 0.2, 0.005
+
+
+class PublishedClimb:
+    """Stands in the director's tuner's place.
+
+    Args:
+        bounds: floor and cap of each weight.
+        initial: weights to start from.
+        seed: of the proposals.
+        ttft: whether the objective is the p95 of TTFT, as published, or of the whole answer.
+        window: completions in a window.
+        hop: completions between two looks.
+    """
+
+    def __init__(
+        self,
+        bounds: Mapping[str, tuple[float, float]],
+        initial: Mapping[str, float],
+        *,
+        seed: int,
+        ttft: bool = True,
+        window: int = 128,
+        hop: int = 32,
+    ) -> None:
+        self._bounds = bounds
+        self.best = dict(initial)
+        self._live: Mapping[str, float] = dict(initial)
+        self._best_score: float | None = None
+        self._rng = random.Random(seed)
+        self._ttft = ttft
+        self._hop = hop
+        self._recent: deque[float] = deque(maxlen=window)
+        self._since = 0
+        self._outcomes: deque[bool] = deque(maxlen=_OUTCOMES)
+        self._sigma = _SIGMA
+        self.frozen = False
+
+    def weights(self, now: float) -> Weights:
+        """The proposal that is live."""
+        return Weights(1, self._live)
+
+    def observe(self, sample: Sample, now: float) -> None:
+        """Takes a completion; failures are invisible to it."""
+        if not sample.ok or self.frozen:
+            return
+        self._recent.append(sample.ttft_s if self._ttft else sample.e2e_s)
+        self._since += 1
+        if len(self._recent) == self._recent.maxlen and self._since >= self._hop:
+            self._since = 0
+            self.report(-float(np.quantile(np.array(self._recent), 0.95)))
+
+    def report(self, score: float) -> None:
+        """Takes the live proposal's score, higher is better, and makes the next one."""
+        if self._best_score is None:
+            self._best_score = score
+        else:
+            won = score > self._best_score * (1.0 + _TOLERANCE)
+            if won:
+                self.best, self._best_score = dict(self._live), score
+            self._outcomes.append(won)
+            if len(self._outcomes) == _OUTCOMES:
+                rate = sum(self._outcomes) / _OUTCOMES
+                self._sigma *= 1.0 / _DECAY if rate > _TARGET else _DECAY
+        if self._sigma < _SIGMA_MIN:
+            self._live, self.frozen = self.best, True
+            return
+        self._live = {
+            name: min(max(weight * math.exp(self._rng.gauss(0.0, self._sigma)), floor), cap)
+            for name, weight in self.best.items()
+            for floor, cap in (self._bounds[name],)
+        }

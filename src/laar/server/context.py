@@ -1,0 +1,286 @@
+"""The context hook at work: which route a request belongs to, the mode it gets, and who may look.
+
+    GET  /context               by route: what was expected and what was measured, for the requests
+                                that the hook ordered and for those left alone; the guard's verdict
+    POST /context/reset         forget what was measured and switch on again; ?route= for one
+
+`x-laar-context: off` always wins; `on` counts only where the route says `opt_in`. A body that a
+header vouches for byte by byte is looked at by nobody. A fault here costs the gain and is counted
+as `laar_degraded{what="context"}`; the body goes on as it came.
+
+Tenants are told apart by the header that `flow.tenant_header` names, and share no order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from laar.config import Context, ContextRoute
+from laar.context import ContextHook, HookResult, Mode, Reason
+from laar.core.request import Api
+from laar.protocol.answers import Usage
+from laar.protocol.headers import Head
+from laar.telemetry.context import Group, RouteTally
+
+__all__ = ["ContextRoutes"]
+
+_SIGNED = "signed"
+_WHAT = "context"
+
+
+class _Ordering:
+    """One route's rule, hook and tally."""
+
+    def __init__(self, rule: ContextRoute, clock: Callable[[], float]) -> None:
+        self.rule = rule
+        self.hook = ContextHook(rule.hook, clock=clock)
+        self.tally = RouteTally(rule.name, self.hook)
+
+    def is_about(self, path: str, model: str) -> bool:
+        return path.startswith(self.rule.path) and (
+            not self.rule.models or model in self.rule.models
+        )
+
+    def mode(self, wish: str, *, may_change: bool) -> Mode:
+        """The mode of one request by what its client wishes."""
+        wish = wish.lower()
+        if wish == "off":
+            return "off"
+        mode: Mode = "on" if wish == "on" and self.rule.opt_in else self.rule.mode
+        return "observe" if mode == "on" and not may_change else mode
+
+
+class _Reworked:
+    """One body's fate; implements `laar.protocol.bodyhook.Rework`."""
+
+    def __init__(
+        self, routes: ContextRoutes, ordering: _Ordering, result: HookResult, group: str
+    ) -> None:
+        self._routes = routes
+        self._ordering = ordering
+        self._result = result
+        self._group = group
+
+    @property
+    def body(self) -> bytes:
+        """To forward."""
+        return self._result.body
+
+    def accepted(self, now: float) -> None:
+        """Remembers what was sent."""
+        self._routes.guarded(self._ordering.hook.commit, self._result.receipt, now)
+
+    def ended(self, ttft_s: float | None, usage: Usage) -> None:
+        """Takes in what was measured."""
+        self._routes.guarded(self._measured, ttft_s, usage)
+
+    def _measured(self, ttft_s: float | None, usage: Usage) -> None:
+        ordering, receipt = self._ordering, self._result.receipt
+        if receipt is None:
+            return
+        prompt, cached = usage.prompt_tokens, usage.cached_tokens
+        ordering.tally.groups[self._group].measured(ttft_s, prompt, cached)
+        if self._group != "observed" and prompt and cached is not None:
+            ordering.hook.record_usage(receipt, prompt_tokens=prompt, cached_tokens=cached)
+            self._routes.judge(ordering.tally)
+
+
+class ContextRoutes:
+    """The hooks of all routes; implements `laar.protocol.bodyhook.BodyHook`.
+
+    Args:
+        settings: the routes.
+        clock: monotonic seconds.
+        rng: draws whose answers are read.
+        degraded: where faults are counted.
+        problem: told that a route switched itself off, or None once it is on again.
+    """
+
+    def __init__(
+        self,
+        settings: Context,
+        *,
+        clock: Callable[[], float],
+        rng: random.Random,
+        degraded: Counter[str],
+        problem: Callable[[str, str | None], None],
+    ) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._degraded = degraded
+        self._problem = problem
+        self._orderings = [
+            _Ordering(rule, clock)
+            for rule in settings.routes
+            if rule.mode != "off" or rule.opt_in
+        ]
+
+    @property
+    def tallies(self) -> Sequence[RouteTally]:
+        """What is counted, by route."""
+        return [ordering.tally for ordering in self._orderings]
+
+    # -- a request -----------------------------------------------------------------------------
+
+    def reads_answer(self, head: Head, now: float) -> bool:
+        """Whether to read an answer of this path, whatever the model."""
+        share = max(
+            (o.rule.sample_answers for o in self._orderings if head.path.startswith(o.rule.path)),
+            default=0.0,
+        )
+        return self._rng.random() < share
+
+    def apply(
+        self, body: bytes, *, api: Api, model: str, head: Head, may_change: bool, now: float
+    ) -> _Reworked | None:
+        """Looks at a body; None when no route is about it, or nothing is to be remembered."""
+        for ordering in self._orderings:
+            if ordering.is_about(head.path, model):
+                mode = ordering.mode(head.context, may_change=may_change)
+                return self.guarded(self._look, ordering, body, api, head, mode, now)
+        return None
+
+    def _look(
+        self, ordering: _Ordering, body: bytes, api: Api, head: Head, mode: Mode, now: float
+    ) -> _Reworked | None:
+        tally = ordering.tally
+        if mode == "off":
+            if head.context:
+                tally.reasons[Reason.OFF] += 1
+            return None
+        if head.signed:
+            tally.reasons[_SIGNED] += 1
+            return None
+        began = self._clock()
+        result = ordering.hook.apply(
+            body, api=api, tenant=head.tenant, route=ordering.rule.name, now=now, mode=mode
+        )
+        tally.added.observe(self._clock() - began)
+        tally.reasons[result.reason] += 1
+        if result.reason is Reason.ERROR:
+            self._degraded[_WHAT] += 1
+        if result.receipt is None:
+            return None if result.body is body else _Reworked(self, ordering, result, "hook")
+        group = (
+            "observed" if mode == "observe" else "control" if result.receipt.held_out else "hook"
+        )
+        tally.groups[group].decided(result)
+        return _Reworked(self, ordering, result, group)
+
+    def guarded(self, call: Callable[..., _Reworked | None], *args: object) -> _Reworked | None:
+        """Calls, and counts a fault instead of passing it on."""
+        try:
+            return call(*args)
+        except Exception:  # noqa: BLE001 - a hook's fault must not fail the request
+            self._degraded[_WHAT] += 1
+            return None
+
+    def judge(self, tally: RouteTally) -> None:
+        """Says so when a route has switched itself off."""
+        if not tally.is_off:
+            return
+        measured = {name: tally.groups[name].cached_share.mean for name in ("hook", "control")}
+        self._problem(
+            f"context {tally.name}",
+            "switched itself off: reordering does not pay here. "
+            f"Cached share of the prompt {measured['hook']:.3f} with the hook, "
+            f"{measured['control']:.3f} without; POST /context/reset switches it on again",
+        )
+
+    # -- the admin port ------------------------------------------------------------------------
+
+    def routes(self) -> list[Route]:
+        """What to mount."""
+        return [
+            Route("/context", self._show),
+            Route("/context/reset", self._reset, methods=["POST"]),
+        ]
+
+    async def _show(self, _request: Request) -> Response:
+        shown = {"routes": [_shown(ordering) for ordering in self._orderings]}
+        return Response(
+            orjson.dumps(shown, option=orjson.OPT_INDENT_2), media_type="application/json"
+        )
+
+    async def _reset(self, request: Request) -> Response:
+        name = request.query_params.get("route")
+        known = [o for o in self._orderings if name is None or o.rule.name == name]
+        if not known:
+            names = ", ".join(o.rule.name for o in self._orderings) or "none"
+            return JSONResponse({"error": f"no route {name!r}; there are: {names}"}, 404)
+        for ordering in known:
+            ordering.hook.reset_guard(ordering.rule.name)
+            ordering.tally.forget_groups()
+            self._problem(f"context {ordering.rule.name}", None)
+        return JSONResponse({"reset": [ordering.rule.name for ordering in known]})
+
+
+def _shown(ordering: _Ordering) -> dict[str, object]:
+    rule, tally = ordering.rule, ordering.tally
+    groups = tally.groups
+    return {
+        "name": rule.name,
+        "path": rule.path,
+        "models": rule.models,
+        "mode": rule.mode,
+        "opt_in": rule.opt_in,
+        "guard": {
+            "state": _guard_state(ordering),
+            "holdout_share": rule.holdout_share,
+            "min_gain": rule.min_gain,
+            "requests_needed": rule.guard_requests,
+            "requests_seen": min(groups[name].cached_share.n for name in ("hook", "control")),
+            "gain": _gain(groups["hook"], groups["control"]),
+        },
+        "requests": tally.reasons,
+        "groups": {name: _group(group) for name, group in groups.items()},
+        "memory": {
+            name: count
+            for name, count in ordering.hook.stats().items()
+            if name.startswith(("index_", "memo_"))
+        },
+    }
+
+
+def _guard_state(ordering: _Ordering) -> str:
+    """`off` once it has switched itself off; `disabled` where nothing is held out."""
+    if ordering.tally.is_off:
+        return "off"
+    return "watching" if ordering.rule.holdout_share else "disabled"
+
+
+def _gain(hook: Group, control: Group) -> Mapping[str, float | None]:
+    """Cached share that the hook adds, two standard errors of it, and TTFT it saves."""
+    shares, times = (hook.cached_share, control.cached_share), (hook.ttft_s, control.ttft_s)
+    known, timed = (all(mean.n for mean in pair) for pair in (shares, times))
+    errors = sum(mean.error_squared() for mean in shares)
+    return {
+        "cached_share": shares[0].mean - shares[1].mean if known else None,
+        "two_errors": 2 * errors**0.5 if known else None,
+        "ttft_saved_s": times[1].mean - times[0].mean if timed else None,
+    }
+
+
+def _group(group: Group) -> dict[str, object]:
+    documents = group.document_bytes
+    return {
+        "eligible": group.eligible,
+        "document_bytes": documents,
+        "expected": {
+            "hit_share": group.expected_bytes / documents if documents else None,
+            "hit_share_as_received": group.received_bytes / documents if documents else None,
+        },
+        "measured": {
+            "answers": group.cached_share.n,
+            "cached_share": group.cached_share.mean if group.cached_share.n else None,
+            "ttft_s": group.ttft_s.mean if group.ttft_s.n else None,
+            "ttft_answers": group.ttft_s.n,
+        },
+    }

@@ -1,0 +1,264 @@
+"""The live page in a real Chromium; skipped, with what to install, where there is none."""
+
+import os
+from pathlib import Path
+
+import pytest
+from browser import browsing, missing
+from watching import PROMPT, ask, settle, watched_picker
+
+from support import eventually
+
+pytestmark = pytest.mark.skipif(
+    bool(missing()), reason=f"the page is not tested: apt-get install {missing()}"
+)
+
+HOSTILE = "<img src=x onerror=document.title='owned'>"
+TAB, ENTER = "\ue004", "\ue007"
+
+
+@pytest.fixture
+async def page(tmp_path):
+    """A browser and a picker that has decided something."""
+    endpoints = (
+        ("10.9.0.1:8000", "small", "eu-west"),
+        ("10.9.0.2:8000", "large", HOSTILE),
+        ("10.9.0.3:8000", HOSTILE, "eu-west"),
+    )
+    async with (
+        watched_picker(tmp_path, endpoints) as (runner, url),
+        browsing(tmp_path / "profile") as browser,
+    ):
+        browser.url, browser.runner = url, runner
+        yield browser
+
+
+async def shows(browser, selector, text):
+    async def there():
+        return text in await browser.text(selector)
+
+    await eventually(there, what=f"{text!r} in {selector}")
+
+
+async def keep(browser, name):
+    """Leaves a screenshot for people where LAAR_SCREENSHOTS names a folder."""
+    if folder := os.environ.get("LAAR_SCREENSHOTS"):
+        await browser.screenshot(Path(folder) / f"{name}.png")
+
+
+async def test_the_page_follows_the_picker_and_every_part_says_something(page):
+    first = ask(page.runner, tried="small")
+    await page.open(page.url)
+    await shows(page, "#link", "live")
+    await shows(page, "#list", "tried small")
+    await shows(page, "#list", "under way")
+    settle(page.runner, first, latency_s=2.5, ttft_s=0.5, prompt_tokens=100, cached_tokens=40)
+    await shows(page, "#list", "200 complete in 2.50 s, first token 0.50 s")
+    await shows(page, "#figures", "0.50 s")
+    await shows(page, "#predicted", "40 %")
+    await shows(page, "#retries", "2")
+    assert await page.run("return document.querySelectorAll('#fleet tbody tr').length") == 3
+    assert "not read" in await page.text("#fleet")
+    assert await page.run("return document.querySelectorAll('#list summary rect').length") >= 10
+    assert await page.run("return document.querySelectorAll('#scatter circle').length") == 1
+    assert not await page.run("return document.querySelector('#problems').checkVisibility()")
+    page.runner._sink.problem("scrape 10.9.0.1:8000", "answered 500")
+    await shows(page, "#problems", "answered 500")
+    page.runner._sink.problem("scrape 10.9.0.1:8000", None)
+    await eventually(
+        lambda: page.run("return document.querySelector('#problems').hidden"), what="no problem"
+    )
+    await keep(page, "page")
+    assert await page.errors() == []
+
+
+async def test_names_are_text_and_prompts_are_nowhere(page):
+    ask(page.runner, id=HOSTILE)
+    await page.open(page.url)
+    await shows(page, "#fleet", HOSTILE)
+    await shows(page, "#list", "large")
+    await page.click("#list summary")
+    await shows(page, "#list", HOSTILE)
+    assert await page.run("return [document.title, document.images.length]") == ["laar", 0]
+    assert PROMPT.strip() not in await page.run("return document.documentElement.outerHTML")
+
+
+async def test_an_open_decision_stays_while_news_come_in(page):
+    first = ask(page.runner)
+    await page.open(page.url)
+    await shows(page, "#list", "under way")
+    await page.click("#list summary")
+    await shows(page, "#list details", f"Decision {first.id}")
+    assert "Rank" in await page.text("#list details table")
+    for _ in range(15):
+        ask(page.runner)
+    selector = f"details[data-id='{first.id}']"
+    await eventually(
+        lambda: page.run("return document.querySelectorAll('#list > li').length >= 13"),
+        what="the new decisions",
+    )
+    assert await page.run("return document.querySelector(arguments[0]).open", selector)
+    settle(page.runner, first)
+    await page.run("document.querySelector('#pause').focus()")
+    assert await page.run("return document.querySelector(arguments[0]).open", selector)
+
+
+async def test_a_decision_is_looked_up_by_its_id(page):
+    wanted = ask(page.runner, model="large")
+    await page.open(page.url)
+    await page.type("#id", wanted.id)
+    await page.click("#find button")
+    await shows(page, "#found", "large at 10.9.0.2:8000 was the only candidate")
+    assert "does not serve large" in await page.text("#found")
+    await page.type("#id", "-unknown")
+    await page.press(ENTER)
+    await shows(page, "#find-note", "no decision has this id")
+    assert await page.text("#found") == ""
+
+
+async def test_pausing_holds_the_page_still(page):
+    await page.open(page.url)
+    await shows(page, "#link", "live")
+    await page.click("#pause")
+    await shows(page, "#link", "paused")
+    ask(page.runner)
+    made = page.runner.watch.feed._newest
+    await eventually(lambda: page.runner.watch.feed._newest != made, what="a frame")
+    assert "No decision yet" in await page.text("#list")
+    await page.click("#pause")
+    await shows(page, "#list", "large")
+
+
+async def test_the_keyboard_reaches_everything_and_the_focus_survives_frames(page):
+    ask(page.runner)
+    await page.open(page.url)
+    await shows(page, "#list", "under way")
+    reached = []
+    for _ in range(12):
+        await page.press(TAB)
+        reached.append(
+            await page.run(
+                "const e = document.activeElement;"
+                "return e.id || e.className || e.tagName.toLowerCase()"
+            )
+        )
+    assert reached[0] == "skip"
+    assert {"pause", "id", "button", "summary", "scroll"} <= set(reached)
+    await page.run("document.querySelector('#list summary').focus()")
+    await page.press(ENTER)
+    assert await page.run("return document.querySelector('#list details').open")
+    for _ in range(2):
+        made = page.runner.watch.feed._newest
+        await eventually(lambda m=made: page.runner.watch.feed._newest != m, what="a frame")
+    assert await page.run("return document.activeElement.tagName") == "SUMMARY"
+
+
+CONTRAST = """
+const rgb = (text) => text.match(/[0-9.]+/g).map(Number);
+const light = (c) => c.slice(0, 3).map((v) => v / 255)
+  .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+const ground = (e) => {
+  for (; e; e = e.parentElement) {
+    const c = rgb(getComputedStyle(e).backgroundColor);
+    if (c.length < 4 || c[3] > 0) return c;
+  }
+};
+const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+const low = [];
+while (walk.nextNode()) {
+  const e = walk.currentNode.parentElement;
+  if (!walk.currentNode.data.trim() || !e.checkVisibility() || e.closest('[aria-hidden], svg')) continue;
+  const [a, b] = [light(rgb(getComputedStyle(e).color)), light(ground(e))].sort((x, y) => y - x);
+  if ((a + 0.05) / (b + 0.05) < 4.5) low.push(walk.currentNode.data.trim().slice(0, 40));
+}
+return low;
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_it_reads_well_on_a_phone_in_light_and_dark(page, scheme):
+    for _ in range(3):
+        settle(page.runner, ask(page.runner, tried="small"))
+    await page.emulate(
+        "Emulation.setDeviceMetricsOverride",
+        width=390, height=844, deviceScaleFactor=2, mobile=True,
+    )  # fmt: skip
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    await page.emulate("Emulation.setEmulatedMedia", features=features)
+    await page.open(page.url)
+    await shows(page, "#list", "large")
+    await page.click("#list summary")
+    await keep(page, f"phone-{scheme}")
+    width = await page.run("return [document.documentElement.scrollWidth, innerWidth]")
+    assert width == [390, 390]
+    assert await page.run(CONTRAST) == []
+    ground = await page.run("return getComputedStyle(document.body).backgroundColor")
+    assert (ground == "rgb(251, 251, 250)") == (scheme == "light")
+
+
+async def test_a_screen_reader_finds_names_for_everything(page):
+    ask(page.runner)
+    await page.open(page.url)
+    await shows(page, "#list", "large")
+    unnamed = await page.run(
+        """
+        const name = (e) => e.getAttribute('aria-label') || e.textContent.trim()
+          || [...(e.labels ?? [])].map((l) => l.textContent).join('')
+          || document.getElementById(e.getAttribute('aria-labelledby'))?.textContent;
+        return [...document.querySelectorAll('button, input, summary, section, [role=region], svg[role=img]')]
+          .filter((e) => !name(e)).map((e) => e.outerHTML.slice(0, 80));
+        """
+    )
+    assert unnamed == []
+    heads = "return [...document.querySelectorAll('th')].every((th) => th.scope && th.textContent)"
+    assert await page.run(heads)
+    assert await page.run("return document.documentElement.lang") == "en"
+    levels = await page.run(
+        "return [...document.querySelectorAll('h1, h2, h3')].map((h) => h.tagName)"
+    )
+    assert levels[0] == "H1"
+    assert set(levels[1:]) == {"H2"}
+
+
+async def test_a_picker_that_goes_is_told_and_one_that_comes_back_is_found(page, tmp_path):
+    await page.open(page.url)
+    await shows(page, "#link", "live")
+    page.runner.watch.feed.close()
+    await shows(page, "#link", "connection lost")
+    page.runner.watch.feed._closing.clear()
+    await shows(page, "#link", "live")
+
+
+async def test_the_token_is_asked_for_in_a_form(tmp_path):
+    (tmp_path / "token").write_text("let-me-look-please")
+    sections = {"decisions": {"viewers_token_file": str(tmp_path / "token")}}
+    async with (
+        watched_picker(tmp_path, **sections) as (_, url),
+        browsing(tmp_path / "profile") as browser,
+    ):
+        await browser.open(url)
+        assert await browser.text("#fleet") == ""
+        await browser.type("#token", "wrong" + ENTER)
+        await shows(browser, "main", "That is not the token.")
+        await keep(browser, "token")
+        await browser.type("#token", "let-me-look-please" + ENTER)
+        await shows(browser, "#link", "live")
+        assert await browser.run("return document.cookie") == ""
+
+
+async def test_in_shadow_the_page_shows_agreement(tmp_path):
+    async with (
+        watched_picker(tmp_path, routing={"mode": "shadow"}) as (runner, url),
+        browsing(tmp_path / "profile") as browser,
+    ):
+        for other in (False, True, False, False):
+            decision = ask(runner, shadow=True)
+            address = decision.address
+            if other:
+                address = next(s.address for s in runner.table.specs() if s.address != address)
+            runner.director.served_by(decision, address)
+            settle(runner, decision)
+        await browser.open(url)
+        await shows(browser, "#about", "shadow")
+        await shows(browser, "#shadow", "Agreed in 3 of 4 (75 %).")
