@@ -24,6 +24,7 @@ from laar.network import Sample, Weights
 __all__ = [
     "Assessment",
     "Assessor",
+    "Climb",
     "NoPrefixes",
     "NoRoomError",
     "PlainAssessor",

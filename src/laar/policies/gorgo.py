@@ -7,6 +7,7 @@ import numpy as np
 from laar.core.cost import scores_of_costs
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
+from laar.network import gorgo_score
 
 __all__ = ["Gorgo"]
 
@@ -23,14 +24,16 @@ class Gorgo:
     """
 
     def __init__(self, *, rtt_weight: float = 0.276, queue_weight: float = 0.5) -> None:
-        self.rtt_weight = rtt_weight
-        self.queue_weight = queue_weight
+        self._weights = {"rtt_weight": rtt_weight, "queue_weight": queue_weight}
 
     def score(self, view: View) -> Floats:
         """The cheapest scores one."""
-        cost: Floats = (
-            self.rtt_weight * 1000.0 * view.rtt_s
-            + np.maximum(view.tokens - view.cached_tokens, 0.0)
-            + self.queue_weight * view.queued_tokens
+        weights = view.weights or self._weights
+        cost = gorgo_score(
+            1000.0 * view.rtt_s,
+            np.maximum(view.tokens - view.cached_tokens, 0.0),
+            view.queued_tokens,
+            weights["rtt_weight"],
+            weights["queue_weight"],
         )
         return scores_of_costs(cost)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import starmap
+from typing import cast
 
 from laar.core.cost import CostWeights
 from laar.core.policy import Policy
@@ -27,20 +27,23 @@ from laar.lab.fleet import (
     generator,
     replay_open,
 )
-from laar.lab.intervals import Estimate, estimate
+from laar.lab.intervals import Estimate, estimate, gain
 from laar.lab.report import Table, Value
 from laar.lab.sweep import sweep
 from laar.lab.tally import Tally
+from laar.lab.tuning import tune
 from laar.lab.workloads.sessions import GORGO_CHATS, WILDCHAT, ChatShape, chats
+from laar.network import TunerSettings
 from laar.policies import build_policies
 from laar.policies.gorgo import Gorgo
+from laar.policies.ranking import ByChance
 
 __all__ = [
     "NEAR",
     "PAPER_BASELINES",
     "PAPER_BOX",
     "PAPER_INITIAL",
-    "PUBLISHED",
+    "PAPER_INTERVAL_S",
     "Run",
     "Runs",
     "arrivals_of",
@@ -49,7 +52,9 @@ __all__ = [
     "results_table",
     "run_all",
     "run_one",
+    "run_policies",
     "sites_of",
+    "tuned",
 ]
 
 NEAR = "ashburn:8000"
@@ -69,7 +74,6 @@ PAPER_BASELINES = (
 )
 """Those of GORGO's tables, as its code has them."""
 
-PUBLISHED = {"rtt_weight": 0.276, "queue_weight": 0.5}
 PAPER_BOX = {"rtt_weight": (0.05, 2.0), "queue_weight": (0.05, 0.5)}
 PAPER_INITIAL = {"rtt_weight": 0.5, "queue_weight": 0.1}
 PAPER_INTERVAL_S = 30.0
@@ -125,8 +129,10 @@ def arrivals_of(run: Run) -> list[Arrival]:
 def policies_of(run: Run) -> dict[str, Policy]:
     """The product's policies, GORGO's with the run's weights."""
     policies = build_policies(run.weights)
-    if run.gorgo:
-        policies["gorgo"] = Policy(name="gorgo", scorers=[(Gorgo(**dict(run.gorgo)), 1.0)])
+    # As published, the smallest score wins outright: our picker's near-ties would go to the less
+    # loaded, and hide what a zero load weight does.
+    exact = ByChance(Gorgo(**dict(run.gorgo)))
+    policies["gorgo"] = Policy(name="gorgo", scorers=[(exact, 1.0)])
     return policies
 
 
@@ -195,5 +201,27 @@ def results_table(results: Runs, title: str) -> Table:
 
 def below(ours: Sequence[dict[str, float]], theirs: Sequence[float], name: str) -> Estimate:
     """How much less ours is, seed by seed, as a share of theirs."""
-    pairs = zip((run[name] for run in ours), theirs, strict=True)
-    return estimate(list(starmap(lambda a, b: 1.0 - a / b, pairs)))
+    return gain([run[name] for run in ours], theirs)
+
+
+def tuned(
+    run: Run,
+    bounds: dict[str, tuple[float, float]],
+    initial: dict[str, float],
+    windows: int,
+    objective: str = "ttft-and-e2e-p95",
+) -> dict[str, float]:
+    """Climbs with the product's tuner on the run's trace; the weights it would export."""
+    settings = TunerSettings(
+        bounds=bounds, objective=objective, max_windows=windows, seed=run.seed
+    )
+    tuner = tune(
+        lambda: arrivals_of(run),
+        sites_of(run.profile),
+        picker_of(run),
+        settings,
+        initial,
+        seed=run.seed,
+        policies=policies_of(run),
+    )
+    return cast("dict[str, float]", tuner.export()["weights"])
