@@ -18,6 +18,7 @@ from typing import Annotated
 
 import typer
 
+from laar.context_commands import app as context
 from laar.errors import LaarError
 from laar.lab.commands import app as lab
 
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 
 app.add_typer(lab, name="lab")
+app.add_typer(context, name="context")
 
 ConfigFile = Annotated[
     Path, typer.Option("--config", "-c", help="Settings file.", show_default=True)

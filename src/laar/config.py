@@ -15,16 +15,18 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from laar.context import ContextSettings, Dedup, Format, Mode, Role
-from laar.core.cost import CostWeights
+from laar.core.cost import TUNABLE, CostWeights
 from laar.core.director import DirectorSettings
 from laar.core.filters import FilterSettings
 from laar.datalayer.document import read_document
 from laar.datalayer.endpoints_file import Endpoint, split_address
 from laar.datalayer.kubernetes import KubernetesSource
+from laar.datalayer.weights_file import read_weights
 from laar.errors import SettingError
 from laar.flow.admission import FlowSettings
 from laar.flow.item import Limits
 from laar.flow.saturation import Saturation
+from laar.network import OBJECTIVES, TunerSettings
 from laar.policies import POLICY_NAMES
 from laar.protocol.stream import StreamSettings
 
@@ -53,6 +55,9 @@ class Section(BaseModel):
     """Strict and immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+_DEFAULTS = CostWeights()
 
 
 class Tls(Section):
@@ -140,13 +145,25 @@ class Routing(Section):
         "rolling restart; each adds an address to a header.",
     )
     k_rtt: float = Field(
-        1.0, ge=0, le=1000, description="Weight of the round trip in the cost; 1 is physical."
+        _DEFAULTS.k_rtt, ge=0, le=1000, description="Weight of the round trip in the cost; 1 is physical."
     )
     k_queue: float = Field(
-        0.7,
+        _DEFAULTS.k_queue,
         ge=0,
         le=1000,
         description="Weight of a queued token against an uncached one; 0.7 is LAAR's alpha.",
+    )
+    k_delay: float = Field(
+        _DEFAULTS.k_delay,
+        ge=0,
+        le=1000,
+        description="Part of a prefill that counts again for each request in flight there, since "
+        "it holds them up. 0 is the published form.",
+    )
+    weights_file: Path | None = Field(
+        None,
+        description="Weights that `laar tune --export` wrote; they take the place of k_rtt, "
+        "k_queue and k_delay and are never changed by serving.",
     )
     retry_penalty: float = Field(
         100.0,
@@ -197,8 +214,15 @@ class Routing(Section):
 
     @property
     def weights(self) -> CostWeights:
-        """The weights of the cost."""
-        return CostWeights(k_rtt=self.k_rtt, k_queue=self.k_queue, retry_penalty=self.retry_penalty)
+        """The weights of the cost, those of the file where there is one.
+
+        Raises:
+            SettingError: the file can't be used.
+        """
+        written = {name: getattr(self, name) for name in TUNABLE}
+        if self.weights_file is not None:
+            written |= read_weights(self.weights_file)
+        return CostWeights(**written, retry_penalty=self.retry_penalty)
 
     @property
     def enforced(self) -> float:
@@ -743,6 +767,57 @@ class Shutdown(Section):
     )
 
 
+class Tuning(Section):
+    """The hill-climb over the cost's weights, on live traffic."""
+
+    enabled: bool = Field(
+        False,
+        description="Whether the picker climbs. Off by default: a climb is an experiment on users. "
+        "Tune, export, and serve the file frozen (routing.weights_file).",
+    )
+    objective: str = Field(
+        "e2e-p95",
+        description="What is made small. Whole answers by default: every request has that time, "
+        "while first tokens are only seen of answers that are read (bodies.sample_answers).",
+    )
+    window: int = Field(128, description="Requests that one set of weights is measured on.")
+    max_windows: int = Field(
+        1000, ge=1, le=1_000_000, description="Windows after which the climb ends."
+    )
+    bounds: dict[str, tuple[float, float]] = Field(
+        default=TUNABLE, description="Floor and cap of each weight that is tuned."
+    )
+    state_file: Path | None = Field(
+        None, description="JSON file that keeps the climb across restarts. None: it begins anew."
+    )
+    state_interval_s: float = Field(
+        60.0, ge=1, le=86_400, description="Seconds between two saves of the state."
+    )
+
+    @model_validator(mode="after")
+    def _usable(self) -> Tuning:
+        unknown = set(self.bounds) - set(TUNABLE)
+        if unknown:
+            raise ValueError(f"bounds: no weight is called {min(unknown)}; {', '.join(TUNABLE)} are")
+        if self.objective not in OBJECTIVES:
+            raise ValueError(f"objective: choose one of {', '.join(OBJECTIVES)}")
+        try:
+            _ = self.climb
+        except SettingError as fault:
+            raise ValueError(str(fault)) from None
+        return self
+
+    @property
+    def climb(self) -> TunerSettings:
+        """The tuner's part."""
+        return TunerSettings(
+            bounds=self.bounds,
+            objective=self.objective,
+            window=self.window,
+            max_windows=self.max_windows,
+        )
+
+
 class Settings(Section):
     """Everything laar can be told."""
 
@@ -765,6 +840,7 @@ class Settings(Section):
     bodies: Bodies = Bodies()
     flow: Flow = Flow()
     context: Context = Context()
+    tuner: Tuning = Tuning()
     decisions: Decisions = Decisions()
     envoy: EnvoySection = EnvoySection()
     shutdown: Shutdown = Shutdown()
@@ -799,6 +875,12 @@ def load_settings(path: Path) -> Settings:
         raise SettingError(
             f"{path}: accuracy.state_file: {state.parent} is not a directory; create it"
         )
+    if resolved.tuner.enabled and resolved.routing.policy != "laar":
+        raise SettingError(
+            f"{path}: tuner.enabled: only the policy `laar` is tuned, and routing.policy is "
+            f"`{resolved.routing.policy}`"
+        )
+    _ = resolved.routing.weights  # faults of the weights file are told at the start
     artifact = resolved.accuracy.capability
     if artifact is not None and not artifact.is_file():
         raise SettingError(f"{path}: accuracy.capability: {artifact} is not a file; run `laar fit`")

@@ -21,7 +21,7 @@ ARRAYS = st.integers(1, 8).flatmap(
 )
 
 
-def terms(weights, rtt, c, uncached, queued, q, tried, base=0.0):
+def terms(weights, rtt, c, uncached, queued, q, tried, base=0.0, in_flight=3.0):
     return expected_time(
         weights,
         rtt_s=rtt,
@@ -29,6 +29,7 @@ def terms(weights, rtt, c, uncached, queued, q, tried, base=0.0):
         seconds_per_token=c,
         uncached_tokens=uncached,
         queued_tokens=queued,
+        in_flight=np.full(len(rtt), in_flight),
         probability=q,
         times_tried=tried,
     )
@@ -50,6 +51,15 @@ def test_with_q_and_c_one_it_is_gorgos_published_score(arrays):
     cost = terms(weights, rtt, one, uncached, queued, one, 0 * one).cost_s
     score = gorgo_score(rtt * 1000.0, uncached, queued, 0.276, 0.5)
     assert np.allclose(cost, score)
+
+
+@given(ARRAYS)
+def test_delay_alone_is_the_parameter_free_product(arrays):
+    _, c, uncached, _, _, in_flight = arrays
+    one = np.ones(len(c))
+    weights = CostWeights(k_rtt=0.0, k_queue=0.0, k_delay=1.0)
+    cost = terms(weights, one, one, uncached, one, one, 0 * one, in_flight=in_flight).cost_s
+    assert np.allclose(cost, uncached * (in_flight + 1.0))
 
 
 @given(ARRAYS)

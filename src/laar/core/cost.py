@@ -26,11 +26,15 @@ import numpy as np
 
 from laar.core.endpoints import Floats
 
-__all__ = ["CostWeights", "Terms", "expected_time", "scores_of_costs"]
+__all__ = ["TUNABLE", "CostWeights", "Terms", "expected_time", "scores_of_costs"]
 
 MIN_PROBABILITY = 0.01
 """Floor of Q: below it a model is not a hundred times worse, it is merely hopeless, and dividing
 by an estimate this small would rank endpoints by the noise in it."""
+
+TUNABLE = {"k_rtt": (0.02, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)}
+"""Weights the tuner may set, each with its floor and cap. No floor is zero: a climb that finds it
+can switch a term off finds, sooner or later, that the objective does not see what that costs."""
 
 _PAST_A_NEAR_TIE = 1.1
 _MAX_PENALTY = 1e100  # costs stay finite however often a model was tried
@@ -51,6 +55,10 @@ class CostWeights:
     k_queue: float = 0.7
     k_delay: float = 0.0
     retry_penalty: float = 100.0
+
+    def tunable(self) -> dict[str, float]:
+        """The weights that the tuner may set, by name."""
+        return {name: getattr(self, name) for name in TUNABLE}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -206,7 +206,17 @@ def explained(
     return shown
 
 
-_BELIEFS = ("probability", "evidence", "tokens", "cached_tokens", "queued_tokens", "score")
+_BELIEFS = (
+    "endpoint",
+    "model",
+    "region",
+    "probability",
+    "evidence",
+    "tokens",
+    "cached_tokens",
+    "queued_tokens",
+    "score",
+)
 _TERMS = ("rtt_s", "base_s", "prefill_s", "queue_s", "penalty", "latency_s", "cost_s")
 
 
@@ -227,7 +237,7 @@ def _rows(account: Account, *, ranked: bool) -> tuple[int, list[dict[str, object
         names = _BELIEFS + _TERMS
         columns += (terms.rtt_s, terms.base_s, terms.prefill_s, terms.queue_s)
         columns += (terms.penalty, terms.latency_s, terms.cost_s)
-    slots, picked = view.slots, account.position
+    slots, picked, specs = view.slots, account.position, account.specs
     if ranked or len(slots) > MAX_ROWS:
         best = ranking(account)
         slots, picked = slots[best], 0
@@ -235,9 +245,9 @@ def _rows(account: Account, *, ranked: bool) -> tuple[int, list[dict[str, object
     rows = []
     values = zip(*[column.tolist() for column in columns], strict=True)
     for slot, row in zip(slots.tolist(), values, strict=True):
-        shown = _endpoint(account.specs[slot])
-        shown.update(zip(names, row, strict=True))
-        rows.append(shown)
+        spec = specs[slot]
+        told = (spec.address, spec.models[0], spec.region, *row)
+        rows.append(dict(zip(names, told, strict=True)))
     if ranked:
         for rank, shown in enumerate(rows, 1):
             shown["rank"] = rank

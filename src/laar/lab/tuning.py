@@ -31,7 +31,7 @@ from laar.network import Tuner, TunerSettings
 
 __all__ = ["tune", "tuning_report"]
 
-_GOLDEN = 0x9E3779B97F4A7C15
+_OTHER_WORDS = 0xD1B54A32D192ED03  # not the multiplier that ids are spread with
 _PASS_GAP_S = 1.0
 MAX_PASSES = 1000
 """A trace of a handful of requests must not be replayed for ever."""
@@ -89,7 +89,7 @@ def _other(arrival: Arrival, number: int) -> Prompt:
     """The same prompt in other words: what two prompts of a pass share they still share."""
     if not number:
         return arrival.prompt
-    mask = np.uint64(number * _GOLDEN % (1 << 64))
+    mask = np.uint64(number * _OTHER_WORDS % (1 << 64))
     blocks = array("Q")
     blocks.frombytes((np.frombuffer(arrival.prompt.blocks, np.uint64) ^ mask).tobytes())
     return replace(arrival.prompt, blocks=blocks)

@@ -28,7 +28,12 @@ class Rework(Protocol):
         ...
 
     def ended(self, ttft_s: float | None, usage: Usage) -> None:
-        """The answer was read to its end; its first byte came `ttft_s` after the decision."""
+        """An accepted answer passed to its end; its first byte came `ttft_s` after the decision.
+
+        Args:
+            ttft_s: None where nobody looked.
+            usage: empty where nobody looked.
+        """
         ...
 
 

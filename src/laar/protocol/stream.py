@@ -390,6 +390,10 @@ class Stream:
 
     def _response_headers(self, event: ResponseHeaders, now: float) -> Iterator[Action]:
         self._status = event.status
+        if event.status is None or not 200 <= event.status < 300:
+            self._rework = None
+        elif self._rework is not None:  # before the client hears of it and sends its next turn
+            self._rework.accepted(now)
         decision = self._decision
         if decision is None:
             yield AnswerHeaders(Direction.RESPONSE, [])
@@ -401,8 +405,6 @@ class Stream:
             self._usage_reader = UsageReader(events=event.streamed)
             if self._target is not None and self._shape is Shape.GATEWAY:
                 self._restorer = NameRestorer(served=self._target, asked=self._asked)
-        if self._rework is not None and event.status is not None and 200 <= event.status < 300:
-            self._rework.accepted(now)
         self._response_phase = _Phase.ANSWER
         if event.end:
             yield from self._answer_complete(now)

@@ -42,6 +42,7 @@ class _Ordering:
         self.rule = rule
         self.hook = ContextHook(rule.hook, clock=clock)
         self.tally = RouteTally(rule.name, self.hook)
+        self.told = False  # that it has switched itself off
 
     def is_about(self, path: str, model: str) -> bool:
         return path.startswith(self.rule.path) and (
@@ -83,13 +84,15 @@ class _Reworked:
 
     def _measured(self, ttft_s: float | None, usage: Usage) -> None:
         ordering, receipt = self._ordering, self._result.receipt
-        if receipt is None:
+        if receipt is None or not receipt.orders:
+            # Only older turns were touched. Their like in the control group leaves no receipt, so
+            # that counting them would compare follow-ups with first questions.
             return
         prompt, cached = usage.prompt_tokens, usage.cached_tokens
         ordering.tally.groups[self._group].measured(ttft_s, prompt, cached)
         if self._group != "observed" and prompt and cached is not None:
             ordering.hook.record_usage(receipt, prompt_tokens=prompt, cached_tokens=cached)
-            self._routes.judge(ordering.tally)
+            self._routes.judge(ordering)
 
 
 class ContextRoutes:
@@ -117,9 +120,7 @@ class ContextRoutes:
         self._degraded = degraded
         self._problem = problem
         self._orderings = [
-            _Ordering(rule, clock)
-            for rule in settings.routes
-            if rule.mode != "off" or rule.opt_in
+            _Ordering(rule, clock) for rule in settings.routes if rule.mode != "off" or rule.opt_in
         ]
 
     @property
@@ -153,7 +154,7 @@ class ContextRoutes:
         tally = ordering.tally
         if mode == "off":
             if head.context:
-                tally.reasons[Reason.OFF] += 1
+                tally.reasons[Reason.OFF.value] += 1
             return None
         if head.signed:
             tally.reasons[_SIGNED] += 1
@@ -163,15 +164,16 @@ class ContextRoutes:
             body, api=api, tenant=head.tenant, route=ordering.rule.name, now=now, mode=mode
         )
         tally.added.observe(self._clock() - began)
-        tally.reasons[result.reason] += 1
+        tally.reasons[result.reason.value] += 1
         if result.reason is Reason.ERROR:
             self._degraded[_WHAT] += 1
-        if result.receipt is None:
-            return None if result.body is body else _Reworked(self, ordering, result, "hook")
-        group = (
-            "observed" if mode == "observe" else "control" if result.receipt.held_out else "hook"
-        )
-        tally.groups[group].decided(result)
+        receipt = result.receipt
+        if receipt is None and result.body is body:
+            return None
+        held_out = receipt is not None and receipt.held_out
+        group = "observed" if mode == "observe" else "control" if held_out else "hook"
+        if receipt is not None and receipt.orders:
+            tally.groups[group].decided(result)
         return _Reworked(self, ordering, result, group)
 
     def guarded(self, call: Callable[..., _Reworked | None], *args: object) -> _Reworked | None:
@@ -182,10 +184,12 @@ class ContextRoutes:
             self._degraded[_WHAT] += 1
             return None
 
-    def judge(self, tally: RouteTally) -> None:
-        """Says so when a route has switched itself off."""
-        if not tally.is_off:
+    def judge(self, ordering: _Ordering) -> None:
+        """Says so, once, when a route has switched itself off."""
+        tally = ordering.tally
+        if ordering.told or not tally.is_off:
             return
+        ordering.told = True
         measured = {name: tally.groups[name].cached_share.mean for name in ("hook", "control")}
         self._problem(
             f"context {tally.name}",
@@ -218,6 +222,7 @@ class ContextRoutes:
         for ordering in known:
             ordering.hook.reset_guard(ordering.rule.name)
             ordering.tally.forget_groups()
+            ordering.told = False
             self._problem(f"context {ordering.rule.name}", None)
         return JSONResponse({"reset": [ordering.rule.name for ordering in known]})
 

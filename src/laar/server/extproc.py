@@ -25,6 +25,7 @@ from envoy.type.v3 import http_status_pb2
 from laar.core.director import Director
 from laar.errors import RequestError
 from laar.protocol import headers as names
+from laar.protocol.bodyhook import BodyHook
 from laar.protocol.events import (
     Action,
     AnswerBody,
@@ -117,6 +118,7 @@ class ExternalProcessor:
         metrics: what is counted.
         rules: the cluster's priorities and model rewrites.
         gate: holds requests while the fleet is full; None sends each at once.
+        hook: may change request bodies; None leaves all as they are.
     """
 
     def __init__(
@@ -129,8 +131,10 @@ class ExternalProcessor:
         metrics: Metrics,
         rules: GatewayRules,
         gate: Gate | None = None,
+        hook: BodyHook | None = None,
     ) -> None:
         self._gate = gate
+        self._hook = hook
         self._director = director
         self._settings = settings
         self._sampler = sampler
@@ -155,6 +159,7 @@ class ExternalProcessor:
             read_answer=self._sampler.draw(self._clock()),
             new_id=lambda: str(uuid.uuid4()),
             rules=self._rules,
+            hook=self._hook,
         )
         self._metrics.streams_open += 1
         try:

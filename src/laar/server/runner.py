@@ -30,6 +30,7 @@ from laar.errors import SettingError
 from laar.flow.admission import Admission
 from laar.policies import build_policies
 from laar.server.admin import AdminServer, admin_app
+from laar.server.context import ContextRoutes
 from laar.server.extproc import ExternalProcessor, Sampler
 from laar.server.fleet import FleetSink
 from laar.server.gate import Gate
@@ -38,8 +39,10 @@ from laar.server.learning import Learning
 from laar.server.outcomes import grpc_handler, read_token, routes
 from laar.server.rules import ClusterRules
 from laar.server.tls import ServerTls
+from laar.server.tuner import TunerKeeper
 from laar.server.viewers import Viewers, read_viewers_token
 from laar.server.watch import Watch
+from laar.telemetry.context import ContextMetrics
 from laar.telemetry.flow import FlowMetrics
 from laar.telemetry.learning import LearningMetrics
 from laar.telemetry.metrics import Metrics
@@ -95,13 +98,24 @@ class Runner:
             if settings.prefix.enabled
             else NoPrefixes()
         )
+        weights = settings.routing.weights
+        self._tuner = (
+            TunerKeeper(
+                settings.tuner,
+                weights.tunable(),
+                problem=lambda source, message: self._sink.problem(source, message),
+            )
+            if settings.tuner.enabled
+            else None
+        )
         self.director = Director(
             self.table,
-            build_policies(settings.routing.weights),
+            build_policies(weights),
             settings.routing.director,
             rng=rng,
             assessor=self.learning.assessor,
             prefixes=prefixes,
+            tuner=self._tuner.tuner if self._tuner else None,
             on_decided=self._decided,
             on_settled=self._settled,
         )
@@ -129,6 +143,14 @@ class Runner:
             on_reading=self.watch.hit_rates.read,
         )
         self._gate = self._flow_control() if settings.flow.enabled else None
+        self._context = ContextRoutes(
+            settings.context,
+            clock=self._clock,
+            rng=rng,
+            degraded=self.director.degraded,
+            problem=self._sink.problem,
+        )
+        self.metrics.add(ContextMetrics(self._context.tallies))
         self._processor = ExternalProcessor(
             self.director,
             replace(
@@ -145,6 +167,7 @@ class Runner:
             metrics=self.metrics,
             rules=rules,
             gate=self._gate,
+            hook=self._context if self._context.tallies else None,
         )
         self._rng = rng
         self._stopping = asyncio.Event()
@@ -192,6 +215,8 @@ class Runner:
             await self._readiness(once=True)
             self._spawn("readiness", self._readiness)
             self._spawn("state", self.learning.keep_saving)
+            if self._tuner is not None:
+                self._spawn("tuner", self._tuner.keep_saving)
             for name, run in self.watch.tasks():
                 self._spawn(name, run)
             _LOG.info("picking for %d endpoints on port %d", len(self.table), self.ports.ext_proc)
@@ -200,6 +225,8 @@ class Runner:
             await self._stopping.wait()
             await self._drain(server)
             await self.learning.save()
+            if self._tuner is not None:
+                await self._tuner.save()
         finally:
             self.watch.feed.close()
             admin.should_exit = True
@@ -291,6 +318,8 @@ class Runner:
             parts = [
                 *routes(self.learning, self.table, clock=self._clock, token=self._token),
                 *self.watch.routes(),
+                *self._context.routes(),
+                *(self._tuner.routes() if self._tuner else ()),
             ]
             app = admin_app(self._settings, self.metrics, self.health, parts)
             return AdminServer(Viewers(app, self._viewers_token), host, port)

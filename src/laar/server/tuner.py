@@ -54,7 +54,9 @@ class TunerKeeper:
         self._settings = settings
         self._problem = problem
         self.tuner = self._restored() or Tuner(
-            settings.climb, {name: initial[name] for name in settings.bounds}
+            settings.climb,
+            # A term that is switched off begins at its floor: a climb in logarithms knows no zero.
+            {name: max(initial[name], floor) for name, (floor, _) in settings.bounds.items()},
         )
 
     def routes(self) -> list[Route]:

@@ -105,7 +105,7 @@ class Watch:
             director.table, self.memory, metrics, self.hit_rates, director.settings, about
         )
         self.feed = Feed(lambda: board.frame(clock()))
-        self._board, self._clock = board, clock
+        self.board, self._clock = board, clock
         self._figures = WatchingMetrics(
             version=running,
             director=director,
@@ -141,7 +141,7 @@ class Watch:
         ]
 
     async def _show_fleet(self, _request: Request) -> Response:
-        body = orjson.dumps(self._board.fleet(self._clock()), option=orjson.OPT_INDENT_2)
+        body = orjson.dumps(self.board.fleet(self._clock()), option=orjson.OPT_INDENT_2)
         return Response(body, media_type="application/json")
 
     def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -9,10 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laar.lab.engine import EngineProfile, build_engine, drive, load_profile
-from laar.lab.intervals import Estimate, estimate
+from laar.lab.intervals import estimate
 from laar.lab.workloads.medha_mix import Mix, jobs
 
-__all__ = ["MEDHA", "NON_PREEMPTIVE", "SARATHI", "Seen", "over", "percentile", "run", "with_slack"]
+__all__ = [
+    "MEDHA",
+    "NON_PREEMPTIVE",
+    "SARATHI",
+    "Ratio",
+    "Seen",
+    "over",
+    "percentile",
+    "run",
+    "with_slack",
+]
 
 MEDHA, SARATHI, NON_PREEMPTIVE = "medha-8b-a100", "sarathi-8b-a100", "nonpreemptive-8b-a100"
 """The paper's three systems on 16 A100; the last stands for LoongServe."""
@@ -74,6 +85,21 @@ def percentile(values: Floats, percent: float) -> float:
     return float(np.percentile(known, percent)) if len(known) else float("nan")
 
 
-def over(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """How many times theirs is ours, seed by seed."""
-    return estimate([b / a for a, b in zip(ours, theirs, strict=True)])
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A geometric mean over seeds with its 95 % interval: ratios of queues spread over decades."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return f"{self.mean:.3g}"
+        return f"{self.mean:.3g} ({self.low:.3g} .. {self.high:.3g})"
+
+
+def over(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    """How many times theirs is ours, paired by seed."""
+    logs = estimate([math.log(b / a) for a, b in zip(ours, theirs, strict=True)])
+    return Ratio(math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high))

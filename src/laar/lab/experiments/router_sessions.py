@@ -24,12 +24,10 @@ CLOUD_VALVE = 4
 """The threshold of the cloud benchmark; the code's default is 8."""
 
 
-def run_sessions(
-    policy: str, size: str, sessions: int, seed: int, valve: int = CLOUD_VALVE, shuffle: bool = True
-) -> dict[str, float]:
+def run_sessions(policy: str, size: str, sessions: int, seed: int) -> dict[str, float]:
     """One run of the cloud benchmark; the tally's numbers and `routing_hits`."""
     engine = load_profile(PROFILES[size])
-    return run_on(engine, WORKERS, policy, RouterShape(sessions=sessions), seed, valve, shuffle)
+    return run_on(engine, WORKERS, policy, RouterShape(sessions=sessions), seed, CLOUD_VALVE)
 
 
 def run_on(

@@ -133,7 +133,10 @@ class VirtualFleet:
         }
         self._probes = {name: generator(seed, f"probe {name}") for name in self._sites}
         self._hosts = {
-            name: EngineHost(self.clock, build_engine(site.engine, seed=seed))
+            name: EngineHost(
+                self.clock,
+                build_engine(site.engine, seed=generator(seed, f"engine {name}").getrandbits(32)),
+            )
             for name, site in self._sites.items()
         }
         self._prefixes = BlockPrefixes(key=b"lab", max_bytes=settings.prefix_bytes)
@@ -159,6 +162,9 @@ class VirtualFleet:
             prompt: as the engine sees it.
             on_end: called when its last byte, or its refusal, is here.
             normal: its draw of jitter; None to draw one.
+
+        Raises:
+            RequestError: the picker has no endpoint for it.
         """
         now = self.clock.now
         self._prefixes.upcoming = prompt

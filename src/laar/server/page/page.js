@@ -9,6 +9,7 @@ const LATE_MS = 5000;
 
 let paused = false;
 let last = 0;
+let hovering = false;
 
 // -- words --------------------------------------------------------------------------------------
 
@@ -169,22 +170,27 @@ function decisionItem(decision) {
 
 function showDecisions(frame) {
   const list = $("#list");
-  // What somebody has opened, or has the focus in, stays until it is closed and left.
-  const kept = [...list.children].filter((li) =>
-    li.querySelector("details[open]") || li.contains(document.activeElement));
-  const held = new Set(kept.map((li) => li.firstChild.dataset.id));
+  const shown = new Map([...list.querySelectorAll("details")].map((d) => [d.dataset.id, d]));
   for (const decision of frame.decisions) {
-    if (!held.has(decision.id)) continue;
-    const details = kept.find((li) => li.firstChild.dataset.id === decision.id).firstChild;
-    details.querySelector(".meta").textContent = meta(decision);
+    const line = shown.get(decision.id)?.querySelector(".meta");
+    if (line) line.textContent = meta(decision);
   }
-  const fresh = frame.decisions.filter((d) => !held.has(d.id)).map((d) => {
+  // Nobody can hit what moves away under the pointer.
+  const held = shown.size > 0 && hovering;
+  $("#held").hidden = !held;
+  if (held) return;
+  const wanted = new Set(frame.decisions.map((d) => d.id));
+  for (const li of [...list.children]) {
+    const details = li.querySelector("details");
+    // What somebody has opened, or has the focus in, stays until it is closed and left.
+    const used = details?.open || li.contains(document.activeElement);
+    if (!used && !wanted.has(details?.dataset.id)) li.remove();
+  }
+  list.prepend(...frame.decisions.filter((d) => !shown.has(d.id)).map((d) => {
     const li = element("li");
     li.append(decisionItem(d));
     return li;
-  });
-  for (const li of [...list.children]) if (!kept.includes(li)) li.remove();
-  list.prepend(...fresh);
+  }));
   if (!list.children.length) {
     list.append(element("li", "No decision yet. Send a request through Envoy."));
   }
@@ -311,6 +317,9 @@ $("#pause").addEventListener("click", () => {
   $("#pause").textContent = paused ? "Go on" : "Pause";
   state(paused ? "paused" : "live", false);
 });
+
+$("#list").addEventListener("pointerenter", (event) => { hovering = event.pointerType === "mouse"; });
+$("#list").addEventListener("pointerleave", () => { hovering = false; });
 
 $("#find").addEventListener("submit", async (event) => {
   event.preventDefault();

@@ -1,0 +1,120 @@
+"""Figure 13 of Medha: the order of prefills, all its other mechanisms kept.
+
+FCFS, EDF, LRS (absolute slack), SRPT and LARS with multi-prefill batching, and LARS without it.
+A request's objective is a second and five times its prefill alone, so times are compared as
+multiples of the prefill alone (the paper's normalised latency) and as shares within the objective.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from laar.flow.prefill_time import PrefillTable
+from laar.lab.engine import EngineProfile, Work
+from laar.lab.experiment import Experiment, Scope
+from laar.lab.experiments.medha_runs import Ratio, over, percentile, run, with_slack
+from laar.lab.intervals import Estimate, estimate
+from laar.lab.report import Chart, Check, Report, Table, Value
+from laar.lab.sweep import sweep
+from laar.lab.workloads.medha_mix import Mix, jobs
+
+__all__ = ["EXPERIMENTS"]
+
+_RATES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.75)
+_HIGH = tuple(rate for rate in _RATES if rate >= 1.0)
+_RIVALS = ("fcfs", "edf", "lrs")
+_CONTESTANTS = ("medha", "lars alone", *_RIVALS, "srpt")
+_Outcome = dict[str, float]
+
+
+def _engine(contestant: str) -> EngineProfile:
+    if contestant == "lars alone":
+        return with_slack("lars", multi_prefill=False)
+    return with_slack("lars" if contestant == "medha" else contestant)
+
+
+def _alone_s(profile: EngineProfile) -> PrefillTable:
+    """A lone prefill on this engine; with stages, its chunks follow each other closely."""
+    cost, target_s = profile.cost, profile.settings.slack.target_s
+
+    def chunk_s(chunk: int, context: int) -> float:
+        work = Work()
+        work.add_chunk(chunk, context)
+        return cost.stage_s(work)
+
+    return PrefillTable.build(chunk_s, target_s=target_s / cost.stages)
+
+
+def outcome(contestant: str, mix: Mix, seed: int) -> _Outcome:
+    """One run's figures."""
+    profile = _engine(contestant)
+    seen = run(profile, mix, seed)
+    slack = profile.settings.slack
+    prompts = np.array([float(job.prompt_tokens) for job in jobs(mix, seed)])
+    alone = _alone_s(profile).totals_s(prompts)
+    within = seen.ttft_s <= slack.objective_base_s + slack.objective_factor * alone
+    normalised = seen.ttft_s / alone
+    return {
+        "median": percentile(normalised, 50.0),
+        "p90": percentile(normalised, 90.0),
+        "short median": percentile(seen.short_ttft_s, 50.0),
+        "within": float(within.mean()),
+        "short within": float(within[~seen.is_long].mean()),
+        "long within": float(within[seen.is_long].mean()) if seen.is_long.any() else 1.0,
+    }
+
+
+def run_policies(scope: Scope) -> Report:
+    """Every order at every load."""
+    rates = (0.25, 1.0, 1.75) if scope.quick else _RATES
+    duration_s = 300.0 if scope.quick else 900.0
+    cases = [(c, rate, seed) for c in _CONTESTANTS for rate in rates for seed in scope.seeds]
+    found = sweep(
+        outcome,
+        [(c, Mix(rate=rate, duration_s=duration_s), seed) for c, rate, seed in cases],
+        label="medha-policies",
+    )
+    runs: dict[tuple[str, float], list[_Outcome]] = {}
+    for (contestant, rate, _), one in zip(cases, found, strict=True):
+        runs.setdefault((contestant, rate), []).append(one)
+
+    def figures(contestant: str, rate: float, what: str) -> list[float]:
+        return [one[what] for one in runs[contestant, rate]]
+
+    def table(title: str, what: str, digits: int = 2) -> Table:
+        rows: list[tuple[Value, ...]] = [
+            (f"{rate:g} requests/s", *(estimate(figures(c, rate, what)) for c in _CONTESTANTS))
+            for rate in rates
+        ]
+        return Table(title=title, columns=("load", *_CONTESTANTS), rows=rows, digits=digits)
+
+    def against(other: str, rate: float, what: str) -> Ratio:
+        return over(figures("medha", rate, what), figures(other, rate, what))
+
+    high = [rate for rate in rates if rate in _HIGH]
+    return Report(
+        tables=[
+            table("First token by the prefill alone, median", "median"),
+            table("First token by the prefill alone, 90 %", "p90", 1),
+            table("Share within the objective", "within", 3),
+            table("... of the short requests", "short within", 3),
+            table("... of the long ones", "long within", 3),
+        ],
+        checks=[
+            *(_beats(rival, high, figures, against) for rival in _RIVALS),
+            _batching(high, against),
+            _starves_nobody(high, figures),
+        ],
+        charts=[
+            Chart(
+                title="Share within the objective",
+                x_label="requests/s",
+                y_label="share",
+                x=list(rates),
+                series={
+                    c: [estimate(figures(c, rate, "within")) for rate in rates]
+                    for c in _CONTESTANTS
+                },
+            )
+        ],
+    )

@@ -1,0 +1,62 @@
+"""`laar context plan`: the offline half from the command line."""
+
+from __future__ import annotations
+
+import json
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from laar.context_commands import app
+
+DOCS = {i: f'<document id="d{i}">{f"text {i} " * 60}</document>' for i in range(9)}
+
+
+def line(number, ids):
+    content = "\n".join(DOCS[i] for i in ids) + "\n\nWhy?"
+    body = {"model": "m", "messages": [{"role": "user", "content": content}]}
+    return orjson.dumps({"custom_id": f"r{number}", "body": body})
+
+
+@pytest.fixture
+def batch(tmp_path):
+    path = tmp_path / "requests.jsonl"
+    contexts = [[1, 2, 3], [7, 8, 5], [3, 1, 2], [8, 7, 5], [2, 3, 1]]
+    lines = [line(i, ids) for i, ids in enumerate(contexts)]
+    path.write_bytes(b"\n".join([*lines, b"no json"]) + b"\n")
+    return path
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["plan", *map(str, arguments)])
+
+
+def test_a_batch_is_written_in_sending_order_with_its_expected_hits(batch, tmp_path):
+    figures = tmp_path / "figures.json"
+    done = run(batch, "--json", figures)
+    assert done.exit_code == 0, done.output
+    written = (tmp_path / "requests.planned.jsonl").read_bytes().splitlines()
+    assert written[-1] == b"no json"
+    ids = [orjson.loads(one)["custom_id"] for one in written[:-1]]
+    assert sorted(ids) == [f"r{i}" for i in range(5)]
+    assert {frozenset(ids[:3]), frozenset(ids[3:])} == {
+        frozenset({"r0", "r2", "r4"}),
+        frozenset({"r1", "r3"}),
+    }
+    report = json.loads(figures.read_text())
+    assert (report["requests"], report["planned"], report["left"]) == (6, 5, {"invalid_json": 1})
+    assert report["hit_planned"] == pytest.approx(9 / 15)
+    assert report["hit_received"] == 0.0
+    assert "0.0% as received, 60.0% as planned" in done.output
+    assert "invalid_json: 1" in done.output
+
+
+def test_faults_are_told_in_a_line_each(batch, tmp_path):
+    for arguments, text in (
+        ((tmp_path / "none.jsonl",), "none.jsonl: No such file"),
+        ((batch, "--out", batch), "is the input"),
+    ):
+        done = run(*arguments)
+        assert done.exit_code == 2
+        assert text in done.output

@@ -1,0 +1,284 @@
+"""Intervals, reports, traces, and `laar lab` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import math
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from laar.errors import SettingError
+from laar.lab import commands, experiments
+from laar.lab.experiment import Experiment, Scope
+from laar.lab.fleet_file import read_fleet
+from laar.lab.intervals import Estimate, estimate, gain
+from laar.lab.report import Chart, Check, Report, Table, dump, show
+from laar.lab.sweep import placed, sweep
+from laar.lab.trace import read_trace
+
+RUN = CliRunner()
+FLEET = """
+endpoints:
+  - {name: "a:80", profile: gorgo-main, rtt_ms: 5}
+  - {name: "b:80", profile: gorgo-main, rtt_ms: 50, settings: {max_num_seqs: 8}}
+"""
+
+
+def lines(count: int) -> str:
+    return "".join(
+        json.dumps(
+            {
+                "timestamp": 200 * i,
+                "input_length": 1500,
+                "output_length": 20,
+                "hash_ids": [i % 7, 100 + i % 7, 1000 + i],
+                "request": {"messages": []},
+            }
+        )
+        + "\n"
+        for i in range(count)
+    )
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(lines(60), "utf-8")
+    return path
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET, "utf-8")
+    return path
+
+
+def test_an_interval_is_students() -> None:
+    seen = estimate([1.0, 2.0, 3.0, 4.0, 5.0])
+    # sd 1.5811, t(0.975, 4) = 2.7764
+    assert (seen.mean, seen.half) == (3.0, pytest.approx(2.7764 * 1.5811 / math.sqrt(5), rel=1e-4))
+
+
+def test_pairing_by_seed_takes_the_seeds_out_of_the_interval() -> None:
+    paired = gain([9.0, 18.0, 90.0], [10.0, 20.0, 100.0])
+    assert paired.mean == pytest.approx(0.1)
+    assert paired.half == pytest.approx(0.0, abs=1e-9)
+
+
+def test_one_seed_has_no_interval() -> None:
+    one = estimate([2.0])
+    assert (one.low, one.high) == (2.0, 2.0)
+    assert math.isnan(one.half)
+
+
+def small_report(*, held: bool) -> Report:
+    return Report(
+        tables=[Table(title="t", columns=("policy", "s"), rows=[("a", Estimate(1.0, 0.25))])],
+        checks=[Check(claim="c", held=held, seen="1")],
+        charts=[
+            Chart(title="t", x_label="x", y_label="y", x=[1, 2], series={"a": [Estimate(1, 0)] * 2})
+        ],
+        remarks=["took 3 ms"],
+    )
+
+
+def test_json_leaves_out_what_a_wall_clock_said() -> None:
+    data = dump(small_report(held=True), experiment="e")
+    assert b"took 3 ms" not in data
+    assert json.loads(data)["tables"][0]["rows"] == [["a", {"mean": 1.0, "half": 0.25}]]
+
+
+def test_a_report_prints_its_intervals_and_verdicts() -> None:
+    console = Console(record=True, width=100)
+    show(small_report(held=False), console)
+    text = console.export_text()
+    assert "1.00 ± 0.25" in text
+    assert "NOT held c: 1" in text
+    assert "took 3 ms" in text
+
+
+@pytest.mark.parametrize(("held", "status"), [(True, 0), (False, 3)])
+def test_the_exit_status_is_the_verdict(
+    held: bool, status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scopes: list[Scope] = []
+
+    def run(scope: Scope) -> Report:
+        scopes.append(scope)
+        return small_report(held=held)
+
+    known = Experiment(name="e", claim="c", source="s", run=run)
+    monkeypatch.setattr(experiments, "find_experiment", lambda _name: known)
+    plot, data = tmp_path / "f.png", tmp_path / "f.json"
+    told = ["run", "e", "--seeds", "3", "--jobs", "1", "--plot", str(plot), "--json", str(data)]
+    result = RUN.invoke(commands.app, told)
+    assert result.exit_code == status, result.output
+    assert len(scopes[0].seeds) == 3
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert json.loads(data.read_bytes())["held"] is held
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        ["run", "nope"],
+        ["run", "engine-validation", "--backend", "nope"],
+        ["run", "engine-validation", "--jobs", "1", "--plot", "/nowhere/at/all.png"],
+        ["replay", "missing.jsonl", "--fleet", "missing.yaml"],
+    ],
+)
+def test_what_cannot_be_run_exits_2_with_a_sentence(told: list[str]) -> None:
+    result = RUN.invoke(commands.app, told)
+    assert result.exit_code == 2
+    assert "laar: " in result.stderr
+
+
+def test_experiments_are_listed_with_their_claims() -> None:
+    result = RUN.invoke(commands.app, ["list"])
+    assert result.exit_code == 0
+    for name in (
+        "laar-success",
+        "laar-ttca",
+        "laar-ablation",
+        "llm-router-slope",
+        "llm-router-valve",
+        "engine-validation",
+    ):
+        assert name in result.output
+
+
+def test_a_quick_run_is_the_same_bytes_each_time(tmp_path: Path) -> None:
+    written = []
+    for name in ("one", "two"):
+        path = tmp_path / name
+        told = ["run", "llm-router-valve", "--quick", "--jobs", "1", "--json", str(path)]
+        assert RUN.invoke(commands.app, told).exit_code in (0, 3)
+        written.append(path.read_bytes())
+    assert written[0] == written[1]
+
+
+def test_laar_needs_no_more_attempts_than_there_are_models(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    told = ["run", "laar-success", "--quick", "--seeds", "1", "--jobs", "1", "--json", str(path)]
+    result = RUN.invoke(commands.app, told)
+    assert result.exit_code == 0, result.output
+
+
+def _square(number: int) -> int:
+    return number * number
+
+
+def test_a_sweep_keeps_the_order_of_its_cases() -> None:
+    with placed("loky", 2):
+        assert sweep(_square, [(n,) for n in range(20)], label="") == [n * n for n in range(20)]
+
+
+def test_a_sweep_runs_on_a_dask_cluster() -> None:
+    pytest.importorskip("distributed", reason="dask is not installed: pip install distributed")
+    with placed("dask", 2):
+        assert sweep(_square, [(n,) for n in range(20)], label="") == [n * n for n in range(20)]
+
+
+# -- traces and replay -------------------------------------------------------------------------
+
+
+def test_equal_ids_are_equal_prefixes(trace: Path) -> None:
+    asked = list(read_trace(trace, time_scale=2.0))
+    assert [a.at_s for a in asked[:3]] == [0.0, 0.4, 0.8]
+    first, same, other = asked[0].prompt, asked[7].prompt, asked[1].prompt
+    assert len(first.blocks) == 1500 // 16
+    assert first.blocks[:64] == same.blocks[:64]
+    assert not set(first.blocks[64:]) & set(same.blocks[64:])
+    assert not set(first.blocks) & set(other.blocks)
+    assert len(set(first.blocks)) == len(first.blocks)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "not a JSON object"),
+        ('{"input_length": 1, "output_length": 1, "hash_ids": []}', "`timestamp`"),
+        (
+            '{"timestamp": 99999, "input_length": 1.5, "output_length": 1, "hash_ids": []}',
+            "`input_length`",
+        ),
+        (
+            '{"timestamp": 99999, "input_length": 0, "output_length": 1, "hash_ids": []}',
+            "`input_length`",
+        ),
+        ('{"timestamp": 99999, "input_length": 1, "hash_ids": []}', "`output_length`"),
+        ('{"timestamp": 99999, "input_length": 1, "output_length": 1}', "`hash_ids`"),
+        (
+            '{"timestamp": 99999, "input_length": 1, "output_length": 1, "hash_ids": ["x"]}',
+            "`hash_ids`",
+        ),
+        ('{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": []}', "goes back"),
+    ],
+)
+def test_a_bad_line_is_named_with_its_field(trace: Path, fleet: Path, line: str, told: str) -> None:
+    with trace.open("a") as file:
+        file.write("\n" + line + "\n")
+    with pytest.raises(SettingError, match=r"line 62: .*" + told):
+        list(read_trace(trace))
+    ran = RUN.invoke(
+        commands.app,
+        ["replay", str(trace), "--fleet", str(fleet), "--jobs", "1", "--policy", "random"],
+    )
+    assert ran.exit_code == 2
+    assert "line 62" in ran.stderr
+
+
+def test_a_long_trace_is_read_in_the_memory_of_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_text(lines(6_000), "utf-8")
+    tracemalloc.start()
+    try:
+        count = sum(1 for _ in read_trace(path))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert count == 6_000
+    assert peak < 1 << 20, f"{path.stat().st_size} bytes of trace took {peak} bytes"
+
+
+def test_replay_prints_one_row_for_each_policy(trace: Path, fleet: Path, tmp_path: Path) -> None:
+    data, plot = tmp_path / "r.json", tmp_path / "r.svg"
+    told = ["replay", str(trace), "--fleet", str(fleet), "--policy", "laar", "--policy", "random"]
+    told += ["--jobs", "1", "--json", str(data), "--plot", str(plot)]
+    result = RUN.invoke(commands.app, told)
+    assert result.exit_code == 0, result.output
+    rows = json.loads(data.read_bytes())["tables"][0]["rows"]
+    assert [row[0] for row in rows] == ["laar", "random"]
+    assert all(row[11] == 1.0 for row in rows), "every request succeeded"
+    assert plot.read_bytes().lstrip().startswith(b"<?xml")
+
+
+def test_replay_names_an_unknown_policy(trace: Path, fleet: Path) -> None:
+    ran = RUN.invoke(commands.app, ["replay", str(trace), "--fleet", str(fleet), "--policy", "x"])
+    assert ran.exit_code == 2
+    assert "lmetric" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("endpoints: []", "endpoints"),
+        ("{}", "endpoints"),
+        ("[", "fleet.yaml"),
+        ("endpoints: [{name: a, profile: nope}]", "nope"),
+        ("endpoints: [{name: a, profile: gorgo-main, rtt_ms: -1}]", "rtt_ms"),
+        ("endpoints: [{name: a, profile: gorgo-main, colour: red}]", "colour"),
+        ("endpoints: [{name: a, profile: gorgo-main, settings: {blocks: 1}}]", "blocks"),
+    ],
+)
+def test_a_bad_fleet_is_told_by_its_field(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(SettingError, match=told):
+        read_fleet(path)

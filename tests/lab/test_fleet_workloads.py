@@ -1,0 +1,125 @@
+"""Workloads: each with the facts it was calibrated to, and look-ups that equal their text."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from statistics import mean, median
+
+import numpy as np
+import pytest
+
+from laar.accuracy.features import features_of
+from laar.lab.answers import AccuracySurface, Answerer
+from laar.lab.fleet import Arrival
+from laar.lab.tokens import count_tokens
+from laar.lab.workloads.kv_lookup import queries
+from laar.lab.workloads.kv_questions import as_questions
+from laar.lab.workloads.mixed_lengths import LONG, MixedLengths, mixed_lengths
+from laar.lab.workloads.sessions import (
+    GORGO_CHATS,
+    WILDCHAT,
+    RouterShape,
+    chats,
+    router_sessions,
+)
+
+
+def reuse(arrivals: list[Arrival]) -> float:
+    """The share of prompt tokens that an earlier prompt or answer began with."""
+    seen: set[int] = set()
+    found = 0
+    for arrival in arrivals:
+        prompt = arrival.prompt
+        for block in prompt.blocks[: prompt.prompt_tokens // 16]:
+            if block not in seen:
+                break
+            found += 16
+        seen.update(prompt.blocks)
+    return found / sum(arrival.prompt.prompt_tokens for arrival in arrivals)
+
+
+def shared_beginnings(arrivals: list[Arrival]) -> float:
+    """The share of conversations whose first 256 tokens another one has as well."""
+    starts = {a.session: a.prompt.blocks[15] for a in arrivals if len(a.prompt.blocks) > 15}
+    counts = Counter(starts.values())
+    return sum(n for n in counts.values() if n > 1) / len(starts)
+
+
+def test_gorgo_chats_are_like_the_replayed_windows() -> None:
+    asked = list(chats(GORGO_CHATS, random.Random(1), 1800.0))
+    tokens = [arrival.prompt.prompt_tokens for arrival in asked]
+    assert 3.5 <= len(asked) / 1800 <= 5.0  # published 4.0 to 4.8
+    assert 6500 <= mean(tokens) <= 10_000  # 6,877 to 7,148; the prototype's 8.8k
+    assert 5500 <= median(tokens) <= 9000
+    assert 19_000 <= np.percentile(tokens, 95) <= 21_500  # 19,886 to 20,974
+    assert max(tokens) <= 24_000
+    assert 0.77 <= reuse(asked) <= 0.89  # 77.6 to 87.9 %
+    assert 0.30 <= shared_beginnings(asked) <= 0.50
+    assert max(a.prompt.output_tokens for a in asked) <= 128
+    times = [a.at_s for a in asked]
+    assert times == sorted(times)
+    assert times[0] >= 0
+    assert times[-1] < 1800
+
+
+def test_every_chat_begins_with_the_same_header() -> None:
+    asked = list(chats(GORGO_CHATS, random.Random(2), 60.0))
+    assert len({tuple(arrival.prompt.blocks[:2]) for arrival in asked}) == 1
+
+
+def test_wildchat_hardly_repeats_itself() -> None:
+    asked = list(chats(WILDCHAT, random.Random(1), 900.0))
+    assert len(asked) / 900 == pytest.approx(11.4, rel=0.05)
+    assert mean(a.prompt.prompt_tokens for a in asked) == pytest.approx(840, rel=0.1)
+    assert 0.03 <= reuse(asked) <= 0.07  # 4.95 %
+
+
+def test_router_sessions_share_a_system_prompt_and_grow_a_little_each_turn() -> None:
+    sessions = router_sessions(RouterShape(sessions=24), random.Random(1))
+    assert len(sessions) == 24
+    assert len({tuple(s.turns[0].blocks[:96]) for s in sessions}) == 1  # 1,536 tokens
+    growth = [
+        b.prompt_tokens - a.prompt_tokens
+        for s in sessions
+        for a, b in zip(s.turns, s.turns[1:], strict=False)
+    ]
+    assert mean(growth) == pytest.approx(20 + 0.3 * 64, abs=8)
+    assert all(0 <= s.start_s <= 0.8 and len(s.turns) == 8 for s in sessions)
+    code = mean(s.turns[0].prompt_tokens > 2000 for s in sessions)
+    assert 0.25 <= code <= 0.75
+
+
+def test_one_prompt_in_twenty_is_long() -> None:
+    asked = list(mixed_lengths(MixedLengths(), random.Random(1), 20_000))
+    long = [a.prompt.prompt_tokens for a in asked if a.kind == LONG]
+    short = [a.prompt.prompt_tokens for a in asked if a.kind != LONG]
+    assert len(long) / len(asked) == pytest.approx(0.05, abs=0.005)
+    assert (min(long) >= 131_072, max(long) <= 1_000_000, max(short)) == (True, True, 8192)
+    # Spread evenly in the logarithm: the median is the geometric middle.
+    assert median(long) == pytest.approx((131_072 * 1_000_000) ** 0.5, rel=0.1)
+    assert asked[-1].at_s == pytest.approx(20_000 / 0.75, rel=0.05)
+
+
+def test_lookups_without_text_are_what_the_text_says() -> None:
+    surface = AccuracySurface.load()
+    drawn = queries(lengths_tokens=[4096, 16384], per_cell=2, seed=3)
+    for query, question in zip(drawn, as_questions(drawn, surface, seed=3), strict=True):
+        text = query.prompt
+        tokens = count_tokens(text)
+        assert (question.request.chars, question.prompt.prompt_tokens) == (len(text), tokens)
+        assert features_of(question.request.question, tokens) == features_of(text, tokens)
+        for model in surface.models:
+            answer = Answerer(surface, model).answer(text)
+            assert question.is_correct(model) == (query.answer in answer)
+
+
+def test_lookups_share_data_only_where_told() -> None:
+    surface = AccuracySurface.load()
+    drawn = queries(languages=["en"], lengths_tokens=[4096], per_cell=8, seed=3)
+    alone = [set(q.prompt.blocks) for q in as_questions(drawn, surface, seed=3)]
+    assert len(set.union(*alone)) == sum(map(len, alone))
+    shared = [q.prompt.blocks for q in as_questions(drawn, surface, seed=3, shared=4)]
+    assert shared[0][:-1] == shared[3][:-1]
+    assert shared[0][-1] != shared[3][-1]
+    assert shared[3][0] != shared[4][0]

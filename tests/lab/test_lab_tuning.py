@@ -1,0 +1,163 @@
+"""`laar tune` in the lab: it climbs on a trace, exports the best, and takes bad input."""
+
+import json
+import math
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from laar.core.cost import TUNABLE, CostWeights
+from laar.datalayer.weights_file import read_weights, write_weights
+from laar.errors import SettingError
+from laar.lab.engine import EngineProfile, EngineSettings, LinearCost
+from laar.lab.fleet import Arrival, FleetSettings, Prompt, Site, spread
+from laar.lab.tune import tune as command
+from laar.lab.tuning import tune
+from laar.network import TunerSettings
+
+WINDOW = 20
+
+
+def sites(num_blocks=4096):
+    engine = EngineProfile(
+        name="e",
+        cost=LinearCost(seconds_per_token=1e-4, decode_s_per_token=5e-3),
+        settings=EngineSettings(num_blocks=num_blocks),
+    )
+    return [Site(name=f"{name}:80", model="m", engine=engine) for name in ("a", "b")]
+
+
+def trace(count, tokens=640):
+    return [
+        Arrival(
+            at_s=0.05 * i,
+            prompt=Prompt(
+                prompt_tokens=tokens, output_tokens=4, blocks=spread(i % 5 << 20, tokens // 16)
+            ),
+        )
+        for i in range(count)
+    ]
+
+
+def climb(arrivals, max_windows=6, fleet=None, on_end=lambda _a, _e: None):
+    settings = TunerSettings(bounds=TUNABLE, window=WINDOW, max_windows=max_windows)
+    initial = CostWeights(k_rtt=1.0, k_queue=0.5, k_delay=0.5).tunable()
+    return tune(
+        lambda: arrivals,
+        fleet or sites(),
+        FleetSettings(),
+        settings,
+        initial,
+        seed=1,
+        on_end=on_end,
+    )
+
+
+def test_it_goes_on_with_the_trace_until_the_windows_are_full():
+    seen = []
+    tuner = climb(trace(30), on_end=lambda arrival, _exchange: seen.append(arrival))
+    assert tuner.frozen
+    assert len(tuner.export()["windows"]) == 6
+    assert len(seen) > 6 * WINDOW
+    times = [arrival.at_s for arrival in seen]
+    assert max(times) > 30 * 0.05  # several passes, one after the other
+
+
+def test_a_second_pass_shares_within_itself_and_nothing_with_the_first():
+    cached = {}
+
+    def ended(arrival, exchange):
+        cached.setdefault(arrival.prompt.blocks[0], []).append(exchange.cached_tokens)
+
+    climb(trace(30), on_end=ended)
+    assert len(cached) > 5  # five prompts a pass, by other names in the next
+    assert all(min(tokens) == 0 for tokens in cached.values())
+    assert max(max(tokens) for tokens in cached.values()) > 0
+
+
+def test_a_trace_without_requests_is_told():
+    with pytest.raises(SettingError, match="no requests"):
+        climb([])
+
+
+def test_a_trace_of_nothing_but_failures_ends_with_the_weights_it_began_with():
+    tuner = climb(trace(40, tokens=6400), fleet=sites(num_blocks=300))
+    export = tuner.export()
+    assert export["weights"] == {"k_rtt": 1.0, "k_queue": 0.5, "k_delay": 0.5}
+    assert {window["outcome"] for window in export["windows"]} == {"no evidence"}
+    assert all(window["failure_share"] == 1.0 for window in export["windows"])
+
+
+def test_what_is_exported_are_the_best_weights_and_not_the_last_tried(tmp_path):
+    tuner = climb(trace(30), max_windows=8)
+    export = tuner.export()
+    won = [w for w in export["windows"] if w["outcome"] == "accepted"]
+    expected = won[-1]["weights"] if won else {"k_rtt": 1.0, "k_queue": 0.5, "k_delay": 0.5}
+    write_weights(tmp_path / "weights.yaml", export)
+    assert read_weights(tmp_path / "weights.yaml") == expected
+    assert len(yaml.safe_load((tmp_path / "weights.yaml").read_text())["windows"]) == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("weights: {}", "weights"),
+        ("weights: {k_rtt: .nan}", "k_rtt"),
+        ("weights: {k_rtt: -1}", "k_rtt"),
+        ("weights: {rtt_weight: 1}", "rtt_weight"),
+        ("policy: gorgo\nweights: {k_rtt: 1}", "gorgo"),
+        ("weights: {k_rtt: 1}\nsurprise: 1", "surprise"),
+        ("[]", "weights"),
+    ],
+)
+def test_a_weights_file_that_makes_no_sense_is_refused_by_name(tmp_path, text, told):
+    path = tmp_path / "weights.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingError, match=told) as refused:
+        read_weights(path)
+    assert str(path) in str(refused.value)
+
+
+def test_the_command_tunes_a_trace_file_and_writes_weights_numbers_and_a_figure(tmp_path):
+    lines = [
+        {
+            "timestamp": 40 * i,
+            "input_length": 640,
+            "output_length": 4,
+            "hash_ids": [i % 5],
+        }
+        for i in range(60)
+    ]
+    (tmp_path / "trace.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    ends = [{"name": f"{n}:80", "profile": "gorgo-main", "rtt_ms": ms} for n, ms in (("a", 1), ("b", 9))]
+    (tmp_path / "fleet.yaml").write_text(yaml.safe_dump({"endpoints": ends}))
+    app = typer.Typer()
+    app.command()(command)
+    outcome = CliRunner().invoke(
+        app,
+        [
+            str(tmp_path / "trace.jsonl"),
+            *("--fleet", str(tmp_path / "fleet.yaml")),
+            *("--window", "20", "--windows", "3"),
+            *("--export", str(tmp_path / "weights.yaml")),
+            *("--json", str(tmp_path / "path.json")),
+            *("--plot", str(tmp_path / "path.svg")),
+        ],
+    )
+    assert outcome.exit_code == 0, outcome.output
+    weights = read_weights(tmp_path / "weights.yaml")
+    assert set(weights) == set(TUNABLE)
+    assert all(math.isfinite(value) and value > 0 for value in weights.values())
+    assert len(json.loads((tmp_path / "path.json").read_text())["windows"]) == 3
+    assert "<svg" in (tmp_path / "path.svg").read_text()
+
+
+def test_the_command_says_what_is_missing(tmp_path):
+    app = typer.Typer()
+    app.command()(command)
+    outcome = CliRunner().invoke(app, [str(tmp_path / "no.jsonl")])
+    assert outcome.exit_code == 2
+    outcome = CliRunner().invoke(app, ["--live", "--picker", "http://127.0.0.1:1"])
+    assert outcome.exit_code == 2

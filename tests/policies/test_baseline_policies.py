@@ -1,0 +1,211 @@
+"""The baseline policies, each against its rule written down a second time, and by example."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.core.cost import CostWeights
+from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.interfaces import Scorer, View
+from laar.core.picker import pick
+from laar.core.request import Api, Request
+from laar.policies import POLICY_NAMES, build_policies
+from laar.policies.aibrix import LeastRequest, PrefixCache
+from laar.policies.gorgo_baselines import LeastLoad, SimpleSessionAffinity
+from laar.policies.llm_d import LlmDDefault
+from laar.policies.llm_router import REASONS, PrefixAware
+from laar.policies.load import LoadAware
+from laar.policies.ranking import ByChance
+from laar.policies.sglang import CacheAware, Lmetric
+
+
+def view_of(
+    cached: list[float],
+    in_flight: list[float],
+    *,
+    tokens: float = 1000.0,
+    queued: list[float] | None = None,
+    running: list[float] | None = None,
+    waiting: list[float] | None = None,
+    kv_usage: list[float] | None = None,
+    scraped: bool = True,
+    seed: int = 0,
+    start: str = "start",
+) -> View:
+    """A view of as many endpoints as there are numbers."""
+    n = len(cached)
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address=f"10.0.0.{i}:80", models=("m",)) for i in range(n)])
+    for i in range(n) if scraped else ():
+        reading = Reading(
+            waiting=(waiting or [0.0] * n)[i],
+            running=(running or in_flight)[i],
+            kv_usage=(kv_usage or [0.0] * n)[i],
+            capacity_tokens=10_000,
+        )
+        table.read(f"10.0.0.{i}:80", reading, 0.0)
+    zeros, ones = np.zeros(n), np.ones(n)
+    return View(
+        request=Request(id="r", api=Api.CHAT, spans=(start,), chars=int(tokens * 4)),
+        now=0.0,
+        rng=random.Random(seed),
+        table=table,
+        slots=np.arange(n),
+        tokens=np.full(n, tokens),
+        cached_tokens=np.array(cached, np.float64),
+        queued_tokens=np.array(queued or [0.0] * n, np.float64),
+        in_flight=np.array(in_flight, np.float64),
+        rtt_s=zeros,
+        probability=ones,
+        evidence=zeros,
+        seconds_per_token=ones,
+        base_s=zeros,
+        times_tried=zeros,
+    )
+
+
+def chosen(scorer: Scorer, view: View) -> int:
+    """Where the picker sends it, whose near-ties must not overrule the policy."""
+    scores = scorer.score(view)
+    assert np.isfinite(scores).all()
+    return pick(scores, -view.queued_tokens, view.rng)[0]
+
+
+loads = st.lists(st.integers(0, 12).map(float), min_size=4, max_size=4)
+matches = st.lists(st.sampled_from([0.0, 8.0, 16.0, 400.0, 1000.0]), min_size=4, max_size=4)
+
+
+@pytest.mark.parametrize("name", POLICY_NAMES)
+def test_every_policy_scores_an_unread_fleet_and_a_single_candidate(name: str) -> None:
+    policy = build_policies(CostWeights())[name]
+    for view in (view_of([0, 0, 0], [0, 0, 0], scraped=False), view_of([0], [3])):
+        scores = policy.score(view)
+        assert scores.shape == view.slots.shape
+        assert np.isfinite(scores).all()
+
+
+@given(cached=matches, in_flight=loads)
+@settings(max_examples=60, deadline=None)
+def test_lmetric_takes_the_least_product(cached: list[float], in_flight: list[float]) -> None:
+    view = view_of(cached, in_flight)
+    products = [(1000 - c) * (n + 1) for c, n in zip(cached, in_flight, strict=True)]
+    assert products[chosen(Lmetric(), view)] == min(products)
+
+
+@given(in_flight=loads, running=loads)
+@settings(max_examples=60, deadline=None)
+def test_least_request_believes_the_larger_count(
+    in_flight: list[float], running: list[float]
+) -> None:
+    counts = [max(pair) for pair in zip(in_flight, running, strict=True)]
+    view = view_of([0.0] * 4, in_flight, running=running)
+    assert counts[chosen(LeastRequest(), view)] == min(counts)
+
+
+@given(cached=matches, running=loads)
+@settings(max_examples=100, deadline=None)
+def test_aibrix_takes_the_best_match_that_is_not_overloaded(
+    cached: list[float], running: list[float]
+) -> None:
+    first = chosen(PrefixCache(), view_of(cached, [0.0] * 4, running=running))
+    limit = np.mean(running) + np.std(running)
+    fit = [i for i in range(4) if cached[i] > 0 and running[i] <= limit]
+    if max(running) - min(running) > 8 or not fit:
+        assert running[first] == min(running)
+    else:
+        best = max(cached[i] for i in fit)
+        assert cached[first] == best
+        assert running[first] == min(running[i] for i in fit if cached[i] == best)
+
+
+def test_sglang_switches_to_load_when_out_of_balance_or_without_a_match() -> None:
+    assert chosen(CacheAware(), view_of([900, 0], [50, 0])) == 0
+    assert chosen(CacheAware(), view_of([900, 0], [65, 0])) == 1, "65 - 0 is over 64"
+    assert chosen(CacheAware(), view_of([900, 0], [300, 210])) == 0, "300 is within 1.5 of 210"
+    assert chosen(CacheAware(), view_of([300, 0], [5, 4])) == 1, "300 of 1000 is not above 0.3"
+    assert chosen(CacheAware(), view_of([301, 0], [5, 4])) == 0
+
+
+def test_llm_d_weighs_queue_kv_and_prefix_two_two_three() -> None:
+    view = view_of(
+        [1000, 500], [0, 0], tokens=2000, waiting=[3, 1], kv_usage=[0.5, 0.25], queued=[0, 0]
+    )
+    np.testing.assert_allclose(
+        LlmDDefault().score(view), [2 * 0 + 2 * 0.5 + 3 * 0.5, 2 * 1 + 2 * 0.75 + 3 * 0.25]
+    )
+
+
+def test_llm_d_cannot_tell_prefixes_past_256_blocks_apart() -> None:
+    scores = LlmDDefault().score(view_of([4096, 9000], [0, 0], tokens=10_000))
+    assert scores[0] == scores[1]
+
+
+@pytest.mark.parametrize(
+    ("cached", "in_flight", "reason", "endpoints"),
+    [
+        ([160, 80, 0], [7, 0, 0], "longest-prefix", {0}),
+        ([160, 80, 0], [8, 3, 0], "spilled-from-saturated", {1}),
+        ([15, 0, 0], [4, 2, 3], "fallback-least-loaded", {1}),
+        ([160, 80, 0], [9, 8, 3], "spilled-fallback-least-loaded", {2}),
+        ([160, 160, 0], [3, 2, 0], "longest-prefix", {1}),
+    ],
+)
+def test_llm_router_gives_its_four_reasons(
+    cached: list[float], in_flight: list[float], reason: str, endpoints: set[int]
+) -> None:
+    scorer = PrefixAware(saturation_inflight=8)
+    view = view_of(cached, in_flight)
+    assert chosen(scorer, view) in endpoints
+    assert scorer.reasons == Counter({reason: 1})
+    assert reason in REASONS
+
+
+def test_llm_router_without_a_valve_never_spills() -> None:
+    scorer = PrefixAware(saturation_inflight=0)
+    assert chosen(scorer, view_of([160, 0], [10_000, 0])) == 0
+
+
+def spread_of(scorer: Scorer) -> Counter[int]:
+    """Where 200 requests go that match nothing on four idle workers."""
+    return Counter(chosen(scorer, view_of([0.0] * 4, [0.0] * 4, seed=s)) for s in range(200))
+
+
+def test_llm_router_spreads_ties_and_by_index_it_would_not() -> None:
+    spread = spread_of(PrefixAware())
+    assert len(spread) >= 3
+    assert max(spread.values()) <= 100
+    assert spread_of(PrefixAware(shuffle=False)) == Counter({0: 200}), "the negative control"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [Lmetric, LeastRequest, LeastLoad, PrefixCache, CacheAware, lambda: ByChance(LoadAware())],
+)
+def test_ties_go_to_chance(make: Callable[[], Scorer]) -> None:
+    spread = spread_of(make())
+    assert len(spread) == 4
+    assert max(spread.values()) <= 80
+
+
+def test_least_load_adds_requests_and_tokens() -> None:
+    view = view_of(
+        [0] * 3, [0] * 3, queued=[500, 0, 400], running=[3, 1, 1], kv_usage=[0.0, 0.06, 0.0]
+    )
+    assert chosen(LeastLoad(), view) == 2  # 503, 601, 401
+
+
+def test_simple_affinity_knows_the_beginning_and_no_session() -> None:
+    scorer = SimpleSessionAffinity()
+    places = {
+        chosen(scorer, view_of([0] * 4, [0] * 4, start="a" * 1024 + str(i))) for i in range(9)
+    }
+    assert len(places) == 1, "only the first 256 tokens count"
+    places = {chosen(scorer, view_of([0] * 4, [0] * 4, start=str(i))) for i in range(99)}
+    assert places == {0, 1, 2, 3}

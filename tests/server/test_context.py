@@ -1,0 +1,346 @@
+"""The context hook behind a real Envoy: what endpoints receive, and what the pages say of it."""
+
+from __future__ import annotations
+
+import random
+from io import BytesIO
+
+import orjson
+import pytest
+
+from laar.context import order_note
+from support import Answer, eventually
+
+pytestmark = pytest.mark.envoy
+
+SHAPES = ["standalone", "gateway"]
+ON = {"name": "rag", "mode": "on", "holdout_share": 0.0, "max_added_ms": 1000.0}
+PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+PATHS["responses"] = "/v1/responses"
+
+
+def document(i):
+    words = " ".join(f"w{(i * 7919 + k) % 1000}" for k in range(60))
+    return f'<document id="d{i}">\nDocument number {i}. {words}\n</document>'
+
+
+def block(ids):
+    return "<documents>\n" + "\n".join(map(document, ids)) + "\n</documents>"
+
+
+def text(ids, question="What is it?"):
+    return f"{block(ids)}\n\n{question}"
+
+
+def raw(value, api="chat"):
+    """A body with spacing, escapes and numbers that a JSON writer would not give back."""
+    content = orjson.dumps(value)
+    given = {
+        "chat": b'"messages" : [ {"role":"system","content":"Be\\u0020brief."},'
+        b' {"role":"user", "content":%s} ]' % content,
+        "completions": b'"prompt":  %s' % content,
+        "responses": b'"input" :[{"role":"user","content":%s}]' % content,
+    }[api]
+    return b' {"model":"m", "seed":12345678901234567890, %s ,\n"temperature":1.00} ' % given
+
+
+async def post(http, envoy, body, path=PATHS["chat"], **headers):
+    async with http.post(
+        envoy.url() + path,
+        data=BytesIO(body),
+        headers={"content-type": "application/json", **headers},
+    ) as answer:
+        return answer.status, await answer.read()
+
+
+def received(upstream):
+    return [r for r in upstream.requests if r.path not in ("/metrics", "/health")]
+
+
+def metric(runner, name):
+    for line in runner.metrics.page().decode().splitlines():
+        if line.startswith(name) and line[len(name)] == " ":
+            return float(line.rpartition(" ")[2])
+    return 0.0
+
+
+def reasons(runner, reason, route="rag"):
+    name = f'laar_context_requests_total{{reason="{reason}",route="{route}"}}'
+    return metric(runner, name) or metric(
+        runner, f'laar_context_requests_total{{route="{route}",reason="{reason}"}}'
+    )
+
+
+class Place:
+    """One endpoint behind picker and Envoy."""
+
+    def __init__(self, http, upstream, gateway, envoy):
+        self.http, self.upstream, self.gateway, self.envoy = http, upstream, gateway, envoy
+        self.runner = gateway.runner
+
+    async def send(self, body, path=PATHS["chat"], **headers):
+        """What the endpoint received."""
+        status, _ = await post(self.http, self.envoy, body, path, **headers)
+        assert status == 200
+        return received(self.upstream)[-1].body
+
+    async def shown(self, path="/context", method="GET"):
+        async with self.http.request(method, self.gateway.url("admin", path)) as answer:
+            return answer.status, await answer.json()
+
+
+@pytest.fixture
+def place(gateway, http):
+    async def start(shape, *routes, **sections):
+        upstream = await gateway.upstream()
+        gateway.members((upstream.address, "m"))
+        await gateway.picker(context={"routes": list(routes)}, **sections)
+        return Place(http, upstream, gateway, await gateway.envoy(shape))
+
+    return start
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("api", PATHS)
+async def test_documents_arrive_in_the_order_sent_before_and_all_else_byte_for_byte(
+    place, shape, api
+):
+    there = await place(shape, ON)
+    first = raw(text([2, 1, 4]), api)
+    assert await there.send(first, PATHS[api]) == first
+    note = order_note(["d2", "d1", "d4", "d9"], [1, 3, 2, 0])
+    want = raw(f"{block([2, 1, 4, 9])}\n{note}\n\nAnd?", api)
+    assert await there.send(raw(text([1, 9, 4, 2], "And?"), api), PATHS[api]) == want
+    last = received(there.upstream)[-1]
+    if "content-length" in last.headers:
+        assert int(last.headers["content-length"]) == len(want)
+    assert reasons(there.runner, "reordered") == 1
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_tool_results_of_every_size_are_reordered_whole(place, shape):
+    """Past 62,000 bytes the gateway shape sends the changed body in pieces."""
+    there = await place(shape, {**ON, "roles": ["tool"]})
+
+    def call(ids):
+        results = [{"content": f"{i} " * 2500, "url": f"http://{i}"} for i in ids]
+        message = {"role": "tool", "content": orjson.dumps({"results": results}).decode()}
+        return orjson.dumps({"model": "m", "messages": [message, {"role": "user", "content": "?"}]})
+
+    def order(body):
+        content = orjson.loads(body)["messages"][0]["content"]
+        shown = orjson.loads(content[: content.rindex("}") + 1])
+        return [result["url"] for result in shown["results"]]
+
+    ids = list(range(100, 120))
+    await there.send(call(ids))
+    body = await there.send(call(ids[::-1]))
+    assert len(body) > 100_000
+    assert order(body) == [f"http://{i}" for i in ids]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("routes", "headers"),
+    [
+        ((), {}),
+        (({**ON, "mode": "off"},), {"x-laar-context": "on"}),
+        (({**ON, "mode": "observe"},), {"x-laar-context": "on"}),
+        (({**ON, "mode": "observe"},), {}),
+        ((ON,), {"x-laar-context": "off"}),
+        ((ON,), {"x-laar-context": "OFF"}),
+        ((ON,), {"content-digest": "sha-256=:abc=:"}),
+        (({**ON, "models": ["other"]},), {}),
+        (({**ON, "path": "/v2/"},), {}),
+        (({**ON, "holdout_share": 0.9999},), {}),
+    ],
+)
+async def test_the_same_bytes_arrive_when_it_is_off_or_only_looks(place, shape, routes, headers):
+    there = await place(shape, *routes)
+    for ids in ([2, 1, 4], [1, 9, 4, 2], [4, 2, 1]):
+        body = raw(text(ids))
+        assert await there.send(body, **headers) == body
+    assert all("x-laar-context" not in r.headers for r in received(there.upstream))
+
+
+@pytest.mark.parametrize(
+    ("reason", "content"),
+    [
+        ("unbalanced", block([1, 2, 3, 4])[:-30]),
+        ("nested", f'<documents>\n<document id="a">\n{block([1, 2])}</document></documents>'),
+        ("nested", "<document>" * 12_000),
+        ("repeated_documents", block([1, 2, 1, 3])),
+        ("malformed_tag", block([1, 2, 3]).replace('id="d2"', 'id="d2')),
+        ("duplicate_attribute", block([1, 2, 3]).replace('id="d2"', 'id="a" id="b"')),
+        (
+            "gaps_differ",
+            block([1, 2, 3]).replace('\n<document id="d3">', ' x <document id="d3">'),
+        ),
+        ("too_small", "".join(f"<document>{i}</document>" for i in range(5))),
+        ("too_many_documents", block(range(300))),
+    ],
+)
+async def test_what_is_not_plainly_a_list_of_documents_passes_and_is_counted(
+    place, reason, content
+):
+    there = await place("standalone", ON)
+    body = raw(content)
+    assert await there.send(body) == body
+    shown = (await there.shown())[1]["routes"][0]["requests"]
+    assert shown == {reason: 1}
+    assert reasons(there.runner, reason) == 1
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_refused_request_teaches_nothing(place, shape):
+    """Orders count once an endpoint accepted them."""
+    there = await place(shape, ON)
+    there.upstream.script(Answer(status=500), Answer())
+    await post(there.http, there.envoy, raw(text([2, 1, 4])))
+    body = raw(text([4, 1, 2]))
+    assert await there.send(body) == body
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_client_may_turn_it_on_only_where_the_route_says_so(place, shape):
+    there = await place(shape, {**ON, "mode": "observe", "opt_in": True})
+    wish = {"x-laar-context": "on"}
+    await there.send(raw(text([2, 1, 4])), **wish)
+    changed = await there.send(raw(text([4, 1, 2])), **wish)
+    assert block([2, 1, 4]) in orjson.loads(changed)["messages"][1]["content"]
+    body = raw(text([4, 1, 2]))
+    assert await there.send(body) == body
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_tenants_share_no_order(place, shape):
+    there = await place(shape, ON, flow={"tenant_header": "x-team"})
+    a, b = {"x-team": "a"}, {"x-team": "b"}
+    await there.send(raw(text([2, 1, 4])), **a)
+    body = raw(text([4, 1, 2]))
+    assert await there.send(body, **b) == body
+    assert await there.send(body, **a) != body
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_every_turn_begins_with_what_the_turn_before_sent(place, shape):
+    there = await place(shape, ON)
+    rng = random.Random(3)
+    for _ in range(4):  # others, for the conversation to align with
+        await there.send(raw(text(rng.sample(range(12), 6))))
+    messages, before, moved = [{"role": "system", "content": "Be brief."}], [], 0
+    for turn in range(6):
+        asked = text(rng.sample(range(12), 6), f"Question {turn}?")
+        messages.append({"role": "user", "content": asked})
+        body = orjson.dumps({"model": "m", "messages": messages})
+        sent = orjson.loads(await there.send(body))["messages"]
+        assert sent[: len(before)] == before
+        moved += sent != messages
+        before = [*sent, {"role": "assistant", "content": f"Answer {turn}."}]
+        messages.append(before[-1])
+    assert moved
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_in_shadow_it_only_observes(place, shape):
+    there = await place(shape, ON, routing={"mode": "shadow"})
+    for ids in ([2, 1, 4], [4, 1, 2]):
+        body = raw(text(ids))
+        assert await there.send(body) == body
+    assert reasons(there.runner, "observed") == 1
+
+
+async def test_observing_tells_what_would_be_gained(place):
+    there = await place("standalone", {**ON, "mode": "observe"})
+    for ids in ([2, 1, 4], [4, 1, 2], [1, 2, 4], [2, 4, 1]):
+        await there.send(raw(text(ids)))
+    status, shown = await there.shown()
+    assert status == 200
+    (route,) = shown["routes"]
+    observed = route["groups"]["observed"]
+    assert (observed["eligible"], route["guard"]["state"]) == (4, "disabled")
+    # Three requests would find all their documents cached; as received, one finds its first.
+    assert observed["expected"]["hit_share"] == pytest.approx(9 / 12, abs=0.01)
+    assert observed["expected"]["hit_share_as_received"] == pytest.approx(1 / 12, abs=0.01)
+    assert route["groups"]["hook"]["eligible"] == 0
+
+
+def usage(cached):
+    details = {"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": cached}}
+    return Answer(body=orjson.dumps({"usage": details}))
+
+
+GUARDED = {**ON, "holdout_share": 0.5, "guard_requests": 8, "sample_answers": 1.0}
+
+
+async def served(there, rounds, cached):
+    """Sends requests until both groups have so many answers with `cached` of 100 tokens each."""
+    rng = random.Random(11)
+    ids = list(range(8))
+    groups = {}
+
+    async def enough():
+        groups.update((await there.shown())[1]["routes"][0]["groups"])
+        return min(groups[g]["measured"]["answers"] for g in ("hook", "control")) >= rounds
+
+    for _ in range(200):
+        if await enough():
+            return groups
+        rng.shuffle(ids)
+        there.upstream.script(usage(cached))
+        await there.send(raw(text(ids)))
+    raise AssertionError(groups)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_it_switches_itself_off_where_nothing_is_gained_and_says_so(place, shape):
+    there = await place(shape, GUARDED)
+    groups = await served(there, 8, 40)
+    assert groups["hook"]["measured"]["cached_share"] == pytest.approx(0.4)
+    assert groups["control"]["measured"]["ttft_s"] > 0
+
+    def off():
+        return metric(there.runner, 'laar_context_off{route="rag"}') == 1
+
+    await eventually(off, what="the guard")
+    assert "switched itself off" in there.runner.metrics.problems["context rag"]
+    body = raw(text([7, 6, 5, 4, 3, 2, 1, 0]))
+    assert await there.send(body) == body
+    (route,) = (await there.shown())[1]["routes"]
+    assert route["guard"]["state"] == "off"
+    assert route["guard"]["gain"]["cached_share"] == pytest.approx(0.0)
+    assert (await there.shown("/context/reset?route=none", "POST"))[0] == 404
+    assert await there.shown("/context/reset", "POST") == (200, {"reset": ["rag"]})
+    (route,) = (await there.shown())[1]["routes"]
+    assert route["guard"]["state"] == "watching"
+    assert route["groups"]["hook"]["eligible"] == 0
+    assert "context rag" not in there.runner.metrics.problems
+
+
+async def test_it_stays_on_where_the_engines_find_more_cached(place):
+    there = await place("standalone", GUARDED)
+    rng, ids = random.Random(5), list(range(8))
+    for _ in range(60):
+        rng.shuffle(ids)
+        given = raw(text(ids))
+
+        async def answer(given=given):
+            """An engine that finds more cached of what the hook changed."""
+            changed = received(there.upstream)[-1].body != given
+            yield usage(80 if changed else 20).body
+
+        there.upstream.script(Answer(chunks=answer()))
+        await there.send(given)
+    (route,) = (await there.shown())[1]["routes"]
+    assert route["guard"]["state"] == "watching"
+    assert route["guard"]["requests_seen"] >= GUARDED["guard_requests"]
+    assert route["guard"]["gain"]["cached_share"] > 0.3
+
+
+async def test_a_fault_in_the_hook_costs_the_gain_and_not_the_request(place, monkeypatch):
+    there = await place("standalone", ON)
+    (ordering,) = there.runner._context._orderings
+    monkeypatch.setattr(ordering, "hook", None)
+    body = raw(text([2, 1, 4]))
+    assert await there.send(body) == body
+    assert metric(there.runner, 'laar_degraded_total{what="context"}') >= 1

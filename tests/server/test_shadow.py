@@ -1,0 +1,86 @@
+"""`mode: shadow` behind a real Envoy: its own balancing stands, and the picker follows."""
+
+import asyncio
+from io import BytesIO
+
+import orjson
+import pytest
+
+from support import eventually
+
+pytestmark = pytest.mark.envoy
+
+SHAPES = ["standalone", "gateway"]
+
+
+async def post(http, url, model="m", **headers):
+    body = orjson.dumps({"model": model, "messages": [{"role": "user", "content": "hello"}]})
+    headers = {"content-type": "application/json", **headers}
+    path = "/v1/chat/completions"
+    async with http.post(url + path, data=BytesIO(body), headers=headers) as answer:
+        await answer.read()
+        return answer
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_envoy_chooses_and_the_picker_follows_and_compares(gateway, http, shape):
+    a, b = await gateway.upstream(), await gateway.upstream()
+    gateway.members((a.address, "small", "m"), (b.address, "large", "m"))
+    runner = await gateway.picker(routing={"mode": "shadow"})
+    envoy = await gateway.envoy(shape)
+    served = {}
+    for i in range(24):
+        answer = await post(http, envoy.url(), **{"x-laar-task": "code"})
+        assert answer.status == 200
+        assert answer.headers["x-laar-mode"] == "shadow"
+        assert "x-laar-endpoint" not in answer.headers
+        served[answer.headers["x-laar-decision-id"]] = answer.headers["x-upstream"]
+        if i == 0:
+            at = a if answer.headers["x-upstream"] == a.address else b
+            request = next(r for r in at.requests if r.path == "/v1/chat/completions")
+            assert "x-gateway-destination-endpoint" not in request.headers
+            assert request.headers["x-laar-task"] == "code"
+            assert orjson.loads(request.body)["model"] == "m"
+    memory = runner.watch.memory
+
+    def all_ended():
+        return all(memory.get(id_).end is not None for id_ in served)
+
+    await eventually(all_ended, what="every request's end")
+    accounts = [memory.get(id_) for id_ in served]
+    assert {account.id: account.served for account in accounts} == served
+    agreed = sum(account.served == account.picked for account in accounts)
+    assert 0 < agreed < 24  # least request and the tie's chance agree now and then
+    assert not runner.table.in_flight.any()
+    page = runner.metrics.page().decode()
+    assert f'laar_shadow_decisions_total{{agreed="yes"}} {agreed:.1f}' in page
+    assert f'laar_shadow_decisions_total{{agreed="no"}} {24 - agreed:.1f}' in page
+    assert "laar_moved_total 0.0" in page
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_what_the_picker_would_refuse_goes_through(gateway, http, shape):
+    a = await gateway.upstream()
+    gateway.members((a.address, "small"))
+    await gateway.picker(routing={"mode": "shadow"}, bodies={"max_body_bytes": 1024})
+    envoy = await gateway.envoy(shape)
+    assert (await post(http, envoy.url(), model="nobody")).status == 200
+    path = "/v1/chat/completions"
+    for body in (b'{"model":', b"x" * 300_000):
+        async with http.post(envoy.url() + path, data=BytesIO(body)) as answer:
+            assert answer.status == 200
+        assert a.requests[-1].body == body
+
+
+async def test_a_share_is_enforced_and_the_rest_is_shadowed(gateway, http):
+    a = await gateway.upstream()
+    gateway.members((a.address, "m"))
+    await gateway.picker(routing={"enforce_share": 0.5})
+    envoy = await gateway.envoy()
+    answers = await asyncio.gather(
+        *(post(http, envoy.url(), **{"x-laar-session": f"s{i}"}) for i in range(40))
+    )
+    shadowed = [answer.headers.get("x-laar-mode") == "shadow" for answer in answers]
+    assert 8 < sum(shadowed) < 32
+    for answer, shadow in zip(answers, shadowed, strict=True):
+        assert ("x-laar-endpoint" in answer.headers) is not shadow

@@ -1,0 +1,133 @@
+"""The tuner of a running picker: shown, frozen, and taken up again after a restart."""
+
+import asyncio
+
+import orjson
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from laar.config import Tuning, load_settings
+from laar.core.cost import CostWeights
+from laar.errors import LaarError, SettingError
+from laar.lab.tune import follow
+from laar.network import Sample
+from laar.server.admin import AdminServer
+from laar.server.tuner import TunerKeeper
+
+INITIAL = CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.5).tunable()
+
+
+def keeper(problems=None, **settings):
+    said = problems if problems is not None else {}
+    return TunerKeeper(Tuning(enabled=True, **settings), INITIAL, problem=said.__setitem__)
+
+
+def serve_windows(tuner, count, seconds):
+    """Lets so many windows pass; `seconds` of an answer is a function of the weights."""
+    done = 0
+    while done < count and not tuner.frozen:
+        weights = tuner.weights(0.0)
+        if weights.version:
+            took = seconds(weights.values)
+            before = len(tuner.export()["windows"])
+            tuner.observe(Sample(version=weights.version, ttft_s=took, e2e_s=took), 0.0)
+            done += len(tuner.export()["windows"]) - before
+
+
+def test_the_page_gets_the_path_of_the_weights_and_the_objective():
+    kept = keeper(window=20)
+    serve_windows(kept.tuner, 3, lambda weights: 1.0 + weights["k_rtt"])
+    with TestClient(Starlette(routes=kept.routes())) as client:
+        shown = client.get("/tuner").json()
+    assert [window["version"] for window in shown["windows"]] == [1, 2, 3]
+    assert all(window["cost_s"] > 1.0 and window["weights"] for window in shown["windows"])
+    assert shown["bounds"].keys() == shown["weights"].keys() == INITIAL.keys()
+    assert shown["frozen"] is False
+
+
+def test_freezing_serves_the_best_and_ends_the_climb():
+    kept = keeper(window=20)
+    serve_windows(kept.tuner, 12, lambda weights: 1.0 + weights["k_rtt"])
+    with TestClient(Starlette(routes=kept.routes())) as client:
+        best = client.get("/tuner").json()["weights"]
+        assert client.post("/tuner/freeze").json()["frozen"] is True
+    assert dict(kept.tuner.weights(0.0).values) == best
+
+
+async def test_the_climb_survives_a_restart(tmp_path):
+    file = tmp_path / "tuner.json"
+    kept = keeper(window=20, state_file=file)
+    serve_windows(kept.tuner, 20, lambda weights: 1.0 + weights["k_rtt"])
+    best = kept.tuner.export()["weights"]
+    assert best != INITIAL
+    await kept.save()
+    again = keeper(window=20, state_file=file)
+    assert again.tuner.export()["weights"] == best
+    assert again.tuner.export()["trials"] >= kept.tuner.export()["trials"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"{}", b"\xff", b'{"weights": {"k_rtt": 1e400}}', b" " * (1 << 17)],
+)
+def test_a_state_that_makes_no_sense_costs_a_warning_and_not_the_start(tmp_path, data):
+    file = tmp_path / "tuner.json"
+    file.write_bytes(data)
+    assert keeper(state_file=file).tuner.export()["weights"] == INITIAL
+
+
+async def test_a_state_that_cannot_be_written_is_told(tmp_path):
+    problems = {}
+    await keeper(problems, state_file=tmp_path / "nowhere" / "tuner.json").save()
+    assert "tuner.state_file" in problems["tuner"]
+
+
+async def test_laar_tune_follows_a_live_climb_freezes_it_and_says_when_there_is_none():
+    kept = keeper(window=20)
+    serve_windows(kept.tuner, 2, lambda weights: 1.0 + weights["k_rtt"])
+    for routes, found in ((kept.routes(), True), ([], False)):
+        server = AdminServer(Starlette(routes=routes), "127.0.0.1", 0)
+        running = asyncio.create_task(server.run_until_stopped())
+        url = f"http://127.0.0.1:{server.port}"
+        try:
+            if found:
+                assert len((await follow(url, None))["windows"]) == 2
+                assert (await follow(url, None, freeze=True, wait=True))["frozen"] is True
+            else:
+                with pytest.raises(LaarError, match=r"tuner\.enabled"):
+                    await follow(url, None)
+        finally:
+            server.should_exit = True
+            await running
+
+
+SETTINGS = "endpoints: [{address: '10.0.0.1:80', models: [m]}]\n"
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ("tuner: {bounds: {k_rtt: [0, 1]}}", "floor"),
+        ("tuner: {bounds: {weight: [0.1, 1]}}", "weight"),
+        ("tuner: {objective: speed}", "objective"),
+        ("tuner: {window: 3}", "window"),
+        ("routing: {policy: random}\ntuner: {enabled: true}", "only the policy"),
+        ("routing: {weights_file: none.yaml}", r"none\.yaml"),
+    ],
+)
+def test_settings_that_cannot_work_are_named(tmp_path, section, told):
+    path = tmp_path / "laar.yaml"
+    path.write_text(SETTINGS + section)
+    with pytest.raises(SettingError, match=told):
+        load_settings(path)
+
+
+def test_frozen_weights_take_the_place_of_the_settings(tmp_path):
+    (tmp_path / "weights.yaml").write_bytes(
+        orjson.dumps({"weights": {"k_rtt": 0.25, "k_delay": 0.125}})
+    )
+    path = tmp_path / "laar.yaml"
+    path.write_text(SETTINGS + "routing: {weights_file: weights.yaml, k_queue: 0.5}")
+    weights = load_settings(path).routing.weights
+    assert weights.tunable() == {"k_rtt": 0.25, "k_queue": 0.5, "k_delay": 0.125}
