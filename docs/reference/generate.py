@@ -1,10 +1,12 @@
-"""Writes settings.md, metrics.md and settings.schema.json beside itself, from the code.
+"""Writes settings.md, metrics.md, cli.md and settings.schema.json beside itself, from the code.
 
 Run by hand after a change; a test compares what is here with what would be written.
 """
 
 from __future__ import annotations
 
+import enum
+import inspect
 import json
 import types
 import typing
@@ -12,11 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import typer
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from typer.models import ArgumentInfo, ParameterInfo
 
+from laar.cli import app
 from laar.config import Settings
 from laar.server.runner import Runner
 
@@ -47,6 +52,12 @@ is NaN, never 0.
 
 | metric | kind | labels | what it is |
 | --- | --- | --- | --- |
+"""
+
+CLI_HEAD = """# Command line
+
+Made from the code by `python docs/reference/generate.py`; `laar COMMAND --help` prints the same.
+Exit status 2 stands for anything a person has to put right; the text says what, and how.
 """
 
 
@@ -122,6 +133,8 @@ def _type_name(annotation: Any) -> str:
         return f"map of {_type_name(parts[0])} to {_type_name(parts[1])}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "section"
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return " or ".join(f"`{member.value}`" for member in annotation)
     names = {str: "text", int: "whole number", float: "number", bool: "true or false", Path: "path"}
     return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
@@ -156,6 +169,70 @@ def metrics_page() -> str:
     return METRICS_HEAD + "".join(rows)
 
 
+def cli_page() -> str:
+    """The reference of the commands."""
+    return CLI_HEAD + "".join(_commands("laar", app))
+
+
+def _commands(path: str, group: typer.Typer) -> Iterator[str]:
+    """A section for each command, depth first."""
+    for command in group.registered_commands:
+        function = command.callback
+        assert function is not None
+        name = f"{path} {command.name or function.__name__.replace('_', '-')}"
+        rows, arguments = [], ""
+        for parameter in _parameters(function):
+            rows.append(f"| {' | '.join(parameter)} |\n")
+            if not parameter[0].startswith("`-"):
+                argument = parameter[0].strip("`")
+                arguments += f" {argument}" if parameter[2] == "required" else f" [{argument}]"
+        yield f"\n## `{name}{arguments}`\n\n{_one_line(command.help or function.__doc__ or '')}\n"
+        if rows:
+            head = "| argument or option | type | default | what it is |\n"
+            yield f"\n{head}| --- | --- | --- | --- |\n{''.join(rows)}"
+    for below in group.registered_groups:
+        assert below.typer_instance is not None
+        yield from _commands(f"{path} {below.name}", below.typer_instance)
+
+
+def _parameters(function: Any) -> Iterator[tuple[str, str, str, str]]:
+    """Names, type, default and meaning, each as a cell of the table."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    for name, parameter in inspect.signature(function).parameters.items():
+        told = next((x for x in hints[name].__metadata__ if isinstance(x, ParameterInfo)), None)
+        assert told is not None, f"{function.__name__}: {name} is not described"
+        # Typer takes the first name of an annotated option for its default.
+        names = [x for x in (told.default, *(told.param_decls or ())) if isinstance(x, str)]
+        if isinstance(told, ArgumentInfo):
+            names = [name.upper()]
+        elif not names:
+            long = name.replace("_", "-")
+            switch = hints[name].__origin__ is bool
+            names = [f"--{long}", f"--no-{long}"] if switch else [f"--{long}"]
+        limits = [
+            f"{sign} {limit:g}"
+            for sign, limit in ((">=", told.min), ("<=", told.max))
+            if limit is not None
+        ]
+        yield (
+            ", ".join(f"`{one}`" for one in names),
+            ", ".join([_type_name(hints[name]), *limits]),
+            _given(parameter.default),
+            _cell(told.help or ""),
+        )
+
+
+def _given(default: object) -> str:
+    """A parameter's default as it would be typed."""
+    if default is inspect.Parameter.empty:
+        return "required"
+    if default is None:
+        return "none"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    return f"`{default}`" if default != "" else "empty"
+
+
 def schema() -> str:
     """The settings' JSON schema."""
     return json.dumps(Settings.model_json_schema(), indent=2) + "\n"
@@ -169,7 +246,12 @@ def _cell(text: str) -> str:
     return _one_line(text).replace("|", "\\|")
 
 
-PAGES = {"settings.md": settings_page, "metrics.md": metrics_page, "settings.schema.json": schema}
+PAGES = {
+    "settings.md": settings_page,
+    "metrics.md": metrics_page,
+    "cli.md": cli_page,
+    "settings.schema.json": schema,
+}
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from watching import PROMPT, ask, read, settle, watched_picker
 
 from laar.errors import SettingError
 from laar.server.viewers import read_viewers_token
+from support import eventually
 
 CHAT = {"model": "auto", "messages": [{"role": "user", "content": PROMPT * 50}]}
 
@@ -127,6 +128,36 @@ async def test_the_fleet_is_shown_with_the_age_and_health_of_its_readings(tmp_pa
         assert (first["health"], first["waiting"], first["hit_rate"]) == ("saturated", 3.0, 0.4)
         assert 0.0 <= first["read_age_s"] < 10.0
         assert (second["health"], second["waiting"], second["hit_rate"]) == ("not read", None, None)
+
+
+async def test_the_log_holds_what_the_header_the_page_and_the_metrics_speak_of(tmp_path, http):
+    log = tmp_path / "decisions.jsonl"
+    async with watched_picker(tmp_path, decisions={"log": "decisions.jsonl"}) as (runner, url):
+        for _ in range(3):
+            ask(runner)  # still under way: not in the log
+        first = ask(runner)
+        settle(runner, first)
+        await eventually(lambda: log.exists() and first.id in log.read_text(), what="a line")
+        async with http.get(f"{url}/metrics") as answer:
+            page = await answer.text()
+        assert 'laar_decision_log_lines_total{result="written"} 1.0' in page
+        assert "laar_decisions_remembered 4.0" in page
+        last = ask(runner)
+        settle(runner, last)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["id"] for line in lines] == [first.id, last.id]
+    assert PROMPT.strip() not in log.read_text()
+
+
+async def test_a_log_that_cannot_be_written_is_a_problem_and_requests_go_on(tmp_path, http):
+    async with watched_picker(tmp_path, decisions={"log": "none/x.jsonl"}) as (runner, url):
+        settle(runner, ask(runner))
+
+        async def told():
+            return "none/x.jsonl can't be written" in str((await get(http, f"{url}/fleet"))[1])
+
+        await eventually(told, what="the problem")
+        assert ask(runner).address
 
 
 # -- the token ---------------------------------------------------------------------------------

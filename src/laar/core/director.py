@@ -201,7 +201,10 @@ class Director:
         self.table.reserve(decision.slot, self._weight(decision.tokens), decision.uncached_tokens)
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None  # used: the next decision gets weights of its own
-        self._on_decided(decision)
+        try:
+            self._on_decided(decision)
+        except Exception:  # noqa: BLE001 - whoever watches must not fail what is reserved already
+            self._degrade("watching")
         return decision
 
     def explain(self, request: Request, now: float, room: Room | None = None) -> Decision:
@@ -445,7 +448,10 @@ class Director:
             self._learn(decision, end)
         except Exception:  # noqa: BLE001 - learning must not fail what was already served
             self._degrade("learning")
-        self._on_settled(decision, end)
+        try:
+            self._on_settled(decision, end)
+        except Exception:  # noqa: BLE001 - as above
+            self._degrade("watching")
 
     def _release(self, decision: Decision) -> None:
         if not decision.answering:

@@ -87,6 +87,8 @@ ENGINES: Mapping[str, EngineNames] = {
 
 _MAX_SAMPLES = 1024
 """Series of one name that are read: a page has one for each data-parallel rank."""
+_MAX_CAPACITY_TOKENS = 1e12
+"""No cache is larger; a product of two numbers off a page can be infinite."""
 _OTHER_RANK = re.compile(rb'[{,]tp_rank="(?!0")')
 
 
@@ -153,7 +155,7 @@ def _capacity(page: bytes, names: EngineNames) -> float:
         # Ranks multiply the blocks and not the block's size, hence total by mean.
         first, *others = names.capacity_tokens
         capacity = _total(page, (first,)) * math.prod(_mean(page, (name,)) for name in others)
-        if capacity > 0:
+        if 0 < capacity < _MAX_CAPACITY_TOKENS:
             return capacity
     if names.capacity_info:
         name, label_sets = names.capacity_info
@@ -162,7 +164,7 @@ def _capacity(page: bytes, names: EngineNames) -> float:
             capacity = sum(
                 math.prod(_number(_label(labels, label)) for label in label_set) for labels in infos
             )
-            if capacity > 0:
+            if 0 < capacity < _MAX_CAPACITY_TOKENS:
                 return capacity
     return math.nan
 

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from importlib.metadata import version
-from ipaddress import ip_address
 from math import isnan
 from typing import Any
 
@@ -30,6 +29,7 @@ from laar.operate.findings import Finding, Level
 
 __all__ = ["Doctor", "Places", "admin_url"]
 
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared with, never listened on
 _TIMEOUT_S = 3.0
 _MAX_ENDPOINTS = 200
 _AT_ONCE = 20
@@ -63,7 +63,7 @@ class Places:
 def admin_url(settings: Settings) -> str:
     """Where a picker with these settings has its admin port, seen from its own machine."""
     host, port = split_address(settings.listen.admin)
-    if ip_address(host).is_unspecified:
+    if host in _EVERYWHERE:
         host = "::1" if ":" in host else "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

@@ -57,13 +57,18 @@ class Direction(enum.Enum):
 
 @dataclass(slots=True)
 class RequestHeaders:
-    """The first message of nearly every stream."""
+    """The first message of nearly every stream.
+
+    `count` and `size_bytes` are of all headers, names that repeat included.
+    """
 
     headers: Mapping[str, str]
     end: bool
     shape: Shape
     subset: frozenset[str] | None = None
     pool: str = ""
+    count: int = 0
+    size_bytes: int = 0
 
 
 @dataclass(slots=True)

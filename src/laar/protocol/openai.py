@@ -29,6 +29,9 @@ from laar.errors import RequestError
 
 __all__ = ["Body", "api_of", "read_body", "set_priority", "splice_model"]
 
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Some editors begin a file with it, and engines read on behind it."""
+
 _SUFFIXES: tuple[tuple[str, Api], ...] = (
     ("/chat/completions", Api.CHAT),
     ("/completions", Api.COMPLETIONS),
@@ -66,7 +69,7 @@ def read_body(api: Api, body: bytes) -> Body:
         RequestError: 400 with what is wrong; the text holds nothing of the prompt.
     """
     try:
-        document = orjson.loads(body)
+        document = orjson.loads(body[3:] if body.startswith(_BYTE_ORDER_MARK) else body)
     except orjson.JSONDecodeError as error:
         raise _bad(f"the body is not valid JSON: {_without_content(error)}") from None
     if not isinstance(document, dict):
@@ -127,7 +130,7 @@ class _Spans:
     def json(self, value: object) -> None:
         """Anything structured that engines render into the prompt, such as tools."""
         if value:
-            self.texts.append(orjson.dumps(value).decode())
+            self.texts.append(_rendered(value).decode())
 
 
 def _texts(content: object) -> Iterator[str]:
@@ -146,7 +149,14 @@ def _texts(content: object) -> Iterator[str]:
                 elif isinstance(nested, str | list):  # an Anthropic tool_result
                     yield from _texts(nested)
                 else:
-                    yield f"\x1d{xxhash.xxh3_128_hexdigest(orjson.dumps(part))}"
+                    yield f"\x1d{xxhash.xxh3_128_hexdigest(_rendered(part))}"
+
+
+def _rendered(value: object) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:  # it reads deeper than it writes
+        raise _bad("the prompt's parts are nested too deeply") from None
 
 
 def _chat(document: dict[str, Any], spans: _Spans) -> None:

@@ -73,6 +73,9 @@ MAX_HEADERS_TO_ADD_TO = 90
 """Envoy refuses an answer that takes a message past its limit of headers, 100 unless configured,
 and fails the request. Above this many, headers stay as they are: ours are worth less than that."""
 
+MAX_HEADER_BYTES_TO_ADD_TO = 58 << 10
+"""The same for their size, which Envoy limits to 60 KiB: ours are under a kilobyte."""
+
 
 # -- the machine -------------------------------------------------------------------------------
 
@@ -185,7 +188,9 @@ class Stream:
         self._subset = event.subset
         self._pool = event.pool
         self._head = names.read_head(event.headers, self._settings.tenant_header)
-        self._room_for_headers = len(event.headers) <= MAX_HEADERS_TO_ADD_TO
+        self._room_for_headers = (
+            event.count <= MAX_HEADERS_TO_ADD_TO and event.size_bytes <= MAX_HEADER_BYTES_TO_ADD_TO
+        )
         if self._settings.enforce_share < 1.0:
             self._shadow = not self._is_enforced(self._settings.enforce_share)
         path = self._head.path
@@ -293,13 +298,14 @@ class Stream:
             return
         destination = ",".join((decision.address, *decision.fallbacks))
         set_headers = []
-        if self._room_for_headers:  # else the metadata alone names the destination
+        # Without room the metadata alone names the destination; but what a client wrote there goes.
+        if self._room_for_headers or names.DESTINATION in self._head.control:
             set_headers.append((names.DESTINATION, destination))
-            if not self._head.id:
-                set_headers.append((names.REQUEST_ID, decision.request.id))
+        if self._room_for_headers and not self._head.id:
+            set_headers.append((names.REQUEST_ID, decision.request.id))
         remove = tuple(name for name in self._head.control if name != names.DESTINATION)
         has_body = bool(self._pieces)
-        body = self._pieces.pop() if has_body else b""
+        body = self._pieces[0] if has_body else b""
         target = decision.rewrite or decision.request.model
         changed = self._reworked
         if has_body and target != self._asked:
@@ -309,6 +315,7 @@ class Stream:
         if has_body and decision.engine_priority is not None:
             body = set_priority(body, decision.engine_priority)
             changed = True
+        self._pieces.clear()  # not before: should one of these fail, the body goes on as it came
         if self._shape is Shape.NATIVE and has_body:
             if changed:
                 set_headers.append(("content-length", str(len(body))))
@@ -335,6 +342,16 @@ class Stream:
             yield AnswerTrailers(Direction.REQUEST)
         else:
             self._request_phase = _Phase.SENT if self._bodyless else _Phase.PASSING
+
+    def give_up(self) -> Iterator[Action]:
+        """After a fault of ours: the request goes on as it came; nothing if it is too late.
+
+        In the gateway shape Envoy keeps no copy of a body, and takes a stream that just ends for
+        the end of the body.
+        """
+        if self._request_phase in (_Phase.BODY, _Phase.DECIDING):
+            self._shadow = True
+            yield from self._stand_aside(whole=self._request_phase is _Phase.DECIDING)
 
     def _stand_aside(self, *, whole: bool) -> Iterator[Action]:
         """Lets the request go on as it came; `whole` when all of its body is here."""

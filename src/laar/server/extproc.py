@@ -58,6 +58,8 @@ __all__ = ["SERVICE", "ExternalProcessor", "Sampler"]
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _LOG = logging.getLogger(__name__)
+_LOG_FAULTS_EVERY_S = 10.0
+"""A fault that meets every request would fill a disk; the counter counts them all."""
 _FULL_DUPLEX = processing_mode_pb2.ProcessingMode.FULL_DUPLEX_STREAMED
 
 # Answers without content, written once. The first of a native stream is one of them.
@@ -141,6 +143,7 @@ class ExternalProcessor:
         self._clock = clock
         self._metrics = metrics
         self._rules = rules
+        self._log_faults_at = -math.inf
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The generic handler to add to a grpc.aio server."""
@@ -164,13 +167,16 @@ class ExternalProcessor:
         self._metrics.streams_open += 1
         try:
             while (message := await context.read()) is not grpc.aio.EOF:
-                if not await self._message(stream, message, context):
+                try:
+                    going_on = await self._message(stream, message, context)
+                except (grpc.aio.AbortError, grpc.aio.UsageError):
+                    raise
+                except Exception:  # noqa: BLE001 - a stream's guard
+                    going_on = await self._go_on_without(stream, context)
+                if not going_on:
                     break
         except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.UsageError):
             pass  # Envoy reset the stream: the exchange is over, which `finally` settles
-        except Exception:  # noqa: BLE001 - a stream's guard: log, and Envoy goes on without us
-            self._metrics.stream_faults += 1
-            _LOG.exception("a stream failed; Envoy goes on without the picker")
         finally:
             self._metrics.streams_open -= 1
             self._metrics.ignored_messages += stream.ignored
@@ -204,6 +210,20 @@ class ExternalProcessor:
                     await context.write(answer)
                     going_on = type(action) is not Immediate
         return going_on
+
+    async def _go_on_without(
+        self, stream: Stream, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> bool:
+        """After a fault of ours: lets the request go on; False when closing the stream does."""
+        now = self._clock()
+        self._metrics.stream_faults += 1
+        if now >= self._log_faults_at:
+            self._log_faults_at = now + _LOG_FAULTS_EVERY_S
+            _LOG.exception("a stream failed; its request goes on without the picker")
+        answers = [_ANSWERS[type(action)](action) for action in stream.give_up()]
+        for answer in answers:
+            await context.write(answer)
+        return bool(answers)
 
     def _decide(self, ask: Ask, received: float) -> Decided | Refused:
         try:
@@ -284,6 +304,8 @@ def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
         Shape.NATIVE if native else Shape.GATEWAY,
         _subset(message),
         _pool(message),
+        len(headers.headers.headers),
+        headers.ByteSize(),
     )
 
 
@@ -321,9 +343,10 @@ def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
     if hint is None or names.SUBSET not in hint.fields:
         return None
     value = hint.fields[names.SUBSET]
-    if value.WhichOneof("kind") == "list_value":
+    kind = value.WhichOneof("kind")
+    if kind == "list_value":
         return names.read_subset([item.string_value for item in value.list_value.values])
-    return names.read_subset(value.string_value)
+    return names.read_subset(value.string_value) if kind == "string_value" else None
 
 
 def _served(message: pb.ProcessingRequest) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,9 @@ from laar.server.rules import ClusterRules
 from laar.telemetry.metrics import Metrics
 
 __all__ = ["FleetSink"]
+
+WRITE_AGAIN_S = 1.0
+"""How soon Envoy's file is tried again after it could not be written."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -52,6 +56,7 @@ class FleetSink:
         self._on_change = on_change
         self._on_reading = on_reading
         self._stale = asyncio.Event()
+        self._unwritten = False
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
         """Takes the full set of endpoints that `source` knows now."""
@@ -72,7 +77,11 @@ class FleetSink:
     async def run(self) -> None:
         """Publishes every change until cancelled."""
         while True:
-            await self._stale.wait()
+            if self._unwritten:  # a disk may be full, or a directory be mounted late
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stale.wait(), WRITE_AGAIN_S)
+            else:
+                await self._stale.wait()
             await self.publish()
 
     async def publish(self) -> None:
@@ -82,6 +91,7 @@ class FleetSink:
             # Thousands of endpoints are tens of milliseconds of writing.
             fault = await asyncio.to_thread(_write_eds, self._eds_file, self._table.specs())
             self.problem("eds", fault)
+            self._unwritten = fault is not None
         self._on_change()
 
     def reading(self, address: str, reading: Reading, now: float) -> None:
@@ -102,7 +112,8 @@ class FleetSink:
         known = self._metrics.problems.get(source)
         self._metrics.problem(source, message)
         if message is not None and message != known:
-            _LOG.warning("%s: %s", source, message)
+            if source in self._metrics.problems:  # else there are too many to remember, or to log
+                _LOG.warning("%s: %s", source, message)
         elif message is None and known is not None:
             _LOG.info("%s: works again", source)
 

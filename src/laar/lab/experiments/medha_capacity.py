@@ -25,7 +25,7 @@ __all__ = ["EXPERIMENTS"]
 _LIMIT_S = 10.0
 _STEP = 1.15
 _RATES = tuple(0.02 * _STEP**power for power in range(40))  # 0.02 to 4.7 requests a second
-_REQUESTS = 2000
+_REQUESTS = 800
 _SYSTEMS = {"medha": MEDHA, "sarathi": SARATHI, "non-preemptive": NON_PREEMPTIVE}
 
 
@@ -51,7 +51,8 @@ def run_capacity(scope: Scope) -> Report:
     count = len(scope.seeds)
     rates = {name: found[i * count : (i + 1) * count] for i, name in enumerate(_SYSTEMS)}
     rows: list[tuple[Value, ...]] = [
-        (name, estimate(values), over(values, rates["medha"])) for name, values in rates.items()
+        (name, estimate(values), str(over(values, rates["medha"])))
+        for name, values in rates.items()
     ]
     ratio = over(rates["non-preemptive"], rates["medha"])
     return Report(
@@ -67,7 +68,7 @@ def run_capacity(scope: Scope) -> Report:
             Check(
                 claim="Medha carries >= 5 times the non-preemptive load (published: 5 to 5.7)",
                 held=ratio.low >= 5.0,
-                seen=f"{ratio.mean:.1f} times, at least {ratio.low:.1f}",
+                seen=f"{ratio} times",
             )
         ],
     )

@@ -4,6 +4,9 @@ The non-preemptive system is the paper's LoongServe without its elastic groups: 
 after the other, on all 16 devices as two plain stages. That makes a lone long prompt twice as slow
 as with a stream pipeline, as context parallelism over two servers would not; the ratio is so large
 that the claim holds without it (the row `sarathi` has the same plain pipeline and chunks).
+
+At this load neither of them is stable (see `medha-capacity`), so their times, and the ratios, grow
+with the length of the run; Medha's do not.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from laar.lab.experiments.medha_runs import (
     MEDHA,
     NON_PREEMPTIVE,
     SARATHI,
+    Ratio,
     Seen,
     over,
     percentile,
@@ -34,7 +38,7 @@ _Runs = dict[tuple[str, float], list[Seen]]
 
 def run_convoy(scope: Scope) -> Report:
     """Every system at every share of long requests."""
-    duration_s = 900.0 if scope.quick else 3600.0
+    duration_s = 600.0 if scope.quick else 1200.0
     cases = [
         (system, share, seed) for system in _SYSTEMS for share in _SHARES for seed in scope.seeds
     ]
@@ -80,7 +84,7 @@ def _all(seen: list[Seen], percent: float) -> Estimate:
     return estimate([percentile(one.ttft_s, percent) for one in seen])
 
 
-def _times(runs: _Runs, system: str, percent: float, *, shorts: bool) -> Estimate:
+def _times(runs: _Runs, system: str, percent: float, *, shorts: bool) -> Ratio:
     def values(name: str) -> list[float]:
         return [
             percentile(one.short_ttft_s if shorts else one.ttft_s, percent)
@@ -92,7 +96,7 @@ def _times(runs: _Runs, system: str, percent: float, *, shorts: bool) -> Estimat
 
 def _ratios(runs: _Runs) -> Table:
     rows: list[tuple[Value, ...]] = [
-        (f"{system}, {name}", *(_times(runs, system, p, shorts=shorts) for p in _PERCENTS))
+        (f"{system}, {name}", *(str(_times(runs, system, p, shorts=shorts)) for p in _PERCENTS))
         for system in ("sarathi", "non-preemptive")
         for name, shorts in (("short requests", True), ("all requests", False))
     ]
@@ -100,7 +104,6 @@ def _ratios(runs: _Runs) -> Table:
         title=f"Times Medha's, {_SHARES[-1]:.0%} long",
         columns=("system", "p50", "p90", "p99"),
         rows=rows,
-        digits=1,
     )
 
 
@@ -111,12 +114,12 @@ def _checks(runs: _Runs) -> list[Check]:
         Check(
             claim="non-preemptive median of short requests >= 30 times Medha's (published: 30)",
             held=median.low >= 30.0,
-            seen=f"{median.mean:.0f} times, at least {median.low:.0f}",
+            seen=f"{median} times",
         ),
         Check(
             claim="non-preemptive p99 of short requests >= 100 times Medha's (published: 174)",
             held=tail.low >= 100.0,
-            seen=f"{tail.mean:.0f} times, at least {tail.low:.0f}",
+            seen=f"{tail} times",
         ),
         Check(
             claim="Medha's p90 of all requests stays under 10 s from 0 to 5 % long",

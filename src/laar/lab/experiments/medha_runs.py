@@ -17,6 +17,7 @@ __all__ = [
     "MEDHA",
     "NON_PREEMPTIVE",
     "SARATHI",
+    "Floats",
     "Ratio",
     "Seen",
     "over",
@@ -29,6 +30,7 @@ MEDHA, SARATHI, NON_PREEMPTIVE = "medha-8b-a100", "sarathi-8b-a100", "nonpreempt
 """The paper's three systems on 16 A100; the last stands for LoongServe."""
 
 Floats = NDArray[np.float64]
+"""One number a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

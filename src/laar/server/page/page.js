@@ -216,7 +216,7 @@ function showFigures(frame) {
     times("Time to first token", frame.ttft_s),
     times("Whole answer", frame.latency_s),
     times("Time to a correct answer", frame.retries.ttca_s),
-    figure("Failed", `${frame.failed}`, `of the last ${frame.remembered}`),
+    figure("Failed", `${frame.failed}`, `of the last ${frame.window}`),
   );
 }
 

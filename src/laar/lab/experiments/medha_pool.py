@@ -1,0 +1,127 @@
+"""Figure 14 of Medha: what it costs long prompts to reserve devices for short ones.
+
+Eight instances of two A100 each serve whole prompts without preemption. Shared, all eight work on
+one prompt after the other; reserved, two of them serve the short requests (up to 8K) and six the
+long. An instance group is one engine over its devices, which is kinder to it than the paper's
+groups: joining and splitting them costs nothing here. Medha has the same 16 devices as TP-8, SPP-2.
+
+Completions of long requests are counted at the end of the arrivals, under a load that none of them
+carries, since whoever keeps up completes the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from laar.lab.engine import (
+    EngineProfile,
+    EngineSettings,
+    RooflineCost,
+    build_engine,
+    drive,
+    load_hardware,
+    load_model,
+    load_profile,
+)
+from laar.lab.experiment import Experiment, Scope
+from laar.lab.experiments.medha_runs import MEDHA, Floats, over, percentile, run
+from laar.lab.intervals import estimate
+from laar.lab.report import Check, Report, Table, Value
+from laar.lab.sweep import sweep
+from laar.lab.workloads.medha_mix import Mix, jobs
+
+__all__ = ["EXPERIMENTS"]
+
+_RATE = 1.5
+_INSTANCE_DEVICES = 2
+_INSTANCES, _RESERVED = 8, 2
+_SYSTEMS = ("medha", "shared", "reserved")
+_Figures = tuple[float, float]
+
+
+def _group(instances: int) -> EngineProfile:
+    cost = RooflineCost(
+        load_hardware("a100"), load_model("llama-3-8b"), tensor=_INSTANCE_DEVICES * instances
+    )
+    settings = EngineSettings(
+        num_blocks=cost.kv_tokens() // 16,
+        scheduler="non-preemptive",
+        max_num_batched_tokens=8192,
+    )
+    return EngineProfile(name=f"{instances} instances", cost=cost, settings=settings)
+
+
+def pool(system: str, mix: Mix, seed: int) -> _Figures:
+    """Long requests complete by the end of the arrivals, and the shorts' median first token."""
+    if system == "medha":
+        seen = run(load_profile(MEDHA), mix, seed)
+        return _figures(seen.end_s[seen.is_long], seen.short_ttft_s, mix)
+    if system == "shared":
+        seen = run(_group(_INSTANCES), mix, seed)
+        return _figures(seen.end_s[seen.is_long], seen.short_ttft_s, mix)
+    arrived = list(jobs(mix, seed))
+    longs = [job for job in arrived if job.id.startswith("long")]
+    shorts = [job for job in arrived if not job.id.startswith("long")]
+    of_longs = drive(build_engine(_group(_INSTANCES - _RESERVED)), longs)
+    of_shorts = drive(build_engine(_group(_RESERVED)), shorts)
+    return _figures(
+        np.array([timing.end_s for timing in of_longs.values()]),
+        np.array([timing.ttft_s for timing in of_shorts.values()]),
+        mix,
+    )
+
+
+def _figures(end_s: Floats, short_ttft_s: Floats, mix: Mix) -> _Figures:
+    return float((end_s <= mix.duration_s).sum()), percentile(short_ttft_s, 50.0)
+
+
+def run_pool(scope: Scope) -> Report:
+    """Three arrangements of the same devices under the same requests."""
+    mix = Mix(rate=_RATE, duration_s=600.0 if scope.quick else 1800.0)
+    cases = [(system, mix, seed) for system in _SYSTEMS for seed in scope.seeds]
+    found = sweep(pool, cases, label="medha-pool")
+    figures: dict[str, list[_Figures]] = {}
+    for (system, _, _), one in zip(cases, found, strict=True):
+        figures.setdefault(system, []).append(one)
+
+    def of(system: str, what: int) -> list[float]:
+        return [one[what] for one in figures[system]]
+
+    rows: list[tuple[Value, ...]] = [
+        (
+            system,
+            estimate(of(system, 0)),
+            estimate(of(system, 1)),
+            str(over(of("medha", 0), of(system, 0))),
+        )
+        for system in _SYSTEMS
+    ]
+    against = {s: over(of(s, 0), of("reserved", 0)) for s in ("medha", "shared")}
+    return Report(
+        tables=[
+            Table(
+                title=f"{_RATE} requests/s, 5 % long, {mix.duration_s:.0f} s",
+                columns=("system", "long completed", "short p50 TTFT, s", "long, by Medha's"),
+                rows=rows,
+            )
+        ],
+        checks=[
+            Check(
+                claim=f"two of eight reserved complete >= 10 % fewer long requests than {name} "
+                f"(published: up to {published} %)",
+                held=against[name].high <= 0.9,
+                seen=f"{against[name]} times as many",
+            )
+            for name, published in (("medha", 20), ("shared", 10))
+        ],
+    )
+
+
+EXPERIMENTS = (
+    Experiment(
+        name="medha-pool",
+        claim="A pool reserved for short requests costs long ones their completions",
+        source="Medha 6.5, Figure 14",
+        run=run_pool,
+    ),
+)

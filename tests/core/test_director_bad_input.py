@@ -1,0 +1,93 @@
+"""What clients, engines, probes and clocks may do to a decision, and what they may not."""
+
+import random
+
+import numpy as np
+import pytest
+
+from laar.core.beliefs import PrefixBeliefs
+from laar.core.cost import CostWeights
+from laar.core.director import Completion, Director, DirectorSettings
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.request import Api, Request
+from laar.network import Tuner, TunerSettings
+from laar.policies import build_policies
+
+NEAR, FAR, MUTE = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
+MAX_BYTES = 1 << 20
+
+
+def director(**parts):
+    table = EndpointTable()
+    table.replace("t", [EndpointSpec(address=a, models=("m",)) for a in (NEAR, FAR, MUTE)])
+    return Director(
+        table,
+        build_policies(CostWeights()),
+        DirectorSettings(),
+        rng=random.Random(3),
+        prefixes=PrefixBeliefs(key=b"k", max_bytes=MAX_BYTES),
+        **parts,
+    )
+
+
+def request(text):
+    return Request(id="r", api=Api.CHAT, model="auto", spans=(text,), chars=len(text))
+
+
+def finish(d, decision, **known):
+    d.settle(decision, Completion(status=200, cause="complete", latency_s=1.0, **known))
+
+
+def test_prompts_made_to_grow_the_index_do_not():
+    d, rng = director(), random.Random(1)
+    for number in range(400):
+        text = rng.randbytes(1 << 14).hex()
+        decision = d.decide(request(text), float(number))
+        if number % 2:  # the other half never ends
+            finish(d, decision)
+        assert d.prefixes.index.stats().size_bytes <= MAX_BYTES
+    assert not d.degraded
+
+
+def test_prompts_that_differ_only_behind_a_common_beginning_share_only_that():
+    d = director()
+    beginning = "a" * 4096
+    finish(d, d.decide(request(beginning + "b" * 4096), 0.0))
+    view = d.explain(request(beginning + "c" * 4096), 0.0).view
+    assert view.cached_tokens.max() == pytest.approx(1024)
+
+
+@pytest.mark.parametrize("cached", [-(10**9), 0, 10**9])
+@pytest.mark.parametrize("prompt", [0, 1, 10**9])
+def test_engines_that_lie_about_their_caches_move_beliefs_only_within_the_prompt(cached, prompt):
+    d = director()
+    for _ in range(20):
+        decision = d.decide(request("word " * 800), 0.0)
+        assert np.isfinite(decision.cost_s)
+        view = decision.view
+        assert (view.cached_tokens >= 0).all()
+        assert (view.cached_tokens <= view.tokens).all()
+        finish(d, decision, prompt_tokens=prompt, cached_tokens=cached, completion_tokens=1)
+
+
+def test_an_endpoint_whose_probe_never_answers_counts_as_far_and_not_as_near():
+    d = director()
+    d.table.round_trip(NEAR, 0.01, 0.0)
+    d.table.round_trip(FAR, 0.9, 0.0)
+    view = d.explain(request("hello"), 0.0).view
+    by_address = dict(zip((NEAR, FAR, MUTE), view.rtt_s.tolist(), strict=True))
+    assert by_address[MUTE] == by_address[FAR] == 0.9
+
+
+def test_clocks_that_jump_leave_decisions_finite_and_counters_empty():
+    tuner = Tuner(
+        TunerSettings(bounds={"k_rtt": (0.1, 1.0)}, window=20, window_s=10.0), {"k_rtt": 0.5}
+    )
+    d = director(tuner=tuner)
+    for now in (5.0, 1e12, 0.0, -1e12, 3.0, float("inf"), 4.0, float("nan"), 6.0):
+        decision = d.decide(request("hello " * 100), now)
+        assert np.isfinite(decision.cost_s)
+        finish(d, decision)
+    for column in (d.table.queued_tokens, d.table.prefill_tokens, d.table.in_flight):
+        assert not column.any()
+    assert not d.degraded

@@ -1,0 +1,49 @@
+"""The reference pages are what the code says, and nothing in them is left unsaid."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from laar.config import Settings
+
+FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+
+
+@pytest.fixture(scope="module")
+def generator():
+    return runpy.run_path(str(FOLDER / "generate.py"))
+
+
+@pytest.mark.parametrize("name", ["settings.md", "metrics.md", "settings.schema.json"])
+def test_a_page_is_true(generator, name):
+    remedy = "run `python docs/reference/generate.py`"
+    assert (FOLDER / name).read_text() == generator["PAGES"][name](), remedy
+
+
+def undescribed(model, nested, path=""):
+    for name, field in model.model_fields.items():
+        below = nested(field.annotation)
+        if not field.description and below is None:
+            yield f"{path}{name}"
+        if below is not None:
+            yield from undescribed(below, nested, f"{path}{name}.")
+
+
+def test_every_setting_is_described(generator):
+    assert list(undescribed(Settings, generator["_nested"])) == []
+
+
+def test_every_metric_is_ours_and_has_a_sentence(generator):
+    rows = generator["metrics_page"]().split("| --- | --- | --- | --- |\n")[1].splitlines()
+    assert len(rows) > 30
+    for row in rows:
+        _, name, _, _, told, _ = row.split(" | ") if row.count(" | ") == 5 else row.split("|")
+        assert name.strip().startswith("`laar_")
+        assert told.strip().endswith("."), row
+
+
+def test_a_section_below_a_list_is_found(generator):
+    page = generator["settings_page"]()
+    assert "## `endpoints[]`" in page
+    assert "| `decisions.log_keep` | whole number, >= 0, <= 1000 | `5` |" in page
