@@ -145,13 +145,18 @@ class Routing(Section):
         "rolling restart; each adds an address to a header.",
     )
     k_rtt: float = Field(
-        _DEFAULTS.k_rtt, ge=0, le=1000, description="Weight of the round trip in the cost; 1 is physical."
+        _DEFAULTS.k_rtt,
+        ge=0,
+        le=1000,
+        description="Weight of the round trip in the cost; 1 is what a lone request would want, less "
+        "keeps conversations where their prefix is.",
     )
     k_queue: float = Field(
         _DEFAULTS.k_queue,
         ge=0,
         le=1000,
-        description="Weight of a queued token against an uncached one; 0.7 is LAAR's alpha.",
+        description="Weight of a queued token that is not cached against one of this prompt; "
+        "0.7 is LAAR's alpha.",
     )
     k_delay: float = Field(
         _DEFAULTS.k_delay,
@@ -798,7 +803,7 @@ class Tuning(Section):
     def _usable(self) -> Tuning:
         unknown = set(self.bounds) - set(TUNABLE)
         if unknown:
-            raise ValueError(f"bounds: no weight is called {min(unknown)}; {', '.join(TUNABLE)} are")
+            raise ValueError(f"bounds: {min(unknown)} is none of {', '.join(TUNABLE)}")
         if self.objective not in OBJECTIVES:
             raise ValueError(f"objective: choose one of {', '.join(OBJECTIVES)}")
         try:

@@ -38,7 +38,7 @@ def terms(weights, rtt, c, uncached, queued, q, tried, base=0.0, in_flight=3.0):
 @given(ARRAYS)
 def test_without_round_trip_and_cache_it_is_laars_published_cost(arrays):
     rtt, c, tokens, queued, q, _ = arrays
-    cost = terms(CostWeights(k_rtt=0.0), rtt, c, tokens, queued, q, np.zeros(len(q))).cost_s
+    cost = terms(CostWeights(k_rtt=0.0, k_queue=0.7, k_delay=0.0), rtt, c, tokens, queued, q, np.zeros(len(q))).cost_s
     assert np.allclose(cost, c * (tokens + 0.7 * queued) / q)
 
 
@@ -47,7 +47,7 @@ def test_with_q_and_c_one_it_is_gorgos_published_score(arrays):
     rtt, _, uncached, queued, _, _ = arrays
     one = np.ones(len(rtt))
     # Tokens are the unit there: a weight in tokens per millisecond is k_rtt per second / 1000.
-    weights = CostWeights(k_rtt=0.276 * 1000.0, k_queue=0.5)
+    weights = CostWeights(k_rtt=0.276 * 1000.0, k_queue=0.5, k_delay=0.0)
     cost = terms(weights, rtt, one, uncached, queued, one, 0 * one).cost_s
     score = gorgo_score(rtt * 1000.0, uncached, queued, 0.276, 0.5)
     assert np.allclose(cost, score)

@@ -60,7 +60,7 @@ def test_an_endpoint_that_leaves_with_requests_keeps_its_slot_until_they_end():
     assert table.slot("b:1") != old
     assert table.slot("a:1") == -1
     assert freed == []
-    table.release(old, 100)
+    table.release(old, 100, 50)
     assert freed == [old]
     table.replace("s", [spec("b:1"), spec("c:1")])
     assert table.slot("c:1") == old
@@ -108,7 +108,7 @@ class Membership(RuleBasedStateMachine):
         if self.open:
             slot, _, tokens = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
             self.table.release_prefill(slot, tokens)
-            self.table.release(slot, tokens)
+            self.table.release(slot, tokens, tokens)
 
     @invariant()
     def counts_are_those_of_the_open_requests(self):
@@ -119,8 +119,10 @@ class Membership(RuleBasedStateMachine):
             mine = [tokens for s, _, tokens in self.open if s == slot]
             assert table.in_flight[slot] == len(mine)
             assert np.isclose(table.queued_tokens[slot], sum(mine), atol=1e-3)
+            assert np.isclose(table.queued_uncached_tokens[slot], sum(mine), atol=1e-3)
             if not mine:
                 assert table.queued_tokens[slot] == 0.0
+                assert table.queued_uncached_tokens[slot] == 0.0
                 assert table.prefill_tokens[slot] == 0.0
         owners = {}
         for slot, address, _ in self.open:

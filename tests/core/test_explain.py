@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from google.protobuf import json_format
 
+from laar.core.account import account_of
 from laar.core.cost import CostWeights
 from laar.core.director import Completion, Director, DirectorSettings
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
-from laar.core.explain import MAX_ROWS, account_of, explained, record
+from laar.core.explain import MAX_ROWS, explained, record
 from laar.core.filters import FilterSettings
 from laar.core.interfaces import Assessment
 from laar.core.request import Api, Request
@@ -57,7 +58,7 @@ def fleet(known, *endpoints):
     )
     return Director(
         table,
-        build_policies(CostWeights()),
+        build_policies(CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.0)),
         DirectorSettings(aliases=ALIASES),
         rng=random.Random(1),
         assessor=known,
@@ -130,6 +131,21 @@ def test_a_tried_model_a_tie_one_candidate_and_a_plain_policy_have_words_of_thei
     opaque = told(fleet(same, *TWO), Request(id="r", api=Api.OPAQUE))
     assert "drawn at random" in opaque["sentence"]
     assert len(opaque["candidates"]) == 1
+
+
+def test_a_candidate_that_cannot_take_the_prompt_says_so():
+    director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.99, 1e-5, 0.5)), *TWO)
+    short = EndpointSpec(address="10.0.0.8:80", models=("phi",), max_model_len=32_768)
+    long = EndpointSpec(address="10.0.0.7:80", models=("granite",))
+    director.table.replace("test", [long, short])
+    shown = told(director)
+    assert shown["sentence"] == (
+        "granite at 10.0.0.7:80 was the only candidate left: phi takes no more than 33k tokens."
+    )
+    assert [row.get("why") for row in shown["candidates"]] == [
+        None,
+        "takes no more than 33k tokens",
+    ]
 
 
 def test_a_failed_part_is_told():

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from laar.datalayer import EndpointsFile, load_endpoints, split_address
 from laar.datalayer.endpoints_file import MAX_FILE_BYTES
@@ -176,3 +177,10 @@ async def test_an_unchanged_file_is_not_read_again(
     start(EndpointsFile(path, recorder, poll_s=0.002).run())
     await until(lambda: looks > 20)
     assert recorder.replaced == 1
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x00", " a", "a ", "a,b", "a\x7fb", "", "x" * 257])
+def test_a_model_name_that_no_header_can_carry_is_refused(tmp_path: Path, name: str) -> None:
+    text = yaml.safe_dump({"endpoints": [{"address": "10.0.0.1:80", "models": [name]}]})
+    with pytest.raises(SettingError, match="model name"):
+        load_endpoints(write(tmp_path / "endpoints.yaml", text))

@@ -215,3 +215,12 @@ def test_settings_become_what_the_collector_takes() -> None:
     assert source.rules.models == ("m",)
     assert source.access().url == "http://x:1"
     assert KubernetesSource(pool="p").of == PoolName("p")
+
+
+def test_a_model_name_that_no_header_can_carry_is_a_fault_of_its_pod() -> None:
+    item = pod("a", "10.0.0.1")
+    item["metadata"]["annotations"] = {"laar.dev/model": "one\ntwo"}
+    found = pod_endpoints(item, (8000,), RULES)
+    assert found is not None
+    assert found.specs == ()
+    assert "model names travel in headers" in found.fault

@@ -218,3 +218,10 @@ def test_sums_agree_with_a_full_parser(series: list[tuple[str, dict[str, str], f
 def test_no_bytes_raise(noise: bytes, engine: str) -> None:
     for name in (*ENGINES[engine].waiting, (ENGINES[engine].capacity_info or (b"x",))[0]):
         read_page(name + noise + b"\n" + name + b"{" + noise + b"\n", engine, None)
+
+
+@pytest.mark.parametrize(("blocks", "size"), [("1e200", "1e200"), ("1e300", "1"), ("1e-9", "0")])
+def test_an_absurd_capacity_is_unknown(blocks: str, size: str) -> None:
+    """It is made an integer further on, which infinity cannot be."""
+    text = f'vllm:cache_config_info{{num_gpu_blocks="{blocks}",block_size="{size}"}} 1\n'
+    assert math.isnan(page(text).capacity_tokens)

@@ -264,3 +264,36 @@ def test_whatever_happens_nothing_is_left_and_each_gets_one_answer(events):
     for counts in (gate._seconds, gate._long_seconds, gate._longs):
         assert np.abs(counts).max(initial=0.0) < 1e-9
     assert not director.table.in_flight.any()
+
+
+def test_shorts_wait_for_an_endpoint_without_a_long_prompt():
+    director = fleet()
+    gate = admission(director, max_requests=2, max_prefill_s=100.0)
+    long = gate.ask(request(1, 20_000), 0.0)
+    shorts = [gate.ask(request(n), 0.0) for n in (2, 3)]
+    assert {s.address for s in shorts} == {"a", "b"} - {long.address}
+    gate.ask(request(4), 0.0)
+    assert gate.dispatch(0.0) == []
+    end(gate, director, shorts[0])
+    (outcome,) = gate.dispatch(0.0)
+    assert outcome.verdict.address == shorts[0].address
+
+
+@pytest.mark.parametrize(("objective_s", "goes"), [(60.0, False), (2.1, True)])
+def test_a_long_prompt_with_slack_leaves_the_last_free_endpoint_to_shorts(objective_s, goes):
+    director = fleet()
+    gate = admission(director, max_requests=9, max_prefill_s=1.0)
+    end(gate, director, gate.ask(request(1), 0.0))  # there are shorts about
+    gate.ask(request(2, 20_000), 0.0)
+    answer = gate.ask(request(3, 20_000, ttft_objective_s=objective_s), 0.0)
+    assert isinstance(answer, Decision) is goes
+    if not goes:  # once its slack is gone, or no short has come for a while
+        assert gate.dispatch(4.9) == []
+        assert sent(gate.dispatch(5.1)) == ["3"]
+
+
+def test_a_single_endpoint_takes_longs_and_shorts():
+    director = fleet(("a",))
+    gate = admission(director, max_requests=9, max_prefill_s=10.0)
+    for number, tokens in enumerate((100, 20_000, 100)):
+        assert isinstance(gate.ask(request(number, tokens), 0.0), Decision)

@@ -131,7 +131,9 @@ def test_the_command_tunes_a_trace_file_and_writes_weights_numbers_and_a_figure(
         for i in range(60)
     ]
     (tmp_path / "trace.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    ends = [{"name": f"{n}:80", "profile": "gorgo-main", "rtt_ms": ms} for n, ms in (("a", 1), ("b", 9))]
+    ends = [
+        {"name": f"{n}:80", "profile": "gorgo-main", "rtt_ms": ms} for n, ms in (("a", 1), ("b", 9))
+    ]
     (tmp_path / "fleet.yaml").write_text(yaml.safe_dump({"endpoints": ends}))
     app = typer.Typer()
     app.command()(command)

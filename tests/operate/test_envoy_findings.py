@@ -22,7 +22,7 @@ def processor(bootstrap):
 
 
 def route(bootstrap):
-    return manager(bootstrap)["route_config"]["virtual_hosts"][0]["routes"][0]["route"]
+    return manager(bootstrap)["route_config"]["virtual_hosts"][0]["routes"][-1]["route"]
 
 
 def cluster(bootstrap, name):
@@ -47,6 +47,7 @@ BREAKS = {
     "processing_mode.response_header_mode": lambda b: processor(b)["processing_mode"].update(
         response_header_mode="SKIP"
     ),
+    "request_attributes": lambda b: processor(b)["request_attributes"].remove("request.path"),
     "allow_mode_override": lambda b: processor(b).pop("allow_mode_override"),
     "failure_mode_allow": lambda b: processor(b).pop("failure_mode_allow"),
     "observability_mode": lambda b: processor(b).update(observability_mode=True),
@@ -117,7 +118,7 @@ def test_what_comes_over_xds_is_read_too():
     listener = resources["listeners"][0]
     table = manager({"static_resources": resources}).pop("route_config") | {"name": "t"}
     manager({"static_resources": resources})["rds"] = {"route_config_name": "t"}
-    table["virtual_hosts"][0]["routes"][0]["route"].pop("timeout")
+    table["virtual_hosts"][0]["routes"][-1]["route"].pop("timeout")
     kind = "type.googleapis.com/envoy.admin.v3."
     dump = {
         "configs": [

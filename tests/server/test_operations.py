@@ -108,6 +108,17 @@ async def test_the_subset_hint_is_read_from_the_metadata(gateway, subset):
             exchange.call.cancel()
 
 
+async def test_a_subset_hint_of_another_type_is_no_hint(gateway):
+    gateway.members(("10.9.0.1:80", "m"))
+    await gateway.picker()
+    async with grpc.aio.insecure_channel(gateway.settings.listen.ext_proc) as channel:
+        for subset in (7, True, {"a": "b"}):
+            exchange = Exchange(channel)
+            await exchange.headers(subset=subset)
+            assert destination(await exchange.answer()) == "10.9.0.1:80"
+            exchange.call.cancel()
+
+
 async def test_an_empty_subset_is_a_503(gateway):
     gateway.members(("10.9.0.1:80", "m"))
     await gateway.picker()

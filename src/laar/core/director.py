@@ -429,7 +429,8 @@ class Director:
         self.table.reserve(
             slot,
             self._weight(decision.tokens),
-            0.0 if decision.answering else decision.uncached_tokens,
+            decision.uncached_tokens,
+            answering=decision.answering,
         )
 
     def answering(self, decision: Decision) -> None:
@@ -456,7 +457,9 @@ class Director:
     def _release(self, decision: Decision) -> None:
         if not decision.answering:
             self.table.release_prefill(decision.slot, decision.uncached_tokens)
-        self.table.release(decision.slot, self._weight(decision.tokens))
+        self.table.release(
+            decision.slot, self._weight(decision.tokens), decision.uncached_tokens
+        )
 
     def _learn(self, decision: Decision, end: Completion) -> None:
         if self.tuner is not None and decision.weights_version:

@@ -88,7 +88,13 @@ _UNKNOWN_COLUMNS = (
     "capacity_tokens",
     "read_at",
 )
-_COUNTER_COLUMNS = ("queued_tokens", "prefill_tokens", "in_flight", "failures")
+_COUNTER_COLUMNS = (
+    "queued_tokens",
+    "queued_uncached_tokens",
+    "prefill_tokens",
+    "in_flight",
+    "failures",
+)
 
 
 class EndpointTable:
@@ -96,8 +102,9 @@ class EndpointTable:
 
     Columns (arrays indexed by slot, longer than the number of endpoints): `rtt_s`, `rtt_at`,
     `waiting`, `running`, `kv_usage`, `capacity_tokens`, `read_at` are NaN until known;
-    `queued_tokens` counts prompt tokens of requests not yet complete, `prefill_tokens` those not
-    yet seen to answer, `in_flight` the requests, `failures` the collectors' failures in a row.
+    `queued_tokens` counts prompt tokens of requests not yet complete, `queued_uncached_tokens` the
+    part of them that was not believed to be cached, `prefill_tokens` what of that is not yet seen
+    to answer, `in_flight` the requests, `failures` the collectors' failures in a row.
     `model_id` indexes `models`, the distinct first names.
 
     Not thread-safe: one event loop, or one simulation, owns it.
@@ -111,6 +118,7 @@ class EndpointTable:
     capacity_tokens: Floats
     read_at: Floats
     queued_tokens: Floats
+    queued_uncached_tokens: Floats
     prefill_tokens: Floats
     in_flight: Floats
     failures: Floats
@@ -291,24 +299,30 @@ class EndpointTable:
 
     # -- counting ------------------------------------------------------------------------------
 
-    def reserve(self, slot: int, tokens: float, prefill_tokens: float) -> None:
-        """Counts a request at the moment it is decided."""
+    def reserve(
+        self, slot: int, tokens: float, uncached_tokens: float, *, answering: bool = False
+    ) -> None:
+        """Counts a request at the moment it is decided, or moved while it is answered."""
         self.in_flight[slot] += 1
         self.queued_tokens[slot] += tokens
-        self.prefill_tokens[slot] += prefill_tokens
+        self.queued_uncached_tokens[slot] += uncached_tokens
+        if not answering:
+            self.prefill_tokens[slot] += uncached_tokens
 
     def release_prefill(self, slot: int, prefill_tokens: float) -> None:
         """Takes a request's prompt out of the work ahead: it has begun to answer."""
         left = self.prefill_tokens[slot] - prefill_tokens
         self.prefill_tokens[slot] = left if left > 0.5 else 0.0
 
-    def release(self, slot: int, tokens: float) -> None:
+    def release(self, slot: int, tokens: float, uncached_tokens: float) -> None:
         """Takes a complete request out of the counters."""
         self.in_flight[slot] -= 1
         # Sums of floats drift; an idle endpoint has exactly nothing queued.
         idle = self.in_flight[slot] <= 0
         self.queued_tokens[slot] = 0.0 if idle else self.queued_tokens[slot] - tokens
+        self.queued_uncached_tokens[slot] -= uncached_tokens
         if idle:
+            self.queued_uncached_tokens[slot] = 0.0
             self.in_flight[slot] = 0.0
             self.prefill_tokens[slot] = 0.0
             if self._specs[slot] is None:

@@ -1,142 +1,18 @@
-"""Why an endpoint was picked: the terms of every candidate, and one sentence a person can read.
-
-An `Account` is what remains of a decision when its prompt is gone: ids, names, counts, and
-references to the arrays the scorers saw. It costs a microsecond to make, so every decision can
-leave one; rows and words are made only when somebody looks. It never holds a span of the prompt:
-the text must neither fill the memory of whoever keeps accounts nor be shown.
-"""
+"""The record of a decision: the terms of every candidate, and why the others were left out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from laar.core.cost import Terms
-from laar.core.endpoints import POOL_LABEL, EndpointSpec, EndpointTable, Floats
+from laar.core.account import Account, Readings
+from laar.core.endpoints import POOL_LABEL, EndpointSpec
 from laar.core.filters import FilterSettings
-from laar.core.interfaces import View
-from laar.core.picker import NEAR_TIE
-from laar.core.request import Api, Request
+from laar.core.sentence import ranking, sentence, why_not
 
-if TYPE_CHECKING:
-    from laar.core.director import Completion, Decision
-
-__all__ = ["MAX_ROWS", "Account", "account_of", "explained", "record"]
+__all__ = ["MAX_ROWS", "explained", "record"]
 
 MAX_ROWS = 32
 """Candidates and filtered endpoints in one record; behind the best so many nobody reads on."""
-
-_MUCH = 1.2  # a ratio below it is not worth a reader's attention
-
-_LANGUAGES = {
-    "en": "Latin-script text",
-    "ja": "Japanese",
-    "zh": "Chinese",
-    "ko": "Korean",
-    "ru": "Cyrillic-script text",
-    "ar": "Arabic",
-    "he": "Hebrew",
-    "hi": "Hindi",
-    "th": "Thai",
-    "el": "Greek",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Readings:
-    """Columns of the table at the decision, kept only when a filter left somebody out."""
-
-    failures: Floats
-    waiting: Floats
-    kv_usage: Floats
-    read_at: Floats
-
-
-@dataclass(slots=True, kw_only=True)
-class Account:
-    """A decision without its prompt.
-
-    `view` is what the scorers saw, without the request, and must not be written to; None when the
-    body was not read. `specs` maps every endpoint known at the time from its slot. `time_s` is the
-    wall clock's, for people. `end` and `served` come later.
-    """
-
-    id: str
-    time_s: float
-    now: float
-    request_id: str
-    asked_model: str
-    body_bytes: int
-    policy: str
-    reason: str
-    shadow: bool
-    slot: int
-    picked: str
-    model: str
-    tried: tuple[str, ...]
-    exhausted: bool
-    pool: str
-    subset: frozenset[str] | None
-    position: int
-    specs: Mapping[int, EndpointSpec]
-    view: View | None
-    scores: Floats | None
-    readings: Readings | None
-    end: Completion | None = None
-    served: str = ""
-
-
-_NO_REQUEST = Request(id="", api=Api.OPAQUE)
-
-
-def account_of(
-    decision: Decision, specs: Mapping[int, EndpointSpec], table: EndpointTable, time_s: float
-) -> Account:
-    """Keeps what explains a decision; `specs` are the table's endpoints by slot.
-
-    The decision's view loses its request: it outlives it here, and must not keep the prompt.
-    """
-    request, view = decision.request, decision.view
-    readings = None
-    if view is not None:
-        view.request = _NO_REQUEST
-        if len(view.slots) != len(table):
-            readings = _readings(table)
-    return Account(
-        id=decision.id,
-        time_s=time_s,
-        now=decision.now,
-        request_id=request.id,
-        asked_model=request.model,
-        body_bytes=request.body_bytes,
-        policy=decision.policy,
-        reason=decision.reason,
-        shadow=request.shadow,
-        slot=decision.slot,
-        picked=decision.address,
-        model=decision.model,
-        tried=decision.tried[:-1],
-        exhausted=decision.exhausted,
-        pool=request.pool,
-        subset=request.subset,
-        position=decision.position,
-        specs=specs,
-        view=view,
-        scores=decision.scores,
-        readings=readings,
-    )
-
-
-def _readings(table: EndpointTable) -> Readings:
-    return Readings(
-        table.failures.copy(), table.waiting.copy(), table.kv_usage.copy(), table.read_at.copy()
-    )
-
-
-# -- the record --------------------------------------------------------------------------------
 
 
 def record(
@@ -238,8 +114,9 @@ def _rows(account: Account, *, ranked: bool) -> tuple[int, list[dict[str, object
         columns += (terms.rtt_s, terms.base_s, terms.prefill_s, terms.queue_s)
         columns += (terms.penalty, terms.latency_s, terms.cost_s)
     slots, picked, specs = view.slots, account.position, account.specs
+    best: list[int] = []
     if ranked or len(slots) > MAX_ROWS:
-        best = ranking(account)
+        best = ranking(account)[:MAX_ROWS]
         slots, picked = slots[best], 0
         columns = [column[best] for column in columns]
     rows = []
@@ -249,21 +126,15 @@ def _rows(account: Account, *, ranked: bool) -> tuple[int, list[dict[str, object
         told = (spec.address, spec.models[0], spec.region, *row)
         rows.append(dict(zip(names, told, strict=True)))
     if ranked:
-        for rank, shown in enumerate(rows, 1):
+        for rank, (shown, slot, at) in enumerate(zip(rows, slots.tolist(), best, strict=True), 1):
             shown["rank"] = rank
+            if scores[at] < 0.0:
+                shown["why"] = why_not(specs[slot], view.tokens[at])
     return picked, rows
 
 
 def _endpoint(spec: EndpointSpec) -> dict[str, object]:
     return {"endpoint": spec.address, "model": spec.models[0], "region": spec.region}
-
-
-def ranking(account: Account) -> list[int]:
-    """Positions of the best `MAX_ROWS` candidates, the picked one first."""
-    first, scores = account.position, account.scores
-    assert scores is not None
-    order: list[int] = np.argsort(-scores, kind="stable").tolist()
-    return [first, *(i for i in order if i != first)][:MAX_ROWS]
 
 
 def filtered(
@@ -309,95 +180,3 @@ def _why_filtered(
     if readings.kv_usage[slot] > filters.max_kv_usage:
         return f"saturated: {readings.kv_usage[slot]:.0%} of its KV cache is in use"
     return "left out by a filter"
-
-
-# -- the sentence ------------------------------------------------------------------------------
-
-
-def sentence(account: Account) -> str:
-    """Why it won, in words; a second sentence when something degraded."""
-    winner = f"{account.model} at {account.picked}"
-    view, scores = account.view, account.scores
-    if view is None or scores is None:
-        return f"{winner} was drawn at random: the body of this kind of request is not read."
-    degraded = _DEGRADED.get(account.reason, "")
-    if len(view.slots) == 1:
-        return f"{winner} was the only candidate.{degraded}"
-    rival = ranking(account)[1]
-    name = _name(account, view, rival)
-    if view.terms is None:
-        mine, other = float(scores[account.position]), float(scores[rival])
-        return (
-            f"{winner} won by the score of {account.policy}: {mine:.3g} against {other:.3g} of "
-            f"{name}.{degraded}"
-        )
-    if scores[rival] >= (1.0 - NEAR_TIE) * scores[account.position]:
-        reason = f"cost the same within {NEAR_TIE:.0%}, and it had the least queued or the luck"
-        return f"{winner} won a tie: {name} {reason}.{degraded}"
-    margin_s = float(view.terms.cost_s[rival] - view.terms.cost_s[account.position])
-    why = _why(view, view.terms, account.position, rival)
-    return f"{winner} won by {_seconds(margin_s)}: {name} {why}.{degraded}"
-
-
-_DEGRADED = {
-    "degraded-assessor": " What is known of the models could not be used: all counted alike.",
-    "degraded-prefixes": " What is believed of the caches could not be used.",
-    "degraded-scorer": " The policy's scorer failed: the fewest requests in flight decided.",
-}
-
-
-def _name(account: Account, view: View, rival: int) -> str:
-    """The rival's model, or its address when the winner serves the same one."""
-    spec = account.specs[int(view.slots[rival])]
-    return spec.address if spec.models[0] == account.model else spec.models[0]
-
-
-def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
-    """What speaks against the rival, and for it."""
-    if view.times_tried[rival] > view.times_tried[winner]:
-        return "was tried already"
-    mine, other = float(view.probability[winner]), float(view.probability[rival])
-    took = f"{_seconds(terms.latency_s[rival])} against {_seconds(terms.latency_s[winner])}"
-    if terms.latency_s[rival] < terms.latency_s[winner]:
-        return f"is faster ({took}) but right with P={other:.2f} against {mine:.2f}{_on(view)}"
-    slower = f"slower ({took}{_largest_difference(view, terms, winner, rival)})"
-    if other > mine:
-        return f"is more often right (P={other:.2f} against {mine:.2f}) but {slower}"
-    if mine > _MUCH * other:
-        return f"is {slower}, and right with P={other:.2f} against {mine:.2f}{_on(view)}"
-    return f"is {slower}"
-
-
-def _on(view: View) -> str:
-    language, bucket, task = view.cell
-    if not bucket:
-        return ""
-    kind = f" {task}" if task not in ("", "generic") else ""
-    length = _tokens(float(view.tokens.max()))
-    return f" on {length} tokens of{kind} {_LANGUAGES.get(language, language)}"
-
-
-def _largest_difference(view: View, terms: Terms, winner: int, rival: int) -> str:
-    """Which term makes most of the difference, in words."""
-    uncached = view.tokens[rival] - view.cached_tokens[rival]
-    told = (
-        (terms.queue_s, f"{_tokens(view.queued_tokens[rival])} tokens are queued there"),
-        (terms.prefill_s, f"{_tokens(uncached)} tokens to read"),
-        (terms.rtt_s, f"a round trip of {_seconds(terms.rtt_s[rival])}"),
-        (terms.base_s, "its model takes longer to answer"),
-    )
-    extra = [float(term[rival] - term[winner]) for term, _ in told]
-    largest = int(np.argmax(extra))
-    return f"; {told[largest][1]}" if extra[largest] > 0.0 else ""
-
-
-def _tokens(count: float) -> str:
-    return f"{count / 1000:.0f}k" if count >= 10_000 else f"{count:.0f}"
-
-
-def _seconds(seconds: float) -> str:
-    if seconds < 0.001:
-        return f"{seconds * 1e6:.0f} us"
-    if seconds < 0.1:
-        return f"{seconds * 1e3:.1f} ms"
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

@@ -17,7 +17,8 @@ class ExpectedTime:
 
     Args:
         weights: of the cost's terms.
-        use_prefix: count believed cached tokens; off for LAAR as published.
+        use_prefix: leave out what is believed to be cached, of the prompt and of what is queued;
+            off for LAAR as published.
         use_base: count `base_s`; off for LAAR as published.
         strict_retries: whatever the candidates' costs, one whose model was tried less often comes
             first. Off for LAAR as published, where a penalty of 100 can be outbid.
@@ -39,7 +40,7 @@ class ExpectedTime:
         self._live = weights
 
     def _weights(self, view: View) -> CostWeights:
-        """The tuner's where it has a say in this decision; made anew only when it changes its mind."""
+        """The tuner's where it has a say in this decision; made anew only when they change."""
         tuned = view.weights
         if tuned is None:
             return self.weights
@@ -49,13 +50,17 @@ class ExpectedTime:
 
     def score(self, view: View) -> Floats:
         """Prices the candidates, leaves the terms in the view, and turns costs into scores."""
+        tokens, queued = view.tokens, view.queued_tokens
+        if self._use_prefix:
+            tokens = tokens - view.cached_tokens
+            queued = view.table.queued_uncached_tokens[view.slots]
         view.terms = expected_time(
             self._weights(view),
             rtt_s=view.rtt_s,
             base_s=view.base_s if self._use_base else view.base_s * 0.0,
             seconds_per_token=view.seconds_per_token,
-            uncached_tokens=view.tokens - view.cached_tokens if self._use_prefix else view.tokens,
-            queued_tokens=view.queued_tokens,
+            uncached_tokens=tokens,
+            queued_tokens=queued,
             in_flight=view.in_flight,
             probability=view.probability,
             times_tried=view.times_tried,

@@ -28,6 +28,7 @@ MAX_FILE_BYTES = 4 << 20
 """400 bytes for each of `MAX_ENDPOINTS`."""
 MAX_ENDPOINTS = 10_000
 """Twice the largest fleet that laar is tested with."""
+MAX_MODEL_NAME_CHARS = 256
 POLL_S = 0.5
 """A change is in use within two looks; more often would help nobody."""
 
@@ -68,7 +69,23 @@ def _metrics_url(url: str) -> str:
     return url
 
 
-ModelName = Annotated[str, Field(min_length=1, max_length=256)]
+def check_model_name(name: str) -> str:
+    """Return a name that can travel in headers and in lists of them.
+
+    Raises:
+        ValueError: this one can't; the text says why.
+    """
+    if not name.isprintable() or "," in name or name != name.strip():
+        raise ValueError(
+            f"{name[:40]!r}: model names travel in headers; no commas, no blanks around,"
+            " no control characters"
+        )
+    if not 0 < len(name) <= MAX_MODEL_NAME_CHARS:
+        raise ValueError(f"a model name has 1 to {MAX_MODEL_NAME_CHARS} characters")
+    return name
+
+
+ModelName = Annotated[str, AfterValidator(check_model_name)]
 
 
 class Endpoint(BaseModel):

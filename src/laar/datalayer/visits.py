@@ -70,6 +70,7 @@ class Visits:
         Raises:
             Exception: what a visit raised and should have caught.
         """
+        self._failure = None
         try:
             while self._failure is None:
                 now = self._clock()

@@ -75,6 +75,8 @@ class BootstrapOptions:
             the picker decides; in full-duplex mode, where it does not, the picker has to refuse.
         longest_hold_s: longest time the picker's queue may hold a request; a picker silent for
             10 s more counts as down. 0 to 3,590.
+        tenant_header: header by which flow control tells tenants apart; the picker's
+            `flow.tenant_header`.
         request_timeout_s: longest time for a whole exchange, and longest silence within one:
             a long prompt may be silent for minutes before its first token.
 
@@ -92,6 +94,7 @@ class BootstrapOptions:
     fail_open: bool = True
     max_body_bytes: int = 32 * 1024 * 1024
     longest_hold_s: float = 60.0
+    tenant_header: str = "x-gateway-inference-fairness-id"
     request_timeout_s: float = 3600.0
 
     def __post_init__(self) -> None:

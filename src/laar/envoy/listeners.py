@@ -27,8 +27,11 @@ from envoy_data_plane.envoy.config.route.v3 import (
     VirtualHost,
 )
 from envoy_data_plane.envoy.extensions.access_loggers.stream.v3 import StdoutAccessLog
+from envoy_data_plane.envoy.extensions.filters.http.buffer.v3 import Buffer, BufferPerRoute
 from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
     ExternalProcessor,
+    ExtProcOverrides,
+    ExtProcPerRoute,
     MetadataOptions,
     MetadataOptionsMetadataNamespaces,
     ProcessingMode,
@@ -48,7 +51,7 @@ from envoy_data_plane.envoy.extensions.http.early_header_mutation.header_mutatio
     HeaderMutation as EarlyHeaderMutation,
 )
 from envoy_data_plane.envoy.extensions.retry.host.previous_hosts.v3 import PreviousHostsPredicate
-from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
+from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, StringMatcher
 from envoy_data_plane.envoy.type.v3 import HttpStatus, StatusCode
 from envoy_data_plane.google.protobuf import Any, Struct
 
@@ -63,10 +66,15 @@ from laar.envoy.clusters import (
     socket_address,
 )
 from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, METADATA_NAMESPACE
+from laar.protocol import headers as names
+from laar.protocol.openai import SUFFIXES
 
 DATA_LISTENER = "data"
 PROBE_LISTENER = "probes"
 
+_EXT_PROC = "envoy.filters.http.ext_proc"
+_BUFFER = "envoy.filters.http.buffer"
+_GENERATION_PATHS = f".*({'|'.join(suffix for suffix, _ in SUFFIXES)})/?"
 _SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 _ANY_IPV4 = "0.0.0.0"  # noqa: S104 - a gateway is there to be reached
 _LOOPBACK = "127.0.0.1"
@@ -95,7 +103,7 @@ _ACCESS_LOG = {
     "first_byte_ms": "%RESPONSE_DURATION%",
     "duration_ms": "%DURATION%",
     "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
-    "picked": f"%REQ({DESTINATION_HEADER})%",
+    "picked": f"%DYNAMIC_METADATA({LB_NAMESPACE}:{DESTINATION_HEADER})%",
     "served": f"%DYNAMIC_METADATA({LB_NAMESPACE}:{SERVED_KEY})%",
     "endpoint_model": f"%UPSTREAM_METADATA({METADATA_NAMESPACE}:model)%",
     "decision_id": "%RESP(X-LAAR-DECISION-ID)%",
@@ -158,9 +166,12 @@ def _data_connections(
 ) -> HttpConnectionManager:
     manager = HttpConnectionManager(
         stat_prefix=DATA_LISTENER,
-        route_config=_routes(_endpoints_route(timedelta(seconds=options.request_timeout_s))),
+        route_config=_routes(
+            *_endpoints_routes(body_mode, timedelta(seconds=options.request_timeout_s))
+        ),
         http_filters=[
-            _http_filter("envoy.filters.http.ext_proc", _external_processor(options, body_mode)),
+            _http_filter(_EXT_PROC, _external_processor(options, body_mode)),
+            *_until_decided(options, body_mode),
             _router(),
         ],
         # Whoever asks must not name the endpoint: with the picker down the header would decide.
@@ -205,29 +216,21 @@ def _guard_against_strangers(manager: HttpConnectionManager) -> None:
 
 def _external_processor(options: BootstrapOptions, body_mode: BodyMode) -> ExternalProcessor:
     native = body_mode == "native"
-    send, skip = ProcessingModeHeaderSendMode.SEND, ProcessingModeHeaderSendMode.SKIP
-    bodies = ProcessingModeBodySendMode
-    trailers = skip if native else send
+    attributes = [names.POOL]  # a route may name its pool: metadata {laar: {pool: NAME}}
+    if native:
+        attributes += names.attributes_read(options.tenant_header)
     return ExternalProcessor(
         stat_prefix="laar",
         grpc_service=GrpcService(
             envoy_grpc=GrpcServiceEnvoyGrpc(cluster_name=PICKER_CLUSTER, authority=options.picker)
         ),
-        processing_mode=ProcessingMode(
-            request_header_mode=send,
-            request_body_mode=bodies.BUFFERED if native else bodies.FULL_DUPLEX_STREAMED,
-            request_trailer_mode=trailers,
-            response_header_mode=send,
-            response_body_mode=bodies.NONE if native else bodies.FULL_DUPLEX_STREAMED,
-            response_trailer_mode=trailers,
-        ),
+        processing_mode=_processing_mode(native=native, headers=not native),
         # A picker samples the answers of some requests, and releases upgrades, by an override.
         allow_mode_override=native,
         failure_mode_allow=options.fail_open,
         status_on_error=HttpStatus(code=StatusCode.ServiceUnavailable),
         message_timeout=timedelta(seconds=options.message_timeout_s),
-        # A route may name the pool that its requests are for: metadata {laar: {pool: NAME}}.
-        request_attributes=["xds.route_metadata.filter_metadata.laar.pool"],
+        request_attributes=attributes,
         metadata_options=MetadataOptions(
             receiving_namespaces=MetadataOptionsMetadataNamespaces(untyped=[LB_NAMESPACE]),
             forwarding_namespaces=MetadataOptionsMetadataNamespaces(
@@ -237,9 +240,56 @@ def _external_processor(options: BootstrapOptions, body_mode: BodyMode) -> Exter
     )
 
 
-def _endpoints_route(timeout: timedelta) -> Route:
+def _processing_mode(*, native: bool, headers: bool) -> ProcessingMode:
+    """What the picker is sent; without `headers` of a native request only what it reads of them."""
+    send, skip = ProcessingModeHeaderSendMode.SEND, ProcessingModeHeaderSendMode.SKIP
+    bodies = ProcessingModeBodySendMode
+    trailers = skip if native else send
+    return ProcessingMode(
+        request_header_mode=send if headers else skip,
+        request_body_mode=bodies.BUFFERED if native else bodies.FULL_DUPLEX_STREAMED,
+        request_trailer_mode=trailers,
+        response_header_mode=send,
+        response_body_mode=bodies.NONE if native else bodies.FULL_DUPLEX_STREAMED,
+        response_trailer_mode=trailers,
+    )
+
+
+def _endpoints_routes(body_mode: BodyMode, timeout: timedelta) -> list[Route]:
+    """Where requests go, all to the same endpoints.
+
+    In the native mode the requests that models answer, which have a body, cost the picker one
+    message instead of two: Envoy keeps their headers. Any other request is decided at its headers.
+    """
+    if body_mode != "native":
+        return [_endpoints_route(RouteMatch(prefix="/"), timeout)]
+    generation = RouteMatch(
+        safe_regex=RegexMatcher(regex=_GENERATION_PATHS),
+        headers=[HeaderMatcher(name=":method", string_match=StringMatcher(exact="POST"))],
+    )
+    other = _endpoints_route(RouteMatch(prefix="/"), timeout)
+    headers = ExtProcOverrides(processing_mode=_processing_mode(native=True, headers=True))
+    other.typed_per_filter_config = {
+        _EXT_PROC: Any.pack(ExtProcPerRoute(overrides=headers)),
+        _BUFFER: Any.pack(BufferPerRoute(disabled=True)),
+    }
+    return [_endpoints_route(generation, timeout), other]
+
+
+def _until_decided(options: BootstrapOptions, body_mode: BodyMode) -> list[HttpFilter]:
+    """Holds a native request's headers back until its body is whole and the picker has decided.
+
+    Its headers do not go to the picker, so ext_proc would let them pass, and an endpoint would be
+    chosen before the body is read.
+    """
+    if body_mode != "native":
+        return []
+    return [_http_filter(_BUFFER, Buffer(max_request_bytes=options.max_body_bytes))]
+
+
+def _endpoints_route(match: RouteMatch, timeout: timedelta) -> Route:
     return Route(
-        match=RouteMatch(prefix="/"),
+        match=match,
         route=RouteAction(
             cluster=ENDPOINTS_CLUSTER,
             timeout=timeout,
@@ -259,9 +309,12 @@ def _endpoints_route(timeout: timedelta) -> Route:
     )
 
 
-def _routes(route: Route) -> RouteConfiguration:
+def _routes(*routes: Route) -> RouteConfiguration:
     return RouteConfiguration(
-        virtual_hosts=[VirtualHost(name="all", domains=["*"], routes=[route])]
+        virtual_hosts=[VirtualHost(name="all", domains=["*"], routes=list(routes))],
+        # For the picker alone, and where Envoy keeps the headers nobody else takes them off. The
+        # destination stays: endpoints behind a further picker may want to know.
+        request_headers_to_remove=sorted(names.CONTROL_HEADERS - {names.DESTINATION}),
     )
 
 

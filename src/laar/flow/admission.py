@@ -18,6 +18,7 @@ Imported as a module: `laar.flow` itself is loaded inside engines and must not p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
@@ -32,6 +33,7 @@ from laar.errors import RequestError
 from laar.flow.item import EXPIRED, NO_ENDPOINT, SATURATED, SHUTTING_DOWN, Item, Limits, Shed
 from laar.flow.queue import Queue
 from laar.flow.saturation import Loads, Saturation
+from laar.flow.slack import RHO_MAX
 
 __all__ = ["Admission", "FlowSettings", "Outcome", "Verdict"]
 
@@ -41,6 +43,9 @@ _MAX_BAND = 1000
 """Bands beyond this count as this, so that an engine's priority stays an exact JSON number."""
 _BAND_STEP = 1 << 40
 """Engine priorities of two bands never mix: 34 years in milliseconds."""
+
+_SHORTS_LATELY_S = 5.0
+"""A short prompt this long ago means that more will come, for whom an endpoint is kept."""
 
 _WORDS = {
     SATURATED: "every endpoint is full, and so is the queue",
@@ -104,6 +109,7 @@ class Admission:
         self._director = director
         self._settings = settings
         self._tickets = 0
+        self._short_at = -math.inf
         self._held: dict[Hashable, _Held] = {}
         self._prefills: dict[str, tuple[int, float, bool]] = {}  # decision id: slot, s, is long
         self._seconds: Floats = np.zeros(0)
@@ -124,11 +130,15 @@ class Admission:
             return self._director.decide(request, now)
         if not self.ready:
             return self._hold(request, self._blind(request, now), now, ready=False)
-        waits = self.queue.waiting > 0
+
+        def room(view: View) -> NDArray[np.bool_]:
+            item = self._item(request, view, now)
+            if not item.is_long:
+                self._short_at = now
+            return _none(view) if self.queue.waiting else self._room(view, item, now)
+
         try:
-            decision = self._director.decide(
-                request, now, lambda view: _none(view) if waits else self._room(view, now)
-            )
+            decision = self._director.decide(request, now, room)
         except NoRoomError as full:
             return self._hold(request, self._item(request, full.view, now), now, ready=True)
         except RequestError as error:
@@ -172,11 +182,11 @@ class Admission:
         try:
             group = director.candidates.group(request.model, request.subset, now, request.pool)
             # A look at the counters spares pricing a request that has nowhere to go.
-            room = self._open(group.slots, now, is_long=item.is_long, shorts_wait=shorts_wait)
+            room = self._open(group.slots, item, now, is_long=item.is_long, shorts_wait=shorts_wait)
             if not room.any():
                 return None
             decision = director.decide(
-                request, now, lambda view: self._room(view, now, shorts_wait=shorts_wait)
+                request, now, lambda view: self._room(view, item, now, shorts_wait=shorts_wait)
             )
         except NoRoomError:
             return None
@@ -237,20 +247,20 @@ class Admission:
 
     # -- room ----------------------------------------------------------------------------------
 
-    def _room(self, view: View, now: float, *, shorts_wait: bool = False) -> NDArray[np.bool_]:
-        """Which candidates may take it: the long ones among its prefills by where they would be."""
-        uncached = view.tokens - view.cached_tokens
-        is_long = uncached > self._settings.long_tokens
-        if not is_long.any():
-            return self._open(view.slots, now, is_long=False, shorts_wait=shorts_wait)
-        as_long = self._open(view.slots, now, is_long=True, shorts_wait=shorts_wait)
-        if is_long.all():
-            return as_long
-        as_short = self._open(view.slots, now, is_long=False, shorts_wait=shorts_wait)
-        return np.where(is_long, as_long, as_short)
+    def _room(
+        self, view: View, item: Item, now: float, *, shorts_wait: bool = False
+    ) -> NDArray[np.bool_]:
+        """Which candidates may take it; where its prefix is cached, a long prompt is short."""
+        is_long = view.tokens - view.cached_tokens > self._settings.long_tokens
+        room = np.zeros(len(is_long), np.bool_)
+        for kind in (False, True):
+            if (is_long == kind).any():
+                as_kind = self._open(view.slots, item, now, is_long=kind, shorts_wait=shorts_wait)
+                room |= as_kind & (is_long == kind)
+        return room
 
     def _open(
-        self, slots: Slots, now: float, *, is_long: bool, shorts_wait: bool
+        self, slots: Slots, item: Item, now: float, *, is_long: bool, shorts_wait: bool
     ) -> NDArray[np.bool_]:
         table = self._director.table
         self._grow(table.capacity)
@@ -263,7 +273,29 @@ class Admission:
             kv_usage=table.kv_usage[slots],
             reading_age_s=now - table.read_at[slots],
         )
-        return self._settings.saturation.has_room(loads, is_long=is_long, shorts_wait=shorts_wait)
+        room = self._settings.saturation.has_room(loads, is_long=is_long, shorts_wait=shorts_wait)
+        return room & self._apart(loads.longs > 0.5, item, now, is_long=is_long)
+
+    def _apart(
+        self, mixed: NDArray[np.bool_], item: Item, now: float, *, is_long: bool
+    ) -> NDArray[np.bool_]:
+        """Keeps long prompts and short ones on different endpoints while that is possible.
+
+        Engines that serve in order of arrival hold a short prompt up for the whole of a long one
+        before it. So shorts wait for an endpoint without a long one, if there is any; and a long
+        one with slack leaves the last of those to them, if there have been shorts of late.
+        """
+        free = ~mixed
+        if not is_long:
+            return free if free.any() else mixed
+        slack_s = item.arrival_s + item.objective_s - now - item.work_s
+        yields = (
+            len(free) > 1
+            and int(free.sum()) == 1
+            and now - self._short_at < _SHORTS_LATELY_S
+            and slack_s > RHO_MAX * item.work_s
+        )
+        return mixed if yields else free | mixed
 
     # -- what is in flight ---------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from laar.config import Settings
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer import load_endpoints, split_address
 from laar.datalayer.metrics_page import read_page
-from laar.operate.envoy import Needs, envoy_findings
+from laar.operate.envoy import DECISION_MARGIN_S, Needs, envoy_findings
 from laar.operate.findings import Finding, Level
 
 __all__ = ["Doctor", "Places", "admin_url"]
@@ -95,7 +95,12 @@ class Doctor:
     @property
     def needs(self) -> Needs:
         """What the settings ask of Envoy."""
-        return Needs(max_body_bytes=self._settings.bodies.max_body_bytes)
+        flow = self._settings.flow
+        return Needs(
+            max_body_bytes=self._settings.bodies.max_body_bytes,
+            tenant_header=flow.tenant_header,
+            message_timeout_s=(flow.max_hold_s if flow.enabled else 0.0) + DECISION_MARGIN_S,
+        )
 
     async def examine(self) -> list[Finding]:
         """Every finding, the parts in order: endpoints, picker, Envoy."""

@@ -15,14 +15,26 @@ from typing import Any
 
 from laar.envoy import BootstrapOptions
 from laar.operate.findings import Finding, Level
+from laar.protocol.headers import attributes_read
 
-__all__ = ["Fault", "Needs", "configuration", "envoy_findings", "faults", "fixed"]
+__all__ = [
+    "DECISION_MARGIN_S",
+    "Fault",
+    "Needs",
+    "configuration",
+    "envoy_findings",
+    "faults",
+    "fixed",
+]
 
 Json = dict[str, Any]
 
 _RENDERED = BootstrapOptions()
 _DESTINATION = "x-gateway-destination-endpoint"
 _NAMESPACES = ("envoy.lb", "envoy.lb.subset_hint")
+DECISION_MARGIN_S = 10.0
+"""What the picker may take beyond the longest hold of its queue."""
+
 _MIN_IN_FLIGHT = 10_000
 _IN_FLIGHT = 100_000
 _BREAKERS = ("max_connections", "max_pending_requests", "max_requests")
@@ -40,11 +52,13 @@ class Needs:
 
     Args:
         max_body_bytes: longest request body.
+        tenant_header: that flow control reads.
         message_timeout_s: least time Envoy has to wait for an answer of the picker.
         request_timeout_s: time for a whole exchange that a fix writes.
     """
 
     max_body_bytes: int = _RENDERED.max_body_bytes
+    tenant_header: str = _RENDERED.tenant_header
     message_timeout_s: float = _RENDERED.message_timeout_s
     request_timeout_s: float = _RENDERED.request_timeout_s
 
@@ -152,12 +166,13 @@ def faults(config: Json, needs: Needs) -> Iterator[Fault]:
         picker = processor.get("grpc_service", {}).get("envoy_grpc", {}).get("cluster_name", "")
         if picker in clusters:
             yield from _picker_cluster_faults(f"cluster {picker}", clusters[picker])
+        targets = set()
         for route in _routes(manager, config):
             action = route.get("route", {})
             yield from _route_faults(f"{name}, route", action, needs)
-            endpoints = clusters.get(action.get("cluster", ""))
-            if endpoints is not None:
-                yield from _endpoints_faults(f"cluster {action['cluster']}", endpoints)
+            targets.add(action.get("cluster", ""))
+        for target in sorted(targets & clusters.keys()):
+            yield from _endpoints_faults(f"cluster {target}", clusters[target])
 
 
 # -- walking -----------------------------------------------------------------------------------
@@ -210,6 +225,12 @@ def _processor_faults(where: str, processor: Json, needs: Needs) -> Iterator[Fau
     for field, value, what in _mode_faults(mode):
         yield fault(Level.ERROR, f"processing_mode.{field}", what, value, mode)
     native = mode.get("request_body_mode") != "FULL_DUPLEX_STREAMED"
+    if native and mode.get("request_header_mode") == "SKIP":
+        known = processor.get("request_attributes", [])
+        missing = [name for name in attributes_read(needs.tenant_header) if name not in known]
+        if missing:
+            what = f"without the headers the picker needs {', '.join(missing)} as attributes"
+            yield fault(Level.ERROR, "request_attributes", what, [*known, *missing], processor)
     if native and not processor.get("allow_mode_override"):
         what = "answers can't be sampled, so nothing is learned of first tokens and cached prefixes"
         yield fault(Level.WARNING, "allow_mode_override", what, True, processor)
@@ -243,9 +264,10 @@ def _mode_faults(mode: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             yield field, value, what
     if body not in ("FULL_DUPLEX_STREAMED", "BUFFERED"):
         yield "request_body_mode", "BUFFERED", f"the picker never sees a whole body ({body})"
-    for field in ("request_header_mode", "response_header_mode"):
+    full = body == "FULL_DUPLEX_STREAMED"  # else attributes may stand for the request's headers
+    for field in ("response_header_mode", *(("request_header_mode",) if full else ())):
         if mode.get(field) == "SKIP":
-            yield field, "SEND", "the picker needs the headers of both directions"
+            yield field, "SEND", "the picker needs these headers"
 
 
 def _namespace_faults(fault: Any, processor: Json) -> Iterator[Fault]:

@@ -127,7 +127,8 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
         markup=False,
     )
     console.print(table)
-    for row in shown.get("filtered", ()):
+    without = [row for row in shown["candidates"] if "why" in row]
+    for row in (*without, *shown.get("filtered", ())):
         left_out = f"not considered: {row['endpoint']} ({row['model']}): {row['why']}"
         console.print(left_out, highlight=False, soft_wrap=True, markup=False)
     if shown["exhausted"]:

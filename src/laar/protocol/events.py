@@ -35,6 +35,7 @@ __all__ = [
     "ResponseTrailers",
     "Served",
     "Shape",
+    "WholeRequest",
 ]
 
 
@@ -69,6 +70,19 @@ class RequestHeaders:
     pool: str = ""
     count: int = 0
     size_bytes: int = 0
+
+
+@dataclass(slots=True)
+class WholeRequest:
+    """The only message of a request whose headers Envoy keeps: its body, and what was asked for.
+
+    `headers` holds those of the attributes (`laar.protocol.headers.attributes_read`) it has.
+    """
+
+    headers: Mapping[str, str]
+    pool: str
+    data: bytes
+    subset: frozenset[str] | None = None
 
 
 @dataclass(slots=True)
@@ -139,6 +153,7 @@ class Closed:
 
 Event = (
     RequestHeaders
+    | WholeRequest
     | RequestBody
     | RequestTrailers
     | Decided

@@ -11,7 +11,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["CONTROL_HEADERS", "DESTINATION", "Head", "read_head", "read_subset"]
+__all__ = [
+    "CONTROL_HEADERS",
+    "DESTINATION",
+    "Head",
+    "attributes_read",
+    "header_of",
+    "read_head",
+    "read_subset",
+]
 
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"
@@ -62,6 +70,9 @@ SIGNATURES = frozenset(
 )
 """Headers that vouch for the body's bytes: with one of them a body is never changed by choice."""
 
+_NAMED_ATTRIBUTES = {"request.path": ":path", "request.id": REQUEST_ID}
+_ATTRIBUTE_START, _ATTRIBUTE_END = "request.headers['", "']"
+
 MAX_VALUE_CHARS = 256
 """Longest header value that is used as a name; longer ones are as good as absent."""
 MAX_OBJECTIVE_S = 3600.0
@@ -90,6 +101,25 @@ class Head:
     upgrade: bool
     signed: bool
     control: tuple[str, ...]
+
+
+def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
+    """Envoy attributes that stand for all that `read_head` reads.
+
+    For an Envoy that keeps the headers and sends nothing before the body.
+    """
+    headers = sorted({*CONTROL_HEADERS, *SIGNATURES, tenant_header})
+    return [
+        *_NAMED_ATTRIBUTES,
+        *(f"{_ATTRIBUTE_START}{name}{_ATTRIBUTE_END}" for name in headers),
+    ]
+
+
+def header_of(attribute: str) -> str:
+    """The header that an attribute stands for; empty when it is about something else."""
+    if attribute.startswith(_ATTRIBUTE_START):
+        return attribute[len(_ATTRIBUTE_START) : -len(_ATTRIBUTE_END)]
+    return _NAMED_ATTRIBUTES.get(attribute, "")
 
 
 def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head:

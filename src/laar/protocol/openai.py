@@ -27,12 +27,12 @@ import xxhash
 from laar.core.request import Api
 from laar.errors import RequestError
 
-__all__ = ["Body", "api_of", "read_body", "set_priority", "splice_model"]
+__all__ = ["SUFFIXES", "Body", "api_of", "read_body", "set_priority", "splice_model"]
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """Some editors begin a file with it, and engines read on behind it."""
 
-_SUFFIXES: tuple[tuple[str, Api], ...] = (
+SUFFIXES: tuple[tuple[str, Api], ...] = (
     ("/chat/completions", Api.CHAT),
     ("/completions", Api.COMPLETIONS),
     ("/responses", Api.RESPONSES),
@@ -56,7 +56,7 @@ class Body:
 def api_of(path: str) -> Api:
     """The body format that a request path stands for; unknown paths are opaque."""
     path = path.partition("?")[0].rstrip("/")
-    for suffix, api in _SUFFIXES:
+    for suffix, api in SUFFIXES:
         if path.endswith(suffix):
             return api
     return Api.OPAQUE

@@ -52,6 +52,7 @@ from laar.protocol.events import (
     ResponseTrailers,
     Served,
     Shape,
+    WholeRequest,
 )
 from laar.protocol.openai import (
     Body,
@@ -146,6 +147,7 @@ class Stream:
         self._shape = Shape.NATIVE
         self._head = _NO_HEAD
         self._room_for_headers = True
+        self._headers_kept = False
         self._api = Api.OPAQUE
         self._asked = ""  # the model's name in the client's body
         self._target: str | None = None  # the name that took its place
@@ -181,6 +183,15 @@ class Stream:
         """The decision, once there is one."""
         return self._decision
 
+    @property
+    def only_watches(self) -> bool:
+        """Whether nothing is expected of this stream any more but to see its end."""
+        return (
+            self._shape is Shape.NATIVE
+            and self._response_phase is _Phase.ANSWER
+            and not self._read_answer
+        )
+
     # -- request -------------------------------------------------------------------------------
 
     def _request_headers(self, event: RequestHeaders, now: float) -> Iterator[Action]:
@@ -206,6 +217,20 @@ class Stream:
             self._read_answer = self._hook.reads_answer(self._head, now)
         if self._shape is Shape.NATIVE:
             yield AnswerHeaders(Direction.REQUEST, [], read_answer=self._read_answer)
+
+    def _whole_request(self, event: WholeRequest, now: float) -> Iterator[Action]:
+        self._subset = event.subset
+        self._pool = event.pool
+        self._head = names.read_head(event.headers, self._settings.tenant_header)
+        self._headers_kept = True
+        if self._settings.enforce_share < 1.0:
+            self._shadow = not self._is_enforced(self._settings.enforce_share)
+        self._api = api_of(self._head.path)
+        if self._hook is not None and not self._read_answer:
+            self._read_answer = self._hook.reads_answer(self._head, now)
+        self._pieces.append(event.data)
+        self._held_bytes = len(event.data)
+        yield from self._ask(now)
 
     def _request_body(self, event: RequestBody, now: float) -> Iterator[Action]:
         if self._subset is None:
@@ -297,13 +322,7 @@ class Stream:
             yield from self._stand_aside(whole=True)
             return
         destination = ",".join((decision.address, *decision.fallbacks))
-        set_headers = []
-        # Without room the metadata alone names the destination; but what a client wrote there goes.
-        if self._room_for_headers or names.DESTINATION in self._head.control:
-            set_headers.append((names.DESTINATION, destination))
-        if self._room_for_headers and not self._head.id:
-            set_headers.append((names.REQUEST_ID, decision.request.id))
-        remove = tuple(name for name in self._head.control if name != names.DESTINATION)
+        set_headers, remove = self._header_changes(destination)
         has_body = bool(self._pieces)
         body = self._pieces[0] if has_body else b""
         target = decision.rewrite or decision.request.model
@@ -317,7 +336,7 @@ class Stream:
             changed = True
         self._pieces.clear()  # not before: should one of these fail, the body goes on as it came
         if self._shape is Shape.NATIVE and has_body:
-            if changed:
+            if changed and not self._headers_kept:
                 set_headers.append(("content-length", str(len(body))))
             self._request_phase = _Phase.SENT
             yield AnswerBody(
@@ -342,6 +361,23 @@ class Stream:
             yield AnswerTrailers(Direction.REQUEST)
         else:
             self._request_phase = _Phase.SENT if self._bodyless else _Phase.PASSING
+
+    def _header_changes(self, destination: str) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+        """Headers to set and to remove with the decision.
+
+        None where Envoy keeps the headers: the metadata names the destination, and the bootstrap's
+        routes take the control headers off.
+        """
+        if self._headers_kept:
+            return [], ()
+        head, changes = self._head, []
+        # Without room the metadata alone names the destination; but what a client wrote there goes.
+        if self._room_for_headers or names.DESTINATION in head.control:
+            changes.append((names.DESTINATION, destination))
+        if self._room_for_headers and not head.id:
+            assert self._decision is not None
+            changes.append((names.REQUEST_ID, self._decision.request.id))
+        return changes, tuple(name for name in head.control if name != names.DESTINATION)
 
     def give_up(self) -> Iterator[Action]:
         """After a fault of ours: the request goes on as it came; nothing if it is too late.
@@ -418,7 +454,11 @@ class Stream:
             if event.served and (self._shadow or event.served != decision.address):
                 yield Served(decision, event.served)
             room = event.count <= MAX_HEADERS_TO_ADD_TO
-            yield AnswerHeaders(Direction.RESPONSE, self._told(decision) if room else [])
+            yield AnswerHeaders(
+                Direction.RESPONSE,
+                self._told(decision) if room else [],
+                read_answer=self._headers_kept and self._read_answer,
+            )
             self._usage_reader = UsageReader(events=event.streamed)
             if self._target is not None and self._shape is Shape.GATEWAY:
                 self._restorer = NameRestorer(served=self._target, asked=self._asked)
@@ -532,6 +572,7 @@ _Handler = Callable[[Stream, Any, float], Iterator[Action]]
 
 _REQUEST: dict[tuple[_Phase, type], _Handler] = {
     (_Phase.HEADERS, RequestHeaders): Stream._request_headers,
+    (_Phase.HEADERS, WholeRequest): Stream._whole_request,
     (_Phase.BODY, RequestBody): Stream._request_body,
     (_Phase.BODY, RequestTrailers): Stream._request_trailers,
     (_Phase.DECIDING, Decided): Stream._decided,

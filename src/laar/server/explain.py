@@ -6,7 +6,8 @@
     GET  /decisions/<id>   the one that an answer's x-laar-decision-id names
 
 Explaining goes through the same stream machine and director as a request does, so it says what
-would happen, refusals included; it reserves nothing and teaches nobody.
+would happen, refusals included; it reserves nothing and teaches nobody. A context hook is left out:
+it remembers what it sees, and a question must not change what follows.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
 from laar.protocol.events import Ask, Event, Immediate, RequestBody, RequestHeaders, Shape
+from laar.protocol.rules import GatewayRules
 from laar.protocol.stream import Stream, StreamSettings
 from laar.telemetry.decisions import DecisionMemory
 
@@ -54,6 +56,7 @@ class Explainer:
         director: decides, without reserving.
         memory: makes the record.
         settings: of the streams.
+        rules: of the gateway: model rewrites.
         clock: monotonic seconds.
     """
 
@@ -62,12 +65,14 @@ class Explainer:
         director: Director,
         memory: DecisionMemory,
         settings: StreamSettings,
+        rules: GatewayRules,
         *,
         clock: Callable[[], float],
     ) -> None:
         self._director = director
         self._memory = memory
         self._settings = settings
+        self._rules = rules
         self._clock = clock
 
     def explain(self, body: bytes, headers: Mapping[str, str]) -> dict[str, object]:
@@ -87,7 +92,9 @@ class Explainer:
 
     def _read(self, body: bytes, headers: Mapping[str, str], now: float) -> CoreRequest:
         """Takes the request through a stream machine of its own, up to the question it asks."""
-        stream = Stream(self._settings, read_answer=False, new_id=lambda: "explain")
+        stream = Stream(
+            self._settings, read_answer=False, new_id=lambda: "explain", rules=self._rules
+        )
         subset = names.read_subset(headers.get(names.SUBSET))
         events: tuple[Event, ...] = (
             RequestHeaders(headers, end=False, shape=Shape.GATEWAY, subset=subset),

@@ -48,6 +48,7 @@ from laar.protocol.events import (
     ResponseTrailers,
     Served,
     Shape,
+    WholeRequest,
 )
 from laar.protocol.rules import GatewayRules
 from laar.protocol.stream import Stream, StreamSettings
@@ -144,6 +145,7 @@ class ExternalProcessor:
         self._metrics = metrics
         self._rules = rules
         self._log_faults_at = -math.inf
+        self._streams: dict[asyncio.Task[None], Stream] = {}
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The generic handler to add to a grpc.aio server."""
@@ -153,6 +155,16 @@ class ExternalProcessor:
             response_serializer=None,  # answers are bytes already
         )
         return grpc.method_handlers_generic_handler(SERVICE, {"Process": method})
+
+    def let_go(self) -> None:
+        """Closes the streams that only wait for their exchange to end.
+
+        Envoy takes that as the end of our part. To be cut off it takes as a fault, and where it
+        fails closed it then cuts the client's answer as well.
+        """
+        for task, stream in self._streams.items():
+            if stream.only_watches:
+                task.cancel()
 
     async def _process(
         self, _requests: object, context: grpc.aio.ServicerContext[Any, Any]
@@ -165,6 +177,9 @@ class ExternalProcessor:
             hook=self._hook,
         )
         self._metrics.streams_open += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams[task] = stream
         try:
             while (message := await context.read()) is not grpc.aio.EOF:
                 try:
@@ -178,6 +193,7 @@ class ExternalProcessor:
         except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.UsageError):
             pass  # Envoy reset the stream: the exchange is over, which `finally` settles
         finally:
+            del self._streams[task]
             self._metrics.streams_open -= 1
             self._metrics.ignored_messages += stream.ignored
             now = self._clock()
@@ -279,6 +295,8 @@ def _event(message: pb.ProcessingRequest) -> Event | None:
         return _request_headers(message)
     if kind == "request_body":
         body = message.request_body
+        if message.HasField("protocol_config"):  # the first message: Envoy keeps the headers
+            return WholeRequest(*_attributes(message), body.body, _subset(message))
         return RequestBody(body.body, body.end_of_stream, _subset(message))
     if kind == "response_headers":
         return _response_headers(message)
@@ -307,6 +325,19 @@ def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
         len(headers.headers.headers),
         headers.ByteSize(),
     )
+
+
+def _attributes(message: pb.ProcessingRequest) -> tuple[dict[str, str], str]:
+    """The headers that stand in attributes, and the pool."""
+    headers: dict[str, str] = {}
+    pool = ""
+    for attributes in message.attributes.values():
+        for name, value in attributes.fields.items():
+            if header := names.header_of(name):
+                headers[header] = value.string_value
+            elif name == names.POOL:
+                pool = value.string_value
+    return headers, pool
 
 
 def _pool(message: pb.ProcessingRequest) -> str:
@@ -365,7 +396,10 @@ def _headers_answer(action: AnswerHeaders) -> bytes:
     request = action.direction is Direction.REQUEST
     field = "request_headers" if request else "response_headers"
     if not (action.set_headers or action.destination or action.skip_body):
-        return _READ_ANSWER if action.read_answer else _PLAIN[field]
+        if request and action.read_answer:
+            return _READ_ANSWER
+        if not action.read_answer:
+            return _PLAIN[field]
     response = pb.ProcessingResponse()
     target = response.request_headers if request else response.response_headers
     _mutate(target.response, action.set_headers, action.remove_headers)

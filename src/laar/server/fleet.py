@@ -18,6 +18,10 @@ from laar.telemetry.metrics import Metrics
 
 __all__ = ["FleetSink"]
 
+ENVOY_LEARNS_S = 0.5
+"""From renaming Envoy's file into place to relying on it: Envoy watches, and takes some 10 ms,
+more on a machine that is busy."""
+
 WRITE_AGAIN_S = 1.0
 """How soon Envoy's file is tried again after it could not be written."""
 
@@ -57,14 +61,31 @@ class FleetSink:
         self._on_reading = on_reading
         self._stale = asyncio.Event()
         self._unwritten = False
+        self._wanted: dict[str, Sequence[EndpointSpec]] = {}
+        self._told: frozenset[str] = frozenset()
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
-        """Takes the full set of endpoints that `source` knows now."""
+        """Takes the full set of endpoints that `source` knows now.
+
+        A newcomer counts once Envoy knows it: asked for an address that it does not know, Envoy
+        sends the request to any endpoint, of whatever model.
+        """
+        self._wanted[source] = specs
+        newcomers = self._eds_file is not None and any(s.address not in self._told for s in specs)
+        if self._use(source) or newcomers:
+            self._stale.set()
+
+    def _use(self, source: str) -> bool:
+        """Puts what may be used of a source into the table; whether that changed anything."""
+        specs = self._wanted[source]
+        if self._eds_file is not None:
+            specs = [spec for spec in specs if spec.address in self._told]
         before = self._table.version
         self._table.replace(source, specs)
-        if self._table.version != before:
+        changed = self._table.version != before
+        if changed:
             _LOG.info("%d endpoints, after a change from %s", len(self._table), source)
-            self._stale.set()
+        return changed
 
     def objectives(self, source: str, priorities: Mapping[str, int]) -> None:
         """Takes all objectives of a pool."""
@@ -88,11 +109,25 @@ class FleetSink:
         """Tells Envoy which endpoints there are, then whoever else wants to know."""
         self._stale.clear()
         if self._eds_file is not None:
-            # Thousands of endpoints are tens of milliseconds of writing.
-            fault = await asyncio.to_thread(_write_eds, self._eds_file, self._table.specs())
-            self.problem("eds", fault)
-            self._unwritten = fault is not None
+            await self._tell_envoy(self._eds_file)
         self._on_change()
+
+    async def _tell_envoy(self, path: Path) -> None:
+        wanted: dict[str, EndpointSpec] = {}
+        for specs in self._wanted.values():
+            for spec in specs:
+                wanted.setdefault(spec.address, spec)
+        # Thousands of endpoints are tens of milliseconds of writing.
+        fault = await asyncio.to_thread(_write_eds, path, list(wanted.values()))
+        self.problem("eds", fault)
+        self._unwritten = fault is not None
+        if self._unwritten:
+            return
+        if len(self._table) and not self._told.issuperset(wanted):  # nobody waits for the first
+            await asyncio.sleep(ENVOY_LEARNS_S)
+        self._told = frozenset(wanted)
+        for source in self._wanted:
+            self._use(source)
 
     def reading(self, address: str, reading: Reading, now: float) -> None:
         """Takes one metrics page's numbers."""

@@ -52,14 +52,21 @@ __all__ = ["Runner", "serve"]
 _LOG = logging.getLogger(__name__)
 
 _ADMIN_STOP_S = 3.0
+_BEGIN_AGAIN_S = 5.0
+_LET_GO_S = 0.5
+"""Beyond the grace, for closing what needs no more of us before the rest is cut."""
 
+_LONGEST_MESSAGE_BYTES = 64 << 20
+_INT32_MAX = 2**31 - 1
 _GRPC_OPTIONS = (
-    ("grpc.max_receive_message_length", 64 << 20),  # a buffered body is one message
-    ("grpc.max_send_message_length", 64 << 20),
     ("grpc.so_reuseport", 0),  # two pickers on one port would split the state
     ("grpc.http2.lookahead_bytes", 1 << 20),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
+    # An Envoy whose machine has gone sends no reset; its requests would count for two hours.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.max_pings_without_data", 0),
 )
 
 
@@ -123,16 +130,17 @@ class Runner:
         self.metrics.add(
             LearningMetrics(self.learning.reports, self.learning.online, self.learning.latency)
         )
+        rules = ClusterRules(rng)
         self.watch = Watch(
             settings,
             self.director,
             self.metrics,
             self.learning.reports,
+            rules,
             clock=self._clock,
             rng=rng,
             problem=lambda source, message: self._sink.problem(source, message),
         )
-        rules = ClusterRules(rng)
         self._sink = FleetSink(
             self.table,
             prefixes,
@@ -183,7 +191,13 @@ class Runner:
         Raises:
             SettingError: an address that cannot be listened on, or a bad endpoints file.
         """
-        server = grpc.aio.server(options=_GRPC_OPTIONS)
+        # A buffered body is one message, with metadata beside it.
+        longest = max(_LONGEST_MESSAGE_BYTES, self._settings.bodies.max_body_bytes + (1 << 20))
+        lengths = [
+            (f"grpc.max_{way}_message_length", min(longest, _INT32_MAX))
+            for way in ("receive", "send")
+        ]
+        server = grpc.aio.server(options=(*_GRPC_OPTIONS, *lengths))
         server.add_generic_rpc_handlers((self._processor.handler(),))
         self.health.add_to(server)
         health_server = grpc.aio.server()
@@ -207,10 +221,10 @@ class Runner:
                 server, "ext_proc", self._settings.listen.ext_proc, self._credentials()
             )
             self.ports.health = _bind(health_server, "health", self._settings.listen.health)
+            await self._sink.publish()
             await server.start()
             await health_server.start()
             serving_admin = self._spawn("admin", admin.run_until_stopped)
-            await self._sink.publish()
             self._spawn("eds", self._sink.run)
             await self._readiness(once=True)
             self._spawn("readiness", self._readiness)
@@ -249,7 +263,10 @@ class Runner:
         if self._gate is not None:
             self._gate.drain()
         _LOG.info("open streams have %g s to finish", shutdown.grace_s)
-        await server.stop(shutdown.grace_s)
+        stopping = asyncio.ensure_future(server.stop(shutdown.grace_s + _LET_GO_S))
+        await asyncio.wait([stopping], timeout=shutdown.grace_s)
+        self._processor.let_go()
+        await stopping
 
     # -- parts ---------------------------------------------------------------------------------
 
@@ -358,14 +375,16 @@ class Runner:
         return task
 
     async def _guard(self, name: str, endless: Callable[[], Awaitable[None]]) -> None:
-        """A part that dies must not take the picker along, nor die in silence."""
-        try:
-            await endless()
-        except asyncio.CancelledError:
-            raise
-        except Exception:  # noqa: BLE001 - the guard of a task
-            _LOG.exception("%s stopped; the picker serves on without it", name)
-            self.metrics.problem(name, "stopped by a fault; see the log")
+        """A part that dies must not take the picker along, nor die in silence, nor stay dead."""
+        while True:
+            try:
+                await endless()
+                return
+            except Exception:  # noqa: BLE001 - the guard of a task
+                _LOG.exception("%s stopped; it begins again in %g s", name, _BEGIN_AGAIN_S)
+                self.metrics.problem(name, "stopped by a fault; see the log")
+            await asyncio.sleep(_BEGIN_AGAIN_S)
+            self.metrics.problem(name, None)
 
 
 def serve(settings: Settings) -> None:

@@ -19,8 +19,9 @@ from starlette.routing import BaseRoute, Route
 
 from laar.accuracy.reports import OutcomeReports
 from laar.config import Settings
+from laar.core.account import Account
 from laar.core.director import Completion, Decision, Director
-from laar.core.explain import Account
+from laar.protocol.rules import GatewayRules
 from laar.server.explain import Explainer, explain_routes
 from laar.server.feed import Feed
 from laar.telemetry.board import Board, HitRates
@@ -56,6 +57,7 @@ class Watch:
         director: whose decisions.
         metrics: problems, and figures of our own.
         reports: outcomes.
+        rules: of the gateway, for explaining.
         clock: monotonic seconds.
         rng: samples the log.
         problem: told what is wrong with a source, or None once it works again.
@@ -67,6 +69,7 @@ class Watch:
         director: Director,
         metrics: Metrics,
         reports: OutcomeReports,
+        rules: GatewayRules,
         *,
         clock: Callable[[], float],
         rng: random.Random,
@@ -115,7 +118,9 @@ class Watch:
             health=lambda: board.health(clock()),
         )
         metrics.add(self._figures)
-        self.explainer = Explainer(director, self.memory, settings.bodies.stream, clock=clock)
+        self.explainer = Explainer(
+            director, self.memory, settings.bodies.stream, rules, clock=clock
+        )
         self._max_body_bytes = settings.bodies.max_body_bytes
 
     def decided(self, decision: Decision) -> None:

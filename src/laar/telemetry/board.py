@@ -1,8 +1,7 @@
 """What the live page shows, as plain JSON values: the fleet, the last decisions, what came of them.
 
 Everything is worked out here and now from the table and the decision memory; nothing is counted on
-the request path for it. Percentiles are over the last thousand decisions, not all time: Prometheus has
-those.
+the request path for it. Percentiles are over the last thousand decisions; Prometheus has all time.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from itertools import islice
 
 import numpy as np
 
+from laar.core.account import Account
 from laar.core.director import DirectorSettings
 from laar.core.endpoints import EndpointTable, Floats, Reading
-from laar.core.explain import Account
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.metrics import Metrics
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
 from laar.accuracy.reports import OutcomeReports
+from laar.core.account import Account, account_of
 from laar.core.director import Completion, Decision, DirectorSettings
 from laar.core.endpoints import EndpointSpec, EndpointTable
-from laar.core.explain import Account, account_of, explained
+from laar.core.explain import explained
 
 __all__ = ["MAX_BYTES", "MAX_DECISIONS", "DecisionMemory"]
 

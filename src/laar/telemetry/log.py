@@ -16,8 +16,9 @@ from pathlib import Path
 
 import orjson
 
+from laar.core.account import Account
 from laar.core.director import DirectorSettings
-from laar.core.explain import Account, record
+from laar.core.explain import record
 
 __all__ = ["DecisionLog"]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from laar.core.account import Account
 from laar.core.director import Director
-from laar.core.explain import Account
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.log import DecisionLog
 

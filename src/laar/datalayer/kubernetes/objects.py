@@ -19,6 +19,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from laar.core.endpoints import POOL_LABEL, EndpointSpec
+from laar.datalayer.endpoints_file import check_model_name
 
 __all__ = [
     "ModelRewrite",
@@ -138,6 +139,11 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: PodRules) -> PodEndpoi
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
     models = _listed(said.get(rules.model_key, ""))[:MAX_MODELS] or rules.models
     active, fault = _active(said, ports, name)
+    try:
+        for model in models:
+            check_model_name(model)
+    except ValueError as error:
+        return PodEndpoints(specs=(), created="", fault=f"{name}: {rules.model_key}: {error}")
     if not models:
         active = set()
         fault = f"{name} names no model: annotate it with {rules.model_key}, or set `models`"

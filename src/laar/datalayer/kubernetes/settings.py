@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from laar.datalayer.endpoints_file import ModelName
 from laar.datalayer.kubernetes.api import ApiAccess, in_cluster
 from laar.datalayer.kubernetes.collector import PodSelector, PoolName
 from laar.datalayer.kubernetes.objects import PodRules
@@ -28,7 +29,7 @@ class KubernetesSource(BaseModel):
         description="With `selector`: the ports a pod serves on, one for each data-parallel rank.",
     )
     namespace: str = Field("", description="Where the pods are; empty is laar's own namespace.")
-    models: tuple[str, ...] = Field(
+    models: tuple[ModelName, ...] = Field(
         (), description="Models of pods that name none by `model_key`; the first is the main one."
     )
     model_key: str = Field(

@@ -1,11 +1,14 @@
 """ContextPilot's headline in the lab: prefill throughput and TTFT with and without the hook.
 
-Four engines behind the picker that serves, which routes by prefix in either case. Two loads with
-much overlap: `topic` has the hit rates of the paper's MultihopRAG on Qwen3-32B (4.6 to 34 %), `same
-documents` those of its DeepSeek-R1 run (5.1 to 60.4 %, prefill 1.81 times as fast). Throughput is
-that of a backlog with one token for each answer; TTFT is under Poisson arrivals at a rate that the
-fleet can bear as it is. The paper knows its requests beforehand; the third row, `laar context
-plan`, does so too.
+Four engines behind the picker that serves, whose cost counts cached prefixes in every row. Two
+loads have the overlap of the paper's runs: `same documents` that of DeepSeek-R1 on MultihopRAG (5.1
+to 60.4 % found cached, prefill 1.81 times as fast), `topic` that of Qwen3-32B (4.6 to 34 %, which
+alone cannot make more than 1.5 times). Throughput is that of a backlog with one token for each
+answer; TTFT is under Poisson arrivals at two thirds of what the fleet can do as it is. The paper
+knows its requests beforehand; the last row, `laar context plan`, does so too.
+
+With the picker's usual k_queue a shorter queue often wins against a longer prefix; a row with 0.2
+shows what `laar tune` can find on such traffic.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, repeat
 
 from laar.context import plan
+from laar.core.cost import CostWeights
 from laar.lab.engine import load_profile
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.fleet import (
@@ -38,7 +42,7 @@ __all__ = ["EXPERIMENTS"]
 ENGINE = "qwen2.5-7b-a100"
 WORKERS = 4
 IN_FLIGHT = 64
-RATE = 2.8  # requests a second: some 70 % of what the fleet can do with orders as received
+RATE = 4.0
 OUTPUT_TOKENS = 64
 FASTER = 1.5
 LOADS: dict[str, Callable[[int, int], list[list[int]]]] = {
@@ -47,25 +51,19 @@ LOADS: dict[str, Callable[[int, int], list[list[int]]]] = {
     "zipf 1.0": lambda seed, n: rag.zipf(seed, 1.0, requests=n),
     "no overlap": lambda _seed, n: rag.disjoint(requests=n),
 }
-_OVERLAPPING = ("topic", "same documents")
-RECEIVED, HOOK, PLAN = "as received", "hook", "laar context plan"
+RECEIVED, HOOK, TUNED, PLAN = "as received", "hook", "hook, k_queue 0.2", "laar context plan"
+WAYS = (RECEIVED, HOOK, TUNED, PLAN)
+_WEIGHTS = {TUNED: CostWeights(k_queue=0.2)}
 _Runs = dict[tuple[str, str], list[dict[str, float]]]
 
 
 def run(scope: Scope) -> Report:
     """Runs each load three ways."""
     requests = 600 if scope.quick else 2000
-    cases = [
-        (load, way, requests, seed)
-        for load in LOADS
-        for way in (RECEIVED, HOOK, PLAN)
-        for seed in scope.seeds
-    ]
+    cases = [(load, way, requests, seed) for load in LOADS for way in WAYS for seed in scope.seeds]
     results = iter(sweep(run_load, cases, label="context-prefill"))
     runs: _Runs = {
-        (load, way): [next(results) for _ in scope.seeds]
-        for load in LOADS
-        for way in (RECEIVED, HOOK, PLAN)
+        (load, way): [next(results) for _ in scope.seeds] for load in LOADS for way in WAYS
     }
     return Report(
         tables=[_table(runs)],
@@ -76,7 +74,7 @@ def run(scope: Scope) -> Report:
                 x_label="",
                 y_label="times as received",
                 x=list(LOADS),
-                series={way: [_faster(runs, load, way) for load in LOADS] for way in (HOOK, PLAN)},
+                series={way: [_faster(runs, load, way) for load in LOADS] for way in WAYS[1:]},
                 kind="bars",
             )
         ],
@@ -109,8 +107,11 @@ def _replay(contexts: Sequence[Sequence[int]], way: str, seed: int, rate: float 
         Site(name=f"worker-{n}", model="model", engine=engine, link=LinkProfile(rtt_s=0.0004))
         for n in range(WORKERS)
     ]
-    fleet = VirtualFleet(sites, FleetSettings(), seed=seed)
-    client = RagClient(contexts, hooked=way == HOOK, output_tokens=OUTPUT_TOKENS if rate else 1)
+    weights = _WEIGHTS.get(way, CostWeights())
+    fleet = VirtualFleet(sites, FleetSettings(weights=weights), seed=seed)
+    client = RagClient(
+        contexts, hooked=way in (HOOK, TUNED), output_tokens=OUTPUT_TOKENS if rate else 1
+    )
     tally = Tally()
 
     def ended(arrival: Arrival, exchange: Exchange) -> None:
@@ -146,7 +147,7 @@ def _table(runs: _Runs) -> Table:
             of(load, way, "busiest"),
         )
         for load in LOADS
-        for way in (RECEIVED, HOOK, PLAN)
+        for way in WAYS
     ]
     return Table(
         title=f"15 documents of {DOC_TOKENS} tokens, {WORKERS} x {ENGINE}; TTFT at {RATE} req/s",
@@ -164,25 +165,23 @@ def _table(runs: _Runs) -> Table:
 
 
 def _checks(runs: _Runs) -> list[Check]:
-    checks = []
-    for load in _OVERLAPPING:
-        faster = _faster(runs, load, HOOK)
-        ttft = _faster(runs, load, HOOK, "ttft_s")
-        checks += [
+    faster = _faster(runs, "same documents", HOOK)
+    alone = _faster(runs, "no overlap", HOOK)
+    ttfts = {load: _faster(runs, load, HOOK, "ttft_s") for load in ("topic", "same documents")}
+    return [
+        Check(
+            claim=f"same documents: the hook makes prefill at least {FASTER} times as fast",
+            held=faster.low >= FASTER,
+            seen=f"{faster.low:.2f} to {faster.high:.2f} times",
+        ),
+        *(
             Check(
-                claim=f"{load}: the hook makes prefill at least {FASTER} times as fast",
-                held=faster.low >= FASTER,
-                seen=f"{faster.low:.2f} to {faster.high:.2f} times",
-            ),
-            Check(
-                claim=f"{load}: and mean TTFT at least 20 % lower",
+                claim=f"{load}: mean TTFT is at least 20 % lower",
                 held=ttft.high <= 0.8,
                 seen=f"{1 - ttft.high:.0%} to {1 - ttft.low:.0%} lower",
-            ),
-        ]
-    alone = _faster(runs, "no overlap", HOOK)
-    return [
-        *checks,
+            )
+            for load, ttft in ttfts.items()
+        ),
         Check(
             claim="no overlap: it costs no more than 2 % of the throughput",
             held=alone.low >= 0.98,
@@ -194,9 +193,10 @@ def _checks(runs: _Runs) -> list[Check]:
 EXPERIMENTS = (
     Experiment(
         name="context-prefill",
-        claim="The context hook makes prefill 1.5 to 3 times as fast where prompts share documents",
+        claim="With most documents shared, the hook makes prefill 1.5 to 3 times as fast",
         source="ContextPilot, section 7.1 and table 4; contextpilot.md 6.4",
         run=run,
-        seeds=5,
+        seeds=3,
+        quick_seeds=1,
     ),
 )

@@ -40,8 +40,10 @@ _OURS = "gorgo, tuned"
 _NAMES = {"ttft_p95_s": "p95 TTFT", "e2e_p95_s": "p95 end to end"}
 
 
-def tune_and_run(scope: Scope, time_scale: float, label: str) -> tuple[Runs, list[dict[str, float]]]:
-    """Tunes GORGO's weights for each seed, then runs them and the rest; the numbers, the weights."""
+def tune_and_run(
+    scope: Scope, time_scale: float, label: str
+) -> tuple[Runs, list[dict[str, float]]]:
+    """Tunes GORGO for each seed, then runs it and the rest; the numbers, the weights."""
     base = Run(
         policy="gorgo",
         seed=0,

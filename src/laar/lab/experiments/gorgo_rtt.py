@@ -16,7 +16,15 @@ from laar.core.picker import NEAR_TIE
 from laar.core.policy import ExpectedTime, Policy
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.gorgo_runs import NEAR, sites_of
-from laar.lab.fleet import Arrival, FleetSettings, Prompt, VirtualFleet, request_of, spread
+from laar.lab.fleet import (
+    Arrival,
+    BlockPrefixes,
+    FleetSettings,
+    Prompt,
+    VirtualFleet,
+    request_of,
+    spread,
+)
 from laar.lab.report import Check, Report, Table, Value
 from laar.policies.gorgo import Gorgo
 from laar.policies.ranking import ByChance
@@ -64,17 +72,19 @@ def _rightly(policy: Policy, seed: int, share: float) -> bool:
     """
     fleet = _fleet(policy, seed)
     table, director = fleet.director.table, fleet.director
+    prefixes = director.prefixes
+    assert isinstance(prefixes, BlockPrefixes)
     cached = int(share * _TOKENS) // 16
     blocks = spread(1, _TOKENS // 16)
     prompt = Prompt(prompt_tokens=_TOKENS, output_tokens=1, blocks=blocks)
     request = request_of(1, Arrival(at_s=0.0, prompt=prompt))
     if cached:
-        director.prefixes.upcoming = Prompt(  # type: ignore[attr-defined]
+        prefixes.upcoming = Prompt(
             prompt_tokens=cached * 16, output_tokens=1, blocks=blocks[:cached]
         )
-        director.prefixes.match(director.prefixes.chain(request), table.capacity)
-        director.prefixes.insert(table.slot(_FAR), director.prefixes.chain(request), 0.0)
-    director.prefixes.upcoming = prompt  # type: ignore[attr-defined]
+        prefixes.match(prefixes.chain(request), table.capacity)
+        prefixes.insert(table.slot(_FAR), prefixes.chain(request), 0.0)
+    prefixes.upcoming = prompt
     decision = director.explain(request, 0.0)
     view = decision.view
     assert view is not None

@@ -10,7 +10,7 @@ prefix and is twice as fast.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -32,7 +32,7 @@ from laar.lab.report import Table, Value
 from laar.lab.sweep import sweep
 from laar.lab.tally import Tally
 from laar.lab.tuning import tune
-from laar.lab.workloads.sessions import GORGO_CHATS, WILDCHAT, ChatShape, chats
+from laar.lab.workloads.sessions import GORGO_CHATS, ChatShape, chats
 from laar.network import TunerSettings
 from laar.policies import build_policies
 from laar.policies.gorgo import Gorgo
@@ -155,9 +155,7 @@ def run_policies(
     prepare: Callable[[VirtualFleet], None] = lambda _fleet: None,
 ) -> dict[str, float]:
     """As `run_one`, with policies of one's own, and a last word to the fleet."""
-    fleet = VirtualFleet(
-        sites_of(run.profile), picker_of(run), seed=run.seed, policies=policies
-    )
+    fleet = VirtualFleet(sites_of(run.profile), picker_of(run), seed=run.seed, policies=policies)
     prepare(fleet)
     tally = Tally()
     counted_from_s = _UNCOUNTED_SHARE * run.minutes * 60.0 * run.time_scale
@@ -171,7 +169,7 @@ def run_policies(
     return tally.numbers() | {"near_share": tally.by_endpoint[NEAR] / count}
 
 
-def run_all(runs: dict[str, Sequence[Run]], label: str) -> Runs:
+def run_all(runs: Mapping[str, Sequence[Run]], label: str) -> Runs:
     """Every contestant's runs, on all cores."""
     cases = [(run,) for of_one in runs.values() for run in of_one]
     results = iter(sweep(run_one, cases, label=label))
@@ -212,9 +210,7 @@ def tuned(
     objective: str = "ttft-and-e2e-p95",
 ) -> dict[str, float]:
     """Climbs with the product's tuner on the run's trace; the weights it would export."""
-    settings = TunerSettings(
-        bounds=bounds, objective=objective, max_windows=windows, seed=run.seed
-    )
+    settings = TunerSettings(bounds=bounds, objective=objective, max_windows=windows, seed=run.seed)
     tuner = tune(
         lambda: arrivals_of(run),
         sites_of(run.profile),

@@ -26,7 +26,9 @@ def run(scope: Scope) -> Report:
         results, _ = tune_and_run(scope, time_scale, "gorgo-saturation")
         ours = results["gorgo, tuned"]
         theirs = best_baseline(results, "e2e_p95_s")
-        low = sum(run["e2e_p95_s"] <= _AT_MOST * best for run, best in zip(ours, theirs, strict=True))
+        low = sum(
+            run["e2e_p95_s"] <= _AT_MOST * best for run, best in zip(ours, theirs, strict=True)
+        )
         needed = math.ceil(_WINS * len(ours))
         tables.append(results_table(results, f"time x {time_scale:g}, {len(ours)} seeds"))
         checks.append(

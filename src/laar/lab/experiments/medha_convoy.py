@@ -38,7 +38,7 @@ _Runs = dict[tuple[str, float], list[Seen]]
 
 def run_convoy(scope: Scope) -> Report:
     """Every system at every share of long requests."""
-    duration_s = 600.0 if scope.quick else 1200.0
+    duration_s = 300.0 if scope.quick else 1200.0
     cases = [
         (system, share, seed) for system in _SYSTEMS for share in _SHARES for seed in scope.seeds
     ]

@@ -57,7 +57,9 @@ def gaps(row: str, prompt_tokens: int, seed: int) -> _Figures:
         engine.submit(
             Job(id=name, arrival_s=0.0, prompt_tokens=prompt, output_tokens=_ENDLESS - prompt)
         )
-    now, begun, last, found = 0.0, 0.0, {}, []
+    now = begun = 0.0
+    last: dict[str, float] = {}
+    found: list[float] = []
     while True:
         step = engine.step(now)
         assert step is not None  # conversations never end

@@ -53,7 +53,7 @@ def latencies(layout: str, mix: Mix, seed: int) -> _Figures:
 
 def run_parallelism(scope: Scope) -> Report:
     """Both layouts at every load."""
-    duration_s = 120.0 if scope.quick else 600.0
+    duration_s = 40.0 if scope.quick else 600.0
     rates = (_RATES[0], _RATES[-1]) if scope.quick else _RATES
     cases = [(layout, rate, seed) for layout in _LAYOUTS for rate in rates for seed in scope.seeds]
     found = sweep(

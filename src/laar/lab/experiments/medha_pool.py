@@ -77,7 +77,7 @@ def _figures(end_s: Floats, short_ttft_s: Floats, mix: Mix) -> _Figures:
 
 def run_pool(scope: Scope) -> Report:
     """Three arrangements of the same devices under the same requests."""
-    mix = Mix(rate=_RATE, duration_s=600.0 if scope.quick else 1800.0)
+    mix = Mix(rate=_RATE, duration_s=300.0 if scope.quick else 1800.0)
     cases = [(system, mix, seed) for system in _SYSTEMS for seed in scope.seeds]
     found = sweep(pool, cases, label="medha-pool")
     figures: dict[str, list[_Figures]] = {}

@@ -150,7 +150,8 @@ function meta(decision) {
 function fill(details, decision) {
   const summary = details.querySelector("summary");
   summary.replaceChildren(element("span", decision.sentence), element("span", meta(decision), "meta"), summaryBars(decision));
-  const filtered = (decision.filtered ?? []).map((f) => `${f.endpoint} (${f.model}): ${f.why}`);
+  const left = [...decision.candidates.filter((c) => c.why), ...(decision.filtered ?? [])];
+  const filtered = left.map((f) => `${f.endpoint} (${f.model}): ${f.why}`);
   const parts = [candidates(decision)];
   if (decision.candidates_total > decision.candidates.length) {
     parts.push(element("p", `The best ${decision.candidates.length} of ${decision.candidates_total} candidates.`));

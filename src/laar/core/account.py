@@ -1,0 +1,113 @@
+"""What remains of a decision when its prompt is gone: an `Account`, to explain it by.
+
+Ids, names, counts, and references to the arrays the scorers saw. It costs a microsecond to make, so
+every decision can leave one; rows and words are made from it only when somebody looks. It never
+holds a span of the prompt: the text must neither fill the memory of whoever keeps accounts nor be
+shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from laar.core.endpoints import EndpointSpec, EndpointTable, Floats
+from laar.core.interfaces import View
+from laar.core.request import Api, Request
+
+if TYPE_CHECKING:
+    from laar.core.director import Completion, Decision
+
+__all__ = ["Account", "Readings", "account_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Columns of the table at the decision, kept only when a filter left somebody out."""
+
+    failures: Floats
+    waiting: Floats
+    kv_usage: Floats
+    read_at: Floats
+
+
+@dataclass(slots=True, kw_only=True)
+class Account:
+    """A decision without its prompt.
+
+    `view` is what the scorers saw, without the request, and must not be written to; None when the
+    body was not read. `specs` maps every endpoint known at the time from its slot. `time_s` is the
+    wall clock's, for people. `end` and `served` come later.
+    """
+
+    id: str
+    time_s: float
+    now: float
+    request_id: str
+    asked_model: str
+    body_bytes: int
+    policy: str
+    reason: str
+    shadow: bool
+    slot: int
+    picked: str
+    model: str
+    tried: tuple[str, ...]
+    exhausted: bool
+    pool: str
+    subset: frozenset[str] | None
+    position: int
+    specs: Mapping[int, EndpointSpec]
+    view: View | None
+    scores: Floats | None
+    readings: Readings | None
+    end: Completion | None = None
+    served: str = ""
+
+
+_NO_REQUEST = Request(id="", api=Api.OPAQUE)
+
+
+def account_of(
+    decision: Decision, specs: Mapping[int, EndpointSpec], table: EndpointTable, time_s: float
+) -> Account:
+    """Keeps what explains a decision; `specs` are the table's endpoints by slot.
+
+    The decision's view loses its request: it outlives it here, and must not keep the prompt.
+    """
+    request, view = decision.request, decision.view
+    readings = None
+    if view is not None:
+        view.request = _NO_REQUEST
+        if len(view.slots) != len(table):
+            readings = _readings(table)
+    return Account(
+        id=decision.id,
+        time_s=time_s,
+        now=decision.now,
+        request_id=request.id,
+        asked_model=request.model,
+        body_bytes=request.body_bytes,
+        policy=decision.policy,
+        reason=decision.reason,
+        shadow=request.shadow,
+        slot=decision.slot,
+        picked=decision.address,
+        model=decision.model,
+        tried=decision.tried[:-1],
+        exhausted=decision.exhausted,
+        pool=request.pool,
+        subset=request.subset,
+        position=decision.position,
+        specs=specs,
+        view=view,
+        scores=decision.scores,
+        readings=readings,
+    )
+
+
+def _readings(table: EndpointTable) -> Readings:
+    return Readings(
+        table.failures.copy(), table.waiting.copy(), table.kv_usage.copy(), table.read_at.copy()
+    )

@@ -1,0 +1,348 @@
+"""Medha at the picker: the order of laar's own queue, engines left as vLLM ships them.
+
+Four endpoints of one A100 with an 8B model and vLLM's scheduler, behind the product's director and
+flow control on a virtual clock. A minute of Poisson arrivals at 1.2 times what the fleet carries,
+9 in 10 conversations (up to 8K tokens), 1 in 10 documents of 24K to 64K, two tenants; then what
+waits is served or shed. The same requests meet the queue in slack order, in order of arrival, and
+no queue at all. Order of arrival is also shown with the rules for long prompts that slack order
+comes with (which endpoints take them, and that a short one need not wait behind one that has no
+endpoint): how much those do, and how much the order. Objectives are the settings' own: a second and
+five times the prefill alone.
+
+The fleet's capacity is measured, seed by seed: the same prompts all at once, by the time it takes.
+First bytes are seen, as in the gateway shape.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from laar.core.cost import CostWeights
+from laar.core.director import Completion, Decision, Director, DirectorSettings
+from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.request import Api, Request
+from laar.errors import RequestError
+from laar.flow.admission import Admission, FlowSettings
+from laar.flow.item import Limits
+from laar.lab.engine import (
+    EngineProfile,
+    EngineSettings,
+    Job,
+    RooflineCost,
+    build_engine,
+    load_hardware,
+    load_model,
+)
+from laar.lab.experiment import Experiment, Scope
+from laar.lab.experiments.medha_runs import Ratio, over
+from laar.lab.fleet import EngineHost, MeasuredAssessor, Site, VirtualClock
+from laar.lab.intervals import estimate
+from laar.lab.report import Check, Report, Table, Value
+from laar.lab.sweep import sweep
+from laar.policies import build_policies
+
+__all__ = ["EXPERIMENTS"]
+
+_ENDPOINTS = 4
+_LOAD = 1.2
+_MINUTE_S = 60.0
+_DOCUMENTS = 0.1
+_QUADRATIC_TOKENS = 60_000.0
+"""Llama 3 8B: parameters / (layers * hidden)."""
+_READ_EVERY_S = 1.0
+_ROUTES = ("slack", "arrival, kept apart", "arrival", "no queue")
+_CLASSES = ("conversation", "document")
+_PROBE_REQUESTS = 400
+_NONE_IS_LONG = 1 << 30
+_CHARS = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class _Ask:
+    """One request of the load, and what became of it."""
+
+    request: Request
+    at_s: float
+    kind: str
+    prompt_tokens: int
+    output_tokens: int
+    objective_s: float
+    ttft_s: float = math.inf
+    shed: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Served:
+    """One run: shares within the objective, and the rest of the picture.
+
+    Args:
+        within: share of all requests.
+        by_class: the same by class.
+        shed: share refused.
+        longest_wait_s: of those served.
+        left: requests that were never answered; 0 unless something leaks.
+    """
+
+    within: float
+    by_class: dict[str, float]
+    shed: float
+    longest_wait_s: float
+    left: int
+
+
+@lru_cache(maxsize=1)
+def _sites() -> tuple[Site, ...]:
+    cost = RooflineCost(load_hardware("a100"), load_model("llama-3-8b"))
+    settings = EngineSettings(num_blocks=cost.kv_tokens() // 16)
+    engine = EngineProfile(name="llama-3-8b on an A100", cost=cost, settings=settings)
+    return tuple(Site(name=f"e{i}", model="m", engine=engine) for i in range(_ENDPOINTS))
+
+
+@lru_cache(maxsize=1)
+def _assessor() -> MeasuredAssessor:
+    return MeasuredAssessor(_sites())
+
+
+def _load(rate: float, count: int, seed: int) -> list[_Ask]:
+    """So many requests at a rate; all at once at an infinite one."""
+    rng = random.Random(f"{seed}/picker")
+    known = _assessor().assess(Request(id="", api=Api.CHAT), ["m"], (), 0.0)
+    per_token_s = float(known.seconds_per_token[0])
+    asks, now = [], 0.0
+    for number in range(count):
+        now += rng.expovariate(1.0) / rate
+        kind = _CLASSES[rng.random() < _DOCUMENTS]
+        if kind == "document":
+            tokens = rng.randint(24_000, 64_000)
+        else:
+            tokens = min(8192, max(16, int(rng.lognormvariate(math.log(1730), 0.93))))
+        alone_s = per_token_s * tokens * (1.0 + tokens / _QUADRATIC_TOKENS)
+        objective_s = 1.0 + 5.0 * alone_s
+        asks.append(
+            _Ask(
+                request=Request(
+                    id=str(number),
+                    api=Api.CHAT,
+                    model="m",
+                    chars=_CHARS * tokens,
+                    body_bytes=_CHARS * tokens,
+                    tenant=rng.choice(("a", "b")),
+                    ttft_objective_s=objective_s,
+                ),
+                at_s=now,
+                kind=kind,
+                prompt_tokens=tokens,
+                output_tokens=min(2048, max(1, int(rng.lognormvariate(math.log(200), 0.55)))),
+                objective_s=objective_s,
+            )
+        )
+    return asks
+
+
+@dataclass(slots=True)
+class _Fleet:
+    """The director, flow control in front of it, and engines, on one clock."""
+
+    route: str
+    seed: int
+    clock: VirtualClock = field(init=False)
+    hosts: dict[str, EngineHost] = field(init=False)
+    director: Director = field(init=False)
+    admission: Admission = field(init=False)
+    waiting: dict[object, _Ask] = field(init=False)
+    open: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock = VirtualClock()
+        self.hosts = {
+            site.name: EngineHost(self.clock, build_engine(site.engine)) for site in _sites()
+        }
+        table = EndpointTable()
+        table.replace("lab", [EndpointSpec(address=name, models=("m",)) for name in self.hosts])
+        self.director = Director(
+            table,
+            build_policies(CostWeights()),
+            DirectorSettings(quadratic_tokens=_QUADRATIC_TOKENS),
+            rng=random.Random(f"{self.seed}/ties"),
+            assessor=_assessor(),
+        )
+        plain = self.route == "arrival"  # an order of arrival that knows nothing of lengths
+        self.admission = Admission(
+            self.director,
+            FlowSettings(
+                limits=Limits(order="lars" if self.route == "slack" else "fcfs", max_hold_s=60.0),
+                long_tokens=_NONE_IS_LONG if plain else FlowSettings().long_tokens,
+            ),
+        )
+        self.waiting = {}
+        self.open = 0
+
+    def run(self, asks: list[_Ask]) -> None:
+        """Serves the load to its end."""
+        self.open = len(asks)
+        for ask in asks:
+            self.clock.at(ask.at_s, self._arrive, ask)
+        self.clock.later(0.0, self._read)
+        self.clock.run()
+
+    def _arrive(self, ask: _Ask) -> None:
+        if self.route == "no queue":
+            self._send(ask, self.director.decide(ask.request, self.clock.now))
+            return
+        try:
+            answer = self.admission.ask(ask.request, self.clock.now)
+        except RequestError as error:
+            self._refuse(ask, error)
+            return
+        if isinstance(answer, Decision):
+            self._send(ask, answer)
+        else:
+            self.waiting[answer] = ask
+            self._dispatch()
+
+    def _dispatch(self) -> None:
+        for outcome in self.admission.dispatch(self.clock.now):
+            ask = self.waiting.pop(outcome.ticket)
+            if isinstance(outcome.verdict, RequestError):
+                self._refuse(ask, outcome.verdict)
+            else:
+                self._send(ask, outcome.verdict)
+
+    def _refuse(self, ask: _Ask, error: RequestError) -> None:
+        ask.shed = error.reason
+        self.open -= 1
+
+    def _send(self, ask: _Ask, decision: Decision) -> None:
+        def first(_cached_tokens: int) -> None:
+            ask.ttft_s = self.clock.now - ask.at_s
+            self.director.answering(decision)
+            self.admission.answering(decision)
+            self._dispatch()
+
+        def end(_refusal: RequestError | None) -> None:
+            done = Completion(status=200, cause="complete", latency_s=self.clock.now - ask.at_s)
+            self.director.settle(decision, done)
+            self.admission.answering(decision)
+            self.open -= 1
+            self._dispatch()
+
+        job = Job(
+            id=ask.request.id,
+            arrival_s=self.clock.now,
+            prompt_tokens=ask.prompt_tokens,
+            output_tokens=ask.output_tokens,
+        )
+        self.hosts[decision.address].submit(job, first, end)
+
+    def _read(self) -> None:
+        """Scrapes every endpoint, and looks at who may go."""
+        now = self.clock.now
+        for name, host in self.hosts.items():
+            load = host.load()
+            reading = Reading(waiting=load.waiting, running=load.running, kv_usage=load.kv_usage)
+            self.director.table.read(name, reading, now)
+        self._dispatch()
+        self.clock.later(now + _READ_EVERY_S, self._read)
+
+
+@lru_cache(maxsize=64)
+def _capacity(seed: int) -> float:
+    """Requests a second that the fleet carries."""
+    fleet = _Fleet("no queue", seed)
+    fleet.run(_load(math.inf, _PROBE_REQUESTS, seed))
+    return _PROBE_REQUESTS / fleet.clock.now
+
+
+def serve(route: str, seed: int, duration_s: float) -> Served:
+    """One minute of overload by one route."""
+    rate = _LOAD * _capacity(seed)
+    asks = [ask for ask in _load(rate, int(2 * rate * duration_s), seed) if ask.at_s < duration_s]
+    fleet = _Fleet(route, seed)
+    fleet.run(asks)
+    within = [ask.ttft_s <= ask.objective_s for ask in asks]
+    return Served(
+        within=sum(within) / len(asks),
+        by_class={
+            kind: sum(ok for ok, ask in zip(within, asks, strict=True) if ask.kind == kind)
+            / max(1, sum(ask.kind == kind for ask in asks))
+            for kind in _CLASSES
+        },
+        shed=sum(bool(ask.shed) for ask in asks) / len(asks),
+        longest_wait_s=max(ask.ttft_s for ask in asks if ask.ttft_s < math.inf),
+        left=fleet.open + fleet.admission.queue.waiting + fleet.admission.prefills,
+    )
+
+
+def run_picker(scope: Scope) -> Report:
+    """The same minutes by every route."""
+    duration_s = 20.0 if scope.quick else _MINUTE_S
+    cases = [(route, seed, duration_s) for route in _ROUTES for seed in scope.seeds]
+    found = sweep(serve, cases, label="medha-picker")
+    runs: dict[str, list[Served]] = {}
+    for (route, _, _), one in zip(cases, found, strict=True):
+        runs.setdefault(route, []).append(one)
+    rows: list[tuple[Value, ...]] = [
+        (
+            route,
+            estimate([one.within for one in runs[route]]),
+            *(estimate([one.by_class[kind] for one in runs[route]]) for kind in _CLASSES),
+            estimate([one.shed for one in runs[route]]),
+            estimate([one.longest_wait_s for one in runs[route]]),
+        )
+        for route in _ROUTES
+    ]
+    return Report(
+        tables=[
+            Table(
+                title=f"{duration_s:.0f} s at {_LOAD} times capacity, {_ENDPOINTS} endpoints",
+                columns=("queue", "within", *_CLASSES, "shed", "longest TTFT, s"),
+                rows=rows,
+                digits=3,
+            )
+        ],
+        checks=_checks(runs),
+    )
+
+
+def _gain(runs: dict[str, list[Served]], other: str) -> Ratio:
+    return over([one.within for one in runs[other]], [one.within for one in runs["slack"]])
+
+
+def _checks(runs: dict[str, list[Served]]) -> list[Check]:
+    gain = _gain(runs, "arrival")
+    checks = [
+        Check(
+            claim="the share within the objective is >= 25 % higher than in order of arrival",
+            held=gain.low >= 1.25,
+            seen=f"{gain} times, and {_gain(runs, 'arrival, kept apart')} times with like rules",
+        )
+    ]
+    for kind in _CLASSES:
+        ours, theirs = (
+            estimate([one.by_class[kind] for one in runs[route]]) for route in ("slack", "arrival")
+        )
+        checks.append(
+            Check(
+                claim=f"{kind}s keep >= 90 % of their goodput in order of arrival",
+                held=ours.mean >= 0.9 * theirs.mean,
+                seen=f"{ours.mean:.3f} against {theirs.mean:.3f} within the objective",
+            )
+        )
+    left = sum(one.left for route in _ROUTES for one in runs[route])
+    checks.append(
+        Check(claim="every request is answered and nothing leaks", held=left == 0, seen=f"{left}")
+    )
+    return checks
+
+
+EXPERIMENTS = (
+    Experiment(
+        name="medha-picker",
+        claim="Slack order in the picker's queue helps engines that know nothing of it",
+        source="Medha 4.1; laar's own set-up",
+        run=run_picker,
+    ),
+)

@@ -1,0 +1,120 @@
+"""The pages written by hand name everything that there is, and nothing else."""
+
+import ast
+import dataclasses
+import inspect
+import re
+import runpy
+
+import pytest
+from docs_pages import DOCS, ROOT
+from starlette.routing import Route
+
+import laar.client
+from laar.config import Settings
+from laar.core.director import Director
+from laar.flow import item
+from laar.protocol import headers
+from laar.server.runner import Runner
+from support import free_port
+
+REFERENCE = DOCS / "reference"
+SOURCES = sorted((ROOT / "src/laar").rglob("*.py"))
+
+
+def test_the_command_line_is_as_the_code_has_it():
+    generator = runpy.run_path(str(REFERENCE / "generate.py"))
+    remedy = "run `python docs/reference/generate.py`"
+    assert (REFERENCE / "cli.md").read_text() == generator["cli_page"](), remedy
+
+
+def test_every_header_read_is_described():
+    page = (REFERENCE / "headers.md").read_text()
+    names = {
+        value
+        for name, value in vars(headers).items()
+        if name.isupper() and not name.startswith("_") and isinstance(value, str)
+    }
+    assert len(names) > 10
+    missing = [name for name in names | headers.SIGNATURES if f"`{name}`" not in page]
+    assert missing == []
+
+
+def test_every_header_written_is_described():
+    page = (REFERENCE / "headers.md").read_text()
+    source = (ROOT / "src/laar/protocol/stream.py").read_text()
+    written = set(re.findall(r"\(\"([a-z]+-[a-z-]+)\",", source))
+    assert {"x-laar-model", "x-laar-mode", "retry-after"} <= written
+    missing = [
+        name for name in written - {"content-type", "content-length"} if f"`{name}`" not in page
+    ]
+    assert missing == []
+
+
+def refusals():
+    """Reason codes of refusals on the data path, read off the calls."""
+    for path in SOURCES:
+        if path.relative_to(ROOT / "src/laar").parts[0] not in ("core", "protocol", "flow"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "RequestError":
+                status, reason = node.args[:2]
+                if isinstance(status, ast.Constant) and isinstance(reason, ast.Constant):
+                    yield status.value, reason.value
+
+
+def test_every_reason_is_described():
+    page = (REFERENCE / "headers.md").read_text()
+    found = set(refusals())
+    assert len(found) >= 5
+    for status, reason in found:
+        assert f"| {status} | `{reason}` |" in page
+    for name in item.__all__:
+        value = getattr(item, name)
+        assert not isinstance(value, str) or f"`{value}`" in page
+    degraded = set(re.findall(r"reason = self\._degrade\(\"(\w+)\"\)", inspect.getsource(Director)))
+    assert degraded
+    for what in degraded:
+        assert f"`degraded-{what}`" in page
+
+
+@pytest.fixture
+def admin_routes(tmp_path):
+    """Method and path of each route of the admin port, with everything switched on."""
+    settings = Settings.model_validate(
+        {
+            "endpoints": [{"address": "127.0.0.1:1", "model": "m"}],
+            "listen": {"admin": f"127.0.0.1:{free_port()}"},
+            "flow": {"enabled": True},
+            **({"tuner": {"enabled": True}} if "tuner" in Settings.model_fields else {}),
+        }
+    )
+    server = Runner(settings)._admin()
+    server.close()
+    app = server.config.app
+    while not hasattr(app, "routes"):
+        app = app._app
+    routes = [route for route in app.routes if isinstance(route, Route)]
+    return {(m, r.path) for r in routes for m in (r.methods or {"GET"}) - {"HEAD"}}
+
+
+def test_the_admin_api_has_the_routes_that_there_are(admin_routes):
+    page = (REFERENCE / "admin-api.md").read_text()
+    described = set(re.findall(r"`(GET|POST) (/[^`?]*)`", page))
+    assert described == admin_routes
+
+
+@pytest.mark.parametrize("function", [laar.client.until_correct, laar.client.until_correct_sync])
+def test_every_argument_of_the_client_is_described(function):
+    page = (REFERENCE / "python-client.md").read_text()
+    missing = [
+        name for name in inspect.signature(function).parameters if f"| `{name}` |" not in page
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("value", [laar.client.Outcome, laar.client.Attempt])
+def test_every_field_of_what_comes_back_is_described(value):
+    page = (REFERENCE / "python-client.md").read_text()
+    missing = [field.name for field in dataclasses.fields(value) if f"`{field.name}`" not in page]
+    assert missing == []

@@ -1,0 +1,230 @@
+"""Shell blocks of the pages are run, as they stand, against simulated endpoints and a real Envoy.
+
+The endpoints, settings and files are those of the pages; only addresses and folders are replaced. A
+block is left out when it starts something that stays, or needs a cluster, an engine or an hour.
+"""
+
+import ast
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from docs_pages import DOCS, commands, fences
+
+from laar.config import load_settings
+from laar.envoy import BootstrapOptions, EnvoyProcess, render
+from laar.lab.endpoint import EndpointSettings, SimulatedEndpoint
+from laar.server.runner import Runner
+from support import free_port
+
+pytestmark = pytest.mark.envoy
+
+GUIDE, RAG = DOCS / "guides/vllm.md", DOCS / "guides/rag.md"
+RUN = {
+    ("laar", name) for name in ("check", "context", "doctor", "envoy", "explain", "fit", "measure")
+}
+NOT_RUN = [
+    {"laar", "serve"},  # stay
+    {"laar", "up"},
+    {"make", "demo"},
+    {"laar", "ttca"},  # take long; run by tests of their own
+    {"laar", "lab", "run"},
+    {"laar", "tune"},
+    {"python", "-m", "bench"},
+    {"pip"},  # need what is not here
+    {"docker"},
+    {"kubectl"},
+    {"vllm"},
+]
+DEADLINE_S = 60.0
+
+
+def runnable(fence):
+    """Whether every command of a block can be run here."""
+    return all(
+        words[0] == "curl" or words[:3] == ["laar", "lab", "list"] or tuple(words[:2]) in RUN
+        for words in commands(fence.text)
+    )
+
+
+def blocks():
+    """The blocks to run; one that stands on several pages, with the same files, once."""
+    seen = {}
+    for page in sorted(DOCS.rglob("*.md")):
+        files = {f.title: f.text for f in fences(page) if f.title}
+        for fence in fences(page):
+            if fence.language == "sh" and runnable(fence):
+                needs = tuple(text for name, text in files.items() if name in fence.text)
+                seen.setdefault((fence.text, needs), fence)
+    return list(seen.values())
+
+
+BLOCKS = blocks()
+
+
+@dataclass
+class Site:
+    """Where everything is, and what stands for it on the pages.
+
+    The picker runs in `running`. Commands run in `directory`, where pages replace files.
+    """
+
+    directory: Path
+    running: Path
+    replaced: dict[str, str]
+
+    def here(self, text):
+        """A page's text with this machine's addresses."""
+        for shown, real in self.replaced.items():
+            text = text.replace(shown, real)
+        return text
+
+    def write_files(self, directory, page=GUIDE):
+        """Writes the files that the page shows, over those of the guide."""
+        for fence in (*fences(GUIDE), *fences(page)):
+            if fence.title:
+                (directory / fence.title).write_text(self.here(fence.text))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, envoy_binary):
+    """Endpoints, picker and Envoy of the guide in front of vLLM, on a loop of their own."""
+    site = Site(tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("running"), {})
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    stack = AsyncExitStack()
+
+    def wait_for(coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(DEADLINE_S)
+
+    try:
+        wait_for(start(site, stack))
+        yield site
+    finally:
+        wait_for(stack.aclose())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def start(site, stack):
+    """Starts what the guide says to start."""
+    endpoints = yaml.safe_load(next(f.text for f in fences(GUIDE) if f.title == "endpoints.yaml"))
+    for each in endpoints["endpoints"]:
+        model = each["models"][0]
+        endpoint = SimulatedEndpoint(
+            EndpointSettings(
+                model=model, served_names=each["models"], fleet_model=model, time_scale=0.001
+            )
+        )
+        await endpoint.start()
+        stack.push_async_callback(endpoint.stop)
+        site.replaced[each["address"]] = endpoint.url.removeprefix("http://")
+    listen = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
+    site.replaced["127.0.0.1:9090"] = listen["admin"]
+    site.replaced["/run/laar/envoy"] = str(site.running / "envoy")
+    (site.running / "envoy").mkdir()
+    site.write_files(site.running)
+    settings = yaml.safe_load((site.running / "laar.yaml").read_text())
+    settings |= yaml.safe_load(next(f.text for f in fences(RAG) if f.language == "yaml"))
+    settings |= {"listen": listen, "shutdown": {"drain_s": 0.0, "grace_s": 1.0}}
+    # A busy machine is no reason to pass an endpoint over.
+    settings |= {"routing": {"max_failures": 1000}}
+    (site.running / "laar.yaml").write_text(yaml.safe_dump(settings))
+    runner = Runner(load_settings(site.running / "laar.yaml"))
+    started = asyncio.Event()
+    running = asyncio.create_task(runner.run(started=started))
+    stack.push_async_callback(asyncio.wait_for, running, DEADLINE_S)
+    stack.callback(runner.stop)
+    await asyncio.wait_for(started.wait(), DEADLINE_S)
+    options = BootstrapOptions(
+        picker=listen["ext_proc"],
+        listen_port=0,
+        ready_port=0,
+        admin_port=0,
+        eds_path=str(site.running / "envoy/endpoints.json"),
+    )
+    bootstrap = render("standalone", options)
+    envoy = await stack.enter_async_context(EnvoyProcess(bootstrap, site.running))
+    site.replaced["http://localhost:8080"] = envoy.url()
+    site.replaced["http://127.0.0.1:19000"] = envoy.admin_url
+
+
+@pytest.fixture(scope="module")
+def shell(site):
+    """Runs a shell text in the site's folder; curl fails where the server says no."""
+    bin_folder = site.directory / "bin"
+    bin_folder.mkdir()
+    for name, command in (
+        ("laar", f'"{sys.executable}" -m laar.cli "$@"'),
+        ("curl", 'PATH=${PATH#*:} exec curl --fail-with-body "$@"'),
+    ):
+        (bin_folder / name).write_text(f"#!/bin/sh\n{command}\n")
+        (bin_folder / name).chmod(0o755)
+
+    def run(text):
+        return subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", text],
+            cwd=site.directory,
+            env={**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "NO_COLOR": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=DEADLINE_S,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("fence", BLOCKS, ids=str)
+def test_a_shell_block_does_what_the_page_says(site, shell, fence):
+    site.write_files(site.directory, fence.page)
+    text = site.here(fence.text)
+    if "laar doctor" in text:  # the guide's picker has default ports
+        text = text.replace("laar doctor", f"laar doctor --picker http://{admin(site)}")
+        if "--envoy" not in text:
+            text = text.rstrip() + f" --envoy {site.replaced['http://127.0.0.1:19000']}\n"
+    ran = shell(text)
+    assert ran.returncode == 0, f"{text}\n{ran.stdout}\n{ran.stderr}"
+    assert ran.stdout or ">" in text
+
+
+def admin(site):
+    return site.replaced["127.0.0.1:9090"]
+
+
+def test_what_is_not_run_is_known():
+    for page in DOCS.rglob("*.md"):
+        for fence in fences(page):
+            if fence.language == "sh" and not runnable(fence):
+                for words in commands(fence.text):
+                    assert any(known <= set(words[:3]) for known in NOT_RUN), (str(fence), words)
+    assert len(BLOCKS) > 10
+
+
+@pytest.mark.parametrize(
+    "fence",
+    [f for f in fences(DOCS / "reference/python-client.md") if f.language == "python"],
+    ids=str,
+)
+def test_the_client_does_what_its_page_says(site, fence):
+    names = {}
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    pending = eval(compile(site.here(fence.text), str(fence), "exec", flags=flags), names)
+    if pending is not None:
+        asyncio.run(pending)
+    # The simulated models don't know; both were asked, and then there was nobody left to ask.
+    assert {attempt.model for attempt in names["outcome"].attempts} == {
+        "granite-3.1-8b",
+        "phi3-mini",
+    }
+    assert names["outcome"].exhausted
+    assert names.get("taken", True)

@@ -1,0 +1,105 @@
+"""Settings, code and commands on the pages are ones that laar takes."""
+
+import ast
+import importlib
+import json
+import re
+
+import pytest
+import typer
+import yaml
+from docs_pages import (
+    DOCS,
+    PAGES,
+    READMES,
+    ROOT,
+    all_fences,
+    fences,
+    mentioned_commands,
+    shown_commands,
+)
+
+from laar.cli import app
+from laar.config import Settings
+from laar.lab.experiments import all_experiments
+
+SOMEWHERE = {"endpoints": [{"address": "127.0.0.1:8000", "model": "m"}]}
+by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+@pytest.mark.parametrize("fence", all_fences("yaml"), ids=str)
+def test_yaml_is_settings(fence):
+    document = yaml.safe_load(fence.text)
+    if document is None:  # a comment for editors
+        return
+    sourced = {"endpoints", "endpoints_file", "kubernetes"}.intersection(document)
+    Settings.model_validate(document if sourced else SOMEWHERE | document)
+
+
+@pytest.mark.parametrize("fence", all_fences("json"), ids=str)
+def test_json_is_json(fence):
+    for line in fence.text.splitlines():
+        json.loads(line)
+
+
+@pytest.mark.parametrize("fence", all_fences("python"), ids=str)
+def test_python_compiles_and_its_imports_exist(fence):
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    compile(fence.text, str(fence), "exec", flags=flags)
+    for node in ast.walk(ast.parse(fence.text)):
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(node.module or "")
+            assert all(hasattr(module, name.name) for name in node.names)
+
+
+def resolved(words):
+    """The command that the words after `laar` name, and the words that are left."""
+    command = typer.main.get_command(app)
+    while below := getattr(command, "commands", None):
+        if not words or words[0].startswith("-"):
+            break
+        assert words[0] in below, f"no command {words[0]}"
+        command, words = below[words[0]], words[1:]
+    return command, words
+
+
+@by_page
+def test_commands_shown_are_taken_as_they_stand(page):
+    for words in shown_commands(page):
+        if words[0] == "laar" and "|" not in " ".join(words):
+            command, rest = resolved(words[1:])
+            command.make_context(command.name, list(rest))
+            if words[1:3] == ["lab", "run"]:
+                assert words[3] in all_experiments()
+        if words[0] == "make":
+            assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+@by_page
+def test_commands_mentioned_exist_with_their_options(page):
+    for words in mentioned_commands(page):
+        if page == DOCS / "reference/cli.md" and not words[-1].startswith("-"):
+            words = [word for word in words if not word.strip("[]").isupper()]
+        if "COMMAND" in words:
+            continue
+        command, rest = resolved(words[1:])
+        known = {name for p in command.params for name in (*p.opts, *p.secondary_opts)} | {"--help"}
+        assert {word for word in rest if word.startswith("-")} <= known, words
+
+
+def test_the_pages_are_found_and_so_are_their_blocks():
+    assert len(PAGES) > 20
+    assert len(all_fences("sh")) > 20
+    assert len(all_fences("yaml")) > 15
+    assert any(True for page in READMES for _ in fences(page))
+
+
+def test_every_benchmark_and_policy_has_a_line():
+    performance = (DOCS / "performance.md").read_text()
+    for path in (ROOT / "bench").glob("bench_*.py"):
+        assert f"`python -m bench {path.stem.removeprefix('bench_')}`" in performance
+    from laar.policies import POLICY_NAMES
+
+    concepts = (DOCS / "concepts.md").read_text()
+    for name in POLICY_NAMES:
+        assert f"`{name}`" in concepts

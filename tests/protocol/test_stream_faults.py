@@ -1,0 +1,96 @@
+"""The stream machine after a fault of ours, and where there is no room for headers."""
+
+import random
+
+import orjson
+import pytest
+
+from laar.core.cost import CostWeights
+from laar.core.director import Director, DirectorSettings
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.policies import build_policies
+from laar.protocol.events import (
+    AnswerBody,
+    AnswerHeaders,
+    AnswerTrailers,
+    Ask,
+    Closed,
+    Decided,
+    Direction,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    Shape,
+)
+from laar.protocol.stream import PIECE_BYTES, Stream, StreamSettings
+
+HEADERS = {":path": "/v1/chat/completions", ":method": "POST", "x-request-id": "r1"}
+BODY = orjson.dumps(
+    {"model": "auto", "messages": [{"role": "user", "content": "x" * (2 * PIECE_BYTES)}]}
+)
+
+
+def stream():
+    return Stream(StreamSettings(), read_answer=False, new_id=lambda: "made")
+
+
+def feed(machine, event):
+    return list(machine.receive(event, 0.0))
+
+
+def in_full_duplex():
+    """A stream, its body in two pieces, asked for a decision that never comes."""
+    machine = stream()
+    feed(machine, RequestHeaders(HEADERS, False, Shape.GATEWAY))
+    feed(machine, RequestBody(BODY[:1000], False))
+    return machine
+
+
+def test_in_full_duplex_a_whole_body_goes_on_as_it_came():
+    machine = in_full_duplex()
+    (ask,) = feed(machine, RequestBody(BODY[1000:], True))
+    assert type(ask) is Ask
+    first, *pieces = machine.give_up()
+    assert first == AnswerHeaders(Direction.REQUEST, [])
+    assert b"".join(p.data for p in pieces) == BODY
+    assert [p.end for p in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert list(machine.give_up()) == []
+    assert feed(machine, Closed()) == []
+
+
+def test_in_full_duplex_what_still_comes_of_a_body_goes_on_too():
+    machine = in_full_duplex()
+    first, piece = machine.give_up()
+    assert (type(first), piece.data, piece.end) == (AnswerHeaders, BODY[:1000], False)
+    rest = feed(machine, RequestBody(BODY[1000:], False))
+    assert b"".join(p.data for p in rest) == BODY[1000:]
+    assert feed(machine, RequestTrailers()) == [AnswerTrailers(Direction.REQUEST)]
+
+
+def test_natively_the_body_is_left_as_it_is():
+    machine = stream()
+    feed(machine, RequestHeaders(HEADERS, False, Shape.NATIVE))
+    feed(machine, RequestBody(BODY, True))
+    assert list(machine.give_up()) == [AnswerBody(Direction.REQUEST, None, True, [])]
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+@pytest.mark.parametrize(("count", "size_bytes"), [(91, 1000), (5, 59 << 10)])
+def test_without_room_no_header_is_added_but_a_forged_destination_is_overwritten(
+    shape, count, size_bytes
+):
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
+    director = Director(
+        table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
+    )
+    body = BODY.replace(b'"auto"', b'"m"')
+    for forged in ({}, {"x-gateway-destination-endpoint": "10.6.6.6:80"}):
+        machine = stream()
+        head = {":path": HEADERS[":path"], ":method": "POST", **forged}
+        feed(machine, RequestHeaders(head, False, shape, count=count, size_bytes=size_bytes))
+        (ask,) = feed(machine, RequestBody(body, True))
+        first, *_ = feed(machine, Decided(director.decide(ask.request, 0.0), 1))
+        assert first.destination == "10.0.0.1:80"
+        overwritten = {"x-gateway-destination-endpoint": "10.0.0.1:80"} if forged else {}
+        assert dict(first.set_headers) == overwritten
