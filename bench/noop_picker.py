@@ -60,13 +60,14 @@ class NoopPicker:
             "response_body": response(response_body={}),
             "response_trailers": response(response_trailers={}),
         }
-        if sample:
-            self._continue["request_headers"].mode_override.MergeFrom(
-                ProcessingMode(
-                    request_body_mode=ProcessingMode.BUFFERED,
-                    response_body_mode=ProcessingMode.STREAMED,
+        if sample:  # at the headers of whichever is asked about first: where Envoy keeps the
+            for phase in ("request_headers", "response_headers"):  # request's, the answer's
+                self._continue[phase].mode_override.MergeFrom(
+                    ProcessingMode(
+                        request_body_mode=ProcessingMode.BUFFERED,
+                        response_body_mode=ProcessingMode.STREAMED,
+                    )
                 )
-            )
         self._observe = observe
 
     async def process(self, _: object, context: grpc.aio.ServicerContext) -> None:

@@ -148,8 +148,8 @@ class Routing(Section):
         _DEFAULTS.k_rtt,
         ge=0,
         le=1000,
-        description="Weight of the round trip in the cost; 1 is what a lone request would want, less "
-        "keeps conversations where their prefix is.",
+        description="Weight of the round trip in the cost; 1 is what a lone request would want, "
+        "less keeps conversations where their prefix is.",
     )
     k_queue: float = Field(
         _DEFAULTS.k_queue,

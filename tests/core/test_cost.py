@@ -38,7 +38,15 @@ def terms(weights, rtt, c, uncached, queued, q, tried, base=0.0, in_flight=3.0):
 @given(ARRAYS)
 def test_without_round_trip_and_cache_it_is_laars_published_cost(arrays):
     rtt, c, tokens, queued, q, _ = arrays
-    cost = terms(CostWeights(k_rtt=0.0, k_queue=0.7, k_delay=0.0), rtt, c, tokens, queued, q, np.zeros(len(q))).cost_s
+    cost = terms(
+        CostWeights(k_rtt=0.0, k_queue=0.7, k_delay=0.0),
+        rtt,
+        c,
+        tokens,
+        queued,
+        q,
+        np.zeros(len(q)),
+    ).cost_s
     assert np.allclose(cost, c * (tokens + 0.7 * queued) / q)
 
 

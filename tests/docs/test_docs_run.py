@@ -27,9 +27,7 @@ from support import free_port
 pytestmark = pytest.mark.envoy
 
 GUIDE, RAG = DOCS / "guides/vllm.md", DOCS / "guides/rag.md"
-RUN = {
-    ("laar", name) for name in ("check", "context", "doctor", "envoy", "explain", "fit", "measure")
-}
+RUN = {("laar", name) for name in ("check", "doctor", "envoy", "explain", "fit", "measure")}
 NOT_RUN = [
     {"laar", "serve"},  # stay
     {"laar", "up"},
@@ -37,6 +35,7 @@ NOT_RUN = [
     {"laar", "ttca"},  # take long; run by tests of their own
     {"laar", "lab", "run"},
     {"laar", "tune"},
+    {"laar", "context", "plan"},
     {"python", "-m", "bench"},
     {"pip"},  # need what is not here
     {"docker"},

@@ -14,6 +14,7 @@ import pytest
 from bench.noop_picker import NoopPicker, start
 
 from laar.envoy import BootstrapOptions
+from laar.protocol.headers import header_of
 from support import Answer, eventually, free_port
 
 pytestmark = pytest.mark.envoy
@@ -190,9 +191,9 @@ async def test_a_forged_destination_decides_nothing(fleet, http, shape, picker_u
     for _ in range(20):
         assert (await post(http, envoy.url(), headers=forged)).status == 200
     assert len(b.requests) == 20 if picker_up else 0 < len(b.requests) < 20
-    assert {request.headers.get(DESTINATION) for request in [*a.requests, *b.requests]} == (
-        {b.address} if picker_up else {None}
-    )
+    told = {request.headers.get(DESTINATION) for request in [*a.requests, *b.requests]}
+    # Natively Envoy keeps the headers, and the metadata alone says where to.
+    assert told == ({b.address} if picker_up and shape == "gateway" else {None})
 
 
 async def test_it_is_the_removal_that_makes_a_forged_destination_harmless(fleet, http):
@@ -268,13 +269,42 @@ async def test_a_streamed_answer_arrives_chunk_by_chunk(fleet, http, shape, samp
     assert len([body for body in bodies if body]) == chunks_seen
 
 
-async def test_the_native_shape_costs_three_messages_and_ends_with_the_exchange(fleet, http):
+async def test_the_native_shape_costs_two_messages_and_ends_with_the_exchange(fleet, http):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     await fleet.picker(a.address)
     envoy = await fleet.envoy("sidecar")
     await post(http, envoy.url())
-    assert phases(fleet) == ["request_headers", "request_body", "response_headers"]
+    assert phases(fleet) == ["request_body", "response_headers"]
+
+
+async def test_what_the_picker_reads_of_the_headers_comes_with_the_body_and_goes_no_further(
+    fleet, http
+):
+    (a,) = await fleet.upstreams(1)
+    fleet.members([a.address])
+    await fleet.picker(a.address)
+    envoy = await fleet.envoy("sidecar", BootstrapOptions(tenant_header="x-team"))
+    sent = {"x-laar-tried-models": "a,b", "x-team": "blue", "x-request-id": "mine"}
+    await post(http, envoy.url(), headers=sent)
+    (attributes,) = fleet.seen[0].attributes.values()
+    read = {header_of(name): value.string_value for name, value in attributes.fields.items()}
+    assert read == {":path": "/v1/completions", **sent}
+    assert "x-laar-tried-models" not in a.requests[0].headers
+    assert a.requests[0].headers["x-team"] == "blue"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/v1/models"), ("POST", "/tokenize"), ("GET", "/v1/completions")]
+)
+async def test_what_is_no_generation_is_decided_at_its_headers(fleet, http, method, path):
+    (a,) = await fleet.upstreams(1)
+    fleet.members([a.address])
+    await fleet.picker(a.address)
+    envoy = await fleet.envoy("sidecar")
+    async with http.request(method, envoy.url() + path) as response:
+        assert response.status == 200
+    assert phases(fleet)[0] == "request_headers"
 
 
 async def test_the_gateway_shape_is_told_apart_by_its_first_message(fleet, http):
@@ -364,7 +394,7 @@ async def test_a_picker_that_breaks_over_a_body_costs_nothing(fleet, http):
         assert (await post(http, envoy.url())).status == 200
     finally:
         await server.stop(None)
-    assert phases(fleet) == ["request_headers", "request_body"]
+    assert phases(fleet) == ["request_body"]
     assert a.requests[0].body == BODY
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.envoy
 
 SHAPES = ["standalone", "gateway"]
 PATH = "/v1/chat/completions"
-UNREADABLE_HEAD = b"POST %s HTTP/1.1\r\nhost: a\r\nconnection: close\r\n" % PATH.encode()
+HEAD = b"POST %s HTTP/1.1\r\nhost: a\r\nconnection: close\r\n" % PATH.encode()
 
 
 def chat(model="auto", text="hello"):
@@ -42,7 +42,7 @@ async def send_raw(envoy, lines, body):
     """Sends header lines that no HTTP client would make; returns the whole answer."""
     async with connected(envoy) as (reader, writer), asyncio.timeout(10):
         length = b"content-length: %d\r\n\r\n" % len(body)
-        writer.write(UNREADABLE_HEAD + lines + length + body)
+        writer.write(HEAD + lines + length + body)
         return await reader.read()
 
 
@@ -59,8 +59,7 @@ async def served(request, gateway):
 
 
 async def test_after_a_fault_of_ours_the_whole_request_goes_on(served, http, caplog):
-    """The splice's scanner does not follow where the reader went; nothing else of ours is known
-    to fail on a body."""
+    """The splice's scanner goes less deep than the reader; nothing else is known to fail."""
     gateway, upstream, envoy = served
     deep = b"[" * 1000 + b"]" * 1000
     body = b'{"x":%s,"model":"auto","messages":[{"role":"user","content":"%s"}]}' % (
@@ -95,7 +94,6 @@ async def test_headers_of_one_name_count_each(served, count):
     body = chat("m")
     answer = await send_raw(envoy, lines, body)
     assert answer.startswith(b"HTTP/1.1 200")
-    assert (b"x-laar-model: m" in answer.lower()) is True
     assert bodies(upstream) == [body]
 
 
@@ -111,9 +109,7 @@ async def test_a_client_that_asks_before_it_sends_its_body_is_told_to_go_on(serv
     _, upstream, envoy = served
     body = chat("m", "x" * 100_000)
     async with connected(envoy) as (reader, writer), asyncio.timeout(10):
-        writer.write(
-            UNREADABLE_HEAD + b"expect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(body)
-        )
+        writer.write(HEAD + b"expect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(body))
         assert b" 100 " in await reader.readline()
         writer.write(body)
         assert b"HTTP/1.1 200" in await reader.read()
@@ -177,11 +173,11 @@ async def test_a_client_may_leave_at_any_moment(gateway, shape, share_read, mome
         first.set()
     body = chat("m")
     async with connected(envoy) as (reader, writer), asyncio.timeout(10):
-        writer.write(UNREADABLE_HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
+        writer.write(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
         if moment == "within the answer":
             await reader.readuntil(b"data: 1")
         else:
-            await eventually(lambda: bodies(upstream), what="the endpoint's turn")
+            await eventually(lambda: bool(bodies(upstream)), what="the endpoint's turn")
         assert gateway.runner.table.in_flight.sum() == 1
     await eventually(lambda: gateway.runner.metrics.streams_open == 0, what="the stream's end")
     assert not gateway.runner.table.in_flight.any()
@@ -196,7 +192,7 @@ async def test_a_client_that_leaves_its_upload_leaves_nothing(gateway):
     envoy = await gateway.envoy("gateway")
     metrics = gateway.runner.metrics
     async with connected(envoy) as (_, writer):
-        writer.write(UNREADABLE_HEAD + b"content-length: 100000\r\n\r\n" + chat("m"))
+        writer.write(HEAD + b"content-length: 100000\r\n\r\n" + chat("m"))
         await eventually(lambda: metrics.streams_open == 1, what="a stream")
     await eventually(lambda: metrics.streams_open == 0, what="its end")
     assert bodies(upstream) == []
@@ -235,7 +231,7 @@ async def test_no_request_goes_astray_while_envoy_learns_of_a_newcomer(gateway, 
 
     async def served_by_newcomer():
         statuses.append((await post(http, envoy, chat("new")))[0])
-        return bodies(newcomer)
+        return bool(bodies(newcomer))
 
     await eventually(served_by_newcomer, what="the newcomer's first request")
     assert set(statuses[:-1]) <= {404}  # nobody serves it yet

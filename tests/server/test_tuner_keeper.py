@@ -13,7 +13,7 @@ from laar.errors import LaarError, SettingError
 from laar.lab.tune import follow
 from laar.network import Sample
 from laar.server.admin import AdminServer
-from laar.server.tuner import TunerKeeper
+from laar.server.tuner import TunerKeeper, routes
 
 INITIAL = CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.5).tunable()
 
@@ -38,7 +38,7 @@ def serve_windows(tuner, count, seconds):
 def test_the_page_gets_the_path_of_the_weights_and_the_objective():
     kept = keeper(window=20)
     serve_windows(kept.tuner, 3, lambda weights: 1.0 + weights["k_rtt"])
-    with TestClient(Starlette(routes=kept.routes())) as client:
+    with TestClient(Starlette(routes=routes(kept))) as client:
         shown = client.get("/tuner").json()
     assert [window["version"] for window in shown["windows"]] == [1, 2, 3]
     assert all(window["cost_s"] > 1.0 and window["weights"] for window in shown["windows"])
@@ -49,7 +49,7 @@ def test_the_page_gets_the_path_of_the_weights_and_the_objective():
 def test_freezing_serves_the_best_and_ends_the_climb():
     kept = keeper(window=20)
     serve_windows(kept.tuner, 12, lambda weights: 1.0 + weights["k_rtt"])
-    with TestClient(Starlette(routes=kept.routes())) as client:
+    with TestClient(Starlette(routes=routes(kept))) as client:
         best = client.get("/tuner").json()["weights"]
         assert client.post("/tuner/freeze").json()["frozen"] is True
     assert dict(kept.tuner.weights(0.0).values) == best
@@ -86,8 +86,8 @@ async def test_a_state_that_cannot_be_written_is_told(tmp_path):
 async def test_laar_tune_follows_a_live_climb_freezes_it_and_says_when_there_is_none():
     kept = keeper(window=20)
     serve_windows(kept.tuner, 2, lambda weights: 1.0 + weights["k_rtt"])
-    for routes, found in ((kept.routes(), True), ([], False)):
-        server = AdminServer(Starlette(routes=routes), "127.0.0.1", 0)
+    for keeping, found in ((kept, True), (None, False)):
+        server = AdminServer(Starlette(routes=routes(keeping)), "127.0.0.1", 0)
         running = asyncio.create_task(server.run_until_stopped())
         url = f"http://127.0.0.1:{server.port}"
         try:

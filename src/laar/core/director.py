@@ -457,9 +457,7 @@ class Director:
     def _release(self, decision: Decision) -> None:
         if not decision.answering:
             self.table.release_prefill(decision.slot, decision.uncached_tokens)
-        self.table.release(
-            decision.slot, self._weight(decision.tokens), decision.uncached_tokens
-        )
+        self.table.release(decision.slot, self._weight(decision.tokens), decision.uncached_tokens)
 
     def _learn(self, decision: Decision, end: Completion) -> None:
         if self.tuner is not None and decision.weights_version:

@@ -150,10 +150,10 @@ async def _asked(http: aiohttp.ClientSession, method: str, url: str) -> dict[str
         found = orjson.loads(data) if status == 200 else {}
     except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
         raise LaarError(f"{url}: no picker's admin port answers there ({error})") from None
-    if status == 404:
-        raise LaarError(f"{url}: this picker does not tune; set `tuner.enabled` in its settings")
     if status != 200 or not isinstance(found, dict):
         raise LaarError(f"{url}: answered {status}; a token may be missing (--token-file)")
+    if not found.get("enabled"):
+        raise LaarError(f"{url}: this picker does not tune; set `tuner.enabled` in its settings")
     return found
 
 

@@ -40,6 +40,7 @@ from laar.server.outcomes import grpc_handler, read_token, routes
 from laar.server.rules import ClusterRules
 from laar.server.tls import ServerTls
 from laar.server.tuner import TunerKeeper
+from laar.server.tuner import routes as tuner_routes
 from laar.server.viewers import Viewers, read_viewers_token
 from laar.server.watch import Watch
 from laar.telemetry.context import ContextMetrics
@@ -336,7 +337,7 @@ class Runner:
                 *routes(self.learning, self.table, clock=self._clock, token=self._token),
                 *self.watch.routes(),
                 *self._context.routes(),
-                *(self._tuner.routes() if self._tuner else ()),
+                *tuner_routes(self._tuner),
             ]
             app = admin_app(self._settings, self.metrics, self.health, parts)
             return AdminServer(Viewers(app, self._viewers_token), host, port)

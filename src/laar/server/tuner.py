@@ -27,7 +27,7 @@ from laar.config import Tuning
 from laar.errors import SettingError
 from laar.network import Tuner
 
-__all__ = ["MAX_STATE_BYTES", "TunerKeeper"]
+__all__ = ["MAX_STATE_BYTES", "TunerKeeper", "routes"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,22 +59,10 @@ class TunerKeeper:
             {name: max(initial[name], floor) for name, (floor, _) in settings.bounds.items()},
         )
 
-    def routes(self) -> list[Route]:
-        """The admin port's part."""
-
-        async def show(_request: Request) -> Response:
-            return _json(self.shown())
-
-        async def freeze(_request: Request) -> Response:
-            self.tuner.freeze()
-            await self.save()
-            return _json(self.shown())
-
-        return [Route("/tuner", show), Route("/tuner/freeze", freeze, methods=["POST"])]
-
     def shown(self) -> dict[str, object]:
         """The export, and what a viewer wants besides."""
         return {
+            "enabled": True,
             **self.tuner.export(),
             "sigma": self.tuner.sigma,
             "bounds": dict(self._settings.bounds),
@@ -114,6 +102,21 @@ class TunerKeeper:
         except (OSError, orjson.JSONDecodeError, SettingError) as fault:
             _LOG.warning("tuner.state_file %s can't be used: %s", path, fault)
             return None
+
+
+def routes(keeper: TunerKeeper | None) -> list[Route]:
+    """The admin port's part; where nothing is tuned, that is what it says."""
+
+    async def show(_request: Request) -> Response:
+        return _json(keeper.shown() if keeper else {"enabled": False})
+
+    async def freeze(request: Request) -> Response:
+        if keeper:
+            keeper.tuner.freeze()
+            await keeper.save()
+        return await show(request)
+
+    return [Route("/tuner", show), Route("/tuner/freeze", freeze, methods=["POST"])]
 
 
 def _write(path: Path, data: bytes) -> None:
