@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types imports unit test-all test-vllm bench proto clean
+.PHONY: help demo test check lint format types imports unit test-all test-vllm bench proto reference clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,9 @@ bench: $(STAMP)  ## the hot path beside the no-op picker, as ratios in one run
 
 proto: $(STAMP)  ## generate src/laar/v1 from proto/laar/v1 again
 	$(BIN)/python proto/generate.py
+
+reference: $(STAMP)  ## write the settings' and metrics' reference pages again
+	$(BIN)/python docs/reference/generate.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dist

@@ -53,7 +53,7 @@ def test_ratios_are_paired_and_geometric() -> None:
 
 
 def test_a_convoy_forms_without_preemption_and_not_with_medha() -> None:
-    mix = Mix(rate=0.75, duration_s=60.0, long_share=0.1)
+    mix = Mix(rate=0.75, duration_s=40.0, long_share=0.1)
     median = {
         p: np.median(run(p, mix, 1001).short_ttft_s) for p in (MEDHA, NON_PREEMPTIVE, SARATHI)
     }
@@ -66,20 +66,20 @@ def test_adaptive_chunks_keep_to_the_target_and_static_ones_do_not() -> None:
 
 
 def test_medha_completes_more_long_requests_than_a_reserved_pool() -> None:
-    mix = Mix(rate=0.5, duration_s=120.0, long_share=0.4)
+    mix = Mix(rate=1.0, duration_s=40.0, long_share=0.3)
     completed = {system: pool(system, mix, 1000)[0] for system in ("medha", "reserved")}
     assert completed["medha"] > completed["reserved"]
 
 
-@pytest.mark.parametrize("order", ["medha", "lars alone", "fcfs"])
+@pytest.mark.parametrize("order", ["medha", "fcfs"])
 def test_alone_a_request_takes_what_it_is_compared_with(order: str) -> None:
-    seen = outcome(order, Mix(rate=0.002, duration_s=5000.0, long_share=0.5), 1002)
+    seen = outcome(order, Mix(rate=0.002, duration_s=2500.0, long_share=0.5), 1002)
     assert 1.0 <= seen["median"] < 3.0  # the last chunk leaves both stages
     assert seen["within"] == 1.0
 
 
 def test_both_layouts_serve_everybody() -> None:
-    mix = Mix(rate=0.5, duration_s=8.0, long_scale=2.0)
+    mix = Mix(rate=0.5, duration_s=4.0, long_scale=2.0)
     for layout in ("2D: 8 stages", "3D: 4 stages, 2 KV groups"):
         assert np.isfinite(latencies(layout, mix, 1000)).all()
 

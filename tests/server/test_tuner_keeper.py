@@ -9,10 +9,13 @@ from starlette.testclient import TestClient
 
 from laar.config import Tuning, load_settings
 from laar.core.cost import CostWeights
+from laar.core.endpoints import EndpointSpec
+from laar.core.request import Api, Request
 from laar.errors import LaarError, SettingError
 from laar.lab.tune import follow
 from laar.network import Sample
 from laar.server.admin import AdminServer
+from laar.server.runner import Runner
 from laar.server.tuner import TunerKeeper, routes
 
 INITIAL = CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.5).tunable()
@@ -131,3 +134,19 @@ def test_frozen_weights_take_the_place_of_the_settings(tmp_path):
     path.write_text(SETTINGS + "routing: {weights_file: weights.yaml, k_queue: 0.5}")
     weights = load_settings(path).routing.weights
     assert weights.tunable() == {"k_rtt": 0.25, "k_queue": 0.5, "k_delay": 0.125}
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_picker_decides_with_the_tuners_weights_where_it_is_enabled(tmp_path, enabled):
+    path = tmp_path / "laar.yaml"
+    path.write_text(SETTINGS + f"tuner: {{enabled: {str(enabled).lower()}, window: 20}}")
+    director = Runner(load_settings(path), seed=1).director
+    director.table.replace("t", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
+    request = Request(id="r", api=Api.CHAT, model="auto", spans=("hello",), chars=5)
+    decisions = [director.decide(request, 0.0) for _ in range(4)]
+    assert [decision.weights_version for decision in decisions] == [
+        0,
+        0,
+        int(enabled),
+        int(enabled),
+    ]

@@ -99,8 +99,8 @@ async def _stay(console: Console, fleet: Fleet) -> None:
         f"-d '{body}'\n"
         f"  curl -i {fleet.url}/v1/chat/completions -H 'content-type: application/json' "
         f"-H 'x-laar-policy: random' -d '{body}'\n"
-        f"  curl {fleet.admin_url}/metrics\n"
-        f"  curl {fleet.admin_url}/config\n\n"
+        f"  curl {fleet.admin_url}/metrics\n\n"
+        f"The live page is {fleet.admin_url}/\n"
         "Ctrl-C stops everything.",
         soft_wrap=True,
         highlight=False,
