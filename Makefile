@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types imports unit test-all test-vllm bench proto reference clean
+.PHONY: help demo test check lint format types imports unit test-all test-vllm bench proto reference docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -13,7 +13,7 @@ help:  ## this list
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/pip install --quiet --editable '.[all]' --group dev
+	$(BIN)/pip install --quiet --editable '.[all]' --group dev --group docs
 	@touch $@
 
 demo: $(STAMP)  ## real Envoy, five simulated endpoints, verified questions, the table by policy
@@ -54,6 +54,9 @@ proto: $(STAMP)  ## generate src/laar/v1 from proto/laar/v1 again
 
 reference: $(STAMP)  ## write the settings' and metrics' reference pages again
 	$(BIN)/python docs/reference/generate.py
+
+docs: $(STAMP)  ## build the documentation into site/
+	$(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dist

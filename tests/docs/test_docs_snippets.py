@@ -87,11 +87,37 @@ def test_commands_mentioned_exist_with_their_options(page):
         assert {word for word in rest if word.startswith("-")} <= known, words
 
 
+def sections(model):
+    """The settings' sections by name, and the names of each one's settings."""
+    return {
+        name: set(getattr(field.annotation, "model_fields", ()))
+        for name, field in model.model_fields.items()
+    }
+
+
+@by_page
+def test_settings_and_metrics_named_in_the_text_exist(page):
+    text = page.read_text()
+    known = sections(Settings)
+    for section, name in re.findall(r"`([a-z_]+)\.([a-z_]+)`", text):
+        if known.get(section) and (section, name) != ("envoy", "lb"):  # a metadata namespace
+            assert name in known[section], f"{section}.{name}"
+    metrics = (DOCS / "reference/metrics.md").read_text()
+    for name in re.findall(r"`(laar_[a-z_]+)", text):
+        assert f"`{name}`" in metrics or name == "laar_", name
+
+
 def test_the_pages_are_found_and_so_are_their_blocks():
     assert len(PAGES) > 20
     assert len(all_fences("sh")) > 20
     assert len(all_fences("yaml")) > 15
     assert any(True for page in READMES for _ in fences(page))
+
+
+def test_the_layers_are_those_that_are_checked():
+    contract = (ROOT / ".importlinter").read_text().partition("layers =\n")[2].partition("\n\n")[0]
+    layers = " > ".join(line.strip() for line in contract.splitlines())
+    assert layers in " ".join((DOCS / "design.md").read_text().split())
 
 
 def test_every_benchmark_and_policy_has_a_line():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from io import BytesIO
 
 import orjson
@@ -65,10 +66,7 @@ def metric(runner, name):
 
 
 def reasons(runner, reason, route="rag"):
-    name = f'laar_context_requests_total{{reason="{reason}",route="{route}"}}'
-    return metric(runner, name) or metric(
-        runner, f'laar_context_requests_total{{route="{route}",reason="{reason}"}}'
-    )
+    return metric(runner, f'laar_context_requests_total{{reason="{reason}",route="{route}"}}')
 
 
 class Place:
@@ -95,7 +93,9 @@ def place(gateway, http):
         upstream = await gateway.upstream()
         gateway.members((upstream.address, "m"))
         await gateway.picker(context={"routes": list(routes)}, **sections)
-        return Place(http, upstream, gateway, await gateway.envoy(shape))
+        tenant_header = gateway.settings.flow.tenant_header
+        envoy = await gateway.envoy(shape, tenant_header=tenant_header)
+        return Place(http, upstream, gateway, envoy)
 
     return start
 
@@ -139,56 +139,58 @@ async def test_tool_results_of_every_size_are_reordered_whole(place, shape):
     assert order(body) == [f"http://{i}" for i in ids]
 
 
+WISH = {"x-laar-context": "on"}
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
     ("routes", "headers"),
     [
-        ((), {}),
-        (({**ON, "mode": "off"},), {"x-laar-context": "on"}),
-        (({**ON, "mode": "observe"},), {"x-laar-context": "on"}),
-        (({**ON, "mode": "observe"},), {}),
-        ((ON,), {"x-laar-context": "off"}),
-        ((ON,), {"x-laar-context": "OFF"}),
-        ((ON,), {"content-digest": "sha-256=:abc=:"}),
-        (({**ON, "models": ["other"]},), {}),
-        (({**ON, "path": "/v2/"},), {}),
-        (({**ON, "holdout_share": 0.9999},), {}),
+        ((), [{}]),
+        (({**ON, "mode": "off"},), [{}, WISH]),
+        (({**ON, "mode": "observe"},), [{}, WISH]),
+        (
+            (ON,),
+            [
+                {"x-laar-context": "off"},
+                {"x-laar-context": "OFF"},
+                {"content-digest": "sha-256=:abc=:"},
+            ],
+        ),
+        (({**ON, "models": ["other"]}, {**ON, "name": "v2", "path": "/v2/"}), [{}]),
+        (({**ON, "holdout_share": 0.9999},), [{}]),
     ],
 )
 async def test_the_same_bytes_arrive_when_it_is_off_or_only_looks(place, shape, routes, headers):
     there = await place(shape, *routes)
-    for ids in ([2, 1, 4], [1, 9, 4, 2], [4, 2, 1]):
-        body = raw(text(ids))
-        assert await there.send(body, **headers) == body
+    for sent in headers:
+        for ids in ([2, 1, 4], [1, 9, 4, 2], [4, 2, 1]):
+            body = raw(text(ids))
+            assert await there.send(body, **sent) == body
     assert all("x-laar-context" not in r.headers for r in received(there.upstream))
 
 
-@pytest.mark.parametrize(
-    ("reason", "content"),
-    [
+async def test_what_is_not_plainly_a_list_of_documents_passes_and_is_counted(place):
+    there = await place("standalone", ON)
+    three = block([1, 2, 3])
+    hostile = [
         ("unbalanced", block([1, 2, 3, 4])[:-30]),
         ("nested", f'<documents>\n<document id="a">\n{block([1, 2])}</document></documents>'),
         ("nested", "<document>" * 12_000),
         ("repeated_documents", block([1, 2, 1, 3])),
-        ("malformed_tag", block([1, 2, 3]).replace('id="d2"', 'id="d2')),
-        ("duplicate_attribute", block([1, 2, 3]).replace('id="d2"', 'id="a" id="b"')),
-        (
-            "gaps_differ",
-            block([1, 2, 3]).replace('\n<document id="d3">', ' x <document id="d3">'),
-        ),
+        ("malformed_tag", three.replace('id="d2"', 'id="d2')),
+        ("duplicate_attribute", three.replace('id="d2"', 'id="a" id="b"')),
+        ("gaps_differ", three.replace('\n<document id="d3">', ' x <document id="d3">')),
         ("too_small", "".join(f"<document>{i}</document>" for i in range(5))),
         ("too_many_documents", block(range(300))),
-    ],
-)
-async def test_what_is_not_plainly_a_list_of_documents_passes_and_is_counted(
-    place, reason, content
-):
-    there = await place("standalone", ON)
-    body = raw(content)
-    assert await there.send(body) == body
+    ]
+    for reason, content in hostile:
+        before = reasons(there.runner, reason)
+        body = raw(content)
+        assert await there.send(body) == body
+        assert reasons(there.runner, reason) == before + 1, reason
     shown = (await there.shown())[1]["routes"][0]["requests"]
-    assert shown == {reason: 1}
-    assert reasons(there.runner, reason) == 1
+    assert shown == Counter(reason for reason, _ in hostile)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -204,9 +206,8 @@ async def test_a_refused_request_teaches_nothing(place, shape):
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_client_may_turn_it_on_only_where_the_route_says_so(place, shape):
     there = await place(shape, {**ON, "mode": "observe", "opt_in": True})
-    wish = {"x-laar-context": "on"}
-    await there.send(raw(text([2, 1, 4])), **wish)
-    changed = await there.send(raw(text([4, 1, 2])), **wish)
+    await there.send(raw(text([2, 1, 4])), **WISH)
+    changed = await there.send(raw(text([4, 1, 2])), **WISH)
     assert block([2, 1, 4]) in orjson.loads(changed)["messages"][1]["content"]
     body = raw(text([4, 1, 2]))
     assert await there.send(body) == body

@@ -12,6 +12,7 @@ from typing import Any
 
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.gorgo_published import PublishedClimb
+from laar.lab.experiments.gorgo_reward_hack import RATES
 from laar.lab.experiments.gorgo_runs import (
     PAPER_BOX,
     PAPER_INITIAL,
@@ -54,7 +55,7 @@ def run(scope: Scope) -> Report:
         time_scale=1.0,
         minutes=10.0 if scope.quick else 60.0,
         profile="gorgo-hack",
-        shape=replace(GORGO_CHATS, requests_per_s=2.75),
+        shape=replace(GORGO_CHATS, requests_per_s=RATES[1]),
     )
     traces = [replace(base, seed=seed) for seed in scope.seeds]
     windows = 6 if scope.quick else 60

@@ -16,9 +16,11 @@ from laar.lab.intervals import estimate
 from laar.lab.report import Check, Report
 from laar.lab.workloads.sessions import GORGO_CHATS
 
-__all__ = ["EXPERIMENTS"]
+__all__ = ["EXPERIMENTS", "RATES"]
 
-_RATES = (2.6, 2.75, 2.9)
+RATES = (3.1, 3.3, 3.5)
+"""Requests a second, of which a sixth is too long and never sent: 2.6 to 2.9 that are."""
+
 _HACKED = (("rtt_weight", 0.23), ("queue_weight", 0.0))
 _RESTORED = (("rtt_weight", 0.23), ("queue_weight", 0.05))
 
@@ -26,7 +28,7 @@ _RESTORED = (("rtt_weight", 0.23), ("queue_weight", 0.05))
 def run(scope: Scope) -> Report:
     """The same traces with the load weight at zero and restored."""
     tables, checks = [], []
-    for rate in _RATES[: 1 if scope.quick else None]:
+    for rate in RATES[: 1 if scope.quick else None]:
         base = Run(
             policy="gorgo",
             seed=0,
