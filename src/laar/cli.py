@@ -300,7 +300,7 @@ def sim_endpoint(
         float, typer.Option(help="Real seconds for a simulated one; 0.05 is twenty times faster.")
     ] = 1.0,
     fault: Annotated[
-        list[str] | None, typer.Option(help="kind:value@share, such as 503:2@0.1 or slow; repeatable.")
+        list[str] | None, typer.Option(help="kind:value@share, such as 503:2@0.1; repeatable.")
     ] = None,
     fault_header: Annotated[
         bool, typer.Option(help="Honour the x-sim-fault request header.")

@@ -4,7 +4,7 @@ LaarError            a fault that a person can act on; the text says what is wro
 ├── SettingError     in the settings, an endpoints file, an artifact or a command's arguments
 └── RequestError     in a client's request; carries the HTTP status and a stable reason code
 
-Everything else that is raised is a defect, and is caught only at the guards that degrade a decision.
+Anything else raised is a defect, and is caught only at the guards that degrade a decision.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ import random
 import orjson
 import pytest
 
+from laar.accuracy.features import features_of, language_of
 from laar.core.cost import CostWeights
 from laar.core.director import Director, DirectorSettings
 from laar.core.endpoints import EndpointSpec, EndpointTable
@@ -94,3 +95,23 @@ def test_without_room_no_header_is_added_but_a_forged_destination_is_overwritten
         assert first.destination == "10.0.0.1:80"
         overwritten = {"x-gateway-destination-endpoint": "10.0.0.1:80"} if forged else {}
         assert dict(first.set_headers) == overwritten
+
+
+def test_of_a_prompt_nothing_is_kept_past_the_decision_but_what_features_are_read_from():
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("auto",))])
+    director = Director(
+        table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
+    )
+    machine = stream()
+    prompt = "head " * 100 + "\u4e2d" * 100_000 + "tail?" * 100
+    body = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": prompt}]})
+    feed(machine, RequestHeaders(HEADERS, False, Shape.NATIVE))
+    (ask,) = feed(machine, RequestBody(body, True))
+    features = features_of(ask.request.question, 1000)
+    decision = director.decide(ask.request, 0.0)
+    feed(machine, Decided(decision, 1))
+    kept = decision.request
+    assert len(kept.question) + sum(map(len, kept.spans)) <= 1000
+    assert features_of(kept.question, 1000) == features
+    assert language_of(kept.question) == language_of(prompt)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.envoy
 
 SHAPES = ["standalone", "gateway"]
 # One request fills an endpoint; nobody probes or scrapes in between.
-ONE_AT_A_TIME = {"enabled": True, "max_requests": 1}
+ONE_AT_A_TIME = {"enabled": True, "max_requests": 1, "min_hold_s": 50}
 
 
 class Got(NamedTuple):
@@ -80,7 +80,10 @@ class Busy:
         self.upstream = await gateway.upstream()
         gateway.members((self.upstream.address, "m"))
         self.runner = await gateway.picker(flow={**ONE_AT_A_TIME, **self.flow})
-        self.envoy = await gateway.envoy(self.shape)
+        options = (
+            {"tenant_header": self.flow["tenant_header"]} if "tenant_header" in self.flow else {}
+        )
+        self.envoy = await gateway.envoy(self.shape, **options)
 
         async def answer():
             await self.done.wait()
@@ -126,7 +129,7 @@ async def test_who_waits_goes_by_slack_and_not_by_arrival(gateway, http, shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_full_queue_is_a_429_and_a_hopeless_wait_a_503(gateway, http, shape):
-    async with Busy(gateway, http, shape, max_waiting=1, min_hold_s=0.3, patience=0) as busy:
+    async with Busy(gateway, http, shape, max_waiting=1, min_hold_s=3, patience=0) as busy:
         held = await busy.hold("held")
         full = await busy.ask("full")
         assert (full.status, full.headers["x-laar-reason"]) == (429, "rejected-saturated")
@@ -193,7 +196,7 @@ async def test_requests_wait_for_the_first_endpoint(gateway, http, shape):
 
 
 async def test_a_fleet_that_vanishes_under_its_queue_answers_all(gateway, http):
-    flow = {"min_hold_s": 0.5, "max_hold_s": 1.0, "patience": 0}
+    flow = {"min_hold_s": 3, "max_hold_s": 3, "patience": 0}
     async with Busy(gateway, http, "standalone", **flow) as busy:
         held = [await busy.hold(f"{i}") for i in range(3)]
         gateway.members()
@@ -213,7 +216,8 @@ async def test_turns_go_round_between_tenants(gateway, http, shape):
         held.append(await busy.hold("quiet", **{"x-team": "quiet"}))
         busy.done.set()
         await asyncio.gather(*held)
-        assert "quiet" in asked(busy.upstream)[1:3]
+        order = asked(busy.upstream)
+        assert order.index("quiet") <= 2, order
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -121,7 +121,7 @@ class Admission:
     def ask(self, request: Request, now: float) -> Decision | int:
         """Decides now, or takes the request into the queue; the ticket then names its outcome.
 
-        Every call that returns a ticket should be followed by `dispatch`: it may be its turn.
+        A call that returns a ticket should be followed by `dispatch` soon: it may be its turn.
 
         Raises:
             RequestError: it can be served by nobody, or the queue takes no more.

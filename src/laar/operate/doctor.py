@@ -152,7 +152,7 @@ class Doctor:
             )
         if fleet is None or fleet.status != 200 or seen is None or seen.status != 200:
             what = "does not show its fleet"
-            return [*found, _error(f"picker {url}", what, "give the viewers' token with --token-file")]
+            return [*found, _error(f"picker {url}", what, "give the token with --token-file")]
         found += _fleet_findings(url, fleet.json())
         found += _coverage(seen.json()["decisions"])
         return found

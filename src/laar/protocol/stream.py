@@ -77,6 +77,10 @@ and fails the request. Above this many, headers stay as they are: ours are worth
 MAX_HEADER_BYTES_TO_ADD_TO = 58 << 10
 """The same for their size, which Envoy limits to 60 KiB: ours are under a kilobyte."""
 
+_KEPT_CHARS = 500
+"""Of a question's head and of its tail, once the request is decided: a prompt held for as long as
+its answer takes would be gigabytes in a busy fleet. More than any feature is read from."""
+
 
 # -- the machine -------------------------------------------------------------------------------
 
@@ -317,6 +321,7 @@ class Stream:
 
     def _decided(self, event: Decided, now: float) -> Iterator[Action]:
         decision = self._decision = event.decision
+        _forget_prompt(decision.request)
         self._overhead_us = event.overhead_us
         if self._shadow:
             yield from self._stand_aside(whole=True)
@@ -558,6 +563,13 @@ class Stream:
         if self._answered_at is not None and not self._complete:
             return "reset"
         return "complete"
+
+
+def _forget_prompt(request: Request) -> None:
+    """Keeps of the prompt what is asked of it after the decision: what features are read from."""
+    request.spans = ()
+    if len(request.question) > 2 * _KEPT_CHARS:
+        request.question = request.question[:_KEPT_CHARS] + request.question[-_KEPT_CHARS:]
 
 
 def _pieces(direction: Direction, data: bytes, *, end: bool) -> Iterator[AnswerBody]:

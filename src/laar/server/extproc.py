@@ -188,6 +188,7 @@ class ExternalProcessor:
                     raise
                 except Exception:  # noqa: BLE001 - a stream's guard
                     going_on = await self._go_on_without(stream, context)
+                del message  # a body is not to be held for as long as its answer takes
                 if not going_on:
                     break
         except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.UsageError):

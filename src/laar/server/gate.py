@@ -68,7 +68,7 @@ class Gate:
         if isinstance(answer, Decision):
             return answer, 0.0
         future = self._waiting[answer] = asyncio.get_running_loop().create_future()
-        self._dispatch()
+        self._call()  # where it goes may have room; a burst of arrivals shares one look
         try:
             outcome = await future
         except asyncio.CancelledError:

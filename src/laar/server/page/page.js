@@ -293,7 +293,7 @@ function show(frame) {
 // -- the tuner ----------------------------------------------------------------------------------
 
 const LATEST_WINDOWS = 8;
-const TUNER_EVERY_MS = 5000;
+const PART_EVERY_MS = 5000;
 
 const weights = (values) => Object.entries(values).map(([name, w]) => `${name} ${w.toPrecision(3)}`).join(", ");
 
@@ -327,12 +327,26 @@ function showTuner(t) {
     ...names.flatMap((name, i) => [element("span", name, `weight-${i}`), " "]));
 }
 
-async function watchTuner() {
+// -- the context hook ---------------------------------------------------------------------------
+
+const GROUPS = { hook: "ordered by the hook", control: "left alone", observed: "observed" };
+
+function showContext({ routes }) {
+  $("#context").hidden = !routes.length;
+  table("#orders", routes.flatMap((r) => Object.entries(r.groups)
+    .filter(([, g]) => g.eligible)
+    .map(([name, g]) => row([
+      r.guard.state === "off" ? `${r.name} (switched itself off)` : r.name, GROUPS[name],
+      count(g.eligible), share(g.expected.hit_share), share(g.expected.hit_share_as_received),
+      share(g.measured.cached_share), seconds(g.measured.ttft_s)]))));
+}
+
+async function watchPart(path, show) {
   try {
-    const answer = await fetch("tuner");
-    if (answer.ok && !paused) showTuner(await answer.json());
+    const answer = await fetch(path);
+    if (answer.ok && !paused) show(await answer.json());
   } catch { /* the feed says that the picker is away */ }
-  setTimeout(watchTuner, TUNER_EVERY_MS);
+  setTimeout(watchPart, PART_EVERY_MS, path, show);
 }
 
 // -- the feed -----------------------------------------------------------------------------------
@@ -393,4 +407,5 @@ setInterval(() => {
   if (last && Date.now() - last > LATE_MS) state("no news, trying again", true);
 }, 1000);
 connect();
-watchTuner();
+watchPart("tuner", showTuner);
+watchPart("context", showContext);

@@ -1,0 +1,63 @@
+"""ContextPilot's experiments: the prompts they make, and that their small versions hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from laar.lab.engine import load_profile
+from laar.lab.experiments import find_experiment
+from laar.lab.experiments.context_prefill import HOOK, RECEIVED, run_load
+from laar.lab.fleet import BLOCK_TOKENS, FleetSettings, Site, VirtualFleet, replay_open
+from laar.lab.workloads.rag_fleet import DOC_TOKENS, RagClient, prompt_of
+
+
+def shared(a, b):
+    """Leading blocks that two prompts have in common."""
+    pairs = zip(a.blocks, b.blocks, strict=False)
+    return next((i for i, (left, right) in enumerate(pairs) if left != right), len(a.blocks))
+
+
+@pytest.mark.parametrize("common", [0, 1, 3, 5])
+def test_prompts_share_whole_blocks_up_to_their_last_common_document(common):
+    docs = [7, 3, 9, 1, 5]
+    other = docs[:common] + [100 + doc for doc in docs[common:]]
+    a, b = prompt_of(docs, 1), prompt_of(other, 2, note_tokens=50)
+    assert shared(a, b) == (40 + common * DOC_TOKENS) // BLOCK_TOKENS
+    assert b.prompt_tokens == a.prompt_tokens + 50
+    assert len(a.blocks) == (a.prompt_tokens + a.output_tokens) // BLOCK_TOKENS
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_the_hook_of_the_product_orders_the_simulated_prompts(hooked):
+    load = [[1, 2, 3, 4], [4, 3, 2, 1], [9, 1, 3, 2]]
+    site = Site(name="one", model="model", engine=load_profile("qwen2.5-7b-a100"))
+    fleet = VirtualFleet([site], FleetSettings(), seed=1)
+    client = RagClient(load, hooked=hooked)
+    sent = []
+
+    def ended(arrival, exchange):
+        client.ended(arrival, exchange)
+        sent.append(arrival.prompt)
+
+    # Far apart: each is accepted before the next but one is made.
+    replay_open(fleet, client.arrivals(fleet, (0.0, 10.0, 20.0)), ended)
+    # The second was made when the first had not been answered yet: left as it came.
+    assert shared(sent[0], sent[1]) == 40 // BLOCK_TOKENS
+    found = max(shared(sent[2], prompt) for prompt in sent[:2])
+    documents = 3 if hooked else 0  # 4, 3, 2, 1 shares two with 9, 1, 3, 2; the first shares three
+    assert found == (40 + documents * DOC_TOKENS) // BLOCK_TOKENS
+    assert (sent[2].prompt_tokens > sent[0].prompt_tokens) is hooked  # the note
+
+
+def test_prefill_is_faster_where_documents_are_shared():
+    received, hook = (run_load("same documents", way, 150, 1) for way in (RECEIVED, HOOK))
+    assert hook["hit_rate"] > 2 * received["hit_rate"]
+    assert hook["tokens_per_s"] > 1.05 * received["tokens_per_s"]
+    assert hook["ttft_s"] < received["ttft_s"]
+
+
+@pytest.mark.parametrize("name", ["context-hits", "context-endpoints"])
+def test_the_small_version_holds(name):
+    experiment = find_experiment(name)
+    report = experiment.run(experiment.scope(None, quick=True))
+    assert report.held, report.checks
