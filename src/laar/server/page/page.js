@@ -341,12 +341,12 @@ function showContext({ routes }) {
       share(g.measured.cached_share), seconds(g.measured.ttft_s)]))));
 }
 
-async function watchPart(path, show) {
+async function watchPart(part, show) {
   try {
-    const answer = await fetch(path);
+    const answer = await fetch(part);
     if (answer.ok && !paused) show(await answer.json());
   } catch { /* the feed says that the picker is away */ }
-  setTimeout(watchPart, PART_EVERY_MS, path, show);
+  setTimeout(watchPart, PART_EVERY_MS, part, show);
 }
 
 // -- the feed -----------------------------------------------------------------------------------

@@ -1,0 +1,62 @@
+"""The live page's panel of the context hook, in a real Chromium."""
+
+import orjson
+import pytest
+from browser import browsing, missing
+from watching import watched_picker
+
+from laar.core.request import Api
+from laar.protocol.answers import Usage
+from laar.protocol.headers import read_head
+from support import eventually
+
+pytestmark = pytest.mark.skipif(
+    bool(missing()), reason=f"the page is not tested: apt-get install {missing()}"
+)
+
+
+def body(ids):
+    items = (f'<document id="d{i}">{f"document {i} " * 40}</document>' for i in ids)
+    messages = [{"role": "user", "content": "\n".join(items)}]
+    return orjson.dumps({"model": "m", "messages": messages})
+
+
+async def test_it_shows_both_groups_beside_each_other(tmp_path):
+    route = {
+        "name": "rag",
+        "mode": "on",
+        "holdout_share": 0.5,
+        "max_added_ms": 1000.0,
+        "guard_requests": 2,
+    }
+    async with (
+        watched_picker(tmp_path, context={"routes": [route]}) as (runner, url),
+        browsing(tmp_path / "profile") as browser,
+    ):
+        await browser.open(url)
+        assert await browser.run("return document.querySelector('#context') !== null")
+        for turn in range(40):
+            ids = [(turn * 3 + k * 7) % 11 for k in range(5)]
+            given = body(ids)
+            rework = runner._context.apply(
+                given,
+                api=Api.CHAT,
+                model="m",
+                head=read_head({":path": "/v1/chat/completions"}),
+                may_change=True,
+                now=runner._clock(),
+            )
+            rework.accepted(runner._clock())
+            rework.ended(0.25, Usage(prompt_tokens=100, completion_tokens=1, cached_tokens=40))
+        await browser.open(url)
+
+        async def shown():
+            text = await browser.text("#orders")
+            return all(
+                part in text
+                for part in ("ordered by the hook", "left alone", "40 %", "0.25 s", "itself off")
+            )
+
+        await eventually(shown, what="both groups")
+        assert "switched itself off" in await browser.text("#problems")
+        assert await browser.errors() == []
