@@ -36,21 +36,8 @@ class FilterSettings:
 
 def in_subset(table: EndpointTable, slots: Slots, subset: Iterable[str]) -> Slots:
     """The candidates that a subset hint names, by ``ip:port`` or by ``ip`` alone."""
-    wanted = {_normal(item) for item in subset}
-    keep = []
-    for slot in slots:
-        address = table.spec(int(slot)).address
-        if address in wanted or address.rpartition(":")[0].strip("[]") in wanted:
-            keep.append(slot)
-    return np.array(keep, np.intp)
-
-
-def _normal(item: str) -> str:
-    """``ip:port`` as given; a bare IP without brackets, so that both spellings of IPv6 match."""
-    item = item.strip()
-    if item.startswith("[") and item.endswith("]"):
-        return item[1:-1]
-    return item
+    named = {slot for item in subset for slot in table.named(item)}
+    return np.intersect1d(slots, np.fromiter(named, np.intp, len(named)), assume_unique=True)
 
 
 def reachable(table: EndpointTable, slots: Slots, settings: FilterSettings) -> Slots:

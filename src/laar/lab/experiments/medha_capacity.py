@@ -26,6 +26,9 @@ _LIMIT_S = 10.0
 _STEP = 1.15
 _RATES = tuple(0.02 * _STEP**power for power in range(40))  # 0.02 to 4.7 requests a second
 _REQUESTS = 800
+_LEAST_S = 600.0
+"""An overload shows only after a while, above all where short requests go first."""
+
 _SYSTEMS = {"medha": MEDHA, "sarathi": SARATHI, "non-preemptive": NON_PREEMPTIVE}
 
 
@@ -35,7 +38,7 @@ def capacity(profile: str, requests: int, seed: int) -> float:
     while high - low > 1:
         middle = (low + high) // 2
         rate = _RATES[middle]
-        seen = run(profile, Mix(rate=rate, duration_s=requests / rate), seed)
+        seen = run(profile, Mix(rate=rate, duration_s=max(_LEAST_S, requests / rate)), seed)
         if percentile(seen.ttft_s, 90.0) <= _LIMIT_S:
             low = middle
         else:

@@ -5,19 +5,18 @@ Exit status: 0 the claim held, 3 it did not, 2 something a person has to put rig
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from laar.errors import LaarError, SettingError
+from laar.commands.terminal import faults_told
+from laar.errors import SettingError
 
 __all__ = ["app"]
 
-FAULT, NOT_HELD = 2, 3
+NOT_HELD = 3
 
 app = typer.Typer(
     help="Experiments in virtual time, about the code that serves.", no_args_is_help=True
@@ -27,18 +26,6 @@ _Json = Annotated[Path | None, typer.Option("--json", help="Write all numbers as
 _Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the figure (png, svg, pdf).")]
 _Backend = Annotated[str, typer.Option(help="Where runs go: loky (this machine), dask, ray.")]
 _Jobs = Annotated[int, typer.Option(help="Runs at a time; -1 for all cores.")]
-
-
-@contextmanager
-def _faults_told() -> Iterator[None]:
-    try:
-        yield
-    except LaarError as error:
-        typer.echo(f"laar: {error}", err=True)
-        raise typer.Exit(FAULT) from None
-    except OSError as error:
-        typer.echo(f"laar: {error.filename}: {error.strerror}", err=True)
-        raise typer.Exit(FAULT) from None
 
 
 def _console() -> Console:
@@ -70,7 +57,7 @@ def run(
     jobs: _Jobs = -1,
 ) -> None:
     """Run an experiment; exit 0 when its claim held, 3 when it did not."""
-    with _faults_told():
+    with faults_told():
         from laar.lab.experiments import find_experiment
         from laar.lab.figure import draw
         from laar.lab.report import dump, show
@@ -108,7 +95,7 @@ def replay(
     jobs: _Jobs = -1,
 ) -> None:
     """Replay a trace against a fleet, once for each policy."""
-    with _faults_told():
+    with faults_told():
         from laar.lab.figure import draw
         from laar.lab.replay import replay as run_replay
         from laar.lab.report import dump, show

@@ -11,9 +11,10 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["app"]
+from laar.commands.terminal import faults_told
+from laar.errors import SettingError
 
-FAULT = 2
+__all__ = ["app"]
 
 app = typer.Typer(help="Documents in prompts: order them for the cache.", no_args_is_help=True)
 
@@ -58,15 +59,11 @@ def plan(
     from laar.context import ContextSettings, plan_file
 
     out = out or requests.with_suffix(".planned.jsonl")
-    if out.resolve() == requests.resolve():
-        typer.echo(f"laar: --out {out} is the input; name another file", err=True)
-        raise typer.Exit(FAULT)
     settings = ContextSettings(min_docs=min_docs, annotate=annotate, relabel=relabel)
-    try:
+    with faults_told():
+        if out.resolve() == requests.resolve():
+            raise SettingError(f"--out {out} is the input; name another file")
         report = plan_file(requests, out, settings=settings, capacity_docs=capacity_docs)
-    except OSError as error:
-        typer.echo(f"laar: {error.filename}: {error.strerror}", err=True)
-        raise typer.Exit(FAULT) from None
     cache = f"a cache of {capacity_docs:,} documents" if capacity_docs else "a cache without limit"
     typer.echo(f"{report.requests:,} requests, {report.planned:,} of them planned ", nl=False)
     typer.echo(f"({report.documents:,} documents), {report.reordered:,} reordered")

@@ -1,0 +1,95 @@
+"""Run the picker, check its settings, render an Envoy bootstrap for it."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from laar.commands.terminal import ConfigFile, faults_told, log_to_stderr
+
+__all__ = ["check", "envoy", "serve"]
+
+
+def serve(
+    config: ConfigFile = Path("laar.yaml"),
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+) -> None:
+    """Run the picker: ext_proc, gRPC health, and the admin port with metrics."""
+    with faults_told():
+        from laar.config import load_settings
+        from laar.server.runner import serve as run
+
+        log_to_stderr(verbose)
+        run(load_settings(config))
+
+
+def check(
+    config: ConfigFile = Path("laar.yaml"),
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the settings' JSON schema, for editors.")
+    ] = False,
+) -> None:
+    """Validate the settings and everything they name; print every fault, or what is in effect."""
+    with faults_told():
+        import yaml
+
+        from laar.config import Settings, load_settings
+        from laar.core.beliefs import read_capability
+        from laar.datalayer import load_endpoints
+        from laar.server.outcomes import read_token
+        from laar.server.tls import check_tls
+
+        if schema:
+            typer.echo(json.dumps(Settings.model_json_schema(), indent=2))
+            return
+        settings = load_settings(config)
+        if settings.endpoints_file is not None:
+            load_endpoints(settings.endpoints_file)
+        if settings.accuracy.capability is not None:
+            read_capability(settings.accuracy.capability)
+        read_token(settings.accuracy.outcomes_token_file)
+        if settings.listen.tls is not None:
+            check_tls(settings.listen.tls)
+        typer.echo(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), nl=False)
+
+
+class _Shape(StrEnum):
+    SIDECAR = "sidecar"
+    STANDALONE = "standalone"
+    GATEWAY = "gateway"
+
+
+def envoy(
+    shape: Annotated[_Shape, typer.Option(help="Where Envoy stands.")],
+    picker: Annotated[str, typer.Option(help="host:port of the picker.")] = "127.0.0.1:9002",
+    listen_port: Annotated[int, typer.Option(help="Where requests come in.")] = 8080,
+    eds_file: Annotated[
+        Path, typer.Option(help="Endpoints file that `laar serve` writes (envoy.eds_file).")
+    ] = Path("/run/laar/envoy/endpoints.json"),
+    fail_open: Annotated[
+        bool, typer.Option(help="Without a picker, let Envoy choose; else answer 503.")
+    ] = True,
+    check_with_envoy: Annotated[
+        bool, typer.Option("--validate", help="Have a real Envoy check the result.")
+    ] = False,
+) -> None:
+    """Print an Envoy bootstrap for a way of running laar."""
+    with faults_told():
+        from laar.envoy import BootstrapOptions, render, to_yaml, validate
+
+        bootstrap = render(
+            shape.value,
+            BootstrapOptions(
+                picker=picker,
+                listen_port=listen_port,
+                eds_path=str(eds_file.absolute()),
+                fail_open=fail_open,
+            ),
+        )
+        if check_with_envoy:
+            validate(bootstrap)
+        typer.echo(to_yaml(bootstrap), nl=False)

@@ -1,0 +1,89 @@
+"""Simulated endpoints, and a whole fleet of them behind a real Envoy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from laar.commands.terminal import faults_told
+
+__all__ = ["sim_endpoint", "up"]
+
+
+def sim_endpoint(
+    port: Annotated[int, typer.Option(help="Port; 0 for a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    model: Annotated[str, typer.Option(help="The model's name.")] = "",
+    served_name: Annotated[
+        list[str] | None, typer.Option(help="A name clients may ask for; may be repeated.")
+    ] = None,
+    profile: Annotated[
+        str, typer.Option(help="Model and hardware the engine imitates.")
+    ] = "qwen2.5-7b-a100",
+    fleet_model: Annotated[
+        str | None, typer.Option(help="A model of the fleet file: its speed and its accuracy.")
+    ] = None,
+    fleet: Annotated[
+        Path | None, typer.Option(help="Fleet file; the one that comes with laar by default.")
+    ] = None,
+    time_scale: Annotated[
+        float, typer.Option(help="Real seconds for a simulated one; 0.05 is twenty times faster.")
+    ] = 1.0,
+    fault: Annotated[
+        list[str] | None, typer.Option(help="kind:value@share, such as 503:2@0.1; repeatable.")
+    ] = None,
+    fault_header: Annotated[
+        bool, typer.Option(help="Honour the x-sim-fault request header.")
+    ] = False,
+    kv_events: Annotated[
+        str | None, typer.Option(help="ZMQ address to publish KV events on.")
+    ] = None,
+) -> None:
+    """Run one simulated vLLM endpoint."""
+    with faults_told():
+        from laar.lab.endpoint import EndpointSettings, KvEventSettings, parse_fault, run
+
+        run(
+            EndpointSettings(
+                model=model or fleet_model or profile,
+                served_names=tuple(served_name or ()),
+                host=host,
+                port=port,
+                profile=profile,
+                fleet_model=fleet_model,
+                fleet=fleet,
+                time_scale=time_scale,
+                faults=tuple(parse_fault(text) for text in fault or ()),
+                allow_fault_header=fault_header,
+                kv_events=KvEventSettings(endpoint=kv_events) if kv_events else None,
+            )
+        )
+
+
+def up(
+    requests: Annotated[
+        int | None,
+        typer.Option(help="Verified questions per policy; without it everything stays up."),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(help="Questions under way at once.")] = 8,
+    time_scale: Annotated[
+        float, typer.Option(help="Real seconds for a simulated one; 0.05 is twenty times faster.")
+    ] = 0.05,
+    port: Annotated[int, typer.Option(help="Envoy's port; 0 for a free one.")] = 8080,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the table there.")] = None,
+) -> None:
+    """Run everything on this machine: simulated endpoints, the picker, and a real Envoy."""
+    with faults_told():
+        from laar.demo.up import run_up
+
+        raise typer.Exit(
+            run_up(
+                requests=requests,
+                concurrency=concurrency,
+                time_scale=time_scale,
+                port=port,
+                json_file=json_file,
+            )
+        )

@@ -1,0 +1,50 @@
+"""What the commands share at the terminal: options, exit statuses, errors told to people."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from laar.errors import LaarError
+
+__all__ = ["FAULT", "MIN_TABLE_WIDTH", "ConfigFile", "JsonFile", "faults_told", "log_to_stderr"]
+
+ConfigFile = Annotated[
+    Path, typer.Option("--config", "-c", help="Settings file.", show_default=True)
+]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures there.")]
+
+MIN_TABLE_WIDTH = 125  # a narrow terminal wraps lines; a cut number is worse
+FAULT = 2
+"""Exit status for anything a person has to put right."""
+
+
+@contextmanager
+def faults_told() -> Iterator[None]:
+    """Turns errors meant for people into their text and exit status 2."""
+    try:
+        yield
+    except LaarError as error:
+        typer.echo(f"laar: {error}", err=True)
+        raise typer.Exit(FAULT) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        typer.echo(f"laar: {error.filename}: {error.strerror}", err=True)
+        raise typer.Exit(FAULT) from None
+
+
+def log_to_stderr(verbose: bool) -> None:
+    """Sets the logs of a command that stays up."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
