@@ -66,13 +66,30 @@ class _Shape(StrEnum):
 def envoy(
     shape: Annotated[_Shape, typer.Option(help="Where Envoy stands.")],
     picker: Annotated[str, typer.Option(help="host:port of the picker.")] = "127.0.0.1:9002",
+    picker_ca: Annotated[
+        Path | None, typer.Option(help="CA of the picker's certificate; without it plain HTTP/2.")
+    ] = None,
     listen_port: Annotated[int, typer.Option(help="Where requests come in.")] = 8080,
+    ready_port: Annotated[int, typer.Option(help="/ready and /stats/prometheus.")] = 19001,
+    admin_port: Annotated[int, typer.Option(help="Envoy's admin port, on loopback.")] = 19000,
     eds_file: Annotated[
         Path, typer.Option(help="Endpoints file that `laar serve` writes (envoy.eds_file).")
     ] = Path("/run/laar/envoy/endpoints.json"),
     fail_open: Annotated[
         bool, typer.Option(help="Without a picker, let Envoy choose; else answer 503.")
     ] = True,
+    max_body_bytes: Annotated[
+        int, typer.Option(help="Longest request body; bodies.max_body_bytes of the picker.")
+    ] = 32 << 20,
+    longest_hold: Annotated[
+        float, typer.Option(help="Seconds; at least flow.max_hold_s of the picker.")
+    ] = 60.0,
+    request_timeout: Annotated[
+        float, typer.Option(help="Seconds for a whole exchange, and of silence in it.")
+    ] = 3600.0,
+    tenant_header: Annotated[
+        str, typer.Option(help="flow.tenant_header of the picker.")
+    ] = "x-gateway-inference-fairness-id",
     check_with_envoy: Annotated[
         bool, typer.Option("--validate", help="Have a real Envoy check the result.")
     ] = False,
@@ -85,9 +102,16 @@ def envoy(
             shape.value,
             BootstrapOptions(
                 picker=picker,
+                picker_ca_path=str(picker_ca.absolute()) if picker_ca else None,
                 listen_port=listen_port,
+                ready_port=ready_port,
+                admin_port=admin_port,
                 eds_path=str(eds_file.absolute()),
                 fail_open=fail_open,
+                max_body_bytes=max_body_bytes,
+                longest_hold_s=longest_hold,
+                request_timeout_s=request_timeout,
+                tenant_header=tenant_header,
             ),
         )
         if check_with_envoy:

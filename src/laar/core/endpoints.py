@@ -131,7 +131,7 @@ class EndpointTable:
         self._sources: dict[str, dict[str, EndpointSpec]] = {}
         self._serving: dict[str, Slots] = {}
         self._pools: dict[str, Slots] = {}
-        self._at_host: dict[str, list[int]] = {}
+        self._named: dict[str, list[int]] = {}
         self.models: list[str] = []
         self.model_id: NDArray[np.intp] = np.empty(0, np.intp)
         self.window_tokens: Floats = np.empty(0)
@@ -215,7 +215,7 @@ class EndpointTable:
         ids: dict[str, int] = {}
         serving: dict[str, list[int]] = {}
         pools: dict[str, list[int]] = {}
-        hosts: dict[str, list[int]] = {}
+        named: dict[str, list[int]] = {}
         active = []
         for slot, spec in enumerate(self._specs):
             if spec is None:
@@ -226,7 +226,8 @@ class EndpointTable:
             self.model_id[slot] = ids.setdefault(spec.models[0], len(ids))
             for name in dict.fromkeys(spec.models):
                 serving.setdefault(name, []).append(slot)
-            hosts.setdefault(spec.address.rpartition(":")[0].strip("[]"), []).append(slot)
+            named[spec.address] = [slot]
+            named.setdefault(spec.address.rpartition(":")[0].strip("[]"), []).append(slot)
             if pool := spec.labels.get(POOL_LABEL):
                 pools.setdefault(pool, []).append(slot)
         self.models = list(ids)
@@ -234,7 +235,7 @@ class EndpointTable:
         self.windowed = bool(np.isfinite(self.window_tokens[self.active]).any())
         self._serving = {name: np.array(slots, np.intp) for name, slots in serving.items()}
         self._pools = {name: np.array(slots, np.intp) for name, slots in pools.items()}
-        self._at_host = hosts
+        self._named = named
 
     # -- looking up ----------------------------------------------------------------------------
 
@@ -263,8 +264,7 @@ class EndpointTable:
 
     def named(self, item: str) -> Sequence[int]:
         """The slot of ``ip:port``, or those of every port of a bare IP, bracketed or not."""
-        slot = self.slot(item)
-        return (slot,) if slot >= 0 else self._at_host.get(item.strip("[]"), ())
+        return self._named.get(item) or self._named.get(item.strip("[]"), ())
 
     def serving(self, name: str) -> Slots | None:
         """Endpoints that answer to a model name; None when none does."""
