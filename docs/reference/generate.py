@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 
 SETTINGS_HEAD = """# Settings
 
-One YAML document, given to `laar serve -c laar.yaml`. Made from `src/laar/config.py` by
+One YAML document, given to `laar serve -c laar.yaml`. Made from `src/laar/config/` by
 `python docs/reference/generate.py`; `laar check -c laar.yaml` prints every fault of a file with its
 line, and the settings in effect. For completion in an editor, point it at
 [settings.schema.json](settings.schema.json) (`laar check --schema` prints the same):

@@ -33,6 +33,15 @@ def test_endpoints_are_found_by_every_name_they_answer_to():
     assert table.models == ["m", "n"]
 
 
+def test_an_address_names_one_endpoint_and_a_bare_ip_those_on_all_its_ports():
+    table = EndpointTable()
+    table.replace("s", [spec("10.0.0.1:80"), spec("10.0.0.1:81"), spec("[::1]:80")])
+    found = {item: len(table.named(item)) for item in ("10.0.0.1", "10.0.0.1:81", "::1", "[::1]")}
+    assert found == {"10.0.0.1": 2, "10.0.0.1:81": 1, "::1": 1, "[::1]": 1}
+    table.replace("s", [])
+    assert not any(table.named(item) for item in found)
+
+
 def test_sources_add_up_and_one_source_leaves_the_others_alone():
     table = EndpointTable()
     table.replace("file", [spec("a:1"), spec("b:1")])

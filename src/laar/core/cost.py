@@ -32,7 +32,7 @@ MIN_PROBABILITY = 0.01
 """Floor of Q: below it a model is not a hundred times worse, it is merely hopeless, and dividing
 by an estimate this small would rank endpoints by the noise in it."""
 
-TUNABLE = {"k_rtt": (0.02, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)}
+TUNABLE = {"k_rtt": (0.005, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)}
 """Weights the tuner may set, each with its floor and cap. No floor is zero: a climb that finds it
 can switch a term off finds, sooner or later, that the objective does not see what that costs."""
 
@@ -54,9 +54,9 @@ class CostWeights:
         retry_penalty: factor for each time the candidate's model was tried already.
     """
 
-    k_rtt: float = 0.05
+    k_rtt: float = 0.03
     k_queue: float = 0.2
-    k_delay: float = 0.4
+    k_delay: float = 0.5
     retry_penalty: float = 100.0
 
     def tunable(self) -> dict[str, float]:

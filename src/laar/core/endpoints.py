@@ -264,7 +264,7 @@ class EndpointTable:
 
     def named(self, item: str) -> Sequence[int]:
         """The slot of ``ip:port``, or those of every port of a bare IP, bracketed or not."""
-        return self._named.get(item) or self._named.get(item.strip("[]"), ())
+        return self._named.get(item) or self._named.get(item.strip("[]")) or ()
 
     def serving(self, name: str) -> Slots | None:
         """Endpoints that answer to a model name; None when none does."""
