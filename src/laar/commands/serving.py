@@ -20,7 +20,7 @@ def serve(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:
     """Run the picker: ext_proc, gRPC health, and the admin port with metrics."""
-    # gRPC's newer poller hands each event through more threads; the older one saves about a tenth of
+    # gRPC's newer poller hands each event through more threads; the older one saves a tenth of
     # the picker's CPU (`python -m bench picker`). Versions without the choice ignore this.
     os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener,-event_engine_client")
     with faults_told():
