@@ -12,7 +12,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from laar.errors import SettingError
-from laar.lab import commands, experiments
+from laar.commands import lab as commands
+from laar.lab import experiments
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.fleet_file import read_fleet
 from laar.lab.intervals import Estimate, estimate, gain

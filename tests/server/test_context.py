@@ -332,10 +332,16 @@ async def test_it_stays_on_where_the_engines_find_more_cached(place):
 
         there.upstream.script(Answer(chunks=answer()))
         await there.send(given)
-    (route,) = (await there.shown())[1]["routes"]
-    assert route["guard"]["state"] == "watching"
-    assert route["guard"]["requests_seen"] >= GUARDED["guard_requests"]
-    assert route["guard"]["gain"]["cached_share"] > 0.3
+
+    async def guard():
+        return (await there.shown())[1]["routes"][0]["guard"]
+
+    async def seen_enough():  # an answer's usage is known a moment after the client has it
+        return (await guard())["requests_seen"] >= GUARDED["guard_requests"]
+
+    await eventually(seen_enough, what="a judgement of the guard")
+    assert (await guard())["state"] == "watching"
+    assert (await guard())["gain"]["cached_share"] > 0.3
 
 
 async def test_a_fault_in_the_hook_costs_the_gain_and_not_the_request(place, monkeypatch):

@@ -105,6 +105,22 @@ async def test_headers_of_nearly_all_the_bytes_that_envoy_takes_pass(served, sho
     assert (await send_raw(envoy, lines, chat("m"))).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize(
+    "header",
+    [b"x-laar-tried-models: m\xff", b"x-request-id: \xfe", b"x-laar-session: \xe9", b"x-any: \xff"],
+)
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_headers_that_are_not_utf_8_cost_no_decision(gateway, shape, header):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    await gateway.picker()
+    envoy = await gateway.envoy(shape, fail_open=False)
+    answer = await send_raw(envoy, header + b"\r\n", chat())
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"x-laar-reason: laar" in answer
+    assert bodies(upstream) == [chat("m")]
+
+
 async def test_a_client_that_asks_before_it_sends_its_body_is_told_to_go_on(served):
     _, upstream, envoy = served
     body = chat("m", "x" * 100_000)

@@ -310,18 +310,22 @@ async def test_several_pools_are_chosen_by_model_or_by_the_routes_metadata(gatew
     def route_by_team(bootstrap):
         data = bootstrap["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
         [host] = data["typed_config"]["route_config"]["virtual_hosts"]
-        [plain] = host["routes"]
+        plain = host["routes"]
         host["routes"] = [
             {
-                **plain,
+                **route,
                 "match": {
-                    "prefix": "/",
-                    "headers": [{"name": "x-team", "string_match": {"exact": team}}],
+                    **route["match"],
+                    "headers": [
+                        *route["match"].get("headers", ()),
+                        {"name": "x-team", "string_match": {"exact": team}},
+                    ],
                 },
                 "metadata": {"filter_metadata": {"laar": {"pool": f"pool-{team}"}}},
             }
             for team in ("a", "b")
-        ] + [plain]
+            for route in plain
+        ] + plain
 
     await eventually(lambda: len(gateway.runner.table) == 3, what="three pools")
     envoy = await gateway.envoy(change=route_by_team)

@@ -54,9 +54,9 @@ class CostWeights:
         retry_penalty: factor for each time the candidate's model was tried already.
     """
 
-    k_rtt: float = 0.03
+    k_rtt: float = 0.05
     k_queue: float = 0.2
-    k_delay: float = 0.5
+    k_delay: float = 0.4
     retry_penalty: float = 100.0
 
     def tunable(self) -> dict[str, float]:

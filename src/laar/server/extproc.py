@@ -53,6 +53,7 @@ from laar.protocol.events import (
 from laar.protocol.rules import GatewayRules
 from laar.protocol.stream import Stream, StreamSettings
 from laar.server.gate import Gate
+from laar.server.mending import read_message
 from laar.telemetry.metrics import Metrics
 
 __all__ = ["SERVICE", "ExternalProcessor", "Sampler"]
@@ -151,7 +152,7 @@ class ExternalProcessor:
         """The generic handler to add to a grpc.aio server."""
         method = grpc.stream_stream_rpc_method_handler(
             self._process,
-            request_deserializer=pb.ProcessingRequest.FromString,
+            request_deserializer=read_message,
             response_serializer=None,  # answers are bytes already
         )
         return grpc.method_handlers_generic_handler(SERVICE, {"Process": method})

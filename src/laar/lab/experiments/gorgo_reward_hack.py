@@ -18,7 +18,7 @@ from laar.lab.workloads.sessions import GORGO_CHATS
 
 __all__ = ["EXPERIMENTS", "RATES"]
 
-RATES = (3.1, 3.3, 3.5)
+RATES = (3.1, 3.25, 3.4)
 """Requests a second, of which a sixth is too long and never sent: 2.6 to 2.9 that are."""
 
 _HACKED = (("rtt_weight", 0.23), ("queue_weight", 0.0))
