@@ -1,2 +1,1 @@
 """laar: an Envoy endpoint picker that sends requests where a correct answer is expected soonest."""
-

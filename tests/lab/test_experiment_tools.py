@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from laar.errors import SettingError
 from laar.commands import lab as commands
+from laar.errors import SettingError
 from laar.lab import experiments
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.fleet_file import read_fleet
