@@ -39,6 +39,7 @@ app.command()(simulating.up)
 app.command()(accuracy.measure)
 app.command()(accuracy.fit)
 app.command()(accuracy.ttca)
+app.command()(operating.tune)
 app.add_typer(lab.app, name="lab")
 app.add_typer(context.app, name="context")
 

@@ -8,12 +8,12 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
+from laar.commands.operating import tune as command
 from laar.core.cost import TUNABLE, CostWeights
 from laar.datalayer.weights_file import read_weights, write_weights
 from laar.errors import SettingError
 from laar.lab.engine import EngineProfile, EngineSettings, LinearCost
 from laar.lab.fleet import Arrival, FleetSettings, Prompt, Site, spread
-from laar.lab.tune import tune as command
 from laar.lab.tuning import tune
 from laar.network import TunerSettings
 

@@ -206,6 +206,20 @@ async def test_a_forged_destination_reaches_nobody_it_should_not(gateway, http):
     assert chats(victim) == []
 
 
+async def test_a_policy_that_gives_reasons_of_its_own_shows_them(gateway, http):
+    upstreams = [await gateway.upstream() for _ in range(2)]
+    gateway.members(*((u.address, "m") for u in upstreams))
+    await gateway.picker()
+    envoy = await gateway.envoy()
+    reasons = []
+    for _ in range(2):
+        answer = await post(
+            http, envoy.url(), chat(text="the same " * 200), **{"x-laar-policy": "llm-router"}
+        )
+        reasons.append(answer.headers["x-laar-reason"])
+    assert reasons == ["fallback-least-loaded", "longest-prefix"]
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_bodyless_and_opaque_requests_reach_an_endpoint(gateway, http, shape):
     upstream = await gateway.upstream()

@@ -12,8 +12,8 @@ from laar.core.cost import CostWeights
 from laar.core.endpoints import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import LaarError, SettingError
-from laar.lab.tune import follow
 from laar.network import Sample
+from laar.operate.tuning import follow
 from laar.server.admin import AdminServer
 from laar.server.runner import Runner
 from laar.server.tuner import TunerKeeper, routes

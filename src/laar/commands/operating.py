@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from laar.commands.terminal import MIN_TABLE_WIDTH, ConfigFile, faults_told
+from laar.commands.terminal import MIN_TABLE_WIDTH, ConfigFile, JsonFile, faults_told
 from laar.errors import LaarError
 
-__all__ = ["doctor", "explain"]
+__all__ = ["doctor", "explain", "tune"]
 
 
 def explain(
@@ -114,3 +114,59 @@ def doctor(
             show_findings(Console(), findings)
         if any(finding.level is Level.ERROR for finding in findings):
             raise typer.Exit(1)
+
+
+def tune(
+    trace: Annotated[
+        Path | None, typer.Argument(help="JSON lines; see `laar.lab.trace`. None with --live.")
+    ] = None,
+    fleet: Annotated[Path | None, typer.Option(help="Fleet description (YAML).")] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Follow the climb of a running picker.")
+    ] = False,
+    picker: Annotated[
+        str, typer.Option(help="The running picker's admin address.")
+    ] = "http://127.0.0.1:9090",
+    token_file: Annotated[
+        Path | None, typer.Option(help="Token of the picker's admin port.")
+    ] = None,
+    freeze: Annotated[
+        bool, typer.Option("--freeze", help="With --live: end the climb now.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="With --live: stay until the climb has ended.")
+    ] = False,
+    export: Annotated[
+        Path | None, typer.Option(help="Write the best weights found here (YAML).")
+    ] = None,
+    objective: Annotated[str, typer.Option(help="What is made small.")] = "ttft-and-e2e-p95",
+    window: Annotated[int, typer.Option(help="Requests in a window.")] = 128,
+    windows: Annotated[int, typer.Option(min=1, help="Windows at most.")] = 60,
+    seed: Annotated[int, typer.Option(help="Of proposals, network and ties.")] = 0,
+    time_scale: Annotated[float, typer.Option(help="Stretch the trace's time.")] = 1.0,
+    block_tokens: Annotated[int, typer.Option(help="Tokens of one of `hash_ids`.")] = 512,
+    json_file: JsonFile = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the path.")] = None,
+) -> None:
+    """Tune the weights of the cost, on a trace in the lab or on a live picker."""
+    with faults_told():
+        from laar.operate.tuning import run_tune
+
+        run_tune(
+            trace=trace,
+            fleet=fleet,
+            live=live,
+            picker=picker,
+            token_file=token_file,
+            freeze=freeze,
+            wait=wait,
+            export=export,
+            objective=objective,
+            window=window,
+            windows=windows,
+            seed=seed,
+            time_scale=time_scale,
+            block_tokens=block_tokens,
+            json_file=json_file,
+            plot=plot,
+        )

@@ -239,7 +239,7 @@ class Director:
             id="",
             request=request,
             policy=policy.name,
-            reason=reason or policy.name,
+            reason=reason or view.reason or policy.name,
             now=now,
             slot=slot,
             address=spec.address,
@@ -510,6 +510,8 @@ def _where_it_may_go(scores: Floats, view: View, room: Room | None) -> Floats:
         fits = fits & room(view)
         if not fits.any():
             raise NoRoomError(view)
+    if not fits[scores.argmax()]:
+        view.reason = ""  # it was about a candidate that is out now
     return np.where(fits, scores, -1.0)
 
 

@@ -166,8 +166,9 @@ class View:
 
     Arrays are aligned with `slots`. `tokens` is the prompt's length in the candidate's tokens,
     `cached_tokens` the part it is believed to hold, `queued_tokens` what it has ahead. A scorer may
-    leave `terms` behind for the explanation; it changes nothing else. `weights` are what the tuner
-    wants this decision priced with, by name; None for the scorer's own.
+    leave `terms` behind for the explanation, and `reason`, a code of its own (one of few: metrics
+    count by it) for why its best candidate is the best; it changes nothing else. `weights` are what
+    the tuner wants this decision priced with, by name; None for the scorer's own.
     """
 
     request: Request
@@ -187,6 +188,7 @@ class View:
     times_tried: Floats
     cell: Cell = ("", 0, "")
     terms: Terms | None = None
+    reason: str = ""
     weights: Mapping[str, float] | None = None
 
 

@@ -18,11 +18,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from laar.client import Outcome, until_correct
 from laar.lab.workloads.kv_lookup import Query
+from laar.policies import llm_router
 
 __all__ = ["MAX_ATTEMPTS", "Tally", "compare"]
 
 MAX_ATTEMPTS = 10
 """The paper's cap R."""
+
+_REASONS = {"llm-router": llm_router.REASONS}
+"""Of policies that give reasons of their own; the others' is their name."""
 
 
 @dataclass(slots=True)
@@ -111,7 +115,7 @@ def _breaches(policy: str, outcome: Outcome, models: Mapping[str, str] | None) -
             continue
         if models is not None and models.get(attempt.endpoint or "") != attempt.model:
             found.append(f"{policy}: {attempt.endpoint} does not serve {attempt.model}")
-        if not attempt.decision_id or attempt.reason != policy:
+        if not attempt.decision_id or attempt.reason not in _REASONS.get(policy, (policy,)):
             found.append(f"{policy}: decided as {attempt.reason} ({attempt.decision_id})")
         if policy == "laar" and attempt.model in tried:
             found.append(f"laar: {attempt.model} was tried twice")

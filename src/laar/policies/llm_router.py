@@ -55,9 +55,9 @@ class PrefixAware:
         """How often each reason was given."""
 
     def score(self, view: View) -> Floats:
-        """Ranks, by the rule above."""
-        order, reason = self.choose(view)
-        self.reasons[reason] += 1
+        """Ranks, by the rule above; the reason stays in the view."""
+        order, view.reason = self.choose(view)
+        self.reasons[view.reason] += 1
         return ranks(order)
 
     def choose(self, view: View) -> tuple[list[int], str]:

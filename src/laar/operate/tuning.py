@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import aiohttp
 import orjson
@@ -24,67 +24,47 @@ from laar.datalayer.weights_file import write_weights
 from laar.errors import LaarError, SettingError
 from laar.network import TunerSettings
 
-__all__ = ["follow", "tune"]
+__all__ = ["follow", "run_tune"]
 
 _POLL_S = 2.0
 _TIMEOUT_S = 10.0
 
 
-def tune(
-    trace: Annotated[
-        Path | None, typer.Argument(help="JSON lines; see `laar.lab.trace`. None with --live.")
-    ] = None,
-    fleet: Annotated[Path | None, typer.Option(help="Fleet description (YAML).")] = None,
-    live: Annotated[
-        bool, typer.Option("--live", help="Follow the climb of a running picker.")
-    ] = False,
-    picker: Annotated[
-        str, typer.Option(help="The running picker's admin address.")
-    ] = "http://127.0.0.1:9090",
-    token_file: Annotated[
-        Path | None, typer.Option(help="Token of the picker's admin port.")
-    ] = None,
-    freeze: Annotated[
-        bool, typer.Option("--freeze", help="With --live: end the climb now.")
-    ] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="With --live: stay until the climb has ended.")
-    ] = False,
-    export: Annotated[
-        Path | None, typer.Option(help="Write the best weights found here (YAML).")
-    ] = None,
-    objective: Annotated[str, typer.Option(help="What is made small.")] = "ttft-and-e2e-p95",
-    window: Annotated[int, typer.Option(help="Requests in a window.")] = 128,
-    windows: Annotated[int, typer.Option(min=1, help="Windows at most.")] = 60,
-    seed: Annotated[int, typer.Option(help="Of proposals, network and ties.")] = 0,
-    time_scale: Annotated[float, typer.Option(help="Stretch the trace's time.")] = 1.0,
-    block_tokens: Annotated[int, typer.Option(help="Tokens of one of `hash_ids`.")] = 512,
-    json: Annotated[Path | None, typer.Option("--json", help="Write all numbers.")] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the path.")] = None,
+def run_tune(
+    *,
+    trace: Path | None,
+    fleet: Path | None,
+    live: bool,
+    picker: str,
+    token_file: Path | None,
+    freeze: bool,
+    wait: bool,
+    export: Path | None,
+    objective: str,
+    window: int,
+    windows: int,
+    seed: int,
+    time_scale: float,
+    block_tokens: int,
+    json_file: Path | None,
+    plot: Path | None,
 ) -> None:
-    """Tune the weights of the cost, on a trace in the lab or on a live picker."""
-    try:
-        if live:
-            token = token_file.read_text("ascii").strip() if token_file else None
-            found = asyncio.run(follow(picker, token, freeze=freeze, wait=wait))
-        else:
-            if trace is None or fleet is None or not trace.is_file():
-                raise SettingError("give a trace and --fleet, or --live for a running picker")
-            settings = TunerSettings(
-                bounds=TUNABLE,
-                objective=objective,
-                window=window,
-                max_windows=windows,
-                seed=seed,
-            )
-            found = _in_the_lab(trace, fleet, settings, seed, time_scale, block_tokens)
-        _tell(found, picker if live else str(trace), export, json, plot)
-    except OSError as error:
-        typer.echo(f"laar: {error.filename}: {error.strerror}", err=True)
-        raise typer.Exit(2) from None
-    except LaarError as error:
-        typer.echo(f"laar: {error}", err=True)
-        raise typer.Exit(2) from None
+    """The command; its options are described in `laar.commands.operating.tune`.
+
+    Raises:
+        LaarError: what a person can put right.
+    """
+    if live:
+        token = token_file.read_text("ascii").strip() if token_file else None
+        found = asyncio.run(follow(picker, token, freeze=freeze, wait=wait))
+    else:
+        if trace is None or fleet is None or not trace.is_file():
+            raise SettingError("give a trace and --fleet, or --live for a running picker")
+        settings = TunerSettings(
+            bounds=TUNABLE, objective=objective, window=window, max_windows=windows, seed=seed
+        )
+        found = _in_the_lab(trace, fleet, settings, seed, time_scale, block_tokens)
+    _tell(found, picker if live else str(trace), export, json_file, plot)
 
 
 def _in_the_lab(
