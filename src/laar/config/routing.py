@@ -102,9 +102,8 @@ class Routing(Section):
         3,
         ge=1,
         le=1000,
-        description="Scrapes and probes failed in a row before an endpoint is passed over. One can "
-        "be "
-        "chance, three in a row are not.",
+        description="Probes failed in a row before an endpoint is passed over. One can be chance, "
+        "three in a row are not.",
     )
     max_waiting: float = Field(
         128,
