@@ -153,8 +153,19 @@ def test_an_absurd_tried_list_is_cut_and_never_refused(tried):
 def test_every_policy_decides_on_a_fleet_of_which_nothing_is_known(policy):
     d = director(*FLEET)
     decision = d.decide(request(policy=policy), 0.0)
-    assert decision.reason == policy
+    assert decision.policy == policy
+    assert decision.reason == {"llm-router": "fallback-least-loaded"}.get(policy, policy)
     assert decision.address in {address for address, *_ in FLEET}
+
+
+def test_a_scorers_reason_is_given_only_for_its_own_first_choice():
+    d = director(*FLEET, prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
+    held = d.decide(request(policy="llm-router"), 0.0)
+    again = d.decide(request(policy="llm-router"), 0.0)
+    assert (again.slot, again.reason) == (held.slot, "longest-prefix")
+    full = d.decide(request(policy="llm-router"), 0.0, lambda view: view.slots != held.slot)
+    assert full.slot != held.slot
+    assert full.reason == "llm-router"
 
 
 def test_an_unknown_policy_is_the_settings_policy():

@@ -32,6 +32,7 @@ from laar.protocol.events import (
     ResponseTrailers,
     Served,
     Shape,
+    WholeRequest,
 )
 from laar.protocol.stream import PIECE_BYTES, Stream, StreamSettings
 
@@ -340,6 +341,7 @@ EVENTS = st.sampled_from(
         headers(Shape.NATIVE),
         headers(Shape.GATEWAY),
         headers(Shape.GATEWAY, end=True),
+        WholeRequest(HEADERS, "", BODY),
         RequestBody(BODY, True),
         RequestBody(b"{", False),
         RequestTrailers(),
@@ -366,3 +368,49 @@ def test_whatever_comes_in_whatever_order_leaves_nothing_reserved(events, read_a
     assert not table.prefill_tokens.any()
     ended = [a for a in driver.log if type(a) is Ended]
     assert len({id(a.decision) for a in ended}) <= 1
+
+
+# -- native, where Envoy keeps the headers -------------------------------------------------------
+
+
+def whole(body=BODY, **extra):
+    return WholeRequest({**HEADERS, **extra}, "", body)
+
+
+def test_a_whole_request_is_answered_by_metadata_alone():
+    driver = Driver()
+    (answer,) = driver.feed(whole(**{"x-laar-task": "t"}))
+    assert type(answer) is AnswerBody
+    assert (answer.destination, answer.set_headers, answer.remove_headers) == (
+        "10.0.0.1:80",
+        [],
+        (),
+    )
+    assert orjson.loads(answer.data)["model"] == "m1"
+
+
+def test_a_sampled_whole_request_asks_for_the_answer_at_its_headers():
+    driver = Driver(read_answer=True)
+    driver.feed(whole())
+    (answer,) = driver.feed(ResponseHeaders(200))
+    assert answer.read_answer
+    driver.feed(ResponseBody(b'{"usage":{"prompt_tokens":9}}', True))
+    assert driver.log[-1].completion.prompt_tokens == 9
+
+
+def test_a_whole_request_over_the_limit_is_a_413():
+    (refused,) = Driver(max_body_bytes=1000).feed(whole(b"x" * 1001))
+    assert refused.status == 413
+
+
+@pytest.mark.parametrize("body", [BODY, b"nonsense", b""])
+def test_both_native_forms_decide_alike(body):
+    kept, sent = Driver(), Driver()
+    *_, answer = kept.feed(whole(body))
+    sent.feed(headers(Shape.NATIVE))
+    *_, usual = sent.feed(RequestBody(body, True))
+    assert type(answer) is type(usual)
+    if type(answer) is AnswerBody:
+        assert (answer.data, answer.destination) == (usual.data, usual.destination)
+    else:
+        assert (answer.status, answer.body) == (usual.status, usual.body)

@@ -200,41 +200,35 @@ class Stream:
 
     def _request_headers(self, event: RequestHeaders, now: float) -> Iterator[Action]:
         self._shape = event.shape
-        self._subset = event.subset
-        self._pool = event.pool
-        self._head = names.read_head(event.headers, self._settings.tenant_header)
         self._room_for_headers = (
             event.count <= MAX_HEADERS_TO_ADD_TO and event.size_bytes <= MAX_HEADER_BYTES_TO_ADD_TO
         )
-        if self._settings.enforce_share < 1.0:
-            self._shadow = not self._is_enforced(self._settings.enforce_share)
-        path = self._head.path
-        opaque = path.startswith(self._settings.opaque_paths) or self._head.upgrade
-        self._api = Api.OPAQUE if opaque else api_of(path)
+        self._begin(event, now)
         self._bodyless = event.end
-        if event.end or opaque:
+        path = self._head.path
+        if event.end or path.startswith(self._settings.opaque_paths) or self._head.upgrade:
+            self._api = Api.OPAQUE
             self._request_phase = _Phase.DECIDING
             yield Ask(self._request(None, now))
-            return
-        self._request_phase = _Phase.BODY
-        if self._hook is not None and not self._read_answer:
-            self._read_answer = self._hook.reads_answer(self._head, now)
-        if self._shape is Shape.NATIVE:
+        elif self._shape is Shape.NATIVE:
             yield AnswerHeaders(Direction.REQUEST, [], read_answer=self._read_answer)
 
     def _whole_request(self, event: WholeRequest, now: float) -> Iterator[Action]:
+        self._headers_kept = True
+        self._begin(event, now)
+        yield from self._request_body(RequestBody(event.data, True), now)
+
+    def _begin(self, event: RequestHeaders | WholeRequest, now: float) -> None:
+        """Reads the headers, and settles what depends on them alone."""
         self._subset = event.subset
         self._pool = event.pool
         self._head = names.read_head(event.headers, self._settings.tenant_header)
-        self._headers_kept = True
+        self._api = api_of(self._head.path)
+        self._request_phase = _Phase.BODY
         if self._settings.enforce_share < 1.0:
             self._shadow = not self._is_enforced(self._settings.enforce_share)
-        self._api = api_of(self._head.path)
         if self._hook is not None and not self._read_answer:
             self._read_answer = self._hook.reads_answer(self._head, now)
-        self._pieces.append(event.data)
-        self._held_bytes = len(event.data)
-        yield from self._ask(now)
 
     def _request_body(self, event: RequestBody, now: float) -> Iterator[Action]:
         if self._subset is None:
