@@ -97,6 +97,6 @@ class Shutdown(Section):
         ge=0,
         le=3600,
         description="Seconds that open streams then have to finish before they are cut. In the "
-        "native shape answers go on without the picker; in the gateway shape they pass through it and end "
-        "there, so allow for the longest answer.",
+        "native shape answers go on without the picker; in the gateway shape they pass through "
+        "it and end there, so allow for the longest answer.",
     )

@@ -1,9 +1,9 @@
 """The composition root: builds the picker from its settings, runs it, and drains it.
 
 Stopping is in three steps: readiness says no while streams are still taken (`drain_s`), then no
-new streams are taken and open ones finish (`grace_s`), then the rest is let go. In the native shape that
-loses nothing, since answers do not pass through the picker; in the gateway shape an answer longer
-than both ends there.
+new streams are taken and open ones finish (`grace_s`), then the rest is let go. In the native shape
+that loses nothing, since answers do not pass through the picker; in the gateway shape an answer
+longer than both ends there.
 """
 
 from __future__ import annotations
