@@ -42,8 +42,8 @@ def inference_pool(cluster, name="fleet"):
     return {"pool": name, "namespace": "ml", "api_server": cluster.url}
 
 
-async def picker(gateway, *sources):
-    return await gateway.picker(endpoints_file=None, kubernetes=list(sources))
+async def picker(gateway, *sources, **sections):
+    return await gateway.picker(endpoints_file=None, kubernetes=list(sources), **sections)
 
 
 async def pods(gateway, cluster, count, **metadata):
@@ -211,6 +211,36 @@ async def test_scaled_to_zero_it_says_so_and_the_first_pod_back_serves(gateway, 
             return answer.status == 200
 
     await eventually(served, what="an answer of the pod that came back")
+
+
+@pytest.mark.envoy
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+async def test_with_flow_control_scaling_to_zero_and_back_fails_no_request(
+    gateway, http, cluster, shape
+):
+    (a,), port = await pods(gateway, cluster, 1)
+    await picker(gateway, selector(cluster, port), flow={"enabled": True})
+    envoy = await gateway.envoy(shape)
+    await knows(gateway, a)
+    statuses: list[int] = []
+    stop = asyncio.Event()
+
+    async def client():
+        while not stop.is_set():
+            async with ask(http, envoy) as answer:
+                statuses.append(answer.status)
+
+    async with asyncio.TaskGroup() as clients:
+        for _ in range(4):
+            clients.create_task(client())
+        await eventually(lambda: len(statuses) > 8, what="traffic")
+        await cluster.delete("pods", "p0")
+        await eventually(lambda: len(gateway.runner.table) == 0, what="an empty fleet")
+        served = len(statuses)
+        await cluster.put("pods", pod("p0", a.host))
+        await eventually(lambda: len(statuses) > served + 8, what="traffic after the return")
+        stop.set()
+    assert set(statuses) == {200}
 
 
 @pytest.mark.envoy

@@ -82,7 +82,7 @@ def run(
 
 @app.command()
 def replay(
-    trace: Annotated[Path, typer.Argument(help="JSON lines; see `laar.lab.trace`.")],
+    trace: Annotated[Path, typer.Argument(help="A trace, or laar's own decision log; JSON lines.")],
     fleet: Annotated[Path, typer.Option(help="Fleet description (YAML).")],
     policy: Annotated[list[str] | None, typer.Option(help="Policy; may be repeated.")] = None,
     time_scale: Annotated[float, typer.Option(help="Stretch the trace's time.")] = 1.0,
@@ -94,7 +94,11 @@ def replay(
     backend: _Backend = "loky",
     jobs: _Jobs = -1,
 ) -> None:
-    """Replay a trace against a fleet, once for each policy."""
+    """Replay a trace, or laar's decision log, against a fleet, once for each policy.
+
+    A trace has Mooncake's fields. A decision log keeps times, lengths, names, and what was believed
+    of each model; it has no prompts, so none shares a prefix with another.
+    """
     with faults_told():
         from laar.lab.figure import draw
         from laar.lab.replay import replay as run_replay
@@ -102,7 +106,9 @@ def replay(
         from laar.lab.sweep import placed
 
         if not trace.is_file():
-            raise SettingError(f"{trace} is not a file; give a trace of JSON lines")
+            raise SettingError(
+                f"{trace} is not a file; give a trace or a decision log (JSON lines)"
+            )
         with placed(backend, jobs):
             report = run_replay(
                 trace,

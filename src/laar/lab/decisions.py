@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from heapq import heappush, heappushpop, heappop
-from itertools import count
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush, heappushpop
+from itertools import count, islice, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,7 @@ from laar.core.interfaces import Assessment, Cell
 from laar.core.request import Request
 from laar.errors import SettingError
 from laar.lab.fleet import BLOCK_TOKENS, Arrival, MeasuredAssessor, Prompt, Site, spread
-from laar.lab.trace import MAX_TOKENS, Entry, entries, number, whole
+from laar.lab.trace import MAX_TOKENS, Entry, entries, field, number, whole
 
 __all__ = ["LoggedAssessor", "LoggedRequest", "is_decision_log", "read_decisions"]
 
@@ -68,13 +68,7 @@ def is_decision_log(path: Path) -> bool:
     Raises:
         SettingError: it can't be read, or the line is not a JSON object.
     """
-    return any("candidates" in entry for entry, _ in _first(path))
-
-
-def _first(path: Path) -> Iterator[tuple[Entry, str]]:
-    for found in entries(path):
-        yield found
-        return
+    return any("candidates" in entry for _, entry in islice(entries(path), 1))
 
 
 def read_decisions(path: Path, *, time_scale: float = 1.0) -> Iterator[LoggedRequest]:
@@ -90,24 +84,87 @@ def read_decisions(path: Path, *, time_scale: float = 1.0) -> Iterator[LoggedReq
     if not time_scale > 0:
         raise SettingError(f"time scale {time_scale}: give a number above 0")
     first_s = last_s = None
-    for index, row in enumerate(_in_order(_rows(path))):
-        first_s = row.time_s if first_s is None else first_s
-        last_s = row.time_s if last_s is None else max(last_s, row.time_s)
-        prompt = Prompt(
-            prompt_tokens=row.prompt_tokens,
-            output_tokens=row.output_tokens,
-            blocks=spread(index * _BLOCKS_EACH, row.prompt_tokens // BLOCK_TOKENS),
+    for index, logged in enumerate(_in_order(_requests(path))):
+        arrival, prompt = logged.arrival, logged.arrival.prompt
+        first_s = arrival.at_s if first_s is None else first_s
+        last_s = arrival.at_s if last_s is None else max(last_s, arrival.at_s)
+        blocks = spread(index * _BLOCKS_EACH, prompt.prompt_tokens // BLOCK_TOKENS)
+        sent = replace(
+            arrival,
+            at_s=(last_s - first_s) * time_scale,
+            prompt=replace(prompt, blocks=blocks),
         )
-        yield LoggedRequest(
-            arrival=Arrival(
-                at_s=(last_s - first_s) * time_scale,
-                prompt=prompt,
-                model=row.model,
-                tried=row.tried,
-            ),
-            cell=row.cell,
-            probability=row.probability,
-        )
+        yield replace(logged, arrival=sent)
+
+
+def _in_order(requests: Iterable[LoggedRequest]) -> Iterator[LoggedRequest]:
+    heap: list[tuple[float, int, LoggedRequest]] = []
+    for order, logged in enumerate(requests):
+        item = (logged.arrival.at_s, order, logged)
+        if len(heap) < MAX_REORDERED:
+            heappush(heap, item)
+        else:
+            yield heappushpop(heap, item)[2]
+    while heap:
+        yield heappop(heap)[2]
+
+
+def _requests(path: Path) -> Iterator[LoggedRequest]:
+    """The log's lines, times as they stand there, prompts without blocks."""
+    rotated = (path.with_name(f"{path.name}.{age}") for age in count(1))
+    older = list(takewhile(Path.is_file, rotated))
+    rng = random.Random("answers")
+    answers: list[int] = []
+    for file in (*reversed(older), path):
+        for where, entry in entries(file):
+            if entry.get("reason") == "opaque":
+                continue
+            end = field(entry, "completion", dict, where)
+            output = end.get("completion_tokens")
+            if output is not None:
+                output = whole(end, "completion_tokens", where, least=0)
+                if len(answers) < _KEPT_ANSWERS:
+                    answers.append(output)
+                else:
+                    answers[rng.randrange(_KEPT_ANSWERS)] = output
+            elif answers:
+                output = answers[rng.randrange(len(answers))]
+            else:
+                output = UNKNOWN_ANSWER_TOKENS
+            yield _logged(entry, end, max(1, output), where)
+
+
+def _logged(entry: Entry, end: Entry, output_tokens: int, where: str) -> LoggedRequest:
+    tried = field(entry, "tried_models", list, where)
+    if not all(isinstance(model, str) for model in tried):
+        raise SettingError(f"{where}: `tried_models` must be a list of names")
+    rows = field(entry, "candidates", list, where)
+    if not all(isinstance(row, dict) for row in rows):
+        raise SettingError(f"{where}: `candidates` must be a list of objects")
+    picked = whole(entry, "picked", where, least=0)
+    if picked >= len(rows):
+        raise SettingError(f"{where}: `picked` is {picked} of {len(rows)} candidates")
+    if end.get("prompt_tokens"):
+        tokens = whole(end, "prompt_tokens", where, least=1)
+    else:
+        tokens = max(1, round(number(rows[picked], "tokens", where, most=MAX_TOKENS)))
+    return LoggedRequest(
+        arrival=Arrival(
+            at_s=number(entry, "time", where),
+            prompt=Prompt(prompt_tokens=tokens, output_tokens=output_tokens, blocks=array("Q")),
+            model=field(entry, "asked_model", str, where),
+            tried=",".join(tried),
+        ),
+        cell=(
+            field(entry, "language", str, where),
+            whole(entry, "bucket_tokens", where, least=0),
+            field(entry, "task", str, where),
+        ),
+        probability={
+            field(row, "model", str, where): number(row, "probability", where, most=1.0)
+            for row in rows
+        },
+    )
 
 
 class LoggedAssessor(MeasuredAssessor):
@@ -126,7 +183,7 @@ class LoggedAssessor(MeasuredAssessor):
         """What is to be sent; each must be decided on before the next is taken."""
         for self._next in logged:
             arrival = self._next.arrival
-            yield arrival if arrival.model in self._models else arrival.to_any()
+            yield arrival if arrival.model in self._models else replace(arrival, model="auto")
 
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
@@ -134,20 +191,8 @@ class LoggedAssessor(MeasuredAssessor):
         """What the log says of the request that is decided on."""
         known = super().assess(request, models, tried, now)
         if self._next is not None:
-            known.cell = self._next.cell
             said = self._next.probability
-            if said:
-                mean = sum(said.values()) / len(said)
-                known.probability = np.array([said.get(model, mean) for model in models])
+            mean = sum(said.values()) / len(said)
+            known.probability = np.array([said.get(model, mean) for model in models])
+            known.cell = self._next.cell
         return known
-
-
-@dataclass(slots=True)
-class _Row:
-    time_s: float
-    prompt_tokens: int
-    output_tokens: int
-    model: str
-    tried: str
-    cell: Cell
-    probability: dict[str, float]

@@ -1,4 +1,8 @@
-"""A user's own trace against a user's own fleet, under any policies: `laar lab replay`."""
+"""A user's own traffic against a user's own fleet, under any policies: `laar lab replay`.
+
+The traffic is a trace (`laar.lab.trace`) or laar's decision log (`laar.lab.decisions`, which says
+what a log can't tell); the first line shows which.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from laar.errors import SettingError
-from laar.lab.fleet import VirtualFleet, replay_open
+from laar.lab.decisions import LoggedAssessor, is_decision_log, read_decisions
+from laar.lab.fleet import MeasuredAssessor, VirtualFleet, replay_open
 from laar.lab.fleet_file import read_fleet
 from laar.lab.intervals import Estimate
 from laar.lab.report import Chart, Report, Table, Value
@@ -18,6 +23,10 @@ from laar.policies import POLICY_NAMES
 __all__ = ["replay", "replay_one"]
 
 _CHARTED = ("ttft_p50_s", "ttft_p95_s", "ttft_p99_s", "e2e_p50_s", "e2e_p95_s", "e2e_p99_s")
+_LOG_REMARK = (
+    "A decision log holds no prompts: here none shares a prefix or a session with another, and "
+    "answers whose length it does not know have that of one it does."
+)
 _LABELS = ("TTFT p50", "TTFT p95", "TTFT p99", "E2E p50", "E2E p95", "E2E p99")
 
 
@@ -57,7 +66,8 @@ def replay(
         kind="bars",
     )
     table = Table(title=trace.name, columns=("policy", *METRICS.values()), rows=rows, digits=3)
-    return Report(tables=[table], checks=[], charts=[chart])
+    remarks = [_LOG_REMARK] if is_decision_log(trace) else []
+    return Report(tables=[table], checks=[], charts=[chart], remarks=remarks)
 
 
 def replay_one(
@@ -71,8 +81,15 @@ def replay_one(
 ) -> dict[str, float]:
     """One policy's numbers."""
     described = read_fleet(fleet)
-    virtual = VirtualFleet(described.sites(), described.picker(policy), seed=seed)
+    sites = described.sites()
+    if is_decision_log(trace):
+        logged = LoggedAssessor(sites)
+        assessor: MeasuredAssessor = logged
+        arrivals = logged.arrivals(read_decisions(trace, time_scale=time_scale))
+    else:
+        assessor = MeasuredAssessor(sites)
+        arrivals = read_trace(trace, time_scale=time_scale, block_tokens=block_tokens)
+    virtual = VirtualFleet(sites, described.picker(policy), seed=seed, assessor=assessor)
     tally = Tally()
-    arrivals = read_trace(trace, time_scale=time_scale, block_tokens=block_tokens)
     replay_open(virtual, arrivals, tally.add, max_in_flight=max_in_flight)
     return tally.numbers()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import orjson
@@ -19,7 +19,19 @@ import orjson
 from laar.errors import SettingError
 from laar.lab.fleet import BLOCK_TOKENS, Arrival, Prompt
 
-__all__ = ["TRACE_BLOCK_TOKENS", "read_trace"]
+__all__ = [
+    "MAX_TOKENS",
+    "TRACE_BLOCK_TOKENS",
+    "Entry",
+    "entries",
+    "field",
+    "number",
+    "read_trace",
+    "whole",
+]
+
+Entry: TypeAlias = "dict[str, Any]"
+"""A line's object, unchecked."""
 
 TRACE_BLOCK_TOKENS = 512
 """Mooncake's."""
@@ -27,7 +39,10 @@ TRACE_BLOCK_TOKENS = 512
 MAX_LINE_BYTES = 16 << 20
 """A request body of the largest context served, and its ids."""
 
-_MAX_TOKENS = 1 << 24
+MAX_TOKENS = 1 << 24
+"""Of one prompt or answer."""
+
+_T = TypeVar("_T")
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MASK = (1 << 64) - 1
 
@@ -49,30 +64,10 @@ def read_trace(
         raise SettingError(f"trace blocks of {block_tokens} tokens: give a multiple of 16")
     if not time_scale > 0:
         raise SettingError(f"time scale {time_scale}: give a number above 0")
-    try:
-        with path.open("rb") as file:
-            yield from _arrivals(file, path, time_scale / 1e3, block_tokens // BLOCK_TOKENS)
-    except OSError as error:
-        raise SettingError(f"{path}: {error.strerror}") from None
-
-
-def _arrivals(file: BinaryIO, path: Path, scale: float, stride: int) -> Iterator[Arrival]:
+    scale, stride = time_scale / 1e3, block_tokens // BLOCK_TOKENS
     first_ms = last_ms = None
-    number = 0
-    while line := file.readline(MAX_LINE_BYTES):
-        number += 1
-        where = f"{path}, line {number}"
-        if len(line) == MAX_LINE_BYTES:
-            raise SettingError(f"{where}: longer than {MAX_LINE_BYTES >> 20} MiB")
-        if not line.strip():
-            continue
-        try:
-            entry = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            raise SettingError(f"{where}: not JSON: {error}") from None
-        if not isinstance(entry, dict):
-            raise SettingError(f"{where}: not a JSON object")
-        at_ms = _number(entry, "timestamp", where)
+    for where, entry in entries(path):
+        at_ms = number(entry, "timestamp", where)
         if last_ms is not None and at_ms < last_ms:
             raise SettingError(f"{where}: `timestamp` goes back; sort the trace")
         first_ms = at_ms if first_ms is None else first_ms
@@ -85,9 +80,39 @@ def _arrivals(file: BinaryIO, path: Path, scale: float, stride: int) -> Iterator
         )
 
 
-def _prompt(entry: dict[str, object], where: str, stride: int) -> Prompt:
-    tokens = _count(entry, "input_length", where, least=1)
-    output = _count(entry, "output_length", where, least=0)
+def entries(path: Path) -> Iterator[tuple[str, Entry]]:
+    """The file's objects, each with the words that say where it stands.
+
+    Raises:
+        SettingError: the file can't be read, or a line is too long or no JSON object.
+    """
+    try:
+        with path.open("rb") as file:
+            line_number = 0
+            while line := file.readline(MAX_LINE_BYTES):
+                line_number += 1
+                if line.strip():
+                    where = f"{path}, line {line_number}"
+                    yield where, _entry(line, where)
+    except OSError as error:
+        raise SettingError(f"{path}: {error.strerror}") from None
+
+
+def _entry(line: bytes, where: str) -> Entry:
+    if len(line) == MAX_LINE_BYTES:
+        raise SettingError(f"{where}: longer than {MAX_LINE_BYTES >> 20} MiB")
+    try:
+        entry = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise SettingError(f"{where}: not JSON: {error}") from None
+    if not isinstance(entry, dict):
+        raise SettingError(f"{where}: not a JSON object")
+    return entry
+
+
+def _prompt(entry: Entry, where: str, stride: int) -> Prompt:
+    tokens = whole(entry, "input_length", where, least=1)
+    output = whole(entry, "output_length", where, least=0)
     ids = entry.get("hash_ids")
     if not isinstance(ids, list) or not all(type(item) is int for item in ids):
         raise SettingError(f"{where}: `hash_ids` must be a list of whole numbers")
@@ -99,15 +124,28 @@ def _prompt(entry: dict[str, object], where: str, stride: int) -> Prompt:
     return Prompt(prompt_tokens=tokens, output_tokens=max(1, output), blocks=blocks)
 
 
-def _number(entry: dict[str, object], name: str, where: str) -> float:
+def number(entry: Entry, name: str, where: str, *, most: float = 1e15) -> float:
+    """A number of a line, from 0 to `most`; SettingError if it is none."""
     value = entry.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e15:
-        raise SettingError(f"{where}: `{name}` must be a number, 0 or more")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+        raise SettingError(f"{where}: `{name}` must be a number, 0 to {most:g}")
     return value
 
 
-def _count(entry: dict[str, object], name: str, where: str, *, least: int) -> int:
+def whole(entry: Entry, name: str, where: str, *, least: int) -> int:
+    """A count of tokens of a line; SettingError if it is none."""
     value = entry.get(name)
-    if type(value) is not int or not least <= value <= _MAX_TOKENS:
-        raise SettingError(f"{where}: `{name}` must be a whole number, {least} to {_MAX_TOKENS}")
+    if type(value) is not int or not least <= value <= MAX_TOKENS:
+        raise SettingError(f"{where}: `{name}` must be a whole number, {least} to {MAX_TOKENS}")
+    return value
+
+
+_KINDS: dict[type, str] = {str: "a text", list: "a list", dict: "an object"}
+
+
+def field(entry: Entry, name: str, kind: type[_T], where: str) -> _T:
+    """A text, list or object of a line; SettingError if it is none."""
+    value = entry.get(name)
+    if not isinstance(value, kind):
+        raise SettingError(f"{where}: `{name}` must be {_KINDS[kind]}")
     return value

@@ -55,6 +55,8 @@ class Arrival:
         session: whom it belongs to; empty when the client does not say.
         kind: class of the request, for tables by class; empty when there is one.
         ttft_objective_s: what the client asks for; None for nothing.
+        model: name it asks for.
+        tried: models that answered wrongly before, as ``x-laar-tried-models`` lists them.
     """
 
     at_s: float
@@ -62,9 +64,11 @@ class Arrival:
     session: str = ""
     kind: str = ""
     ttft_objective_s: float | None = None
+    model: str = "auto"
+    tried: str = ""
 
 
-def request_of(number: int, arrival: Arrival, *, model: str = "auto") -> Request:
+def request_of(number: int, arrival: Arrival) -> Request:
     """The request that the picker sees; four characters a token."""
     prompt = arrival.prompt
     full = prompt.prompt_tokens // BLOCK_TOKENS
@@ -72,12 +76,13 @@ def request_of(number: int, arrival: Arrival, *, model: str = "auto") -> Request
     return Request(
         id=str(number),
         api=Api.CHAT,
-        model=model,
+        model=arrival.model,
         spans=(f"{start:x}",),
         chars=prompt.prompt_tokens * BYTES_PER_TOKEN,
         max_tokens=prompt.output_tokens,
         stream=True,
         session=arrival.session,
+        tried=arrival.tried,
         ttft_objective_s=arrival.ttft_objective_s,
     )
 
