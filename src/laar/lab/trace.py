@@ -133,7 +133,7 @@ def number(entry: Entry, name: str, where: str, *, most: float = 1e15) -> float:
 
 
 def whole(entry: Entry, name: str, where: str, *, least: int) -> int:
-    """A count of tokens of a line; SettingError if it is none."""
+    """A whole number of a line, from `least` to `MAX_TOKENS`; SettingError if it is none."""
     value = entry.get(name)
     if type(value) is not int or not least <= value <= MAX_TOKENS:
         raise SettingError(f"{where}: `{name}` must be a whole number, {least} to {MAX_TOKENS}")

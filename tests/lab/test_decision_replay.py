@@ -1,0 +1,244 @@
+"""laar's decision log, written by the parts that serve, and sent again."""
+
+from __future__ import annotations
+
+import json
+import random
+import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from laar.commands import lab as commands
+from laar.core.cost import CostWeights
+from laar.core.director import Completion, Director, DirectorSettings
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.interfaces import Assessment
+from laar.core.request import Api, Request
+from laar.errors import SettingError
+from laar.lab import decisions
+from laar.lab.decisions import LoggedAssessor, is_decision_log, read_decisions
+from laar.lab.fleet import VirtualFleet, replay_open
+from laar.lab.fleet_file import read_fleet
+from laar.policies import build_policies
+from laar.telemetry.decisions import DecisionMemory
+from laar.telemetry.log import DecisionLog
+
+RUN = CliRunner()
+FLEET = """
+endpoints:
+  - {name: "a:80", model: clever, profile: gorgo-main}
+  - {name: "b:80", model: simple, profile: gorgo-main}
+"""
+
+
+class Known:
+    """`clever` is right about Japanese, `simple` about the rest."""
+
+    def assess(
+        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
+    ) -> Assessment:
+        best = "clever" if request.question == "ja" else "simple"
+        n = len(models)
+        return Assessment(
+            tokens=np.full(n, 1000.25),
+            probability=np.array([0.9 if model == best else 0.1 for model in models]),
+            evidence=np.zeros(n),
+            seconds_per_token=np.full(n, 1e-5),
+            base_s=np.zeros(n),
+            cell=(request.question, 1024, "generic"),
+            unknown=False,
+        )
+
+    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
+        """Learns nothing."""
+
+
+class Picker:
+    """A director with the memory and the log of `laar serve`."""
+
+    def __init__(self, path: Path, *, max_bytes: int = 1 << 30) -> None:
+        settings = DirectorSettings()
+        table = EndpointTable()
+        models = {"10.0.0.1:80": "clever", "10.0.0.2:80": "simple"}
+        table.replace("test", [EndpointSpec(address=a, models=(m,)) for a, m in models.items()])
+        self.now = 0.0
+        self.log = DecisionLog(
+            path,
+            settings,
+            rng=random.Random(1),
+            sample=1.0,
+            max_bytes=max_bytes,
+            keep=5,
+            on_problem=lambda problem: None,
+        )
+        memory = DecisionMemory(
+            table, settings, wall_clock=lambda: 1.7e9 + self.now, on_settled=self.log.add
+        )
+        self.director = Director(
+            table,
+            build_policies(CostWeights()),
+            settings,
+            rng=random.Random(1),
+            assessor=Known(),
+            on_decided=memory.decided,
+            on_settled=memory.settled,
+        )
+
+    async def serve(self, count: int) -> None:
+        """One request each second, in threes of which the first ends last; a file each."""
+        for first in range(0, count, 3):
+            taken = []
+            for number in range(first, first + 3):
+                self.now = float(number)
+                request = Request(
+                    id=f"r{number}",
+                    api=Api.CHAT,
+                    model="clever" if number == 5 else "auto",
+                    spans=("text",),
+                    question="ja" if number % 2 else "en",
+                    chars=4000,
+                    tried="simple" if number == 4 else "",
+                )
+                taken.append((number, self.director.decide(request, self.now)))
+            for number, decision in reversed(taken):
+                read = {"prompt_tokens": 900 + number, "completion_tokens": 70}
+                end = Completion(
+                    status=200, cause="complete", latency_s=3.0, **read if number % 3 == 2 else {}
+                )
+                self.director.settle(decision, end)
+            await self.log.flush()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET, "utf-8")
+    return path
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> Path:
+    path = tmp_path / "decisions.jsonl"
+    await Picker(path, max_bytes=1).serve(9)
+    assert (tmp_path / "decisions.jsonl.2").exists()
+    return path
+
+
+async def test_a_log_is_read_in_the_order_of_its_decisions_with_what_they_knew(log: Path) -> None:
+    read = list(read_decisions(log, time_scale=2.0))
+    assert [r.arrival.at_s for r in read] == pytest.approx([2.0 * n for n in range(9)])
+    tokens = [r.arrival.prompt.prompt_tokens for r in read]
+    assert tokens == [1000, 1000, 902, 1000, 1000, 905, 1000, 1000, 908], "the engine's, if known"
+    assert {r.arrival.prompt.output_tokens for r in read} == {70}
+    assert [r.cell for r in read[:2]] == [("en", 1024, "generic"), ("ja", 1024, "generic")]
+    assert read[0].probability == {"clever": 0.1, "simple": 0.9}
+    assert read[4].arrival.tried == "simple"
+    assert [r.arrival.model for r in read[4:7]] == ["auto", "clever", "auto"]
+    assert read[5].probability == {"clever": 0.9}
+    blocks = [block for r in read for block in r.arrival.prompt.blocks]
+    assert len(set(blocks)) == len(blocks), "no prompt shares anything with another"
+
+
+async def test_policies_that_price_accuracy_decide_on_what_was_believed(
+    log: Path, fleet: Path
+) -> None:
+    described = read_fleet(fleet)
+    assessor = LoggedAssessor(described.sites())
+    virtual = VirtualFleet(described.sites(), described.picker("laar"), seed=0, assessor=assessor)
+    models: dict[float, str] = {}
+    replay_open(
+        virtual,
+        assessor.arrivals(read_decisions(log)),
+        lambda arrival, ex: models.update({round(arrival.at_s): ex.decision.model}),
+    )
+    best = {n: "clever" if n % 2 else "simple" for n in range(9)}
+    assert models == best | {4: "clever"}, "number 4 had tried `simple`"
+
+
+async def test_a_name_and_models_unknown_to_the_fleet_are_stood_in_for(
+    log: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "other.yaml"
+    path.write_text(FLEET.replace("clever", "new"), "utf-8")
+    described = read_fleet(path)
+    assessor = LoggedAssessor(described.sites())
+    taken = assessor.arrivals(read_decisions(log))
+    assert next(taken).model == "auto"
+    known = assessor.assess(Request(id="", api=Api.CHAT), ["new", "simple"], (), 0.0)
+    assert known.probability.tolist() == pytest.approx([0.5, 0.9])
+    assert {arrival.model for arrival in taken} == {"auto"}
+
+
+async def test_replay_tells_a_log_from_a_trace(log: Path, fleet: Path, tmp_path: Path) -> None:
+    data = tmp_path / "r.json"
+    told = ["replay", str(log), "--fleet", str(fleet), "--policy", "laar", "--policy", "random"]
+    result = RUN.invoke(commands.app, [*told, "--jobs", "1", "--json", str(data)])
+    assert result.exit_code == 0, result.output
+    assert "no prompts" in result.output
+    rows = json.loads(data.read_bytes())["tables"][0]["rows"]
+    assert [row[0] for row in rows] == ["laar", "random"]
+    assert all(row[11] == 1.0 for row in rows), "every request succeeded"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"time": None}, "`time`"),
+        ({"asked_model": 3}, "`asked_model`"),
+        ({"bucket_tokens": -1}, "`bucket_tokens`"),
+        ({"tried_models": [1]}, "`tried_models`"),
+        ({"candidates": {}}, "`candidates`"),
+        ({"candidates": [{"model": "m", "probability": 2, "tokens": 1}]}, "`probability`"),
+        ({"candidates": [{"model": "m", "probability": 1}]}, "`tokens`"),
+        ({"picked": 2}, "`picked`"),
+        ({"completion": None}, "`completion`"),
+        ({"completion": {"completion_tokens": 1.5}}, "`completion_tokens`"),
+    ],
+)
+async def test_a_bad_line_of_a_log_is_named_with_its_field(
+    tmp_path: Path, change: dict[str, object], told: str
+) -> None:
+    path = tmp_path / "decisions.jsonl"
+    await Picker(path).serve(3)
+    entry = json.loads(path.read_text().splitlines()[1]) | {"picked": 0} | change
+    with path.open("a") as file:
+        file.write("\n" + json.dumps(entry) + "\n")
+    assert is_decision_log(path)
+    with pytest.raises(SettingError, match=r"decisions.jsonl, line 5: .*" + told):
+        list(read_decisions(path))
+
+
+async def test_opaque_requests_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.jsonl"
+    picker = Picker(path)
+    decision = picker.director.decide(Request(id="o", api=Api.OPAQUE), 0.0)
+    picker.director.settle(decision, Completion(status=200, cause="complete", latency_s=1.0))
+    await picker.serve(3)
+    assert len(path.read_text().splitlines()) == 4
+    assert is_decision_log(path)
+    assert len(list(read_decisions(path))) == 3
+
+
+async def test_a_long_log_takes_the_memory_of_what_is_reordered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "decisions.jsonl"
+    await Picker(path).serve(30)
+    monkeypatch.setattr(decisions, "MAX_REORDERED", 64)
+    with path.open("ab") as file:
+        piece = path.read_bytes()
+        for _ in range(200):
+            file.write(piece)
+    tracemalloc.start()
+    try:
+        times = [r.arrival.at_s for r in read_decisions(path)]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(times) == 201 * 30
+    assert times == sorted(times), "what comes too late to be put in order is sent late"
+    assert peak < 1 << 20, f"{path.stat().st_size} bytes of log took {peak} bytes"
