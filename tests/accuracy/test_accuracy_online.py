@@ -230,18 +230,6 @@ def test_a_model_that_is_only_tried_last_does_not_look_worse_than_it_is() -> Non
     assert true - expected > 0.2
 
 
-def test_a_retry_tells_on_the_model_tried_last_only() -> None:
-    success = SuccessModel(CapabilityModel(FITTED), OnlineOutcomes())
-    assert success.observe_retry(QA, ("a",), 0.0)
-    assert success.observe_retry(QA, ("a", "b"), 0.0)
-    assert not success.observe_retry(QA, (), 0.0)
-    prior = success.capability.probabilities(("a", "b", "c"), QA)
-    now = success.probabilities(("a", "b", "c"), QA, (), 0.0)
-    assert (now < prior).tolist() == [True, True, False]
-    assert success.online is not None
-    assert [row[5] for row in success.online.state(0.0)["cells"]] == pytest.approx([1.0, 1.0])  # type: ignore[attr-defined]
-
-
 def test_each_report_gets_its_verdict_and_counts_once() -> None:
     success = SuccessModel(CapabilityModel(FITTED), OnlineOutcomes(cap_per_hour=4))
     reports = OutcomeReports(success)

@@ -352,8 +352,8 @@ async def test_the_state_is_saved_from_time_to_time_and_a_full_disk_is_told(gate
     blocked.mkdir()
     (blocked / "in the way").touch()
     runner = await picker(gateway, accuracy={"state_file": str(blocked), "state_interval_s": 1})
-    await eventually(lambda: "state" in runner.metrics.problems, what="a complaint")
-    assert str(blocked) in runner.metrics.problems["state"]
+    await eventually(lambda: "accuracy.state_file" in runner.metrics.problems, what="a complaint")
+    assert str(blocked) in runner.metrics.problems["accuracy.state_file"]
     assert ask(runner).model == "a"
 
 

@@ -64,7 +64,7 @@ async def test_the_climb_survives_a_restart(tmp_path):
     serve_windows(kept.tuner, 20, lambda weights: 1.0 + weights["k_rtt"])
     best = kept.tuner.export()["weights"]
     assert best != INITIAL
-    await kept.save()
+    await kept.state_file.save()
     again = keeper(window=20, state_file=file)
     assert again.tuner.export()["weights"] == best
     assert again.tuner.export()["trials"] >= kept.tuner.export()["trials"]
@@ -82,8 +82,8 @@ def test_a_state_that_makes_no_sense_costs_a_warning_and_not_the_start(tmp_path,
 
 async def test_a_state_that_cannot_be_written_is_told(tmp_path):
     problems = {}
-    await keeper(problems, state_file=tmp_path / "nowhere" / "tuner.json").save()
-    assert "tuner.state_file" in problems["tuner"]
+    await keeper(problems, state_file=tmp_path / "nowhere" / "tuner.json").state_file.save()
+    assert "tuner.json" in problems["tuner.state_file"]
 
 
 async def test_laar_tune_follows_a_live_climb_freezes_it_and_says_when_there_is_none():

@@ -60,15 +60,3 @@ class SuccessModel:
             row = self.probabilities((model,), features, (), now)
             offset = float((row - self.capability.given_failures(row, (model,), tried))[0])
         return self.online.observe(model, features, correct, now, weight, offset=offset)
-
-    def observe_retry(
-        self, features: Features, tried: Sequence[str], now: float, weight: float = 1.0
-    ) -> bool:
-        """Takes a retry as the failure of the model tried last.
-
-        The earlier ones were told by the earlier retries. A caller that also gets outcomes for the
-        same decisions has to see to it that each counts once.
-        """
-        if not tried:
-            return False
-        return self.observe(tried[-1], features, tried[:-1], False, now, weight)

@@ -11,13 +11,9 @@ and a file that is no state at all costs a warning, never the start.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
-import threading
 from collections.abc import Callable, Hashable
 from math import isfinite
-from pathlib import Path
 
 import orjson
 
@@ -30,6 +26,7 @@ from laar.config import Accuracy
 from laar.core.beliefs import CapabilityAssessor, read_capability
 from laar.core.director import Completion, Decision
 from laar.core.request import Request
+from laar.server.state_file import StateFile
 
 __all__ = ["MAX_STATE_BYTES", "Learning"]
 
@@ -67,8 +64,14 @@ class Learning:
         self._settings = settings
         self._clock = clock
         self._wall_clock = wall_clock
-        self._problem = problem
-        self._writing = threading.Lock()
+        self.state_file = StateFile(
+            settings.state_file,
+            settings.state_interval_s,
+            setting="accuracy.state_file",
+            what="what is learned",
+            take=self._state,
+            problem=problem,
+        )
         path = settings.capability
         capability = read_capability(path) if path else CapabilityModel()
         self.online = (
@@ -184,41 +187,15 @@ class Learning:
         ratios = self.assessor.tokens.restore(state.get("tokens"))
         _LOG.info("took up %d cells of outcomes and %d token ratios", cells, ratios)
 
-    async def keep_saving(self) -> None:
-        """Saves every `state_interval_s`; ends at once where there is no state file."""
-        while self._settings.state_file is not None:
-            await asyncio.sleep(self._settings.state_interval_s)
-            await self.save()
-
-    async def save(self) -> None:
-        """Writes the state, if there is a file for it; a failure is told and costs nothing else."""
-        path = self._settings.state_file
-        if path is None:
-            return
-        try:
-            await asyncio.to_thread(self._write, path)
-            self._problem("state", None)
-        except OSError as fault:
-            self._problem(
-                "state",
-                f"accuracy.state_file {path} can't be written ({fault.strerror}); what is learned "
-                "will not outlive this process",
-            )
-
-    def _write(self, path: Path) -> None:
-        state = {
-            "schema": STATE_SCHEMA,
-            "saved_at_s": self._wall_clock(),
-            "outcomes": self.online.state(self._clock()) if self.online is not None else None,
-            "tokens": self.assessor.tokens.state(),
-        }
-        temporary = path.with_name(f".{path.name}.new")
-        with self._writing:  # a save that was cancelled goes on in its thread
-            with temporary.open("wb") as file:
-                file.write(orjson.dumps(state))
-                file.flush()
-                os.fsync(file.fileno())  # else a power cut may leave the name on an empty file
-            temporary.replace(path)
+    def _state(self) -> bytes:
+        return orjson.dumps(
+            {
+                "schema": STATE_SCHEMA,
+                "saved_at_s": self._wall_clock(),
+                "outcomes": self.online.state(self._clock()) if self.online is not None else None,
+                "tokens": self.assessor.tokens.state(),
+            }
+        )
 
 
 def _fingerprint(request: Request) -> Hashable:

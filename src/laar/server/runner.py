@@ -231,9 +231,9 @@ class Runner:
             self._spawn("eds", self._sink.run)
             await self._readiness(once=True)
             self._spawn("readiness", self._readiness)
-            self._spawn("state", self.learning.keep_saving)
+            self._spawn("state", self.learning.state_file.keep_saving)
             if self._tuner is not None:
-                self._spawn("tuner", self._tuner.keep_saving)
+                self._spawn("tuner", self._tuner.state_file.keep_saving)
             for name, run in self.watch.tasks():
                 self._spawn(name, run)
             _LOG.info("picking for %d endpoints on port %d", len(self.table), self.ports.ext_proc)
@@ -241,9 +241,9 @@ class Runner:
                 started.set()
             await self._stopping.wait()
             await self._drain(server)
-            await self.learning.save()
+            await self.learning.state_file.save()
             if self._tuner is not None:
-                await self._tuner.save()
+                await self._tuner.state_file.save()
         finally:
             self.watch.feed.close()
             admin.should_exit = True

@@ -12,11 +12,8 @@ have written it: one that makes no sense costs a warning, never the start.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import orjson
 from starlette.requests import Request
@@ -26,6 +23,7 @@ from starlette.routing import Route
 from laar.config import Tuning
 from laar.errors import SettingError
 from laar.network import Tuner
+from laar.server.state_file import StateFile
 
 __all__ = ["MAX_STATE_BYTES", "TunerKeeper", "routes"]
 
@@ -52,7 +50,14 @@ class TunerKeeper:
         problem: Callable[[str, str | None], None],
     ) -> None:
         self._settings = settings
-        self._problem = problem
+        self.state_file = StateFile(
+            settings.state_file,
+            settings.state_interval_s,
+            setting="tuner.state_file",
+            what="the climb",
+            take=lambda: orjson.dumps(self.tuner.state_dict()),
+            problem=problem,
+        )
         self.tuner = self._restored() or Tuner(
             settings.climb,
             # A term that is switched off begins at its floor: a climb in logarithms knows no zero.
@@ -68,27 +73,6 @@ class TunerKeeper:
             "bounds": dict(self._settings.bounds),
             "window_requests": self._settings.window,
         }
-
-    async def keep_saving(self) -> None:
-        """Saves every `state_interval_s`; ends at once where there is no state file."""
-        while self._settings.state_file is not None:
-            await asyncio.sleep(self._settings.state_interval_s)
-            await self.save()
-
-    async def save(self) -> None:
-        """Writes the state, if there is a file for it; a failure is told and costs nothing else."""
-        path = self._settings.state_file
-        if path is None:
-            return
-        try:
-            await asyncio.to_thread(_write, path, orjson.dumps(self.tuner.state_dict()))
-            self._problem("tuner", None)
-        except OSError as fault:
-            self._problem(
-                "tuner",
-                f"tuner.state_file {path} can't be written ({fault.strerror}); the climb will not "
-                "outlive this process",
-            )
 
     def _restored(self) -> Tuner | None:
         path = self._settings.state_file
@@ -113,19 +97,10 @@ def routes(keeper: TunerKeeper | None) -> list[Route]:
     async def freeze(request: Request) -> Response:
         if keeper:
             keeper.tuner.freeze()
-            await keeper.save()
+            await keeper.state_file.save()
         return await show(request)
 
     return [Route("/tuner", show), Route("/tuner/freeze", freeze, methods=["POST"])]
-
-
-def _write(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())  # else a power cut may leave the name on an empty file
-    temporary.replace(path)
 
 
 def _json(value: object) -> Response:

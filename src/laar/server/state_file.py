@@ -1,0 +1,71 @@
+"""A file of what a running picker learned: written whole, off the loop, replaced by a rename."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["StateFile"]
+
+
+class StateFile:
+    """Keeps a state on disk.
+
+    Args:
+        path: the file; None keeps nothing.
+        interval_s: seconds between two saves.
+        setting: the setting that names the file.
+        what: is lost at the end of the process when it can't be written.
+        take: makes the content; called in a thread.
+        problem: told what can't be saved, and None once it can.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        interval_s: float,
+        *,
+        setting: str,
+        what: str,
+        take: Callable[[], bytes],
+        problem: Callable[[str, str | None], None],
+    ) -> None:
+        self._path = path
+        self._interval_s = interval_s
+        self._setting = setting
+        self._what = what
+        self._take = take
+        self._problem = problem
+        self._writing = threading.Lock()
+
+    async def keep_saving(self) -> None:
+        """Saves every `interval_s`; ends at once where there is no file."""
+        while self._path is not None:
+            await asyncio.sleep(self._interval_s)
+            await self.save()
+
+    async def save(self) -> None:
+        """Writes the state, if there is a file for it; a failure is told and costs nothing else."""
+        if self._path is None:
+            return
+        try:
+            await asyncio.to_thread(self._write, self._path)
+            self._problem(self._setting, None)
+        except OSError as fault:
+            self._problem(
+                self._setting,
+                f"{self._path} can't be written ({fault.strerror}); {self._what} will not outlive "
+                "this process",
+            )
+
+    def _write(self, path: Path) -> None:
+        temporary = path.with_name(f".{path.name}.new")
+        with self._writing:  # a save that was cancelled goes on in its thread
+            with temporary.open("wb") as file:
+                file.write(self._take())
+                file.flush()
+                os.fsync(file.fileno())  # else a power cut may leave the name on an empty file
+            temporary.replace(path)
