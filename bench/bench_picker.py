@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 import statistics
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from aiohttp import web
 from rich.console import Console
 from rich.table import Table
 
+from laar.demo.processes import free_ports
 from laar.envoy import (
     BootstrapOptions,
     EndpointAddress,
@@ -209,7 +209,7 @@ async def _running(
 ) -> AsyncIterator[tuple[int, str]]:
     """A running picker with an Envoy of its own: its process id and Envoy's URL."""
     directory.mkdir()  # noqa: ASYNC240 - before anything is measured
-    ports = _free_ports(3)
+    ports = free_ports(3)
     place = Place(
         directory=directory,
         endpoint=f"127.0.0.1:{endpoint_port}",
@@ -345,17 +345,6 @@ async def _answer(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(CHUNK_GAP_S)
     await response.write(b"data: " + orjson.dumps({"usage": _USAGE}) + b"\n\n" + _DONE)
     return response
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 if __name__ == "__main__":

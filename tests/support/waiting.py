@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable
+
+from laar.demo.processes import free_ports
 
 
 def free_port() -> int:
     """A loopback TCP port that was free just now; prefer binding port 0 where you can."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_ports(1)[0]
 
 
 async def eventually(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import sys
 from collections.abc import Sequence
@@ -22,16 +23,27 @@ _POLL_S = 0.05
 _LOG_TAIL_CHARS = 4000
 
 
+_PORTS = range(18_000, 32_000)
+"""Below those that Linux takes for outgoing connections: a free one stays free until it is used."""
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that were free a moment ago, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Ports of loopback that were free a moment ago, all different.
+
+    Raises:
+        LaarError: hardly any port is free.
+    """
+    found: list[int] = []
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise LaarError(f"fewer than {count} of the ports {_PORTS.start} to {_PORTS.stop} are free")
 
 
 class LaarProcess:
