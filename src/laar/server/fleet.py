@@ -95,6 +95,20 @@ class FleetSink:
         """Takes all model rewrites of a pool."""
         self._rules.replace_rewrites(source, rewrites)
 
+    def stored(
+        self, address: str, block_hashes: Sequence[int | bytes], parent_hash: int | bytes | None
+    ) -> None:
+        """Nothing: what was sent there is believed since the decision, under hashes of our own."""
+
+    def removed(self, address: str, block_hashes: Sequence[int | bytes]) -> None:
+        """Nothing: the index evicts as the engine does, and hashes can't be told apart."""
+
+    def cleared(self, address: str) -> None:
+        """Forgets what the endpoint's cache is believed to hold."""
+        slot = self._table.slot(address)
+        if slot >= 0:
+            self._prefixes.drop(slot)
+
     async def run(self) -> None:
         """Publishes every change until cancelled."""
         while True:

@@ -17,6 +17,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 import grpc
 
@@ -273,11 +274,22 @@ class Runner:
 
     # -- parts ---------------------------------------------------------------------------------
 
+    def _listen_to_caches(self) -> None:
+        """Follows the KV events of endpoints whose label says where they publish.
+
+        Only with the packages of the extra `kv-events`, since few fleets publish.
+        """
+        if find_spec("zmq") and find_spec("msgpack"):
+            from laar.datalayer.kv_events import KvEvents
+
+            self._spawn("kv-events", KvEvents(self._targets, self._sink).run)
+
     def _start_collectors(self) -> None:
         settings, readings = self._settings, self._settings.readings
         resolver = Resolver(self._sink, clock=self._clock, interval_s=readings.resolve_interval_s)
         resolver.replace("settings", [endpoint.spec() for endpoint in settings.endpoints])
         self._spawn("resolve", resolver.run)
+        self._listen_to_caches()
         if settings.endpoints_file is not None:
             file = EndpointsFile(settings.endpoints_file, resolver)
             file.load()
