@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from dataclasses import dataclass
 
@@ -25,7 +26,13 @@ async def start(*arguments: str) -> asyncio.subprocess.Process:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
+        preexec_fn=_heed_ctrl_c,
     )
+
+
+def _heed_ctrl_c() -> None:
+    """A test run in the background ignores SIGINT, and children would inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 async def laar(*arguments: object) -> Ran:
