@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from laar.context import order_note
-from support import Answer, eventually
+from support import Answer, eventually, metric
 
 pytestmark = pytest.mark.envoy
 
@@ -54,17 +54,6 @@ async def post(http, envoy, body, path=PATHS["chat"], **headers):
         return answer.status, await answer.read()
 
 
-def received(upstream):
-    return [r for r in upstream.requests if r.path not in ("/metrics", "/health")]
-
-
-def metric(runner, name):
-    for line in runner.metrics.page().decode().splitlines():
-        if line.startswith(name) and line[len(name)] == " ":
-            return float(line.rpartition(" ")[2])
-    return 0.0
-
-
 def reasons(runner, reason, route="rag"):
     return metric(runner, f'laar_context_requests_total{{reason="{reason}",route="{route}"}}')
 
@@ -80,7 +69,7 @@ class Place:
         """What the endpoint received."""
         status, _ = await post(self.http, self.envoy, body, path, **headers)
         assert status == 200
-        return received(self.upstream)[-1].body
+        return self.upstream.asked[-1].body
 
     async def shown(self, path="/context", method="GET"):
         async with self.http.request(method, self.gateway.url("admin", path)) as answer:
@@ -111,7 +100,7 @@ async def test_documents_arrive_in_the_order_sent_before_and_all_else_byte_for_b
     note = order_note(["d2", "d1", "d4", "d9"], [1, 3, 2, 0])
     want = raw(f"{block([2, 1, 4, 9])}\n{note}\n\nAnd?", api)
     assert await there.send(raw(text([1, 9, 4, 2], "And?"), api), PATHS[api]) == want
-    last = received(there.upstream)[-1]
+    last = there.upstream.asked[-1]
     if "content-length" in last.headers:
         assert int(last.headers["content-length"]) == len(want)
     assert reasons(there.runner, "reordered") == 1
@@ -167,7 +156,7 @@ async def test_the_same_bytes_arrive_when_it_is_off_or_only_looks(place, shape, 
         for ids in ([2, 1, 4], [1, 9, 4, 2], [4, 2, 1]):
             body = raw(text(ids))
             assert await there.send(body, **sent) == body
-    assert all("x-laar-context" not in r.headers for r in received(there.upstream))
+    assert all("x-laar-context" not in r.headers for r in there.upstream.asked)
 
 
 async def test_what_is_not_plainly_a_list_of_documents_passes_and_is_counted(place):
@@ -327,7 +316,7 @@ async def test_it_stays_on_where_the_engines_find_more_cached(place):
 
         async def answer(given=given):
             """An engine that finds more cached of what the hook changed."""
-            changed = received(there.upstream)[-1].body != given
+            changed = there.upstream.asked[-1].body != given
             yield usage(80 if changed else 20).body
 
         there.upstream.script(Answer(chunks=answer()))

@@ -12,7 +12,7 @@ import orjson
 import pytest
 import yaml
 
-from support import Answer, eventually
+from support import Answer, eventually, metric
 
 pytestmark = pytest.mark.envoy
 
@@ -42,18 +42,7 @@ async def post(http, envoy, body, **headers):
 
 def asked(upstream):
     """The prompts that reached the endpoint, in order."""
-    return [
-        orjson.loads(r.body)["messages"][0]["content"]
-        for r in upstream.requests
-        if r.path not in ("/metrics", "/health")
-    ]
-
-
-def metric(runner, name):
-    for line in runner.metrics.page().decode().splitlines():
-        if line.startswith(name) and line[len(name)] == " ":
-            return float(line.rpartition(" ")[2])
-    return 0.0
+    return [orjson.loads(r.body)["messages"][0]["content"] for r in upstream.asked]
 
 
 def waiting(runner, number):

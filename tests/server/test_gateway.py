@@ -38,11 +38,6 @@ async def post(http, url, body, path="/v1/chat/completions", **headers):
         return Got(answer.status, answer.headers, await answer.read())
 
 
-def chats(upstream):
-    """What reached the endpoint besides scrapes and probes."""
-    return [r for r in upstream.requests if r.path not in ("/metrics", "/health")]
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_the_picked_endpoint_is_reached_with_only_the_model_changed(gateway, http, shape):
     a, b = await gateway.upstream(), await gateway.upstream()
@@ -61,7 +56,7 @@ async def test_the_picked_endpoint_is_reached_with_only_the_model_changed(gatewa
         endpoint = {"small": a, "large": b}[model]
         assert answer.headers["x-laar-endpoint"] == endpoint.address
         assert answer.headers["x-upstream"] == endpoint.address
-        assert chats(endpoint)[-1].body == body.replace(b'"auto"', b'"%s"' % model.encode())
+        assert endpoint.asked[-1].body == body.replace(b'"auto"', b'"%s"' % model.encode())
         seen.add(model)
     assert seen == {"small", "large"}
 
@@ -114,7 +109,7 @@ async def test_a_wrong_answer_is_retried_on_another_model_until_all_are_tried(ga
         assert ("x-laar-exhausted" in answer.headers) is (attempt == 2)
         headers = {"x-laar-tried-models": answer.headers["x-laar-tried-models"]}
     assert sorted(models) == ["m0", "m1", "m2"]
-    assert all("x-laar-tried-models" not in r.headers for u in upstreams for r in chats(u))
+    assert all("x-laar-tried-models" not in r.headers for u in upstreams for r in u.asked)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -126,7 +121,7 @@ async def test_long_bodies_arrive_whole_and_too_long_ones_get_a_413(gateway, htt
     for size in (400_000, 10_000_000):
         body = chat(text="x" * size)
         assert (await post(http, envoy.url(), body)).status == 200
-        received = chats(upstream)[-1].body
+        received = upstream.asked[-1].body
         assert hashlib.sha256(received).digest() == hashlib.sha256(body).digest()
     answer = await post(http, envoy.url(), chat(text="x" * (13 << 20)))
     assert answer.status == 413
@@ -203,7 +198,7 @@ async def test_a_forged_destination_reaches_nobody_it_should_not(gateway, http):
     assert (await post(http, envoy.url(), chat(), **forged)).headers["x-upstream"] == a.address
     await gateway.stop_picker()
     assert (await post(http, envoy.url(), chat(), **forged)).headers["x-upstream"] == a.address
-    assert chats(victim) == []
+    assert victim.asked == []
 
 
 async def test_a_policy_that_gives_reasons_of_its_own_shows_them(gateway, http):
@@ -234,7 +229,7 @@ async def test_bodyless_and_opaque_requests_reach_an_endpoint(gateway, http, sha
         http, envoy.url(), data, "/v1/audio/transcriptions", **{"content-type": "audio/wav"}
     )
     assert answer.status == 200
-    assert chats(upstream)[-1].body == data
+    assert upstream.asked[-1].body == data
     answer = await post(http, envoy.url(), b'{"model":"m","prompt":"x"}', "/tokenize")
     assert answer.status == 200
 
@@ -260,7 +255,7 @@ async def test_a_bad_request_gets_a_clear_answer(gateway, http, shape, body, sta
     assert answer.status == status
     error = orjson.loads(answer.body)["error"]
     assert (error["code"], error["reason"]) == (status, reason)
-    assert chats(upstream) == []
+    assert upstream.asked == []
 
 
 async def test_odd_but_legal_requests_pass(gateway, http):
@@ -294,7 +289,7 @@ async def test_a_thousand_headers_are_envoys_to_refuse_and_hurt_nobody(gateway, 
     with contextlib.suppress(aiohttp.ServerDisconnectedError):
         async with http.get(f"{envoy.url()}/v1/models", headers=many) as answer:
             assert answer.status == 431
-    assert chats(upstream) == []
+    assert upstream.asked == []
     assert (await post(http, envoy.url(), chat())).status == 200
 
 

@@ -12,6 +12,7 @@ from aiohttp import WSMsgType, web
 from multidict import CIMultiDictProxy
 
 _MAX_RECORDED = 10_000
+_WATCHED = ("/metrics", "/health")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,11 @@ class RecordingUpstream:
     def url(self) -> str:
         return f"http://{self.address}"
 
+    @property
+    def asked(self) -> list[RecordedRequest]:
+        """What arrived besides scrapes and probes."""
+        return [r for r in self.requests if r.path not in _WATCHED]
+
     def script(self, *answers: Answer) -> None:
         """Queue answers for the requests to come."""
         self._script.extend(answers)
@@ -96,7 +102,7 @@ class RecordingUpstream:
         if upgrade:
             return await _echo_websocket(request)
         # Scrapes and probes come at any time; scripted answers are for a test's own requests.
-        scripted = self._script and request.path not in ("/metrics", "/health")
+        scripted = self._script and request.path not in _WATCHED
         answer = self._script.popleft() if scripted else self.default_answer
         headers = {"content-type": "application/json", **answer.headers, "x-upstream": self.address}
         if answer.chunks is None:

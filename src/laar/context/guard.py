@@ -40,8 +40,6 @@ class RunningMean:
 class RouteGain:
     """What is known about a route: cached share of the prompt with and without the hook."""
 
-    treated: int
-    left_alone: int
     treated_share: float
     left_alone_share: float
     off: bool
@@ -91,8 +89,6 @@ class GainGuard:
         """By route."""
         return {
             route: RouteGain(
-                treated=treated.n,
-                left_alone=alone.n,
                 treated_share=treated.mean,
                 left_alone_share=alone.mean,
                 off=route in self._off,

@@ -20,10 +20,13 @@ from laar.client import Outcome, until_correct
 from laar.lab.workloads.kv_lookup import Query
 from laar.policies import llm_router
 
-__all__ = ["MAX_ATTEMPTS", "Tally", "compare"]
+__all__ = ["MAX_ATTEMPTS", "Tally", "compare", "exit_status"]
 
 MAX_ATTEMPTS = 10
 """The paper's cap R."""
+BROKEN = 1
+"""Exit status when an exchange was not answered as the contract says."""
+_FAULTS_SHOWN = 10
 
 _REASONS = {"llm-router": llm_router.REASONS}
 """Of policies that give reasons of their own; the others' is their name."""
@@ -99,6 +102,14 @@ async def _run_policy(
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):
             group.create_task(worker())
+
+
+def exit_status(console: Console, tallies: Sequence[Tally]) -> int:
+    """Shows the first breaches of the contract; `BROKEN` when there are any, else 0."""
+    faults = [fault for tally in tallies for fault in tally.faults]
+    for fault in faults[:_FAULTS_SHOWN]:
+        console.print(f"[red]not as the contract says:[/red] {fault}")
+    return BROKEN if faults else 0
 
 
 def _holds(value: str, answer: str) -> bool:

@@ -16,7 +16,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from laar.demo.comparison import Tally, compare
+from laar.demo.comparison import Tally, compare, exit_status
 from laar.demo.figures import Improvement, Step, improvements, plot, steps
 from laar.demo.fleet import running_fleet
 from laar.errors import SettingError
@@ -24,9 +24,6 @@ from laar.lab.workloads.kv_lookup import Query, queries
 from laar.policies import POLICY_NAMES
 
 __all__ = ["run_ttca"]
-
-BROKEN = 1
-"""Exit status when an exchange was not answered as the contract says."""
 
 
 def run_ttca(
@@ -73,10 +70,7 @@ def run_ttca(
         json_file.write_bytes(_as_json(tallies, curves, bars))
     if plot_file is not None:
         plot(plot_file, curves, bars)
-    faults = [fault for tally in tallies for fault in tally.faults]
-    for fault in faults[:10]:
-        console.print(f"[red]not as the contract says:[/red] {fault}")
-    return BROKEN if faults else 0
+    return exit_status(console, tallies)
 
 
 async def _replay(

@@ -18,15 +18,13 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from laar.demo.comparison import Tally, compare
+from laar.demo.comparison import Tally, compare, exit_status
 from laar.demo.fleet import Fleet, running_fleet
 from laar.lab.workloads.kv_lookup import LANGUAGES, LENGTHS_TOKENS, Query, queries
 
 __all__ = ["run_up"]
 
 POLICIES = ("laar", "load-aware", "session-affinity", "random", "round-robin", "least-loaded")
-BROKEN = 1
-"""Exit status when an exchange was not answered as the contract says."""
 
 
 def run_up(
@@ -56,10 +54,7 @@ def run_up(
     _show(console, rows)
     if json_file is not None:
         json_file.write_bytes(orjson.dumps(rows, option=orjson.OPT_INDENT_2))
-    faults = [fault for tally in tallies for fault in tally.faults]
-    for fault in faults[:10]:
-        console.print(f"[red]not as the contract says:[/red] {fault}")
-    return BROKEN if faults else 0
+    return exit_status(console, tallies)
 
 
 async def _up(

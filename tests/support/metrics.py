@@ -1,0 +1,16 @@
+"""Reading laar's own metrics page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from laar.server.runner import Runner
+
+
+def metric(runner: Runner, name: str) -> float:
+    """The value of one series, labels included in `name`; 0 when the page lacks it."""
+    for line in runner.metrics.page().decode().splitlines():
+        if line.startswith(name) and line[len(name)] == " ":
+            return float(line.rpartition(" ")[2])
+    return 0.0
