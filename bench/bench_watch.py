@@ -58,7 +58,7 @@ def _recording() -> None:
         accounts = list(memory.latest(len(decisions)))
         lines = time.thread_time()
         for account in accounts:
-            orjson.dumps(record(account, director.settings.filters, director.settings.aliases))
+            orjson.dumps(record(account))
         wrote = time.thread_time()
         for name, seconds, count in (
             ("remember", decided - began, len(decisions)),

@@ -12,14 +12,12 @@ from laar.core.cost import CostWeights
 from laar.core.director import Completion, Director, DirectorSettings
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.explain import MAX_ROWS, explained, record
-from laar.core.filters import FilterSettings
 from laar.core.interfaces import Assessment
 from laar.core.request import Api, Request
 from laar.policies import build_policies
 from laar.v1.decision_pb2 import DecisionRecord
 
 ALIASES = {"auto": (), "few": ("slow",)}
-FILTERS = FilterSettings()
 SECRET = "an unmistakable secret "
 
 
@@ -85,7 +83,7 @@ def account(director, asked=None, now=0.0):
 
 
 def told(director, asked=None, now=0.0):
-    return explained(account(director, asked, now), FILTERS, ALIASES)
+    return explained(account(director, asked, now))
 
 
 TWO = (("10.0.0.7:80", "granite"), ("10.0.0.8:80", "phi"))
@@ -206,14 +204,14 @@ def test_reasons_are_those_of_the_moment_of_the_decision():
     kept = account(director)
     director.table.failures[slot] = 0
     director.table.replace("test", [])
-    assert "7 scrapes" in explained(kept, FILTERS, ALIASES)["filtered"][0]["why"]
+    assert "7 scrapes" in explained(kept)["filtered"][0]["why"]
 
 
 def test_the_record_is_a_decision_record():
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
     kept = account(director, request(tried="phi"))
     kept.end = Completion(status=200, cause="complete", latency_s=2.5, ttft_s=0.5, cached_tokens=9)
-    shown = record(kept, FILTERS, ALIASES)
+    shown = record(kept)
     shown["time"] = "1970-01-01T00:16:40Z"
     message = json_format.ParseDict(shown, DecisionRecord(), ignore_unknown_fields=True)
     assert message.candidates[message.picked].endpoint == kept.picked == "10.0.0.7:80"
@@ -229,7 +227,7 @@ def test_many_candidates_make_a_record_of_the_best():
     known = Known(**{f"m{i}": (0.5, 1e-5 * (i + 1), 0.5) for i in range(3 * MAX_ROWS)})
     director = fleet(known, *((f"10.0.{i}.1:80", f"m{i}") for i in range(3 * MAX_ROWS)))
     for make in (explained, record):
-        shown = make(account(director), FILTERS, ALIASES)
+        shown = make(account(director))
         assert len(shown["candidates"]) == MAX_ROWS
         assert shown["candidates_total"] == 3 * MAX_ROWS
         assert shown["candidates"][shown["picked"]]["endpoint"] == shown["endpoint"]
@@ -248,7 +246,7 @@ def test_nothing_kept_holds_the_prompt():
         assert not (isinstance(thing, str) and SECRET in thing)
         if thing is not kept.view.table:
             todo += [t for t in gc.get_referents(thing) if not isinstance(t, type(gc))]
-    assert SECRET not in str(explained(kept, FILTERS, ALIASES))
+    assert SECRET not in str(explained(kept))
 
 
 def test_explaining_reserves_nothing_and_agrees_with_deciding():

@@ -68,16 +68,13 @@ class Picker:
         self.now = 0.0
         self.log = DecisionLog(
             path,
-            settings,
             rng=random.Random(1),
             sample=1.0,
             max_bytes=max_bytes,
             keep=5,
             on_problem=lambda problem: None,
         )
-        memory = DecisionMemory(
-            table, settings, wall_clock=lambda: 1.7e9 + self.now, on_settled=self.log.add
-        )
+        memory = DecisionMemory(table, wall_clock=lambda: 1.7e9 + self.now, on_settled=self.log.add)
         self.director = Director(
             table,
             build_policies(CostWeights()),

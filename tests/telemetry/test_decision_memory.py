@@ -36,7 +36,7 @@ def director(endpoints=3, **hooks):
 
 def remembering(endpoints=3, **limits):
     made = director(endpoints)
-    memory = DecisionMemory(made.table, SETTINGS, wall_clock=lambda: 5.0, **limits)
+    memory = DecisionMemory(made.table, wall_clock=lambda: 5.0, **limits)
     made._on_decided, made._on_settled = memory.decided, memory.settled
     return made, memory
 
@@ -98,11 +98,11 @@ class Logged:
         self.problems = []
         limits = {"sample": 1.0, "max_bytes": 1 << 20, "keep": 2} | limits
         self.log = DecisionLog(
-            path, SETTINGS, rng=random.Random(3), on_problem=self.problems.append, **limits
+            path, rng=random.Random(3), on_problem=self.problems.append, **limits
         )
         self.director = director()
         memory = DecisionMemory(
-            self.director.table, SETTINGS, wall_clock=lambda: 5.0, on_settled=self.log.add
+            self.director.table, wall_clock=lambda: 5.0, on_settled=self.log.add
         )
         self.director._on_decided = memory.decided
         self.director._on_settled = memory.settled

@@ -17,7 +17,7 @@ from laar.core.interfaces import View
 from laar.core.request import Api, Request
 
 if TYPE_CHECKING:
-    from laar.core.director import Completion, Decision
+    from laar.core.director import Completion, Decision, DirectorSettings
 
 __all__ = ["Account", "Readings", "account_of"]
 
@@ -38,10 +38,11 @@ class Account:
 
     `view` is what the scorers saw, without the request, and must not be written to; None when the
     body was not read. `specs` maps every endpoint known at the time from its slot. `time_s` is the
-    wall clock's, for people. `end` and `served` come later.
+    wall clock's, for people. `settings` were in force then. `end` and `served` come later.
     """
 
     id: str
+    settings: DirectorSettings
     time_s: float
     now: float
     request_id: str
@@ -84,6 +85,7 @@ def account_of(
             readings = _readings(table)
     return Account(
         id=decision.id,
+        settings=decision.settings,
         time_s=time_s,
         now=decision.now,
         request_id=request.id,

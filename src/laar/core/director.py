@@ -74,11 +74,13 @@ class Decision:
     `rewrite` is that name when the body has to be spliced. `tried` is what the client sends back
     on a retry, and `exhausted` says that it then names every model that could serve the request.
     `served` says that Envoy named the endpoint that serves: `address` is it. `engine_priority` goes
-    into the body where the endpoint's engine takes one; lower runs first.
+    into the body where the endpoint's engine takes one; lower runs first. `settings` are those it
+    was made by: what was reserved goes back by the same, whatever was changed meanwhile.
     """
 
     id: str
     request: Request
+    settings: DirectorSettings
     policy: str
     reason: str
     now: float
@@ -185,6 +187,12 @@ class Director:
         self._count = 0
         table.on_free = self.prefixes.drop
 
+    def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
+        """Decides by other settings from now on; what is decided already is settled by its own."""
+        self.settings = settings
+        self.policies = policies
+        self.candidates = Candidates(self.table, settings.aliases, settings.filters)
+
     # -- deciding ------------------------------------------------------------------------------
 
     def decide(self, request: Request, now: float, room: Room | None = None) -> Decision:
@@ -198,7 +206,7 @@ class Director:
         decision = self.explain(request, now, room)
         decision.id = self._next_id()
         decision.receipt = self._note_prefix(decision.slot, decision.chain, now)
-        self.table.reserve(decision.slot, self._weight(decision.tokens), decision.uncached_tokens)
+        self.table.reserve(decision.slot, _weight(decision), decision.uncached_tokens)
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None  # used: the next decision gets weights of its own
         try:
@@ -238,6 +246,7 @@ class Director:
         return Decision(
             id="",
             request=request,
+            settings=self.settings,
             policy=policy.name,
             reason=reason or view.reason or policy.name,
             now=now,
@@ -266,6 +275,7 @@ class Director:
         return Decision(
             id="",
             request=request,
+            settings=self.settings,
             policy="random",
             reason="opaque",
             now=now,
@@ -388,9 +398,6 @@ class Director:
         weight -= done * (1.0 + done / quadratic)
         return weight
 
-    def _weight(self, tokens: float) -> float:
-        return tokens * (1.0 + tokens / self.settings.quadratic_tokens)
-
     def _fallbacks(self, slots: Slots, order: Sequence[int], served: str) -> tuple[str, ...]:
         """Ranked endpoints that answer to the name the body will carry."""
         found: list[str] = []
@@ -428,7 +435,7 @@ class Director:
         decision.receipt = self._note_prefix(slot, decision.chain, decision.now)
         self.table.reserve(
             slot,
-            self._weight(decision.tokens),
+            _weight(decision),
             decision.uncached_tokens,
             answering=decision.answering,
         )
@@ -457,7 +464,7 @@ class Director:
     def _release(self, decision: Decision) -> None:
         if not decision.answering:
             self.table.release_prefill(decision.slot, decision.uncached_tokens)
-        self.table.release(decision.slot, self._weight(decision.tokens), decision.uncached_tokens)
+        self.table.release(decision.slot, _weight(decision), decision.uncached_tokens)
 
     def _learn(self, decision: Decision, end: Completion) -> None:
         if self.tuner is not None and decision.weights_version:
@@ -513,6 +520,11 @@ def _where_it_may_go(scores: Floats, view: View, room: Room | None) -> Floats:
     if not fits[scores.argmax()]:
         view.reason = ""  # it was about a candidate that is out now
     return np.where(fits, scores, -1.0)
+
+
+def _weight(decision: Decision) -> float:
+    """What its prompt counts for in the queue, in tokens of a short one."""
+    return decision.tokens * (1.0 + decision.tokens / decision.settings.quadratic_tokens)
 
 
 def _answered_by(decision: Decision, model: str) -> None:

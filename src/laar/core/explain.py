@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from laar.core.account import Account, Readings
 from laar.core.endpoints import POOL_LABEL, EndpointSpec
-from laar.core.filters import FilterSettings
 from laar.core.sentence import ranking, sentence, why_not
 
 __all__ = ["MAX_ROWS", "explained", "record"]
@@ -15,13 +12,7 @@ MAX_ROWS = 32
 """Candidates and filtered endpoints in one record; behind the best so many nobody reads on."""
 
 
-def record(
-    account: Account,
-    filters: FilterSettings,
-    aliases: Mapping[str, tuple[str, ...]],
-    *,
-    ranked: bool = False,
-) -> dict[str, object]:
+def record(account: Account, *, ranked: bool = False) -> dict[str, object]:
     """The decision as plain JSON values: `DecisionRecord` of the protocol buffers, and more.
 
     Times in seconds. `picked` is the position in `candidates`, of which the best `MAX_ROWS` are
@@ -29,8 +20,6 @@ def record(
 
     Args:
         account: of the decision.
-        filters: thresholds that were in force.
-        aliases: the virtual model names.
         ranked: candidates by rank, the picked one first; else in no order, which costs less.
     """
     view = account.view
@@ -57,7 +46,7 @@ def record(
         "exhausted": account.exhausted,
     }
     if account.readings is not None:
-        shown["filtered"] = filtered(account, filters, aliases)
+        shown["filtered"] = filtered(account)
     end = account.end
     if end is not None:
         shown["completion"] = {
@@ -73,11 +62,9 @@ def record(
     return shown
 
 
-def explained(
-    account: Account, filters: FilterSettings, aliases: Mapping[str, tuple[str, ...]]
-) -> dict[str, object]:
+def explained(account: Account) -> dict[str, object]:
     """The record for a reader: candidates by rank, and the sentence."""
-    shown = record(account, filters, aliases, ranked=True)
+    shown = record(account, ranked=True)
     shown["sentence"] = sentence(account)
     return shown
 
@@ -137,9 +124,7 @@ def _endpoint(spec: EndpointSpec) -> dict[str, object]:
     return {"endpoint": spec.address, "model": spec.models[0], "region": spec.region}
 
 
-def filtered(
-    account: Account, filters: FilterSettings, aliases: Mapping[str, tuple[str, ...]]
-) -> list[dict[str, object]]:
+def filtered(account: Account) -> list[dict[str, object]]:
     """Endpoints that were no candidates, each with the reason."""
     if account.readings is None:
         return []
@@ -148,22 +133,17 @@ def filtered(
     rows = []
     for slot, spec in account.specs.items():
         if slot not in left:
-            why = _why_filtered(account, account.readings, slot, filters, aliases)
+            why = _why_filtered(account, account.readings, slot)
             rows.append(_endpoint(spec) | {"why": why})
             if len(rows) == MAX_ROWS:
                 break
     return rows
 
 
-def _why_filtered(
-    account: Account,
-    readings: Readings,
-    slot: int,
-    filters: FilterSettings,
-    aliases: Mapping[str, tuple[str, ...]],
-) -> str:
+def _why_filtered(account: Account, readings: Readings, slot: int) -> str:
     spec, asked = account.specs[slot], account.asked_model
-    behind = aliases.get(asked)
+    filters = account.settings.filters
+    behind = account.settings.aliases.get(asked)
     if asked and behind != () and not {*(behind or ()), asked}.intersection(spec.models):
         return f"does not serve {asked}"
     if account.pool and spec.labels.get(POOL_LABEL) != account.pool:

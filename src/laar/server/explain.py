@@ -55,7 +55,7 @@ class Explainer:
     Args:
         director: decides, without reserving.
         memory: makes the record.
-        settings: of the streams.
+        settings: of the streams; may be changed.
         rules: of the gateway: model rewrites.
         clock: monotonic seconds.
     """
@@ -71,7 +71,7 @@ class Explainer:
     ) -> None:
         self._director = director
         self._memory = memory
-        self._settings = settings
+        self.settings = settings
         self._rules = rules
         self._clock = clock
 
@@ -93,7 +93,7 @@ class Explainer:
     def _read(self, body: bytes, headers: Mapping[str, str], now: float) -> CoreRequest:
         """Takes the request through a stream machine of its own, up to the question it asks."""
         stream = Stream(
-            self._settings, read_answer=False, new_id=lambda: "explain", rules=self._rules
+            self.settings, read_answer=False, new_id=lambda: "explain", rules=self._rules
         )
         subset = names.read_subset(headers.get(names.SUBSET))
         events: tuple[Event, ...] = (

@@ -80,7 +80,6 @@ class Watch:
         self.log = (
             DecisionLog(
                 kept.log,
-                director.settings,
                 rng=rng,
                 sample=kept.log_sample,
                 max_bytes=kept.log_max_bytes,
@@ -92,21 +91,14 @@ class Watch:
         )
         self.memory = DecisionMemory(
             director.table,
-            director.settings,
             wall_clock=time.time,
             on_settled=self._account_settled,
             reports=reports,
             max_decisions=kept.remember,
         )
         running = version("laar")
-        about = {
-            "version": running,
-            "policy": settings.routing.policy,
-            "enforced": settings.routing.enforced,
-        }
-        board = Board(
-            director.table, self.memory, metrics, self.hit_rates, director.settings, about
-        )
+        self._about: dict[str, object] = {"version": running}
+        board = Board(director, self.memory, metrics, self.hit_rates, self._about)
         self.feed = Feed(lambda: board.frame(clock()))
         self.board, self._clock = board, clock
         self._figures = WatchingMetrics(
@@ -122,6 +114,15 @@ class Watch:
             director, self.memory, settings.bodies.stream, rules, clock=clock
         )
         self._max_body_bytes = settings.bodies.max_body_bytes
+        self.use(settings)
+
+    def use(self, settings: Settings) -> None:
+        """Goes by changed settings."""
+        routing = settings.routing
+        self._about |= {"policy": routing.policy, "enforced": routing.enforced}
+        self.explainer.settings = settings.bodies.stream
+        if self.log is not None:
+            self.log.sample = settings.decisions.log_sample
 
     def decided(self, decision: Decision) -> None:
         """Remembers a decision."""

@@ -14,8 +14,8 @@ from itertools import islice
 import numpy as np
 
 from laar.core.account import Account
-from laar.core.director import DirectorSettings
-from laar.core.endpoints import EndpointTable, Floats, Reading
+from laar.core.director import Director
+from laar.core.endpoints import Floats, Reading
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.metrics import Metrics
 
@@ -69,28 +69,26 @@ class Board:
     """Makes frames for the page.
 
     Args:
-        table: the endpoints.
+        director: its endpoints and its filters.
         memory: the last decisions.
         metrics: problems of collectors.
         hit_rates: of the engines' caches.
-        settings: the director's.
-        about: what never changes: version, mode, policy.
+        about: version, mode, policy; whoever gave it may change it.
     """
 
     def __init__(
         self,
-        table: EndpointTable,
+        director: Director,
         memory: DecisionMemory,
         metrics: Metrics,
         hit_rates: HitRates,
-        settings: DirectorSettings,
         about: dict[str, object],
     ) -> None:
-        self._table = table
+        self._director = director
+        self._table = director.table
         self._memory = memory
         self._metrics = metrics
         self._hit_rates = hit_rates
-        self._filters = settings.filters
         self._about = about
         self._last = (math.nan, 0)
 
@@ -176,7 +174,7 @@ class Board:
         return mean
 
     def _health(self, slot: int, now: float) -> str:
-        table, filters = self._table, self._filters
+        table, filters = self._table, self._director.settings.filters
         if table.failures[slot] >= filters.max_failures:
             return "unreachable"
         if math.isnan(table.read_at[slot]):

@@ -13,7 +13,7 @@ from itertools import islice
 
 from laar.accuracy.reports import OutcomeReports
 from laar.core.account import Account, account_of
-from laar.core.director import Completion, Decision, DirectorSettings
+from laar.core.director import Completion, Decision
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.explain import explained
 
@@ -35,7 +35,6 @@ class DecisionMemory:
 
     Args:
         table: the endpoints.
-        settings: the director's, to say why an endpoint was filtered.
         wall_clock: seconds since the epoch.
         on_settled: called with each account once its request has ended.
         reports: what was reported of answers, and which attempt followed which.
@@ -46,7 +45,6 @@ class DecisionMemory:
     def __init__(
         self,
         table: EndpointTable,
-        settings: DirectorSettings,
         *,
         wall_clock: Callable[[], float],
         on_settled: Callable[[Account], None] = lambda _account: None,
@@ -55,7 +53,6 @@ class DecisionMemory:
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self._table = table
-        self._settings = settings
         self._wall_clock = wall_clock
         self._on_settled = on_settled
         self.reports = reports
@@ -103,7 +100,7 @@ class DecisionMemory:
 
     def explained(self, account: Account) -> dict[str, object]:
         """The record for a reader."""
-        shown = explained(account, self._settings.filters, self._settings.aliases)
+        shown = explained(account)
         correct = self.reports.outcome_of(account.id) if self.reports is not None else None
         return shown if correct is None else shown | {"correct": correct}
 

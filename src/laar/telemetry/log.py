@@ -17,7 +17,6 @@ from pathlib import Path
 import orjson
 
 from laar.core.account import Account
-from laar.core.director import DirectorSettings
 from laar.core.explain import record
 
 __all__ = ["DecisionLog"]
@@ -35,9 +34,8 @@ class DecisionLog:
 
     Args:
         path: of the file; old ones are called ``<path>.1`` (the newest) and so on.
-        settings: the director's.
         rng: draws the sample.
-        sample: share of decisions that are written.
+        sample: share of decisions that are written; may be changed.
         max_bytes: size after which a new file is begun.
         keep: how many old files are kept.
         on_problem: told what is wrong, or None once it works again.
@@ -46,7 +44,6 @@ class DecisionLog:
     def __init__(
         self,
         path: Path,
-        settings: DirectorSettings,
         *,
         rng: random.Random,
         sample: float,
@@ -55,9 +52,8 @@ class DecisionLog:
         on_problem: Callable[[str | None], None],
     ) -> None:
         self._path = path
-        self._settings = settings
         self._rng = rng
-        self._sample = sample
+        self.sample = sample
         self._max_bytes = max_bytes
         self._keep = keep
         self._on_problem = on_problem
@@ -68,7 +64,7 @@ class DecisionLog:
 
     def add(self, account: Account) -> None:
         """Queues a settled decision, if it is drawn and there is room."""
-        if self._sample < 1.0 and self._rng.random() >= self._sample:
+        if self.sample < 1.0 and self._rng.random() >= self.sample:
             return
         if len(self._queue) >= MAX_QUEUED:
             self.dropped += 1
@@ -98,8 +94,7 @@ class DecisionLog:
             self._note(len(lines), await asyncio.to_thread(self._write, b"".join(lines)))
 
     def _line(self, account: Account) -> bytes:
-        shown = record(account, self._settings.filters, self._settings.aliases)
-        return orjson.dumps(shown, option=orjson.OPT_APPEND_NEWLINE)
+        return orjson.dumps(record(account), option=orjson.OPT_APPEND_NEWLINE)
 
     def _note(self, lines: int, fault: str | None) -> None:
         if fault is None:
