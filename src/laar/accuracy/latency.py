@@ -96,11 +96,11 @@ class LatencyCheck:
     """Compares sampled times to first token with the measured c(m).
 
     Args:
-        measured_s_per_token: c(m) by model, from the artifact.
+        measured_s_per_token: c(m) by model, from the artifact; may be exchanged as `measured`.
     """
 
     def __init__(self, measured_s_per_token: Mapping[str, float]) -> None:
-        self._measured = dict(measured_s_per_token)
+        self.measured = measured_s_per_token
         self._sums: dict[str, _Sums] = {}
         self.refused = 0
         """Samples ignored because they make no sense, or for want of room."""
@@ -130,7 +130,7 @@ class LatencyCheck:
         return [self._drift(model, sums) for model, sums in self._sums.items()]
 
     def _drift(self, model: str, sums: _Sums) -> Drift:
-        measured = self._measured.get(model)
+        measured = self.measured.get(model)
         solved = sums.solve() if sums.samples >= MIN_SAMPLES else None
         if solved is None:
             return Drift(

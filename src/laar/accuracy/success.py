@@ -22,7 +22,7 @@ class SuccessModel:
     """Success probabilities that learn.
 
     Args:
-        capability: the fitted prior.
+        capability: the fitted prior; may be exchanged.
         online: reported outcomes; None serves the prior as it is.
     """
 

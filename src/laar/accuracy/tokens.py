@@ -49,8 +49,12 @@ class TokenEstimator:
         self._reports: dict[tuple[str, str], float] = {}
         self.refused = 0
         """Reports ignored: for want of a free cell, or because they make no sense."""
+        self.begin(measured or {})
+
+    def begin(self, measured: Mapping[str, Mapping[str, float]]) -> None:
+        """Starts from an artifact's ratios, but where more reports than it weighs say otherwise."""
         by_language: dict[str, list[float]] = {}
-        for model, ratios in (measured or {}).items():
+        for model, ratios in measured.items():
             for language, ratio in ratios.items():
                 value = min(max(log(ratio), _LOG_MIN), _LOG_MAX)
                 self._begin((model, language), value)
@@ -127,7 +131,10 @@ class TokenEstimator:
         return kept
 
     def _begin(self, key: tuple[str, str], value: float) -> None:
-        if len(self._log_ratio) < MAX_TOKEN_CELLS:
+        known = key in self._log_ratio
+        if self._reports.get(key, 0.0) > _MEASURED_REPORTS:
+            return
+        if known or len(self._log_ratio) < MAX_TOKEN_CELLS:
             self._log_ratio[key] = value
             self._reports[key] = _MEASURED_REPORTS
 

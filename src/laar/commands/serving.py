@@ -24,11 +24,11 @@ def serve(
     # the picker's CPU (`python -m bench picker`). Versions without the choice ignore this.
     os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener,-event_engine_client")
     with faults_told():
-        from laar.config import load_settings
+        from laar.config import load
         from laar.server.runner import serve as run
 
         log_to_stderr(verbose)
-        run(load_settings(config))
+        run(load(config))
 
 
 def check(
@@ -37,11 +37,12 @@ def check(
         bool, typer.Option("--schema", help="Print the settings' JSON schema, for editors.")
     ] = False,
 ) -> None:
-    """Validate the settings and everything they name; print every fault, or what is in effect."""
-    with faults_told():
-        import yaml
+    """Validate the settings and everything they name; print every fault, or what is in effect.
 
-        from laar.config import Settings, load_settings
+    Behind each setting stands where it came from: file and line, or `default`.
+    """
+    with faults_told():
+        from laar.config import Settings, as_yaml, load
         from laar.core.beliefs import read_capability
         from laar.datalayer import load_endpoints
         from laar.server.outcomes import read_token
@@ -50,7 +51,8 @@ def check(
         if schema:
             typer.echo(json.dumps(Settings.model_json_schema(), indent=2))
             return
-        settings = load_settings(config)
+        loaded = load(config)
+        settings = loaded.settings
         if settings.endpoints_file is not None:
             load_endpoints(settings.endpoints_file)
         if settings.accuracy.capability is not None:
@@ -58,7 +60,7 @@ def check(
         read_token(settings.accuracy.outcomes_token_file)
         if settings.listen.tls is not None:
             check_tls(settings.listen.tls)
-        typer.echo(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), nl=False)
+        typer.echo(as_yaml(loaded), nl=False)
 
 
 class _Shape(StrEnum):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from laar.config.section import Section
+from laar.config.section import Applies, Section
 from laar.context import ContextSettings, Dedup, Format, Mode, Role
 
 __all__ = ["Context", "ContextRoute"]
@@ -14,6 +15,8 @@ __all__ = ["Context", "ContextRoute"]
 
 class ContextRoute(Section):
     """Requests whose documents the context hook may order, and how."""
+
+    applies: ClassVar = Applies.AT_ONCE
 
     name: str = Field(
         min_length=1,
@@ -178,11 +181,15 @@ class ContextRoute(Section):
 class Context(Section):
     """ContextPilot: documents in prompts, ordered so that prompts share longer prefixes."""
 
+    applies: ClassVar = Applies.AT_ONCE
+
     routes: tuple[ContextRoute, ...] = Field(
         (),
         max_length=16,
         description="Who may be reordered; the first that fits a request counts. None: every body "
-        "is forwarded as it came and nothing is looked at.",
+        "is forwarded as it came and nothing is looked at. A route that is changed goes on with "
+        "what it remembers when only `path`, `models`, `mode`, `opt_in` or `sample_answers` are "
+        "others; else, and after it was left out, it begins with an empty memory.",
     )
 
     @model_validator(mode="after")

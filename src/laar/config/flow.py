@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from laar.config.section import Section
+from laar.config.section import Applies, Section
 from laar.flow.admission import FlowSettings
 from laar.flow.item import Limits
 from laar.flow.saturation import Saturation
@@ -17,7 +17,9 @@ __all__ = ["Flow"]
 class Flow(Section):
     """Flow control: requests wait in slack order while the fleet is full."""
 
-    enabled: bool = Field(
+    applies: ClassVar = Applies.AT_ONCE
+
+    enabled: Annotated[bool, Applies.AFTER_RESTART] = Field(
         False,
         description="Whether requests wait here while every endpoint is full. Off, each is sent at "
         "once and waits in an engine, in order of arrival.",
@@ -57,7 +59,7 @@ class Flow(Section):
         description="Uncached prompt tokens above which a request is long: while short ones wait, "
         "an endpoint gets no second long one. The paper's short requests end at 8K.",
     )
-    order: Literal["lars", "fcfs", "edf", "lrs", "srpt"] = Field(
+    order: Annotated[Literal["lars", "fcfs", "edf", "lrs", "srpt"], Applies.AFTER_RESTART] = Field(
         "lars",
         description="Who goes first: relative slack, or another order to compare with.",
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, model_validator
 
-from laar.config.section import Section
+from laar.config.section import Applies, Section
 from laar.datalayer.endpoints_file import split_address
 
 __all__ = ["EnvoySection", "Listen", "Shutdown", "Tls"]
@@ -23,6 +23,8 @@ Address = Annotated[str, AfterValidator(_listen_address)]
 
 class Tls(Section):
     """TLS on the ext_proc port; needs the extra `tls`."""
+
+    applies: ClassVar = Applies.AFTER_RESTART
 
     certificate: Path | None = Field(
         None, description="PEM file, the chain; read again when it changes."
@@ -50,6 +52,8 @@ class Tls(Section):
 class Listen(Section):
     """Where laar listens, each as host:port."""
 
+    applies: ClassVar = Applies.AFTER_RESTART
+
     ext_proc: Address = Field(
         "127.0.0.1:9002",
         description="gRPC external processor. Loopback by default: beside Envoy nobody else "
@@ -74,6 +78,8 @@ class Listen(Section):
 class EnvoySection(Section):
     """What laar writes for Envoy."""
 
+    applies: ClassVar = Applies.AFTER_RESTART
+
     eds_file: Path | None = Field(
         None,
         description="Endpoints file for Envoy's EDS, rewritten whenever the endpoints change. Its "
@@ -83,6 +89,8 @@ class EnvoySection(Section):
 
 class Shutdown(Section):
     """How laar stops."""
+
+    applies: ClassVar = Applies.AT_ONCE
 
     drain_s: float = Field(
         5.0,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from laar.config.section import Section
+from laar.config.section import Applies, Section
 from laar.protocol.stream import StreamSettings
 
 __all__ = ["Bodies", "Decisions", "Readings"]
@@ -14,6 +15,8 @@ __all__ = ["Bodies", "Decisions", "Readings"]
 
 class Readings(Section):
     """How endpoints are read."""
+
+    applies: ClassVar = Applies.AFTER_RESTART
 
     scrape_interval_s: float = Field(
         1.0,
@@ -39,7 +42,9 @@ class Readings(Section):
 class Bodies(Section):
     """What is read of requests and answers."""
 
-    max_body_bytes: int = Field(
+    applies: ClassVar = Applies.AT_ONCE
+
+    max_body_bytes: Annotated[int, Applies.AFTER_RESTART] = Field(
         32 << 20,
         ge=1024,
         le=1 << 30,
@@ -74,6 +79,8 @@ class Bodies(Section):
 class Decisions(Section):
     """What is kept of decisions. Never any of a prompt."""
 
+    applies: ClassVar = Applies.AFTER_RESTART
+
     remember: int = Field(
         2000,
         ge=1,
@@ -86,7 +93,7 @@ class Decisions(Section):
         description="File for one JSON line for each decision once its request has ended. None: no "
         "log. Its directory must exist.",
     )
-    log_sample: float = Field(
+    log_sample: Annotated[float, Applies.AT_ONCE] = Field(
         1.0,
         ge=0,
         le=1,

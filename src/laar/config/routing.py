@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from laar.config.section import Section
+from laar.config.section import Applies, Section
 from laar.core.cost import TUNABLE, CostWeights
 from laar.core.director import DirectorSettings
 from laar.core.filters import FilterSettings
-from laar.datalayer.weights_file import read_weights
 from laar.errors import SettingError
 from laar.network import OBJECTIVES, TunerSettings
 from laar.policies import POLICY_NAMES
@@ -33,6 +32,8 @@ _DEFAULTS = CostWeights()
 
 class Routing(Section):
     """How an endpoint is chosen."""
+
+    applies: ClassVar = Applies.AT_ONCE
 
     mode: Literal["enforce", "shadow"] = Field(
         "enforce",
@@ -88,8 +89,10 @@ class Routing(Section):
     )
     weights_file: Path | None = Field(
         None,
-        description="Weights that `laar tune --export` wrote; they take the place of k_rtt, "
-        "k_queue and k_delay and are never changed by serving.",
+        description="Weights that `laar tune --export` wrote, read again whenever the file "
+        "changes; they take the place of k_rtt, k_queue and k_delay and are never changed by "
+        "serving. While the tuner is on none of the four applies before a restart: they are where "
+        "its climb began.",
     )
     retry_penalty: float = Field(
         100.0,
@@ -139,15 +142,9 @@ class Routing(Section):
 
     @property
     def weights(self) -> CostWeights:
-        """The weights of the cost, those of the file where there is one.
-
-        Raises:
-            SettingError: the file can't be used.
-        """
-        written = {name: getattr(self, name) for name in TUNABLE}
-        if self.weights_file is not None:
-            written |= read_weights(self.weights_file)
-        return CostWeights(**written, retry_penalty=self.retry_penalty)
+        """The weights of the cost; `load` has put those of the file in their place."""
+        weights = {name: getattr(self, name) for name in TUNABLE}
+        return CostWeights(**weights, retry_penalty=self.retry_penalty)
 
     @property
     def enforced(self) -> float:
@@ -175,10 +172,13 @@ class Routing(Section):
 class Accuracy(Section):
     """What is known of the models."""
 
-    capability: Path | None = Field(
+    applies: ClassVar = Applies.AFTER_RESTART
+
+    capability: Annotated[Path | None, Applies.AT_ONCE] = Field(
         None,
-        description="Artifact of `laar fit`. Without one every model counts as equally good and "
-        "equally fast until outcomes are reported, and laar routes by cache, queue and round trip.",
+        description="Artifact of `laar fit`, read again whenever it changes. Without one every "
+        "model counts as equally good and equally fast until outcomes are reported, and laar "
+        "routes by cache, queue and round trip.",
     )
     online: bool = Field(
         True,
@@ -228,6 +228,8 @@ class Accuracy(Section):
 class Prefix(Section):
     """What is believed of the endpoints' prefix caches."""
 
+    applies: ClassVar = Applies.AFTER_RESTART
+
     enabled: bool = Field(True, description="Whether cached prefixes count in the cost.")
     max_bytes: int = Field(
         128 << 20,
@@ -241,6 +243,8 @@ class Prefix(Section):
 
 class Tuning(Section):
     """The hill-climb over the cost's weights, on live traffic."""
+
+    applies: ClassVar = Applies.AFTER_RESTART
 
     enabled: bool = Field(
         False,

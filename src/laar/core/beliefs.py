@@ -72,6 +72,12 @@ class CapabilityAssessor:
         self.tokens = TokenEstimator(capability.chars_per_token)
         self._constants: dict[tuple[str, ...], _Constants] = {}
 
+    def use(self, capability: CapabilityModel) -> None:
+        """Goes by another artifact; what was learned since the start stays, around it."""
+        self.capability = self.success.capability = capability
+        self.tokens.begin(capability.chars_per_token)
+        self._constants.clear()
+
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:

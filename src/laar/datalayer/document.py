@@ -6,7 +6,7 @@ path is looked up in it. A key that occurs twice is an error: YAML readers silen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,10 +15,11 @@ from pydantic import BaseModel, ValidationError
 
 from laar.errors import SettingError
 
-__all__ = ["read_document"]
+__all__ = ["Place", "line_of", "read_document", "read_with_lines"]
 
 Model = TypeVar("Model", bound=BaseModel)
-_Path = tuple[str | int, ...]
+Place = tuple[str | int, ...]
+"""Keys and indices from the document's top down."""
 
 MAX_FAULTS_SHOWN = 20
 """A wrong indentation can make thousands of faults; nobody reads more than a screen of them."""
@@ -26,6 +27,17 @@ MAX_FAULTS_SHOWN = 20
 
 def read_document(path: Path, model: type[Model], *, max_bytes: int) -> Model:
     """Read and validate one YAML file.
+
+    Raises:
+        SettingError: as `read_with_lines`.
+    """
+    return read_with_lines(path, model, max_bytes=max_bytes)[0]
+
+
+def read_with_lines(
+    path: Path, model: type[Model], *, max_bytes: int
+) -> tuple[Model, Mapping[Place, int]]:
+    """Read and validate one YAML file; also the line of each key and list item.
 
     Raises:
         SettingError: the file can't be read, is larger than `max_bytes`, is not YAML, or does not
@@ -46,9 +58,16 @@ def read_document(path: Path, model: type[Model], *, max_bytes: int) -> Model:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SettingError(f"{path}: not valid YAML: {error}") from None
     try:
-        return model.model_validate(content)
+        return model.model_validate(content), lines
     except ValidationError as error:
         raise SettingError(_faults(path, lines, error)) from None
+
+
+def line_of(place: Place, lines: Mapping[Place, int]) -> int:
+    """The line of a place, or of the nearest one around it that is written down."""
+    while place not in lines and place:
+        place = place[:-1]
+    return lines.get(place, 1)
 
 
 def _read(path: Path, max_bytes: int) -> str:
@@ -65,7 +84,7 @@ def _read(path: Path, max_bytes: int) -> str:
         raise SettingError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
 
 
-def _lines(node: yaml.Node, path: _Path = ()) -> Iterator[tuple[_Path, int]]:
+def _lines(node: yaml.Node, path: Place = ()) -> Iterator[tuple[Place, int]]:
     """Yield the line of each key and list item, 1 for the first line."""
     yield path, node.start_mark.line + 1
     if isinstance(node, yaml.SequenceNode):
@@ -84,18 +103,15 @@ def _lines(node: yaml.Node, path: _Path = ()) -> Iterator[tuple[_Path, int]]:
             yield (*path, name), key.start_mark.line + 1
 
 
-def _faults(path: Path, lines: dict[_Path, int], error: ValidationError) -> str:
+def _faults(path: Path, lines: Mapping[Place, int], error: ValidationError) -> str:
     faults = []
     for fault in error.errors(include_url=False, include_context=False, include_input=False):
-        place: _Path = fault["loc"]
-        known = place
-        while known not in lines and known:
-            known = known[:-1]
+        place: Place = fault["loc"]
         name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
         message = fault["msg"].removeprefix("Value error, ")
         if fault["type"] == "extra_forbidden":
             message = "unknown key; check its spelling or take it out"
-        faults.append(f"{path}:{lines.get(known, 1)}: {name.lstrip('.') or 'file'}: {message}")
+        faults.append(f"{path}:{line_of(place, lines)}: {name.lstrip('.') or 'file'}: {message}")
     shown = faults[:MAX_FAULTS_SHOWN]
     if len(faults) > len(shown):
         shown.append(f"{path}: and {len(faults) - len(shown)} more faults")

@@ -1,10 +1,9 @@
 """A YAML file of endpoints, read again whenever it changes.
 
-The file is watched by asking for its status twice a second. That is the one way that works for
-an editor's save, for a rename, and for a Kubernetes ConfigMap mount, where the file itself never
-changes but a symbolic link above it does; and it costs one system call. A change counts once the
-status has stayed the same from one look to the next, so a file caught half-written is not taken
-for a shorter list. A file that can't be used leaves the endpoints as they are and says why.
+The file is watched by asking for its status twice a second (`laar.datalayer.stamp` says why). A
+change counts once the status has stayed the same from one look to the next, so a file caught
+half-written is not taken for a shorter list. A file that can't be used leaves the endpoints as they
+are and says why.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.document import read_document
 from laar.datalayer.interface import EndpointSink
+from laar.datalayer.stamp import Stamp, stamp_of
 from laar.errors import SettingError
 
 __all__ = ["Endpoint", "EndpointsDocument", "EndpointsFile", "load_endpoints", "split_address"]
@@ -33,7 +33,6 @@ POLL_S = 0.5
 """A change is in use within two looks; more often would help nobody."""
 
 _NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*\.?\Z")
-_Stamp = tuple[int, ...]
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -178,7 +177,7 @@ class EndpointsFile:
         self._path = path
         self._sink = sink
         self._poll_s = poll_s
-        self._loaded: _Stamp | None = None  # None: never
+        self._loaded: Stamp | None = None  # None: never
 
     def load(self) -> None:
         """Read the file now, so that a start with a bad file fails at once and says why.
@@ -186,14 +185,14 @@ class EndpointsFile:
         Raises:
             SettingError: as `load_endpoints`.
         """
-        self._loaded = _stamp(self._path)
+        self._loaded = stamp_of(self._path)
         self._sink.replace(self.source, load_endpoints(self._path))
 
     async def run(self) -> None:
         """Follow the file until cancelled."""
         seen = self._loaded
         while True:
-            stamp = await asyncio.to_thread(_stamp, self._path)
+            stamp = await asyncio.to_thread(stamp_of, self._path)
             if stamp == seen and stamp != self._loaded:
                 self._loaded = stamp
                 await self._reload()
@@ -208,12 +207,3 @@ class EndpointsFile:
             return
         self._sink.replace(self.source, specs)
         self._sink.problem(self.source, None)
-
-
-def _stamp(path: Path) -> _Stamp:
-    """What changes when the file's content does; empty while there is no file."""
-    try:
-        now = path.stat()
-    except OSError:
-        return ()
-    return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns

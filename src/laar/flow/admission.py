@@ -116,6 +116,11 @@ class Admission:
         self._long_seconds: Floats = np.zeros(0)
         self._longs: Floats = np.zeros(0)
 
+    def use(self, settings: FlowSettings) -> None:
+        """Admits by other settings, in the same order; those that wait keep their objectives."""
+        self._settings = settings
+        self.queue.limits = settings.limits
+
     # -- going and waiting ---------------------------------------------------------------------
 
     def ask(self, request: Request, now: float) -> Decision | int:

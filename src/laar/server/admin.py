@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 import orjson
 import uvicorn
@@ -14,7 +14,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from laar.config import Settings
 from laar.server.health import Health
 from laar.telemetry.metrics import Metrics
 
@@ -22,9 +21,12 @@ __all__ = ["AdminServer", "admin_app"]
 
 
 def admin_app(
-    settings: Settings, metrics: Metrics, health: Health, parts: Sequence[BaseRoute] = ()
+    settings: Callable[[], Mapping[str, object]],
+    metrics: Metrics,
+    health: Health,
+    parts: Sequence[BaseRoute] = (),
 ) -> Starlette:
-    """The admin application; `parts` are other modules' routes."""
+    """The admin application; `settings` gives the effective ones, `parts` other modules' routes."""
 
     async def page(_request: Request) -> Response:
         return Response(metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -40,7 +42,7 @@ def admin_app(
         )
 
     async def config(_request: Request) -> Response:
-        body = orjson.dumps(settings.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
+        body = orjson.dumps(settings(), option=orjson.OPT_INDENT_2)
         return Response(body, media_type="application/json")
 
     return Starlette(

@@ -119,11 +119,38 @@ class ContextRoutes:
         self._rng = rng
         self._degraded = degraded
         self._problem = problem
-        self._orderings = [
-            _Ordering(rule, clock) for rule in settings.routes if rule.mode != "off" or rule.opt_in
-        ]
+        self._orderings: list[_Ordering] = []
+        self.use(settings)
+
+    def use(self, settings: Context) -> None:
+        """Goes by changed routes.
+
+        A route whose hook is asked for as before keeps it, with its memory and its guard; bodies
+        on their way are finished by the hook that they began with.
+        """
+        known = {ordering.rule.name: ordering for ordering in self._orderings}
+        made = []
+        for rule in settings.routes:
+            if rule.mode == "off" and not rule.opt_in:
+                continue
+            ordering = known.get(rule.name)
+            if ordering is not None and ordering.rule.hook == rule.hook:
+                del known[rule.name]
+            else:
+                ordering = _Ordering(rule, self._clock)
+            made.append((ordering, rule))
+        for ordering, rule in made:  # nothing can fail from here on
+            ordering.rule = rule
+        self._orderings = [ordering for ordering, _ in made]
+        for name, ordering in known.items():
+            if ordering.told:
+                self._problem(f"context {name}", None)
 
     @property
+    def in_use(self) -> ContextRoutes | None:
+        """Itself, or None when it is about no request."""
+        return self if self._orderings else None
+
     def tallies(self) -> Sequence[RouteTally]:
         """What is counted, by route."""
         return [ordering.tally for ordering in self._orderings]
@@ -187,7 +214,7 @@ class ContextRoutes:
     def judge(self, ordering: _Ordering) -> None:
         """Says so, once, when a route has switched itself off."""
         tally = ordering.tally
-        if ordering.told or not tally.is_off:
+        if ordering.told or not tally.is_off or ordering not in self._orderings:
             return
         ordering.told = True
         measured = {name: tally.groups[name].cached_share.mean for name in ("hook", "control")}

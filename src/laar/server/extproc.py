@@ -92,20 +92,20 @@ class Sampler:
     the learners would starve on a share of it; where it is thick, the share bounds the cost.
 
     Args:
-        share: of the requests, 0 to 1; 0 reads none.
-        every_s: an answer is read when none was for so long.
+        share: of the requests, 0 to 1; 0 reads none; may be changed.
+        every_s: an answer is read when none was for so long; may be changed.
         rng: draws.
     """
 
     def __init__(self, share: float, *, every_s: float, rng: random.Random) -> None:
-        self._share = share
-        self._every_s = every_s
+        self.share = share
+        self.every_s = every_s
         self._rng = rng
         self._last = -math.inf
 
     def draw(self, now: float) -> bool:
         """Whether to read the answer of the request that begins now."""
-        if self._rng.random() < self._share or (self._share and now - self._last > self._every_s):
+        if self._rng.random() < self.share or (self.share and now - self._last > self.every_s):
             self._last = now
             return True
         return False
@@ -116,13 +116,13 @@ class ExternalProcessor:
 
     Args:
         director: decides and settles.
-        settings: of the streams.
+        settings: of the streams; may be changed, for those that begin then.
         sampler: says which native requests have their answer read.
         clock: monotonic seconds.
         metrics: what is counted.
         rules: the cluster's priorities and model rewrites.
         gate: holds requests while the fleet is full; None sends each at once.
-        hook: may change request bodies; None leaves all as they are.
+        hook: may change request bodies; None leaves all as they are; may be changed as well.
     """
 
     def __init__(
@@ -138,9 +138,9 @@ class ExternalProcessor:
         hook: BodyHook | None = None,
     ) -> None:
         self._gate = gate
-        self._hook = hook
+        self.hook = hook
         self._director = director
-        self._settings = settings
+        self.settings = settings
         self._sampler = sampler
         self._clock = clock
         self._metrics = metrics
@@ -171,11 +171,11 @@ class ExternalProcessor:
         self, _requests: object, context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         stream = Stream(
-            self._settings,
+            self.settings,
             read_answer=self._sampler.draw(self._clock()),
             new_id=lambda: str(uuid.uuid4()),
             rules=self._rules,
-            hook=self._hook,
+            hook=self.hook,
         )
         self._metrics.streams_open += 1
         task = asyncio.current_task()

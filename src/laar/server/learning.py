@@ -87,6 +87,11 @@ class Learning:
         self.reports = OutcomeReports(self.assessor.success)
         self.latency = LatencyCheck(capability.measured_s_per_token)
 
+    def use(self, capability: CapabilityModel) -> None:
+        """Goes by another artifact; what was reported and seen meanwhile stays."""
+        self.assessor.use(capability)
+        self.latency.measured = capability.measured_s_per_token
+
     # -- from the director ---------------------------------------------------------------------
 
     def decided(self, decision: Decision) -> None:

@@ -21,7 +21,8 @@ from importlib.util import find_spec
 
 import grpc
 
-from laar.config import Settings
+from laar.accuracy.capability import CapabilityModel
+from laar.config import Loaded, Settings
 from laar.core.beliefs import PrefixBeliefs
 from laar.core.director import Completion, Decision, Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
@@ -31,6 +32,7 @@ from laar.datalayer.kubernetes import KubernetesEndpoints
 from laar.errors import SettingError
 from laar.flow.admission import Admission
 from laar.policies import build_policies
+from laar.protocol.stream import StreamSettings
 from laar.server.admin import AdminServer, admin_app
 from laar.server.context import ContextRoutes
 from laar.server.extproc import ExternalProcessor, Sampler
@@ -38,6 +40,7 @@ from laar.server.fleet import FleetSink
 from laar.server.gate import Gate
 from laar.server.health import Health
 from laar.server.learning import Learning
+from laar.server.live import LiveSettings
 from laar.server.outcomes import grpc_handler, read_token, routes
 from laar.server.rules import ClusterRules
 from laar.server.tls import ServerTls
@@ -85,12 +88,16 @@ class Runner:
     """One picker.
 
     Args:
-        settings: what to run.
+        settings: what to run; the files they were loaded from are followed.
         seed: of every random draw; None for chance.
     """
 
-    def __init__(self, settings: Settings, *, seed: int | None = None) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings | Loaded, *, seed: int | None = None) -> None:
+        loaded = Loaded(settings=settings) if isinstance(settings, Settings) else settings
+        self.live = LiveSettings(
+            loaded, problem=lambda source, message: self._sink.problem(source, message)
+        )
+        settings = self._settings = loaded.settings
         rng = random.Random(seed)
         self._clock = time.monotonic
         self.metrics = Metrics()
@@ -154,6 +161,7 @@ class Runner:
             on_change=self._endpoints_changed,
             on_reading=self.watch.hit_rates.read,
         )
+        self._admission: Admission | None = None
         self._gate = self._flow_control() if settings.flow.enabled else None
         self._context = ContextRoutes(
             settings.context,
@@ -163,27 +171,26 @@ class Runner:
             problem=self._sink.problem,
         )
         self.metrics.add(ContextMetrics(self._context.tallies))
+        self.metrics.add(self.live)
+        self._sampler = Sampler(
+            settings.bodies.sample_answers, every_s=settings.bodies.sample_every_s, rng=rng
+        )
         self._processor = ExternalProcessor(
             self.director,
-            replace(
-                settings.bodies.stream,
-                enforce_share=settings.routing.enforced,
-                tenant_header=settings.flow.tenant_header,
-            ),
-            sampler=Sampler(
-                settings.bodies.sample_answers,
-                every_s=settings.bodies.sample_every_s,
-                rng=rng,
-            ),
+            _stream_settings(settings),
+            sampler=self._sampler,
             clock=self._clock,
             metrics=self.metrics,
             rules=rules,
             gate=self._gate,
-            hook=self._context if self._context.tallies else None,
+            hook=self._context.in_use,
         )
         self._rng = rng
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
+        self._resolver = Resolver(
+            self._sink, clock=self._clock, interval_s=settings.readings.resolve_interval_s
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self.ports = _Ports()
 
@@ -237,6 +244,7 @@ class Runner:
                 self._spawn("tuner", self._tuner.state_file.keep_saving)
             for name, run in self.watch.tasks():
                 self._spawn(name, run)
+            self._spawn("settings", lambda: self.live.follow(self._use))
             _LOG.info("picking for %d endpoints on port %d", len(self.table), self.ports.ext_proc)
             if started is not None:
                 started.set()
@@ -272,6 +280,32 @@ class Runner:
         self._processor.let_go()
         await stopping
 
+    # -- changed settings ----------------------------------------------------------------------
+
+    def _use(self, settings: Settings, capability: CapabilityModel | None) -> None:
+        """Goes by other settings; without an await, so that no request sees half of a change."""
+        before, self._settings = self._settings, settings
+        self._context.use(settings.context)
+        policies = self.director.policies
+        if settings.routing.weights != before.routing.weights:  # the others keep what they know
+            policies = {**policies, "laar": build_policies(settings.routing.weights)["laar"]}
+        self.director.use(settings.routing.director, policies)
+        if capability is not None:
+            self.learning.use(capability)
+        self._processor.settings = _stream_settings(settings)
+        self._processor.hook = self._context.in_use
+        self._sampler.share = settings.bodies.sample_answers
+        self._sampler.every_s = settings.bodies.sample_every_s
+        if self._admission is not None:
+            self._admission.use(settings.flow.admission)
+        self.watch.use(settings)
+        if settings.endpoints != before.endpoints:
+            self._use_endpoints()
+
+    def _use_endpoints(self) -> None:
+        specs = [endpoint.spec() for endpoint in self._settings.endpoints]
+        self._resolver.replace("settings", specs)
+
     # -- parts ---------------------------------------------------------------------------------
 
     def _listen_to_caches(self) -> None:
@@ -286,12 +320,11 @@ class Runner:
 
     def _start_collectors(self) -> None:
         settings, readings = self._settings, self._settings.readings
-        resolver = Resolver(self._sink, clock=self._clock, interval_s=readings.resolve_interval_s)
-        resolver.replace("settings", [endpoint.spec() for endpoint in settings.endpoints])
-        self._spawn("resolve", resolver.run)
+        self._use_endpoints()
+        self._spawn("resolve", self._resolver.run)
         self._listen_to_caches()
         if settings.endpoints_file is not None:
-            file = EndpointsFile(settings.endpoints_file, resolver)
+            file = EndpointsFile(settings.endpoints_file, self._resolver)
             file.load()
             self._spawn("endpoints file", file.run)
         for source in settings.kubernetes:
@@ -326,7 +359,7 @@ class Runner:
         self._spawn("probe", prober.run)
 
     def _flow_control(self) -> Gate:
-        admission = Admission(self.director, self._settings.flow.admission)
+        admission = self._admission = Admission(self.director, self._settings.flow.admission)
         metrics = FlowMetrics(admission)
         self.metrics.add(metrics)
         return Gate(admission, self.director, clock=self._clock, on_outcome=metrics.waited)
@@ -353,7 +386,7 @@ class Runner:
                 *self._context.routes(),
                 *tuner_routes(self._tuner),
             ]
-            app = admin_app(self._settings, self.metrics, self.health, parts)
+            app = admin_app(self.live.shown, self.metrics, self.health, parts)
             return AdminServer(Viewers(app, self._viewers_token), host, port)
         except OSError:
             raise _cannot_listen("admin", address) from None
@@ -402,8 +435,8 @@ class Runner:
             self.metrics.problem(name, None)
 
 
-def serve(settings: Settings) -> None:
-    """Runs a picker until SIGTERM or SIGINT; blocks.
+def serve(settings: Loaded) -> None:
+    """Runs a picker until SIGTERM or SIGINT; SIGHUP reads the settings again; blocks.
 
     Raises:
         LaarError: it cannot start.
@@ -415,6 +448,7 @@ def serve(settings: Settings) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, runner.stop)
+        loop.add_signal_handler(signal.SIGHUP, runner.live.look)
         started = asyncio.Event()
         freezing = asyncio.create_task(_freeze(started))
         try:
@@ -430,6 +464,14 @@ async def _freeze(started: asyncio.Event) -> None:
     await started.wait()
     gc.collect()
     gc.freeze()
+
+
+def _stream_settings(settings: Settings) -> StreamSettings:
+    return replace(
+        settings.bodies.stream,
+        enforce_share=settings.routing.enforced,
+        tenant_header=settings.flow.tenant_header,
+    )
 
 
 def _bind(

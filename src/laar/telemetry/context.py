@@ -9,7 +9,7 @@ byte, of answers that were read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client.core import (
@@ -113,10 +113,10 @@ class ContextMetrics(Collector):
     """Metrics of the context hook.
 
     Args:
-        routes: what is shown; routes are names from the settings.
+        routes: gives what is shown; routes are names from the settings.
     """
 
-    def __init__(self, routes: Sequence[RouteTally]) -> None:
+    def __init__(self, routes: Callable[[], Sequence[RouteTally]]) -> None:
         self._routes = routes
 
     def collect(self) -> Iterator[Metric]:
@@ -138,7 +138,7 @@ class ContextMetrics(Collector):
         added = HistogramMetricFamily(
             "laar_context_added_seconds", "Time the hook took.", labels=("route",)
         )
-        for route in self._routes:
+        for route in self._routes():
             for reason, count in route.reasons.items():
                 reasons.add_metric((route.name, reason), count)
             off.add_metric((route.name,), float(route.is_off))
@@ -156,7 +156,7 @@ class ContextMetrics(Collector):
             family = CounterMetricFamily(
                 f"laar_context_{name}", help_text, labels=("route", "group")
             )
-            for route in self._routes:
+            for route in self._routes():
                 for group, figures in route.groups.items():
                     family.add_metric((route.name, group), float(getattr(figures, name)))
             yield family
