@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined
 from typer.models import ArgumentInfo, ParameterInfo
 
 from laar.cli import app
-from laar.config import Settings
+from laar.config import Settings, leaves
 from laar.server.runner import Runner
 
 HERE = Path(__file__).parent
@@ -39,8 +39,13 @@ line, and the settings in effect. For completion in an editor, point it at
 ```
 
 Names end in their unit: `_s` seconds, `_ms` milliseconds, `_bytes`, `_tokens`. Unknown keys are
-errors. Relative paths are relative to the file.
+errors. Relative paths are relative to the directory the file is named in.
+
+A running picker follows the file. The column *a change applies* says which settings it takes over
+[at once](../guides/change-settings.md), and which after a restart.
 """
+
+APPLIES = dict(leaves(Settings))
 
 METRICS_HEAD = """# Metrics
 
@@ -71,7 +76,8 @@ def _section(path: str, model: type[BaseModel]) -> Iterator[str]:
     lines = [f"\n## {'`' + heading + '`' if path else heading}\n\n"]
     if model.__doc__:
         lines.append(f"{_one_line(model.__doc__)}\n\n")
-    lines.append("| setting | type | default | what it is |\n| --- | --- | --- | --- |\n")
+    lines.append("| setting | type | default | a change applies | what it is |\n")
+    lines.append("| --- | --- | --- | --- | --- |\n")
     below = []
     for name, field in model.model_fields.items():
         nested = _nested(field.annotation)
@@ -82,10 +88,20 @@ def _section(path: str, model: type[BaseModel]) -> Iterator[str]:
                 continue  # a section of its own says what it is
         kind = _cell(_kind(field))
         told = _cell(field.description or "")
-        lines.append(f"| `{key}` | {kind} | {_default(field)} | {told} |\n")
-    yield from lines if len(lines) > 3 or not below else lines[:-1]
+        lines.append(f"| `{key}` | {kind} | {_default(field)} | {_applies(key)} | {told} |\n")
+    yield from lines if len(lines) > 4 or not below else lines[:-2]
     for key, nested in below:
         yield from _section(key, nested)
+
+
+def _applies(key: str) -> str:
+    """When a change counts; what is inside a list is part of the one setting that the list is."""
+    name = key.replace("[]", "")
+    while name not in APPLIES:
+        name = name.rpartition(".")[0]
+    told = APPLIES[name]
+    assert told is not None, f"{key} says neither at once nor after a restart"
+    return told.value
 
 
 def _nested(annotation: Any) -> type[BaseModel] | None:

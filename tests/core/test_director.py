@@ -9,6 +9,7 @@ from laar.core.beliefs import PrefixBeliefs
 from laar.core.cost import CostWeights
 from laar.core.director import Completion, Director, DirectorSettings
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.filters import FilterSettings
 from laar.core.interfaces import NoPrefixes, PlainAssessor
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
@@ -54,6 +55,32 @@ def test_a_concrete_name_restricts_the_choice():
     assert {d.decide(request("m2"), 0.0).address for _ in range(10)} == {"10.0.0.2:80"}
     shared = {d.decide(request("shared"), 0.0).address for _ in range(30)}
     assert shared == {"10.0.0.1:80", "10.0.0.2:80"}
+
+
+@pytest.mark.parametrize("quadratic", [2_000.0, 200_000.0])
+def test_what_was_reserved_is_given_back_whatever_was_changed_meanwhile(quadratic):
+    d = director(*FLEET, settings=DirectorSettings(quadratic_tokens=20_000.0))
+    text = "hello " * 2000
+    moved, before = d.decide(request(text=text), 0.0), d.decide(request(text=text), 0.0)
+    d.use(DirectorSettings(quadratic_tokens=quadratic, policy="random"), d.policies)
+    after = d.decide(request(text=text), 0.0)
+    assert after.policy == "random"
+    d.served_by(moved, next(a for a, *_ in FLEET if a != moved.address))
+    for decision in (before, moved, after):
+        d.settle(decision, OK)
+    assert d.table.queued_tokens == pytest.approx(0.0)
+    assert not d.table.in_flight.any()
+
+
+def test_aliases_and_filters_change_with_the_settings():
+    d = director(*FLEET)
+    d.table.read("10.0.0.1:80", Reading(waiting=9.0), 0.0)
+    few = DirectorSettings(aliases={"few": ("m1", "m2")}, filters=FilterSettings(max_waiting=3))
+    assert "10.0.0.1:80" in {d.decide(request("shared"), 0.0).address for _ in range(20)}
+    d.use(few, d.policies)
+    assert {d.decide(request("few"), 0.0).address for _ in range(20)} == {"10.0.0.2:80"}
+    with pytest.raises(RequestError, match="does not exist"):
+        d.decide(request("auto"), 0.0)
 
 
 def test_a_name_that_nobody_serves_is_a_404_and_never_echoes_more_than_200_characters():

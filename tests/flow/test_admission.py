@@ -69,6 +69,22 @@ def test_it_fills_every_endpoint_before_anybody_waits():
     assert outcome.waited_s == 1.5
 
 
+def test_changed_limits_count_at_once_and_turn_nobody_out():
+    director = fleet(("a",))
+    gate = admission(director)
+    gate.ask(request(1), 0.0)
+    for number in (2, 3, 4):
+        assert not isinstance(gate.ask(request(number), 0.0), Decision)
+    limits = Limits(max_hold_s=60.0, max_waiting=1)
+    gate.use(FlowSettings(limits=limits, saturation=Saturation(max_requests=1)))
+    with pytest.raises(RequestError, match="so is the queue"):
+        gate.ask(request(5), 0.0)
+    assert gate.queue.waiting == 3
+    gate.use(FlowSettings(limits=limits, saturation=Saturation(max_requests=3)))
+    assert len(sent(gate.dispatch(0.0))) == 2
+    assert gate.queue.waiting == 1
+
+
 def test_nobody_overtakes_those_that_wait_for_the_same_endpoints():
     director = fleet(("a",))
     gate = admission(director)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from laar.config import load_settings
+from laar.config import load
 from laar.envoy import BootstrapOptions, EnvoyProcess, render
 from laar.server.runner import Runner
 from support import RecordingUpstream, free_port
@@ -21,6 +21,7 @@ class Gateway:
     def __init__(self, directory, stack):
         self.directory = directory
         self._stack = stack
+        self.settings_file = directory / "laar.yaml"
         self.eds = directory / "eds" / "endpoints.json"
         self.eds.parent.mkdir()
         self.endpoints_file = directory / "endpoints.yaml"
@@ -50,15 +51,13 @@ class Gateway:
             "envoy": {"eds_file": str(self.eds)},
             "shutdown": {"drain_s": 0.0, "grace_s": 1.0},
         }
-        for name, values in sections.items():
-            if isinstance(values, dict):
-                values = {**document.get(name, {}), **values}
-            document[name] = values
+        self.document = document
         await self.stop_picker()
-        path = self.directory / "laar.yaml"
-        path.write_text(yaml.safe_dump(document))
-        self.settings = load_settings(path)
-        self.runner = Runner(self.settings, seed=5)
+        self.change(**sections)
+        loaded = load(self.settings_file)
+        self.settings = loaded.settings
+        self.runner = Runner(loaded, seed=5)
+        self.runner.live.poll_s = 0.02
         started = asyncio.Event()
         self._running = asyncio.create_task(self.runner.run(started=started))
         self._stack.push_async_callback(self.stop_picker)
@@ -69,6 +68,16 @@ class Gateway:
             failed, self._running = self._running, None
             await failed
         return self.runner
+
+    def change(self, **sections):
+        """Writes the settings file anew, with some settings changed."""
+        for name, values in sections.items():
+            if isinstance(values, dict):
+                values = {**self.document.get(name, {}), **values}
+            self.document[name] = values
+        temporary = self.settings_file.with_suffix(".new")
+        temporary.write_text(yaml.safe_dump(self.document, sort_keys=False))
+        temporary.replace(self.settings_file)
 
     async def stop_picker(self):
         """Stops it in an orderly way; again is harmless."""

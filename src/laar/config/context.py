@@ -16,8 +16,6 @@ __all__ = ["Context", "ContextRoute"]
 class ContextRoute(Section):
     """Requests whose documents the context hook may order, and how."""
 
-    applies: ClassVar = Applies.AT_ONCE
-
     name: str = Field(
         min_length=1,
         max_length=64,

@@ -24,8 +24,6 @@ Address = Annotated[str, AfterValidator(_listen_address)]
 class Tls(Section):
     """TLS on the ext_proc port; needs the extra `tls`."""
 
-    applies: ClassVar = Applies.AFTER_RESTART
-
     certificate: Path | None = Field(
         None, description="PEM file, the chain; read again when it changes."
     )

@@ -26,6 +26,7 @@ from laar.datalayer import load_endpoints, split_address
 from laar.datalayer.metrics_page import read_page
 from laar.operate.envoy import DECISION_MARGIN_S, Needs, envoy_findings
 from laar.operate.findings import Finding, Level
+from laar.server.live import RESTART
 
 __all__ = ["Doctor", "Places", "admin_url"]
 
@@ -266,6 +267,10 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
         what = f"runs laar {running}, and this is {version('laar')}"
         found.append(_warning(where, what, "install the same version, then ask again"))
     for source, problem in shown["problems"].items():
+        if source == RESTART:
+            remedy = "restart the picker, or put the settings back"
+            found.append(_warning(where, f"{source}: {problem}", remedy))
+            continue
         found.append(
             _error(where, f"{source}: {problem}", "put it right; it is tried again by itself")
         )

@@ -29,7 +29,7 @@ from laar.core.beliefs import read_capability
 from laar.datalayer.stamp import Stamp, stamp_of
 from laar.errors import SettingError
 
-__all__ = ["LiveSettings", "Use"]
+__all__ = ["RESTART", "LiveSettings", "Use"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,7 +41,9 @@ AGAIN_S = 5.0
 be in a file that isn't known to belong to the settings before they can be read."""
 
 _SOURCE = "settings"
-_RESTART = "settings restart"
+RESTART = "settings restart"
+"""The source of the problem that says what waits for a restart."""
+
 _NAMED = 10
 """Settings named in one problem; a file with more is another file."""
 
@@ -68,7 +70,7 @@ class LiveSettings(Collector):
     Args:
         loaded: the settings to begin with; nothing is followed where they came from no file.
         problem: told what is wrong, and None once it is not.
-        poll_s: seconds between two looks.
+        poll_s: seconds between two looks; may be changed.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class LiveSettings(Collector):
         self._wanted = loaded
         self._pending: tuple[str, ...] = ()
         self._problem = problem
-        self._poll_s = poll_s
+        self.poll_s = poll_s
         self._asked = asyncio.Event()
         self._refused = False
         self._applied = 0
@@ -105,7 +107,7 @@ class LiveSettings(Collector):
         seen, tried_at = self._stamps, loop.time()
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), self._poll_s)
+                await asyncio.wait_for(self._asked.wait(), self.poll_s)
             found = await asyncio.to_thread(_stamps, self._stamps)
             changed = found == seen and found != self._stamps
             again = self._refused and loop.time() - tried_at >= AGAIN_S
@@ -157,7 +159,7 @@ class LiveSettings(Collector):
         self.settings = found.settings
         self._origins = {**loaded.origins, **kept}
         self._wanted, self._pending, self._stamps = loaded, found.pending, loaded.stamps
-        self._problem(_RESTART, self._remedy(found) if found.pending else None)
+        self._problem(RESTART, self._remedy(found) if found.pending else None)
 
     def _remedy(self, found: Change) -> str:
         origins = self._wanted.origins

@@ -1,0 +1,306 @@
+"""A settings file that changes under a running picker, behind a real Envoy where requests flow."""
+
+import asyncio
+import contextlib
+from importlib.resources import files
+from io import BytesIO
+from pathlib import Path
+
+import orjson
+import pytest
+import yaml
+
+from laar.config import load
+from laar.core.request import Api, Request
+from laar.server.runner import Runner
+from support import eventually
+from support.metrics import metric
+
+PENDING, REFUSED = "laar_settings_pending_restart", "laar_settings_refused"
+CHANGES = "laar_settings_changes_total"
+
+
+async def post(http, url, model="m", **headers):
+    body = orjson.dumps({"model": model, "messages": [{"role": "user", "content": "hello"}]})
+    headers = {"content-type": "application/json", **headers}
+    path = "/v1/chat/completions"
+    async with http.post(url + path, data=BytesIO(body), headers=headers) as answer:
+        await answer.read()
+        return answer
+
+
+async def config(gateway, http):
+    async with http.get(gateway.url("admin", "/config")) as answer:
+        return await answer.json()
+
+
+class Traffic:
+    """Clients that ask without a pause and keep every answer that was no success."""
+
+    def __init__(self, http, url, clients=4):
+        self._http, self._url = http, url
+        self.failures, self.answers = [], 0
+        self._tasks = [asyncio.create_task(self._ask()) for _ in range(clients)]
+
+    async def _ask(self):
+        while True:
+            answer = await post(self._http, self._url)
+            self.answers += 1
+            if answer.status != 200:
+                self.failures.append(answer.status)
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+@pytest.mark.envoy
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+async def test_a_change_counts_while_requests_flow_and_none_of_them_fails(gateway, http, shape):
+    a, b = await gateway.upstream(), await gateway.upstream()
+    gateway.members((a.address, "m", "small"), (b.address, "m", "large"))
+    runner = await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    assert (await post(http, envoy.url(), model="fast")).status == 404
+    async with Traffic(http, envoy.url()) as traffic:
+        await eventually(lambda: traffic.answers > 20, what="traffic")
+        gateway.change(routing={"policy": "round-robin", "aliases": {"auto": [], "fast": ["m"]}})
+        await eventually(lambda: metric(runner, CHANGES) == 1, what="the change")
+        assert (await post(http, envoy.url(), model="fast")).status == 200
+        now = traffic.answers
+        await eventually(lambda: traffic.answers > now + 30, what="traffic after it")
+
+        latest = list(runner.watch.memory.latest(20))
+        assert {account.policy for account in latest} == {"round-robin"}
+        gateway.change(routing={"mode": "shadow"})
+
+        async def shadowed():
+            return (await post(http, envoy.url())).headers.get("x-laar-mode") == "shadow"
+
+        await eventually(shadowed, what="shadow")
+        gateway.change(routing={"mode": "enforce"})
+
+        async def enforced():
+            return "x-laar-endpoint" in (await post(http, envoy.url())).headers
+
+        await eventually(enforced, what="enforcement again")
+    assert traffic.failures == []
+    await eventually(lambda: not runner.table.in_flight.any(), what="every request's end")
+    assert not runner.table.queued_tokens.any()
+
+
+async def test_a_broken_file_changes_nothing_and_is_told_until_it_is_mended(gateway, http):
+    gateway.members(("127.0.0.1:1", "m"))
+    runner = await gateway.picker()
+    good = gateway.settings_file.read_text()
+    gateway.settings_file.write_text(good + "routing:\n  policy: round-robin\n  k_rtt: fast\n")
+    await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal")
+    line = len(good.splitlines()) + 3
+    told = runner.metrics.problems["settings"]
+    assert f"laar.yaml:{line}: routing.k_rtt: " in told
+    assert "stay as they were" in told
+    assert (await config(gateway, http))["routing"]["policy"] == "laar"
+    assert runner.director.settings.policy == "laar"
+    gateway.settings_file.write_text(good + "routing:\n  policy: round-robin\n")
+    await eventually(lambda: runner.director.settings.policy == "round-robin", what="the change")
+    assert metric(runner, REFUSED) == 0
+    assert "settings" not in runner.metrics.problems
+
+
+async def test_a_file_that_is_gone_changes_nothing(gateway):
+    gateway.members(("127.0.0.1:1", "m"))
+    runner = await gateway.picker(routing={"policy": "random"})
+    gateway.settings_file.unlink()
+    await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal")
+    assert "laar.yaml: can't be read" in runner.metrics.problems["settings"]
+    assert runner.director.settings.policy == "random"
+    gateway.change()
+    await eventually(lambda: metric(runner, REFUSED) == 0, what="the file's return")
+
+
+async def test_what_needs_a_restart_is_named_until_it_is_put_back(gateway, http):
+    gateway.members(("127.0.0.1:1", "m"))
+    runner = await gateway.picker(routing={"max_failures": 5})
+    running = gateway.settings.listen.admin
+    gateway.change(listen={"admin": "127.0.0.1:1"}, routing={"max_failures": 9})
+    await eventually(lambda: metric(runner, PENDING) == 1, what="the pending setting")
+    shown = await config(gateway, http)
+    assert shown["listen"]["admin"] == running
+    assert shown["pending_restart"] == {
+        "listen.admin": {
+            "in_effect": running,
+            "in_file": "127.0.0.1:1",
+            "origin": shown["origins"]["listen.admin"],
+        }
+    }
+    assert shown["routing"]["max_failures"] == 9
+    assert runner.director.settings.filters.max_failures == 9
+    assert shown["origins"]["routing.max_failures"].startswith("laar.yaml:")
+    assert shown["origins"]["routing.fallbacks"] == "default"
+    told = runner.metrics.problems["settings restart"]
+    assert f"listen.admin ({shown['origins']['listen.admin']})" in told
+    gateway.change(listen={"admin": running})
+    await eventually(lambda: metric(runner, PENDING) == 0, what="the setting put back")
+    assert "settings restart" not in runner.metrics.problems
+    assert (await config(gateway, http))["pending_restart"] == {}
+
+
+async def test_a_mixture_that_would_not_start_waits_as_a_whole(gateway):
+    gateway.members(("127.0.0.1:1", "m"))
+    endpoint = {"address": "127.0.0.1:2", "model": "m", "metrics_url": ""}
+    runner = await gateway.picker(endpoints=[endpoint], endpoints_file=None)
+    gateway.change(
+        endpoints=[], endpoints_file=str(gateway.endpoints_file), routing={"policy": "random"}
+    )
+    await eventually(lambda: metric(runner, PENDING) == 3, what="the pending settings")
+    assert "no endpoints" in runner.metrics.problems["settings restart"]
+    assert [spec.address for spec in runner.table.specs()] == ["127.0.0.1:2"]
+    assert runner.director.settings.policy == "laar"
+
+
+async def test_endpoints_in_the_settings_come_and_go(gateway):
+    def endpoint(port):
+        return {"address": f"127.0.0.1:{port}", "model": "m", "metrics_url": ""}
+
+    runner = await gateway.picker(endpoints=[endpoint(1), endpoint(2)], endpoints_file=None)
+    gateway.change(endpoints=[endpoint(2), endpoint(3)])
+
+    def moved():
+        known = {spec.address for spec in runner.table.specs()}
+        return known == {"127.0.0.1:2", "127.0.0.1:3"}
+
+    await eventually(moved, what="the new endpoints")
+
+
+def artifact(mean):
+    """The one that comes with the lab, with all of one model's cells at a mean."""
+    known = orjson.loads((files("laar.lab") / "data" / "laar-fleet.capability.json").read_bytes())
+    known["models"]["phi3-mini"] |= {"mean": mean, "cells": []}
+    return orjson.dumps(known)
+
+
+async def test_weights_and_artifact_follow_their_files_and_learned_outcomes_stay(gateway, http):
+    gateway.members(("127.0.0.1:1", "phi3-mini"))
+    weights, capability = gateway.directory / "w.yaml", gateway.directory / "c.json"
+    weights.write_text("weights: {k_rtt: 0.5}")
+    capability.write_bytes(artifact(0.9))
+    runner = await gateway.picker(
+        routing={"weights_file": "w.yaml"}, accuracy={"capability": "c.json"}
+    )
+
+    asked = Request(id="r", api=Api.CHAT, model="auto", spans=("hi",), question="hi", chars=2)
+
+    def probability():
+        return runner.director.explain(asked, 0.0).view.probability[0]
+
+    decision = runner.director.decide(asked, 0.0)
+    runner.learning.reports.report(decision.id, True, 0.0)
+    before = probability()
+    weights.write_text("weights: {k_rtt: 0.25, k_queue: 0.75}")
+    await eventually(lambda: metric(runner, CHANGES) == 1, what="the weights")
+    [(scorer, _)] = runner.director.policies["laar"].scorers
+    assert scorer.weights.tunable() == {"k_rtt": 0.25, "k_queue": 0.75, "k_delay": 0.4}
+    assert (await config(gateway, http))["origins"]["routing.k_queue"] == "w.yaml"
+
+    capability.write_text("{}")
+    await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal of the artifact")
+    assert "c.json" in runner.metrics.problems["settings"]
+    assert probability() == before
+
+    capability.write_bytes(artifact(0.2))
+    await eventually(lambda: metric(runner, CHANGES) == 2, what="the artifact")
+    assert metric(runner, REFUSED) == 0
+    assert probability() < before
+    assert runner.learning.online.by_model(0.0)["phi3-mini"].outcomes == 1
+    async with http.get(gateway.url("admin", "/models")) as answer:
+        shown = {entry["model"]: entry for entry in (await answer.json())["models"]}
+    assert shown["phi3-mini"]["fitted"]["success_rate"] == 0.2
+    assert shown["phi3-mini"]["reported"]["outcomes"] > 0
+
+
+async def test_a_missing_file_of_the_settings_is_found_when_asked(gateway):
+    """SIGHUP asks: no file that is known has changed since the refusal."""
+    gateway.members(("127.0.0.1:1", "m"))
+    runner = await gateway.picker()
+    gateway.change(routing={"weights_file": "later.yaml"})
+    await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal")
+    (gateway.directory / "later.yaml").write_text("weights: {k_rtt: 0.5}")
+    runner.live.look()
+    await eventually(lambda: metric(runner, CHANGES) == 1, what="the weights")
+    assert runner.live.settings.routing.k_rtt == 0.5
+
+
+async def test_a_config_map_swap_is_a_change_and_nothing_waits_for_a_restart(tmp_path):
+    """As the kubelet mounts it: links to a directory that is exchanged, and the old one deleted."""
+    document = {
+        "endpoints_file": "endpoints.yaml",
+        "routing": {"weights_file": "weights.yaml"},
+        "listen": dict.fromkeys(("ext_proc", "health", "admin"), "127.0.0.1:1"),
+    }
+
+    def version(name, k_rtt):
+        directory = tmp_path / name
+        directory.mkdir()
+        (directory / "laar.yaml").write_text(yaml.safe_dump(document))
+        (directory / "weights.yaml").write_text(f"weights: {{k_rtt: {k_rtt}}}")
+        (directory / "endpoints.yaml").write_text("endpoints: []")
+        (tmp_path / "..new").symlink_to(name)
+        (tmp_path / "..new").replace(tmp_path / "..data")
+        return directory
+
+    old = version("..2026_01", 0.5)
+    for name in ("laar.yaml", "weights.yaml", "endpoints.yaml"):
+        (tmp_path / name).symlink_to(Path("..data") / name)
+    runner = Runner(load(tmp_path / "laar.yaml"))
+    runner.live.poll_s = 0.02
+    following = asyncio.create_task(runner.live.follow(runner._use))
+    try:
+        document["routing"]["policy"] = "random"
+        version("..2026_02", 0.25)
+        for file in old.iterdir():
+            file.unlink()
+        old.rmdir()
+        await eventually(lambda: runner.live.settings.routing.k_rtt == 0.25, what="the weights")
+        assert runner.director.settings.policy == "random"
+        assert metric(runner, PENDING) == metric(runner, REFUSED) == 0
+    finally:
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+
+
+def rag(**changed):
+    return {"routes": [{"name": "rag", "mode": "on", "min_docs": 2, **changed}]}
+
+
+async def test_a_context_route_keeps_its_memory_unless_its_hook_is_another(gateway):
+    gateway.members(("127.0.0.1:1", "m"))
+    runner = await gateway.picker(context=rag())
+    [before] = runner._context.tallies()
+    gateway.change(context=rag(mode="observe"))
+    await eventually(lambda: metric(runner, CHANGES) == 1, what="the mode")
+    [kept] = runner._context.tallies()
+    assert kept is before
+    gateway.change(context=rag(mode="observe", min_docs=5))
+    await eventually(lambda: metric(runner, CHANGES) == 2, what="the hook")
+    [new] = runner._context.tallies()
+    assert new.hook is not before.hook
+    gateway.change(context=rag(mode="off"))
+    await eventually(lambda: metric(runner, CHANGES) == 3, what="the switch")
+    assert runner._processor.hook is None
+
+
+async def test_the_tuner_keeps_its_weights(gateway):
+    gateway.members(("127.0.0.1:1", "m"))
+    runner = await gateway.picker(tuner={"enabled": True, "window": 20})
+    gateway.change(routing={"k_rtt": 1.5, "retry_penalty": 7})
+    await eventually(lambda: metric(runner, PENDING) == 1, what="the pending weight")
+    assert "The tuner has its own weights" in runner.metrics.problems["settings restart"]
+    [(scorer, _)] = runner.director.policies["laar"].scorers
+    assert (scorer.weights.k_rtt, scorer.weights.retry_penalty) == (0.05, 7)
