@@ -154,3 +154,14 @@ def test_an_absurd_ratio_is_clipped_and_full_tables_stay_full() -> None:
     many = [[f"m{n}", "en", 4.0, 1.0] for n in range(5000)]
     assert estimator.restore(many) == 4095
     assert estimator.refused == 5000 - 4095
+
+
+def test_another_artifact_counts_where_fewer_reports_than_it_weighs_say_otherwise():
+    learned = TokenEstimator({"m": {"en": 4.0}, "n": {"en": 4.0}})
+    for _ in range(50):
+        assert learned.observe(8000, "en", "m", 4000)
+    before = learned.estimate(1000, "en", "m")
+    learned.begin({"m": {"en": 5.0}, "n": {"en": 5.0}, "new": {"en": 5.0}})
+    assert learned.estimate(1000, "en", "m") == before
+    assert learned.estimate(1000, "en", "n") == pytest.approx(200)
+    assert learned.estimate(1000, "en", "new") == pytest.approx(200)

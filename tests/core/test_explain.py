@@ -12,6 +12,7 @@ from laar.core.cost import CostWeights
 from laar.core.director import Completion, Director, DirectorSettings
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.explain import MAX_ROWS, explained, record
+from laar.core.filters import FilterSettings
 from laar.core.interfaces import Assessment
 from laar.core.request import Api, Request
 from laar.policies import build_policies
@@ -204,6 +205,9 @@ def test_reasons_are_those_of_the_moment_of_the_decision():
     kept = account(director)
     director.table.failures[slot] = 0
     director.table.replace("test", [])
+    assert "7 scrapes" in explained(kept)["filtered"][0]["why"]
+    changed = DirectorSettings(aliases={}, filters=FilterSettings(max_failures=99))
+    director.use(changed, director.policies)
     assert "7 scrapes" in explained(kept)["filtered"][0]["why"]
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import signal
+import sys
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
@@ -10,11 +12,11 @@ import orjson
 import pytest
 import yaml
 
-from laar.config import load
+from laar.config import Applies, Settings, leaves, load
 from laar.core.request import Api, Request
 from laar.server.runner import Runner
-from support import eventually
-from support.metrics import metric
+from support import eventually, free_port, metric
+from support.other_settings import OTHER, document
 
 PENDING, REFUSED = "laar_settings_pending_restart", "laar_settings_refused"
 CHANGES = "laar_settings_changes_total"
@@ -236,6 +238,35 @@ async def test_a_missing_file_of_the_settings_is_found_when_asked(gateway):
     assert runner.live.settings.routing.k_rtt == 0.5
 
 
+async def test_sighup_reads_the_files_again_and_ends_nothing(tmp_path, http):
+    listen = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
+    settings = {**document(()), "listen": listen, "shutdown": {"drain_s": 0, "grace_s": 0}}
+    path = tmp_path / "laar.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    picker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "laar.cli", "serve", "-c", str(path)),
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+
+    async def shows(what, page="/metrics"):
+        try:
+            async with http.get(f"http://{listen['admin']}{page}") as answer:
+                return what in await answer.text()
+        except OSError:
+            return False
+
+    try:
+        await eventually(lambda: shows("ready", "/readyz"), what="the picker", timeout_s=30)
+        path.write_text(yaml.safe_dump({**settings, "routing": {"weights_file": "w.yaml"}}))
+        await eventually(lambda: shows(f"{REFUSED} 1.0"), what="the refusal")
+        (tmp_path / "w.yaml").write_text("weights: {k_rtt: 0.625}")
+        picker.send_signal(signal.SIGHUP)
+        await eventually(lambda: shows('"k_rtt": 0.625', "/config"), what="the weights")
+    finally:
+        picker.terminate()
+        await picker.wait()
+
+
 async def test_a_config_map_swap_is_a_change_and_nothing_waits_for_a_restart(tmp_path):
     """As the kubelet mounts it: links to a directory that is exchanged, and the old one deleted."""
     document = {
@@ -304,3 +335,52 @@ async def test_the_tuner_keeps_its_weights(gateway):
     assert "The tuner has its own weights" in runner.metrics.problems["settings restart"]
     [(scorer, _)] = runner.director.policies["laar"].scorers
     assert (scorer.weights.k_rtt, scorer.weights.retry_penalty) == (0.05, 7)
+
+
+# -- every live setting ------------------------------------------------------------------------
+
+LIVE = [path for path, applies in leaves(Settings) if applies is Applies.AT_ONCE]
+
+
+def in_force(runner):
+    """What the parts of a picker go by."""
+    [(scorer, _)] = runner.director.policies["laar"].scorers
+    return {
+        "endpoints": [spec for specs in runner._resolver._declared.values() for spec in specs],
+        "director": runner.director.settings,
+        "candidates": (runner.director.candidates._aliases, runner.director.candidates._filters),
+        "weights": scorer.weights,
+        "models": runner.learning.assessor.success.capability.models,
+        "speeds": dict(runner.learning.latency.measured),
+        "streams": runner._processor.settings,
+        "explained": runner.watch.explainer.settings,
+        "sampler": (runner._sampler.share, runner._sampler.every_s),
+        "flow": (runner._admission._settings, runner._admission.queue.limits),
+        "context": [ordering.rule for ordering in runner._context._orderings],
+        "hook": runner._processor.hook is None,
+        "log": runner.watch.log.sample,
+        "page": runner.watch.board.fleet(0.0)["about"],
+        "shutdown": runner._settings.shutdown,
+    }
+
+
+def picker(path, paths):
+    """One that is built from a file with some other settings, and not run."""
+    made = document({"flow.enabled", "decisions.log", *paths})
+    path.write_text(yaml.safe_dump(made))
+    runner = Runner(load(path), seed=1)
+    runner._use_endpoints()
+    return runner
+
+
+@pytest.mark.parametrize("setting", LIVE)
+def test_a_picker_that_took_a_setting_over_is_as_one_that_began_with_it(tmp_path, setting):
+    (tmp_path / OTHER["routing.weights_file"]).write_text("weights: {k_rtt: 0.25}")
+    (tmp_path / OTHER["accuracy.capability"]).write_bytes(artifact(0.5))
+    path = tmp_path / "laar.yaml"
+    changed = picker(path, ())
+    before = in_force(changed)
+    fresh = picker(path, {setting})
+    changed.live._take(changed.live._read(path), changed._use)
+    assert in_force(changed) == in_force(fresh)
+    assert in_force(changed) != before, "declared as live, and nothing goes by it"

@@ -1,0 +1,98 @@
+"""Another valid value for every setting, to change it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+BASE: dict[str, Any] = {"endpoints": [{"address": "10.0.0.1:80", "model": "m"}]}
+OTHER: dict[str, Any] = {
+    "endpoints": [{"address": "10.0.0.2:80", "model": "m", "labels": {"a": "b\nc"}}],
+    "endpoints_file": "endpoints.yaml",
+    "kubernetes": [{"pool": "fleet", "api_server": "http://127.0.0.1:1"}],
+    "listen.ext_proc": "127.0.0.1:1",
+    "listen.health": "127.0.0.1:2",
+    "listen.admin": "127.0.0.1:3",
+    "listen.tls": {"self_signed": True},
+    "routing.mode": "shadow",
+    "routing.enforce_share": 0.5,
+    "routing.policy": "random",
+    "routing.allow_policy_header": False,
+    "routing.aliases": {"auto": [], "fast": ["m"]},
+    "routing.fallbacks": 1,
+    "routing.k_rtt": 0.5,
+    "routing.k_queue": 0.5,
+    "routing.k_delay": 0.5,
+    "routing.weights_file": "weights.yaml",
+    "routing.retry_penalty": 7,
+    "routing.max_failures": 7,
+    "routing.max_waiting": 7,
+    "routing.max_kv_usage": 0.5,
+    "routing.stale_s": 7,
+    "routing.quadratic_tokens": 60_000,
+    "accuracy.capability": "capability.json",
+    "accuracy.online": False,
+    "accuracy.prior_weight": 7,
+    "accuracy.half_life_s": 77,
+    "accuracy.cap_per_hour": 7,
+    "accuracy.outcomes_token_file": "token",
+    "accuracy.state_file": "state.json",
+    "accuracy.state_interval_s": 7,
+    "prefix.enabled": False,
+    "prefix.max_bytes": 1 << 20,
+    "readings.scrape_interval_s": 7,
+    "readings.scrape_timeout_s": 7,
+    "readings.probe_interval_s": 7,
+    "readings.probe_timeout_s": 7,
+    "readings.resolve_interval_s": 7,
+    "bodies.max_body_bytes": 4096,
+    "bodies.opaque_paths": ["/a line\nand another/"],
+    "bodies.sample_answers": 0.5,
+    "bodies.sample_every_s": 7,
+    "flow.enabled": True,
+    "flow.objectives_s": {"chat": 1},
+    "flow.objective_base_s": 7,
+    "flow.objective_factor": 7,
+    "flow.tenant_header": "x-team",
+    "flow.long_tokens": 7,
+    "flow.order": "fcfs",
+    "flow.max_waiting": 7,
+    "flow.max_held_bytes": 7,
+    "flow.patience": 7,
+    "flow.min_hold_s": 7,
+    "flow.max_hold_s": 77,
+    "flow.max_prefill_s": 7,
+    "flow.max_requests": 7,
+    "flow.max_kv_usage": 0.5,
+    "flow.stale_after_s": 7,
+    "context.routes": [{"name": "rag", "mode": "observe"}],
+    "tuner.enabled": True,
+    "tuner.objective": "ttft-p95",
+    "tuner.window": 64,
+    "tuner.max_windows": 7,
+    "tuner.bounds": {"k_rtt": [0.1, 1.0]},
+    "tuner.state_file": "two\nlines.json",
+    "tuner.state_interval_s": 7,
+    "decisions.remember": 7,
+    "decisions.log": "decisions.jsonl",
+    "decisions.log_sample": 0.5,
+    "decisions.log_max_bytes": 1 << 20,
+    "decisions.log_keep": 7,
+    "decisions.viewers_token_file": "token",
+    "envoy.eds_file": "eds.json",
+    "shutdown.drain_s": 7,
+    "shutdown.grace_s": 7,
+}
+"""By path; a test fails when one is missing."""
+
+
+def document(paths: Iterable[str]) -> dict[str, Any]:
+    """A settings document with the other values of some settings."""
+    made = {**BASE}
+    for path in paths:
+        section, _, name = path.rpartition(".")
+        if section:
+            made[section] = {**made.get(section, {}), name: OTHER[path]}
+        else:
+            made[name] = OTHER[path]
+    return made
