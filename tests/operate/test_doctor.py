@@ -121,7 +121,7 @@ FLEET = {
         {"endpoint": "10.0.0.1:1", "health": "ok"},
         {"endpoint": "10.0.0.2:1", "health": "stale"},
     ],
-    "problems": {"eds": "can't be written"},
+    "problems": {"eds": "can't be written", "settings restart": "needed to apply listen.admin"},
 }
 
 
@@ -144,6 +144,7 @@ async def test_what_the_picker_knows_becomes_findings(tmp_path):
     texts = [f"{finding.level}: {finding.what}" for finding in found]
     assert any("runs laar 0.0.1" in text for text in texts)
     assert "error: eds: can't be written" in texts
+    assert "warning: settings restart: needed to apply listen.admin" in texts
     assert any("metrics are stale" in text for text in texts)
     assert any(text.startswith("warning: enforces 25%") for text in texts)
     assert any("2 of 4 requests were code tasks in ja up to 8192 tokens" in text for text in texts)

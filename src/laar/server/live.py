@@ -36,7 +36,7 @@ _LOG = logging.getLogger(__name__)
 POLL_S = 0.5
 """A change is in effect within two looks, as with the endpoints file."""
 
-AGAIN_S = 5.0
+AGAIN_S = 15.0
 """How soon files that can't be used are read again though none of them has changed: the fault may
 be in a file that isn't known to belong to the settings before they can be read."""
 
@@ -84,7 +84,7 @@ class LiveSettings(Collector):
         self._path = loaded.path
         self._stamps = loaded.stamps
         self._origins = loaded.origins
-        self._artifact = loaded.stamps.get(self.settings.accuracy.capability or Path())
+        self._artifact = _artifact(loaded)
         self._wanted = loaded
         self._pending: tuple[str, ...] = ()
         self._problem = problem
@@ -136,15 +136,10 @@ class LiveSettings(Collector):
         """
         loaded = load(path)
         found = change(self.settings, loaded.settings)
-        artifact = found.settings.accuracy.capability
         capability = None
-        if found.obstacle:
-            pass  # nothing changes
-        elif artifact is None:
-            if self.settings.accuracy.capability is not None:
-                capability = CapabilityModel()
-        elif loaded.stamps[artifact] != self._artifact:
-            capability = read_capability(artifact)
+        if not found.obstacle and _artifact(loaded) != self._artifact:
+            artifact = loaded.settings.accuracy.capability
+            capability = read_capability(artifact) if artifact else CapabilityModel()
         return _Read(loaded=loaded, change=found, capability=capability)
 
     def _take(self, read: _Read, use: Use) -> None:
@@ -154,7 +149,7 @@ class LiveSettings(Collector):
             self._applied += 1
             _LOG.info("in effect from now on: %s", ", ".join(read.applied))
         if read.capability is not None:
-            self._artifact = loaded.stamps.get(found.settings.accuracy.capability or Path())
+            self._artifact = _artifact(loaded)
         kept = {path: self._origins[path] for path in found.pending}
         self.settings = found.settings
         self._origins = {**loaded.origins, **kept}
@@ -204,6 +199,12 @@ class LiveSettings(Collector):
         yield CounterMetricFamily(
             "laar_settings_changes", "Changes of settings applied at once.", self._applied
         )
+
+
+def _artifact(loaded: Loaded) -> Stamp | None:
+    """By what the artifact's next change is known; None without one."""
+    path = loaded.settings.accuracy.capability
+    return loaded.stamps[path] if path is not None else None
 
 
 def _stamps(files: Mapping[Path, Stamp]) -> dict[Path, Stamp]:
