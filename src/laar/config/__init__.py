@@ -9,7 +9,7 @@ from laar.config.changes import Change, change
 from laar.config.context import Context, ContextRoute
 from laar.config.listening import Tls
 from laar.config.routing import Accuracy, Tuning
-from laar.config.section import Applies, Section, leaves, value_at
+from laar.config.section import Applies, leaves, value_at
 from laar.config.settings import Loaded, Settings, load, load_settings
 from laar.config.showing import as_yaml
 
@@ -20,7 +20,6 @@ __all__ = [
     "Context",
     "ContextRoute",
     "Loaded",
-    "Section",
     "Settings",
     "Tls",
     "Tuning",

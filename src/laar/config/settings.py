@@ -32,7 +32,7 @@ class Settings(Section):
     """Everything laar can be told."""
 
     endpoints: Annotated[tuple[Endpoint, ...], Applies.AT_ONCE] = Field(
-        (), description="Endpoints written here; for a fleet that does not change."
+        (), description="Endpoints written here; for a fleet that seldom changes."
     )
     endpoints_file: Annotated[Path | None, Applies.AFTER_RESTART] = Field(
         None, description="YAML file of endpoints, read again whenever it changes."
