@@ -358,7 +358,8 @@ def in_force(runner):
         "flow": (runner._admission._settings, runner._admission.queue.limits),
         "context": [ordering.rule for ordering in runner._context._orderings],
         "hook": runner._processor.hook is None,
-        "log": runner.watch.log.sample,
+        "log": (runner.watch.log.sample, runner.watch.exports._records.share),
+        "spans": runner.watch.exports.spans.share,
         "page": runner.watch.board.fleet(0.0)["about"],
         "shutdown": runner._settings.shutdown,
     }
@@ -366,7 +367,7 @@ def in_force(runner):
 
 def picker(path, paths):
     """One that is built from a file with some other settings, and not run."""
-    made = document({"flow.enabled", "decisions.log", *paths})
+    made = document({"flow.enabled", "decisions.log", "otlp.traces", "otlp.logs", *paths})
     path.write_text(yaml.safe_dump(made))
     runner = Runner(load(path), seed=1)
     runner._use_endpoints()

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from laar.config.context import Context
 from laar.config.flow import Flow
 from laar.config.listening import EnvoySection, Listen, Shutdown
+from laar.config.otlp import Otlp
 from laar.config.reading import Bodies, Decisions, Readings
 from laar.config.routing import Accuracy, Prefix, Routing, Tuning
 from laar.config.section import Applies, Section, leaves, value_at
@@ -52,6 +53,7 @@ class Settings(Section):
     context: Context = Context()
     tuner: Tuning = Tuning()
     decisions: Decisions = Decisions()
+    otlp: Otlp = Otlp()
     envoy: EnvoySection = EnvoySection()
     shutdown: Shutdown = Shutdown()
 

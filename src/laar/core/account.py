@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from laar.core.endpoints import EndpointSpec, EndpointTable, Floats
 from laar.core.interfaces import View
-from laar.core.request import Api, Request
+from laar.core.request import Api, Request, Trace
 
 if TYPE_CHECKING:
     from laar.core.director import Completion, Decision, DirectorSettings
@@ -63,6 +63,7 @@ class Account:
     view: View | None
     scores: Floats | None
     readings: Readings | None
+    trace: Trace | None = None
     end: Completion | None = None
     served: str = ""
 
@@ -106,6 +107,7 @@ def account_of(
         view=view,
         scores=decision.scores,
         readings=readings,
+        trace=request.trace,
     )
 
 

@@ -75,7 +75,8 @@ class Decision:
     on a retry, and `exhausted` says that it then names every model that could serve the request.
     `served` says that Envoy named the endpoint that serves: `address` is it. `engine_priority` goes
     into the body where the endpoint's engine takes one; lower runs first. `settings` are those it
-    was made by: what was reserved goes back by the same, whatever was changed meanwhile.
+    was made by: what was reserved goes back by the same, whatever was changed meanwhile. `account` is
+    for whoever watches: what it keeps of the decision until the request ends.
     """
 
     id: str
@@ -103,6 +104,7 @@ class Decision:
     served: bool = False
     settled: bool = False
     engine_priority: int | None = None
+    account: Any = None
 
     @property
     def cost_s(self) -> float | None:

@@ -29,6 +29,7 @@ def record(account: Account, *, ranked: bool = False) -> dict[str, object]:
         "id": account.id,
         "time": account.time_s,
         "request_id": account.request_id,
+        "trace_id": account.trace.trace_id if account.trace is not None else "",
         "mode": "shadow" if account.shadow else "enforce",
         "policy": account.policy,
         "reason": account.reason,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Api", "Request"]
+__all__ = ["Api", "Request", "Trace"]
 
 
 class Api(StrEnum):
@@ -21,6 +21,27 @@ class Api(StrEnum):
     EMBEDDINGS = "embeddings"
     MESSAGES = "messages"
     OPAQUE = "opaque"
+
+
+@dataclass(slots=True, kw_only=True)
+class Trace:
+    """The trace that a decision is to be seen in.
+
+    Args:
+        trace_id: 32 hex digits.
+        span_id: of the decision's own span, 16 hex digits.
+        parent_id: the span it was asked in, 16 hex digits; empty when the decision's is the first.
+        state: ``tracestate`` of the parent, as it came.
+        by_caller: the parent is whoever called the picker, not the client behind it.
+        asked_s: when the decision was asked for, in seconds since 1970.
+    """
+
+    trace_id: str
+    span_id: str
+    parent_id: str = ""
+    state: str = ""
+    by_caller: bool = False
+    asked_s: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,6 +71,7 @@ class Request:
         pool: of the endpoints that the gateway's route wants; empty for all.
         subset: addresses (with or without port) the gateway restricts the choice to; None for all.
         shadow: the decision is only recorded; somebody else chooses where the request goes.
+        trace: that the decision is to be seen in; None for nearly all requests.
     """
 
     id: str
@@ -73,3 +95,4 @@ class Request:
     pool: str = ""
     subset: frozenset[str] | None = None
     shadow: bool = False
+    trace: Trace | None = None

@@ -91,6 +91,7 @@ _HOST_ATTEMPTS = 5
 _ACCESS_LOG = {
     "time": "%START_TIME%",
     "request_id": "%REQ(X-REQUEST-ID)%",
+    "traceparent": "%REQ(TRACEPARENT)%",
     "method": "%REQ(:METHOD)%",
     "path": "%PATH(NQ)%",
     "protocol": "%PROTOCOL%",

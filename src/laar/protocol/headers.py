@@ -38,6 +38,8 @@ CONTEXT = "x-laar-context"
 SESSION = "x-laar-session"
 TTFT_OBJECTIVE = "x-slo-ttft-ms"
 REQUEST_ID = "x-request-id"
+TRACE_PARENT = "traceparent"
+TRACE_STATE = "tracestate"
 
 CONTROL_HEADERS = frozenset(
     {
@@ -100,6 +102,8 @@ class Head:
     ttft_objective_s: float | None
     upgrade: bool
     signed: bool
+    trace_parent: str
+    trace_state: str
     control: tuple[str, ...]
 
 
@@ -108,7 +112,7 @@ def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
 
     For an Envoy that keeps the headers and sends nothing before the body.
     """
-    headers = sorted({*CONTROL_HEADERS, *SIGNATURES, tenant_header})
+    headers = sorted({*CONTROL_HEADERS, *SIGNATURES, TRACE_PARENT, TRACE_STATE, tenant_header})
     return [
         *_NAMED_ATTRIBUTES,
         *(f"{_ATTRIBUTE_START}{name}{_ATTRIBUTE_END}" for name in headers),
@@ -141,6 +145,8 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         ttft_objective_s=_milliseconds(get(TTFT_OBJECTIVE, "")),
         upgrade="upgrade" in headers or get(":method") == "CONNECT",
         signed=not SIGNATURES.isdisjoint(headers),
+        trace_parent=get(TRACE_PARENT, ""),
+        trace_state=get(TRACE_STATE, ""),
         control=tuple(CONTROL_HEADERS.intersection(headers)),
     )
 

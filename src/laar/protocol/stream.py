@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from laar.core.director import Completion, Decision
-from laar.core.request import Api, Request
+from laar.core.request import Api, Request, Trace
 from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.answers import NameRestorer, Usage, UsageReader, error_body
@@ -128,6 +128,8 @@ class Stream:
         new_id: makes a request id when the client sent none.
         rules: priorities and model rewrites.
         hook: may change request bodies; None leaves all as they are.
+        join: told ``traceparent`` and ``tracestate``, says which trace the decision is seen in;
+            None when nothing is traced.
     """
 
     def __init__(
@@ -138,7 +140,9 @@ class Stream:
         new_id: Callable[[], str],
         rules: GatewayRules = _NO_RULES,
         hook: BodyHook | None = None,
+        join: Callable[[str, str], Trace | None] | None = None,
     ) -> None:
+        self._join = join
         self._settings = settings
         self._rules = rules
         self._hook = hook
@@ -306,6 +310,7 @@ class Stream:
             pool=self._pool,
             subset=self._subset,
             shadow=self._shadow,
+            trace=self._join(head.trace_parent, head.trace_state) if self._join else None,
         )
 
     def _is_enforced(self, share: float) -> bool:

@@ -14,7 +14,7 @@ import math
 import random
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from envoy.config.core.v3 import base_pb2
@@ -23,6 +23,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from envoy.type.v3 import http_status_pb2
 
 from laar.core.director import Director
+from laar.core.request import Request, Trace
 from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.bodyhook import BodyHook
@@ -55,6 +56,9 @@ from laar.protocol.stream import Stream, StreamSettings
 from laar.server.gate import Gate
 from laar.server.mending import read_message
 from laar.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from laar.telemetry.tracing import Spans
 
 __all__ = ["SERVICE", "ExternalProcessor", "Sampler"]
 
@@ -123,6 +127,7 @@ class ExternalProcessor:
         rules: the cluster's priorities and model rewrites.
         gate: holds requests while the fleet is full; None sends each at once.
         hook: may change request bodies; None leaves all as they are; may be changed as well.
+        spans: of the decisions whose clients trace; None when nothing is traced.
     """
 
     def __init__(
@@ -136,7 +141,9 @@ class ExternalProcessor:
         rules: GatewayRules,
         gate: Gate | None = None,
         hook: BodyHook | None = None,
+        spans: Spans | None = None,
     ) -> None:
+        self._spans = spans
         self._gate = gate
         self.hook = hook
         self._director = director
@@ -176,6 +183,7 @@ class ExternalProcessor:
             new_id=lambda: str(uuid.uuid4()),
             rules=self._rules,
             hook=self.hook,
+            join=None if self._spans is None else self._joining(self._spans, context),
         )
         self._metrics.streams_open += 1
         task = asyncio.current_task()
@@ -247,8 +255,7 @@ class ExternalProcessor:
         try:
             decision = self._director.decide(ask.request, self._clock())
         except RequestError as error:
-            self._metrics.refused(error.status, error.reason)
-            return Refused(error)
+            return self._refused(ask.request, error)
         overhead_s = self._clock() - received
         self._metrics.overhead(overhead_s)
         return Decided(decision, round(overhead_s * 1e6))
@@ -257,11 +264,22 @@ class ExternalProcessor:
         try:
             decision, waited_s = await gate.decide(ask.request)
         except RequestError as error:
-            self._metrics.refused(error.status, error.reason)
-            return Refused(error)
+            return self._refused(ask.request, error)
         overhead_s = max(0.0, self._clock() - received - waited_s)
         self._metrics.overhead(overhead_s)
         return Decided(decision, round(overhead_s * 1e6))
+
+    def _refused(self, request: Request, error: RequestError) -> Refused:
+        self._metrics.refused(error.status, error.reason)
+        if self._spans is not None:
+            self._spans.refused(request, error)
+        return Refused(error)
+
+    @staticmethod
+    def _joining(
+        spans: Spans, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> Callable[[str, str], Trace | None]:
+        return lambda parent, state: spans.join(context.invocation_metadata() or (), parent, state)
 
     def _answer(self, action: Action, now: float) -> bytes | None:
         """The message an action stands for; None when it was a note for us."""

@@ -184,6 +184,7 @@ class Runner:
             rules=rules,
             gate=self._gate,
             hook=self._context.in_use,
+            spans=self.watch.exports.spans,
         )
         self._rng = rng
         self._stopping = asyncio.Event()

@@ -24,6 +24,7 @@ from laar.core.director import Completion, Decision, Director
 from laar.protocol.rules import GatewayRules
 from laar.server.explain import Explainer, explain_routes
 from laar.server.feed import Feed
+from laar.server.otlp import Exports
 from laar.telemetry.board import Board, HitRates
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.log import DecisionLog
@@ -89,6 +90,7 @@ class Watch:
             if kept.log is not None
             else None
         )
+        self.exports = Exports(settings, rng=rng, problem=problem)
         self.memory = DecisionMemory(
             director.table,
             wall_clock=time.time,
@@ -106,6 +108,7 @@ class Watch:
             director=director,
             memory=self.memory,
             log=self.log,
+            senders=self.exports.senders,
             viewers=lambda: self.feed.viewers,
             health=lambda: board.health(clock()),
         )
@@ -123,6 +126,7 @@ class Watch:
         self.explainer.settings = settings.bodies.stream
         if self.log is not None:
             self.log.sample = settings.decisions.log_sample
+        self.exports.use(settings)
 
     def decided(self, decision: Decision) -> None:
         """Remembers a decision."""
@@ -136,6 +140,7 @@ class Watch:
         self._figures.settled(account)
         if self.log is not None:
             self.log.add(account)
+        self.exports.settled(account)
 
     def routes(self) -> list[BaseRoute]:
         """The admin port's part."""
@@ -152,7 +157,7 @@ class Watch:
 
     def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         """What has to run beside serving, by name."""
-        found: list[tuple[str, Callable[[], Awaitable[None]]]] = [("feed", self.feed.run)]
+        found = [("feed", self.feed.run), *self.exports.tasks()]
         if self.log is not None:
             found.append(("decision log", self.log.run))
         return found

@@ -66,7 +66,7 @@ class DecisionMemory:
 
     def decided(self, decision: Decision) -> None:
         """Remembers a decision; the oldest makes room."""
-        account = self.account(decision)
+        account = decision.account = self.account(decision)
         self.decided_total += 1
         self._accounts[account.id] = account
         self._bytes += _size(account)
@@ -83,8 +83,8 @@ class DecisionMemory:
         return account_of(decision, self._specs, table, self._wall_clock())
 
     def settled(self, decision: Decision, end: Completion) -> None:
-        """Notes how a remembered decision's request ended."""
-        account = self._accounts.get(decision.id)
+        """Notes how a decision's request ended, be it remembered still or not."""
+        account: Account | None = decision.account
         if account is not None:
             account.end = end
             account.served = decision.address if decision.served or not account.shadow else ""

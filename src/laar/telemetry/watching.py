@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -12,6 +13,9 @@ from laar.core.account import Account
 from laar.core.director import Director
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.log import DecisionLog
+
+if TYPE_CHECKING:
+    from laar.telemetry.otlp import Sender
 
 __all__ = ["WatchingMetrics"]
 
@@ -24,6 +28,7 @@ class WatchingMetrics(Collector):
         director: for what clients sent that it ignored.
         memory: the last decisions.
         log: the decision log; None when it is off.
+        senders: to collectors, by signal.
         viewers: how many look at the page.
         health: endpoints by state.
     """
@@ -35,6 +40,7 @@ class WatchingMetrics(Collector):
         director: Director,
         memory: DecisionMemory,
         log: DecisionLog | None,
+        senders: Mapping[str, Sender],
         viewers: Callable[[], int],
         health: Callable[[], Counter[str]],
     ) -> None:
@@ -42,6 +48,7 @@ class WatchingMetrics(Collector):
         self._director = director
         self._memory = memory
         self._log = log
+        self._senders = senders
         self._viewers = viewers
         self._health = health
         self._shadow: Counter[str] = Counter()
@@ -145,3 +152,13 @@ class WatchingMetrics(Collector):
             lines.add_metric(("written",), self._log.written)
             lines.add_metric(("dropped",), self._log.dropped)
         yield lines
+        records = CounterMetricFamily(
+            "laar_otlp_records",
+            "Spans (signal traces) and log records (logs) that the collector took, or that were "
+            "dropped: it refused them, or took none for too long.",
+            labels=("signal", "result"),
+        )
+        for signal, sender in self._senders.items():
+            records.add_metric((signal, "sent"), sender.sent)
+            records.add_metric((signal, "dropped"), sender.dropped)
+        yield records

@@ -1,0 +1,90 @@
+"""An OpenTelemetry collector in the test's own process: OTLP/HTTP, protobuf, parsed."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any, Self
+
+from aiohttp import web
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
+
+
+class Collector:
+    """What it took, and how it answers: `status`, or never while `hangs`."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.port = port
+        self.spans: list[Any] = []
+        self.logs: list[Any] = []
+        self.resources: list[dict[str, Any]] = []
+        self.headers: list[Any] = []
+        self.status = 200
+        self.answer = b""
+        self.hangs = False
+        self.requests = 0
+
+    def url(self, signal: str) -> str:
+        """Where a signal goes."""
+        return f"http://127.0.0.1:{self.port}/v1/{signal}"
+
+    def of(self, service: str) -> list[Any]:
+        """Spans that a service sent."""
+        found = zip(self.spans, self.resources, strict=True)
+        return [span for span, resource in found if resource["service.name"] == service]
+
+    async def __aenter__(self) -> Self:
+        application = web.Application()
+        application.router.add_post("/v1/{signal}", self._take)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        self.port = self._runner.addresses[0][1]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._runner.cleanup()
+
+    async def _take(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        self.requests += 1
+        self.headers.append(request.headers)
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.status // 100 == 2:
+            assert request.headers["content-type"] == "application/x-protobuf"
+            if request.match_info["signal"] == "traces":
+                self._traces(body)
+            else:
+                self._logs(body)
+        return web.Response(status=self.status, body=self.answer)
+
+    def _traces(self, body: bytes) -> None:
+        request = trace_service_pb2.ExportTraceServiceRequest.FromString(body)
+        for of in request.resource_spans:
+            for scope in of.scope_spans:
+                self.spans.extend(scope.spans)
+                self.resources += [attributes(of.resource)] * len(scope.spans)
+
+    def _logs(self, body: bytes) -> None:
+        request = logs_service_pb2.ExportLogsServiceRequest.FromString(body)
+        for of in request.resource_logs:
+            for scope in of.scope_logs:
+                self.logs.extend(scope.log_records)
+
+
+def attributes(of: Any) -> dict[str, Any]:
+    """The attributes of a span, a log record or a resource, as plain values."""
+    return {pair.key: _plain(pair.value) for pair in of.attributes}
+
+
+def _plain(value: Any) -> Any:
+    if value.WhichOneof("value") == "array_value":
+        return [_plain(one) for one in value.array_value.values]
+    return getattr(value, value.WhichOneof("value"))
