@@ -50,6 +50,10 @@ class Wire:
         self._body_at = 0.0
         self.taken_s = 0.0
 
+    def invocation_metadata(self) -> Any:
+        """What an Envoy sends that does not trace."""
+        return (("te", "trailers"), ("user-agent", "envoy"), ("x-forwarded-for", "10.0.0.1"))
+
     async def read(self) -> Any:
         """The next message."""
         message = next(self._messages, grpc.aio.EOF)
@@ -97,7 +101,7 @@ def processor(endpoints: int) -> ExternalProcessor:
     )
 
 
-def messages(size: int, number: int) -> list[pb.ProcessingRequest]:
+def messages(size: int, number: int, trace: str = "") -> list[pb.ProcessingRequest]:
     """A native exchange: headers, body, the answer's headers."""
     rng = random.Random(number)
     words = "".join(rng.choices("etaoinshrdlu   ", k=size // 2))
@@ -120,6 +124,7 @@ def messages(size: int, number: int) -> list[pb.ProcessingRequest]:
         ("accept", "*/*"),
         ("user-agent", "bench"),
         ("content-length", str(size)),
+        *((("traceparent", trace),) if trace else ()),
     ):
         head.request_headers.headers.headers.append(HeaderValue(key=name, raw_value=value.encode()))
     body = pb.ProcessingRequest(

@@ -1,12 +1,21 @@
-"""What looking costs: recording a decision, the page's feed, a scrape of a large fleet."""
+"""What looking costs: recording a decision, traces, the page's feed, a scrape of a large fleet."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import math
+import random
+import statistics
+import sys
 import time
+from asyncio.subprocess import PIPE
+from typing import Any
 
 import orjson
+import uvloop
 
+from bench.bench_decision import DISTINCT, Wire, messages
 from laar.config import Settings
 from laar.core.director import Completion
 from laar.core.endpoints import EndpointSpec, Reading
@@ -16,10 +25,12 @@ from laar.server.runner import Runner
 
 END = Completion(status=200, cause="complete", latency_s=1.0, ttft_s=0.2)
 VIEWERS = 10
+RATE = 1000
+ROUNDS, ROUND_S = 12, 2.5
 
 
-def _runner(endpoints: int) -> Runner:
-    document = {"endpoints": [{"address": "10.0.0.1:80", "model": "m"}]}
+def _runner(endpoints: int, **sections: Any) -> Runner:
+    document = {"endpoints": [{"address": "10.0.0.1:80", "model": "m"}], **sections}
     runner = Runner(Settings.model_validate(document), seed=1)
     specs = [
         EndpointSpec(address=f"10.{i >> 8}.{i & 255}.1:80", models=(f"model-{i % 5}",))
@@ -78,7 +89,7 @@ def _decide(runner: Runner, count: int) -> None:
 
 
 async def _feed() -> None:
-    """CPU of making frames and sending them to viewers over loopback HTTP."""
+    """What viewers cost a picker that decides: its CPU with them, less its CPU without."""
     from laar.server.admin import AdminServer
 
     runner = _runner(20)
@@ -88,33 +99,96 @@ async def _feed() -> None:
         asyncio.create_task(server.run_until_stopped()),
         asyncio.create_task(runner.watch.feed.run()),
     ]
-    viewers = []
-    for _ in range(VIEWERS):
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"GET /events HTTP/1.1\r\nhost: x\r\n\r\n")
-        viewers.append((reader, writer))
-        tasks.append(asyncio.create_task(_swallow(reader)))
-    await asyncio.sleep(1.5)
-    seconds, busy = 5.0, time.process_time()
-    await asyncio.sleep(seconds)
-    share = (time.process_time() - busy) / seconds
+    gc.collect()
+    gc.freeze()  # as a picker does
+    alone, watched, frames = [], [], 0
+    for _ in range(ROUNDS):
+        alone.append(await _busy(runner))
+        looking = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", _LOOK, str(server.port), str(VIEWERS)),
+            stdin=PIPE,
+            stdout=PIPE,
+        )
+        await _look(runner, VIEWERS)
+        watched.append(await _busy(runner))
+        frames += int((await looking.communicate(b""))[0])
+        await _look(runner, 0)
+    costs = [of - on for of, on in zip(watched, alone, strict=True)]
+    error = statistics.stdev(costs) / math.sqrt(ROUNDS)
     print(
-        f"the feed, {VIEWERS} viewers, 20 endpoints, 2,000 decisions remembered: "
-        f"{share:.1%} of a core, the viewers' own reading included; <= 5 %"
+        f"{RATE:,} decisions/s among 20 endpoints, {ROUNDS} times {ROUND_S:g} s: "
+        f"{statistics.mean(alone):.1%} of a core; as long with {VIEWERS} viewers, who got {frames} "
+        f"frames: {statistics.mean(watched):.1%}; the feed: {statistics.mean(costs):.1%} "
+        f"(standard error {error:.1%}); <= 5 %"
     )
     runner.watch.feed.close()
     server.should_exit = True
-    for _, writer in viewers:
-        writer.close()
     await tasks[0]
-    for task in tasks[1:]:
-        task.cancel()
+    tasks[1].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _swallow(reader: asyncio.StreamReader) -> None:
-    while await reader.read(1 << 16):
-        pass
+async def _look(runner: Runner, viewers: int) -> None:
+    while runner.watch.feed.viewers != viewers:  # noqa: ASYNC110 - the feed tells nobody
+        await asyncio.sleep(0.05)
+
+
+async def _busy(runner: Runner) -> float:
+    """The share of a core that this process takes while it decides at the rate."""
+    began, busy, made = time.monotonic(), time.process_time(), 0
+    while made < RATE * ROUND_S:
+        due = min(int((time.monotonic() - began) * RATE), int(RATE * ROUND_S))
+        _decide(runner, due - made)
+        made = due
+        await asyncio.sleep(0.005)
+    return (time.process_time() - busy) / (time.monotonic() - began)
+
+
+_LOOK = """
+import os, socket, sys, threading
+
+seen_frames = []
+
+def look():
+    with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as seen:
+        seen.sendall(b"GET /events HTTP/1.1\\r\\nhost: x\\r\\n\\r\\n")
+        for line in seen.makefile("rb"):
+            if line.startswith(b"data: "):
+                seen_frames.append(1)
+
+for _ in range(int(sys.argv[2])):
+    threading.Thread(target=look).start()
+sys.stdin.read()
+print(len(seen_frames), flush=True)
+os._exit(0)
+"""
+
+
+async def _tracing() -> None:
+    """CPU of a request's whole life, without gRPC, by what its client's trace asks for."""
+    traced = f"00-{'a' * 32}-{'b' * 16}"
+    kinds = {
+        "tracing off": (None, ""),
+        "off, the client traces": (None, f"{traced}-01"),
+        "on, no trace": ("http://127.0.0.1:1/v1/traces", ""),
+        "on, not sampled": ("http://127.0.0.1:1/v1/traces", f"{traced}-00"),
+        "on, sampled": ("http://127.0.0.1:1/v1/traces", f"{traced}-01"),
+    }
+    prepared = []
+    for name, (url, header) in kinds.items():
+        runner = _runner(5, otlp={"traces": url, "max_queued": 1_000_000})
+        exchanges = [messages(1000, number, header) for number in range(DISTINCT)]
+        prepared.append((name, runner, exchanges))
+    took: dict[str, list[float]] = {name: [] for name in kinds}
+    for turn in range(2000):
+        random.shuffle(prepared)  # whoever follows a span finds a cold cache
+        for name, runner, exchanges in prepared:
+            wire: Any = Wire(exchanges[turn % DISTINCT])
+            began = time.thread_time()
+            await runner._processor._process(None, wire)
+            took[name].append(time.thread_time() - began)
+    for name, seconds in took.items():
+        print(f"a request's CPU, {name}: {statistics.median(seconds) * 1e6:.1f} us")
 
 
 def _frame(endpoints: int) -> None:
@@ -144,7 +218,8 @@ def main() -> None:
     _frame(20)
     _frame(1000)
     _scrape()
-    asyncio.run(_feed())
+    uvloop.run(_tracing())
+    uvloop.run(_feed())
 
 
 if __name__ == "__main__":

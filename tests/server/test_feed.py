@@ -1,7 +1,9 @@
 """The feed without a server: frames only while somebody looks, and viewers that stop reading."""
 
 import asyncio
+import socket
 
+from laar.server.admin import AdminServer
 from laar.server.feed import Feed
 from support import eventually
 
@@ -91,6 +93,29 @@ async def test_a_viewer_that_stops_reading_is_cut_off():
     await asyncio.wait_for(stalled.task, 10)
     assert feed.viewers == 0
     task.cancel()
+
+
+async def test_a_viewer_that_stops_reading_fills_no_memory(http):
+    frame = "x" * 200_000
+    feed = Feed(lambda: {"n": frame}, interval_s=0.01, stalled_s=1.0)
+    server = AdminServer(feed, "127.0.0.1", 0)
+    tasks = [await running(feed), asyncio.create_task(server.run_until_stopped())]
+    stalled = socket.create_connection(("127.0.0.1", server.port))
+    stalled.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    await eventually(lambda: feed.viewers == 1, what="the one that does not read")
+    held = 0
+    async with http.get(f"http://127.0.0.1:{server.port}/") as quick:
+        read = 0
+        while read < 60 * len(frame) or feed.viewers > 1:
+            read += len(await quick.content.readany())
+            connections = server.server_state.connections
+            held = max(held, sum(c.transport.get_write_buffer_size() for c in connections))
+    assert held > 0  # somebody did not read
+    assert held < 3 * len(frame)
+    stalled.close()
+    server.should_exit = True
+    await tasks[1]
+    tasks[0].cancel()
 
 
 async def test_closing_ends_every_stream_properly():
