@@ -75,8 +75,8 @@ class Decision:
     on a retry, and `exhausted` says that it then names every model that could serve the request.
     `served` says that Envoy named the endpoint that serves: `address` is it. `engine_priority` goes
     into the body where the endpoint's engine takes one; lower runs first. `settings` are those it
-    was made by: what was reserved goes back by the same, whatever was changed meanwhile. `account` is
-    for whoever watches: what it keeps of the decision until the request ends.
+    was made by: what was reserved goes back by the same, whatever was changed meanwhile. `account`
+    is what whoever watches keeps of it until the request ends.
     """
 
     id: str
