@@ -6,7 +6,6 @@ import random
 from array import array
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -136,19 +135,18 @@ def test_beyond_the_cap_requests_wait_and_the_schedule_is_read_no_further() -> N
     assert late[-1] > 1.0
 
 
-def test_a_conversation_waits_for_its_answer() -> None:
+def test_a_turn_is_sent_when_it_is_due_and_the_one_before_is_answered() -> None:
     fleet = VirtualFleet(sites(1), FleetSettings(), seed=0)
     turns = (prompt(), prompt(tokens=200), prompt(tokens=300))
     seen: list[Exchange] = []
     converse(
         fleet,
-        [Conversation(session="s", start_s=1.0, gap_s=0.5, turns=turns)],
+        [Conversation(session="s", turns=turns, due_s=(1.0, 1.0001, 60.0))],
         lambda _arrival, exchange: seen.append(exchange),
     )
-    assert seen[0].sent_s == 1.0
-    for before, after in pairwise(seen):
-        assert after.sent_s == pytest.approx(before.end_s + 0.5)
-        assert after.cached_tokens > 0
+    assert [exchange.sent_s for exchange in seen] == [1.0, seen[0].end_s, 60.0]
+    assert seen[0].end_s > 1.0001
+    assert all(exchange.cached_tokens > 0 for exchange in seen[1:])
 
 
 def test_the_same_seed_gives_the_same_run_and_another_does_not() -> None:

@@ -78,16 +78,26 @@ def test_wildchat_hardly_repeats_itself() -> None:
 def test_router_sessions_share_a_system_prompt_and_grow_a_little_each_turn() -> None:
     sessions = router_sessions(RouterShape(sessions=24), random.Random(1))
     assert len(sessions) == 24
-    assert len({tuple(s.turns[0].blocks[:96]) for s in sessions}) == 1  # 1,536 tokens
+    assert len({tuple(s.turns[0].blocks[:192]) for s in sessions}) == 1  # 3,072 tokens
     growth = [
         b.prompt_tokens - a.prompt_tokens
         for s in sessions
         for a, b in zip(s.turns, s.turns[1:], strict=False)
     ]
-    assert mean(growth) == pytest.approx(20 + 0.3 * 64, abs=8)
-    assert all(0 <= s.start_s <= 0.8 and len(s.turns) == 8 for s in sessions)
-    code = mean(s.turns[0].prompt_tokens > 2000 for s in sessions)
-    assert 0.25 <= code <= 0.75
+    assert mean(growth) == pytest.approx(68 + 8 + 0.3 * 64, abs=8)
+    code = mean(s.turns[0].prompt_tokens > 3072 + 768 for s in sessions)
+    assert 0.15 <= code <= 0.65
+
+
+def test_router_sessions_are_scripted() -> None:
+    sessions = router_sessions(RouterShape(sessions=24, long_share=0.25), random.Random(1))
+    for session in sessions:
+        assert len(session.turns) == len(session.due_s) == 8
+        assert all(0.04 * n <= due <= 0.25 + 0.04 * n for n, due in enumerate(session.due_s))
+        assert session.turns[0].output_tokens == 64, "nothing shows yet that replies are short"
+    later = [turn.output_tokens for session in sessions for turn in session.turns[1:]]
+    assert set(later) == {5, 64}
+    assert mean(tokens == 64 for tokens in later) == pytest.approx(0.25, abs=0.1)
 
 
 def test_one_prompt_in_twenty_is_long() -> None:

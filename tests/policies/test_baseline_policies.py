@@ -181,7 +181,8 @@ def test_llm_router_spreads_ties_and_by_index_it_would_not() -> None:
     spread = spread_of(PrefixAware())
     assert len(spread) >= 3
     assert max(spread.values()) <= 100
-    assert spread_of(PrefixAware(shuffle=False)) == Counter({0: 200}), "the negative control"
+    for by_index in (PrefixAware(shuffle=False), PrefixAware(shuffle_fallback=False)):
+        assert spread_of(by_index) == Counter({0: 200}), "the negative control"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,14 @@
-"""llm-router's headline: how median TTFT grows from 4 to 24 sessions, by policy.
+"""llm-router's headline: how the median latency grows from 4 to 24 sessions, by policy.
 
-Published, ms from 4 to 24 sessions: 7B round-robin +31, random +49, least-loaded +35, prefix-aware
-+16; 14B +36, +98, +50, +25. Below 16 sessions least-loaded wins the median there, which is shown
-and not hidden. laar stands beside them.
+The published latency is called TTFT and is that of whole answers (see `router_sessions`), so whole
+answers are what the claim is checked on; the time to a first token, which a client that streams
+would see, stands beside it. At 4 sessions least-loaded wins the median, here as there.
+
+Hit rates agree with what was published to about half a point, prefix-aware's slope to a quarter;
+the other slopes are up to two and a half times as steep here: the model's engines suffer more from
+load. p95 is that of first turns, one request in eight: prefix-aware puts up to four of them on one
+worker before its valve opens, least-loaded one on each, and that costs it about 5 % (1.18 against
+1.20 s were published for 7B, from three seeds).
 """
 
 from __future__ import annotations
@@ -20,6 +26,22 @@ __all__ = ["EXPERIMENTS"]
 POLICIES = ("round-robin", "random", "least-loaded", "llm-router", "laar")
 _OTHERS = POLICIES[:3]
 FLATTER = 1.4
+_LATENCY = "e2e_p50_s"
+PUBLISHED = {
+    "7B": {
+        "round-robin": (31, 80.3, 91.31),
+        "random": (49, 80.94, 90.92),
+        "least-loaded": (36, 85.15, 94.6),
+        "llm-router": (16, 94.19, 94.97),
+    },
+    "14B": {
+        "round-robin": (36, 80.04, 91.1),
+        "random": (98, 81.43, 90.69),
+        "least-loaded": (49, 85.41, 94.22),
+        "llm-router": (25, 94.19, 94.88),
+    },
+}
+"""Slope in ms, and the percentage of prompt tokens cached at 4 and at 24 sessions."""
 _Runs = dict[tuple[str, str, int], list[dict[str, float]]]
 
 
@@ -40,12 +62,12 @@ def run(scope: Scope) -> Report:
         checks=[check for size in sizes for check in _checks(runs, size, counts)],
         charts=[
             Chart(
-                title=f"Median TTFT, {size} on 4 A100",
+                title=f"Median latency, {size} on 4 A100",
                 x_label="sessions",
                 y_label="ms",
                 x=list(counts),
                 series={
-                    p: [_of(runs[size, p, n], "ttft_p50_s", 1e3) for n in counts] for p in POLICIES
+                    p: [_of(runs[size, p, n], _LATENCY, 1e3) for n in counts] for p in POLICIES
                 },
             )
             for size in sizes
@@ -58,53 +80,71 @@ def _of(runs: list[dict[str, float]], name: str, scale: float = 1.0) -> Estimate
 
 
 def _slopes(runs: _Runs, size: str, policy: str, counts: tuple[int, ...]) -> list[float]:
-    """Milliseconds that the median TTFT gains from the fewest to the most sessions, by seed."""
+    """Milliseconds that the median latency gains from fewest to most sessions, by seed."""
     first, last = runs[size, policy, counts[0]], runs[size, policy, counts[-1]]
-    return [1e3 * (b["ttft_p50_s"] - a["ttft_p50_s"]) for a, b in zip(first, last, strict=True)]
+    return [1e3 * (b[_LATENCY] - a[_LATENCY]) for a, b in zip(first, last, strict=True)]
 
 
 def _tables(runs: _Runs, size: str, counts: tuple[int, ...]) -> list[Table]:
-    rows: list[tuple[Value, ...]] = [
-        (
-            policy,
-            *(_of(runs[size, policy, n], "ttft_p50_s", 1e3) for n in counts),
-            estimate(_slopes(runs, size, policy, counts)),
-        )
-        for policy in POLICIES
-    ]
-    cached: list[tuple[Value, ...]] = [
-        (policy, *(_of(runs[size, policy, n], "hit_rate", 100) for n in counts))
-        for policy in POLICIES
-    ]
+    def medians(metric: str) -> list[tuple[Value, ...]]:
+        return [
+            (policy, *(_of(runs[size, policy, n], metric, 1e3) for n in counts))
+            for policy in POLICIES
+        ]
+
+    def cached(policy: str, n: int) -> Estimate:
+        return _of(runs[size, policy, n], "hit_rate", 100)
+
     most = counts[-1]
     ends: list[tuple[Value, ...]] = [
         (
             policy,
-            _of(runs[size, policy, most], "ttft_p95_s", 1e3),
-            _of(runs[size, policy, most], "ttft_p99_s", 1e3),
+            _of(runs[size, policy, most], "e2e_p95_s", 1e3),
+            _of(runs[size, policy, most], "e2e_p99_s", 1e3),
             _of(runs[size, policy, most], "requests_per_s"),
             _of(runs[size, policy, most], "routing_hits", 100),
         )
         for policy in POLICIES
     ]
+    beside: list[tuple[Value, ...]] = [
+        (
+            policy,
+            *(estimate(_slopes(runs, size, policy, counts)), slope),
+            *(cached(policy, counts[0]), first, cached(policy, most), last),
+        )
+        for policy, (slope, first, last) in PUBLISHED[size].items()
+    ]
     headings = tuple(f"{n} sessions" for n in counts)
+    ours_and_theirs = ("published", f"cached at {counts[0]}", "published", f"at {most}")
     return [
         Table(
-            title=f"{size}: median TTFT, ms",
-            columns=("policy", *headings, "slope"),
-            rows=rows,
+            title=f"{size}: median latency of whole answers, ms",
+            columns=("policy", *headings),
+            rows=medians(_LATENCY),
+            digits=1,
+        ),
+        Table(
+            title=f"{size}: median time to the first token, ms",
+            columns=("policy", *headings),
+            rows=medians("ttft_p50_s"),
             digits=1,
         ),
         Table(
             title=f"{size}: prompt tokens found in the engines' caches, %",
             columns=("policy", *headings),
-            rows=cached,
+            rows=[(policy, *(cached(policy, n) for n in counts)) for policy in POLICIES],
             digits=1,
         ),
         Table(
             title=f"{size}: {most} sessions",
-            columns=("policy", "TTFT p95 ms", "p99 ms", "req/s", "routed by a prefix, %"),
+            columns=("policy", "p95 ms", "p99 ms", "req/s", "routed by a prefix, %"),
             rows=ends,
+            digits=1,
+        ),
+        Table(
+            title=f"{size}: slope in ms and cached tokens in %, beside what was published",
+            columns=("policy", "slope", *ours_and_theirs, "published"),
+            rows=beside,
             digits=1,
         ),
     ]
@@ -127,8 +167,8 @@ def _checks(runs: _Runs, size: str, counts: tuple[int, ...]) -> list[Check]:
         )
     hits = {n: _of(runs[size, "llm-router", n], "hit_rate", 100).mean for n in counts}
     ahead = {n: hits[n] - _of(runs[size, "round-robin", n], "hit_rate", 100).mean for n in counts}
-    late = _of(runs[size, "llm-router", counts[-1]], "ttft_p95_s").mean
-    least = _of(runs[size, "least-loaded", counts[-1]], "ttft_p95_s").mean
+    late = _of(runs[size, "llm-router", counts[-1]], "e2e_p95_s")
+    least = _of(runs[size, "least-loaded", counts[-1]], "e2e_p95_s")
     return [
         *checks,
         Check(
@@ -142,9 +182,10 @@ def _checks(runs: _Runs, size: str, counts: tuple[int, ...]) -> list[Check]:
             seen=", ".join(f"{n}: {points:+.1f}" for n, points in ahead.items()),
         ),
         Check(
-            claim=f"{size}: TTFT p95 at {counts[-1]} sessions within 5 % of least-loaded",
-            held=late <= 1.05 * least,
-            seen=f"{late * 1e3:.0f} against {least * 1e3:.0f} ms",
+            claim=f"{size}: p95 at {counts[-1]} sessions within 5 % of least-loaded",
+            held=late.mean <= 1.05 * least.mean,
+            seen=f"{late.mean * 1e3:.0f} ± {late.half * 1e3:.0f} against "
+            f"{least.mean * 1e3:.0f} ± {least.half * 1e3:.0f} ms",
         ),
     ]
 
@@ -152,7 +193,7 @@ def _checks(runs: _Runs, size: str, counts: tuple[int, ...]) -> list[Check]:
 EXPERIMENTS = (
     Experiment(
         name="llm-router-slope",
-        claim="Prefix-aware routing keeps median TTFT flattest as sessions grow",
+        claim="Prefix-aware routing keeps the median latency flattest as sessions grow",
         source="llm-router, cloud validation; gorgo.md 4.2",
         run=run,
     ),

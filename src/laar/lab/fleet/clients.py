@@ -101,15 +101,13 @@ class Conversation:
 
     Args:
         session: its id.
-        start_s: when the first turn is sent.
-        gap_s: from an answer to the next turn.
         turns: the prompts, each with what went before.
+        due_s: when each is due; it is sent then, or as soon as the one before is answered.
     """
 
     session: str
-    start_s: float
-    gap_s: float
     turns: tuple[Prompt, ...]
+    due_s: tuple[float, ...]
 
 
 def converse(
@@ -121,8 +119,6 @@ def converse(
     numbers = count(1)
 
     def turn(conversation: Conversation, index: int) -> None:
-        if index == len(conversation.turns):
-            return
         arrival = Arrival(
             at_s=fleet.clock.now,
             prompt=conversation.turns[index],
@@ -131,12 +127,16 @@ def converse(
 
         def ended(exchange: Exchange) -> None:
             on_end(arrival, exchange)
-            fleet.clock.at(fleet.clock.now + conversation.gap_s, turn, conversation, index + 1)
+            begin(conversation, index + 1)
 
         fleet.send(request_of(next(numbers), arrival), arrival.prompt, ended)
 
+    def begin(conversation: Conversation, index: int) -> None:
+        if index < len(conversation.turns):  # the clock makes a call of the past at once
+            fleet.clock.at(conversation.due_s[index], turn, conversation, index)
+
     for conversation in conversations:
-        fleet.clock.at(conversation.start_s, turn, conversation, 0)
+        begin(conversation, 0)
     fleet.clock.run()
 
 

@@ -8,8 +8,8 @@ begins with the chat template's header, so that nothing ever matches no prefix a
 
 Times are the trace's own schedule (an open loop): a turn does not wait for the answer before it.
 
-`RouterShape` is llm-router's cloud benchmark: so many sessions that start together, share one long
-system prompt, and send the next turn a short pause after each answer.
+`RouterShape` is llm-router's cloud benchmark: so many sessions that start together and share one
+long system prompt; a turn is sent when it is due, or as soon as the one before is answered.
 """
 
 from __future__ import annotations
@@ -167,32 +167,43 @@ def _turn(shape: ChatShape, rng: random.Random, chat: _Chat) -> Prompt | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterShape:
-    """llm-router's sessions; tokens at four characters each.
+    """llm-router's sessions, as its `cmd/bench` makes them against real engines.
 
-    Turns are scripted, so a session's prompts grow by what the script adds and not by answers: the
-    published hit rates leave room for about 50 new tokens a turn.
+    The trace is scripted: a prompt holds the turns before it, each with the reply "ack tN" whatever
+    the engine answered. Lengths are given there in characters. In tokens: a run of one letter is
+    two characters a token and random letters 1.4 (a BPE vocabulary of 131k; Qwen's was not at
+    hand), a message's frame in the chat template is five tokens. The published hit rates agree.
 
     Args:
         sessions: how many.
         turns: of each.
-        system_tokens: the shared system prompt, 6,144 characters.
-        user_tokens: of a turn, 80 characters.
-        output_tokens: of an answer. Its limit was 64; 40 give the published requests a second.
-        gap_s: from an answer to the session's next turn.
+        system_tokens: the shared system prompt, 6,144 characters of one letter.
+        user_tokens: of a turn, some 88 random characters and a frame.
+        reply_tokens: the scripted reply to it.
+        first_output_tokens: of a session's first answer, `max_tokens`: nothing shows the model yet
+            that replies are short.
+        output_tokens: of the other answers, which follow the script's example.
+        long_share: of those others, the part that are as long as the first one.
+        gap_s: between the times that two turns of a session are due.
         jitter_s: sessions start within it.
+        gap_jitter_s: turns are late by up to this.
         code_share: sessions that bring a shared piece of code of `code_tokens`.
-        tool_share: turns that bring a tool's result of `tool_tokens`.
+        tool_share: turns that bring a tool's call and result, `tool_tokens`.
     """
 
     sessions: int
     turns: int = 8
-    system_tokens: int = 1536
-    user_tokens: int = 20
-    output_tokens: int = 40
-    gap_s: float = 0.15
-    jitter_s: float = 0.8
-    code_share: float = 0.5
-    code_tokens: int = 512
+    system_tokens: int = 3072
+    user_tokens: int = 68
+    reply_tokens: int = 8
+    first_output_tokens: int = 64
+    output_tokens: int = 5
+    long_share: float = 0.0
+    gap_s: float = 0.04
+    jitter_s: float = 0.2
+    gap_jitter_s: float = 0.05
+    code_share: float = 0.4
+    code_tokens: int = 768
     tool_share: float = 0.3
     tool_tokens: int = 64
 
@@ -207,22 +218,21 @@ def router_sessions(shape: RouterShape, rng: random.Random) -> list[Conversation
             tape.extend(spread(1 << _TAPE_BITS, shape.code_tokens // BLOCK_TOKENS))
             tokens += shape.code_tokens
         chat = _Chat(tape, (number + 1) << _TAPE_BITS, shape.turns, tokens, f"session-{number}")
-        turns = []
-        for _ in range(shape.turns):
+        start_s = rng.uniform(0.0, shape.jitter_s)
+        turns, due_s = [], []
+        for turn in range(shape.turns):
             chat.prompt_tokens += shape.user_tokens
             chat.prompt_tokens += shape.tool_tokens * (rng.random() < shape.tool_share)
             chat.reach(chat.prompt_tokens)
+            long = rng.random() < shape.long_share or not turn
             turns.append(
                 Prompt(
                     prompt_tokens=chat.prompt_tokens,
-                    output_tokens=shape.output_tokens,
+                    output_tokens=shape.first_output_tokens if long else shape.output_tokens,
                     blocks=chat.tape[:],
                 )
             )
-        start_s = rng.uniform(0.0, shape.jitter_s)
-        sessions.append(
-            Conversation(
-                session=chat.session, start_s=start_s, gap_s=shape.gap_s, turns=tuple(turns)
-            )
-        )
+            due_s.append(start_s + turn * shape.gap_s + rng.uniform(0.0, shape.gap_jitter_s))
+            chat.prompt_tokens += shape.reply_tokens
+        sessions.append(Conversation(session=chat.session, due_s=tuple(due_s), turns=tuple(turns)))
     return sessions
