@@ -39,7 +39,9 @@ def sweep(run: Callable[..., _T], cases: Sequence[tuple[Any, ...]], *, label: st
         *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True
     ) as bar:
         jobs = (joblib.delayed(run)(*case) for case in cases)
-        results = joblib.Parallel(return_as="generator")(jobs)
+        backend, _ = joblib.parallel.get_active_backend()
+        streams = backend.supports_return_generator  # Ray's does not: its bar moves at the end only
+        results = joblib.Parallel(return_as="generator" if streams else "list")(jobs)
         return list(bar.track(results, total=len(cases), description=label))
 
 
