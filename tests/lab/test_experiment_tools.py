@@ -153,14 +153,28 @@ def test_experiments_are_listed_with_their_claims() -> None:
         assert name in result.output
 
 
-def test_a_quick_run_is_the_same_bytes_each_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llm-router-valve",
+        "llm-router-slope",
+        pytest.param("medha-parallelism", marks=pytest.mark.slow),
+        pytest.param("laar-ttca", marks=pytest.mark.slow),
+        pytest.param("gorgo-saturation", marks=pytest.mark.slow),
+        pytest.param("context-hits", marks=pytest.mark.slow),
+        pytest.param("medha-convoy", marks=pytest.mark.slow),
+    ],
+)
+def test_a_quick_run_is_the_same_bytes_each_time_and_on_more_processes(
+    name: str, tmp_path: Path
+) -> None:
     written = []
-    for name in ("one", "two"):
-        path = tmp_path / name
-        told = ["run", "llm-router-valve", "--quick", "--jobs", "1", "--json", str(path)]
+    for number, jobs in enumerate(("1", "1", "2")):
+        path = tmp_path / str(number)
+        told = ["run", name, "--quick", "--jobs", jobs, "--json", str(path)]
         assert RUN.invoke(commands.app, told).exit_code in (0, 3)
         written.append(path.read_bytes())
-    assert written[0] == written[1]
+    assert written[0] == written[1] == written[2]
 
 
 def test_laar_needs_no_more_attempts_than_there_are_models(tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""What a trace of ten million lines costs to read: time, and memory that does not grow.
+
+The lines come through a pipe, since such a file has a gigabyte; `laar lab replay` reads them the
+same way. That the fleet behind it does not grow either is a test of tests/lab/test_fleet_run.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from laar.lab.trace import read_trace
+
+LINES = 10_000_000
+
+
+def feed(path: Path, count: int) -> None:
+    with path.open("w") as file:
+        for number in range(count):
+            file.write(
+                f'{{"timestamp": {number}, "input_length": 1500, "output_length": 20, '
+                f'"hash_ids": [{number % 7}, {number % 97}, {number}]}}\n'
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lines", type=int, default=LINES)
+    count = parser.parse_args().lines
+    with tempfile.TemporaryDirectory() as folder:
+        pipe = Path(folder) / "trace.jsonl"
+        os.mkfifo(pipe)
+        writer = threading.Thread(target=feed, args=(pipe, count))
+        writer.start()
+        began = time.process_time()
+        for number, _ in enumerate(read_trace(pipe), 1):
+            if number % (count // 10) == 0:
+                peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+                spent_s = time.process_time() - began
+                print(f"{number:>12,} lines  {spent_s:7.1f} s of CPU  peak {peak_mib:6.1f} MiB")
+        writer.join()
+
+
+if __name__ == "__main__":
+    main()
