@@ -1,4 +1,4 @@
-"""The slack scheduler inside a real vLLM on CPU: what `make test-vllm` runs.
+"""A real vLLM on CPU, the slack scheduler inside or the lab beside it: what `make test-vllm` runs.
 
 Needs vLLM 0.32 in this Python, or in the one that LAAR_VLLM_PYTHON names. Each experiment starts an
 engine of its own, about 2.5 GiB and half a minute. Only ratios are asserted.
@@ -6,15 +6,27 @@ engine of its own, about 2.5 GiB and half a minute. Only ratios are asserted.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+from scipy.stats import spearmanr
+from vllm_driver import MODEL, QUIET
+
+from laar.lab.engine import load_profile
+from laar.lab.fit_engine import FitSettings, fit_engine, write_profile
+from laar.lab.report import show
 
 PYTHON = os.environ.get("LAAR_VLLM_PYTHON", sys.executable)
 
@@ -64,3 +76,51 @@ def test_greedy_answers_are_the_same_alone_and_together(tmp_path):
     result = run("identity", tmp_path)
     assert result["distinct"] == result["prompts"] == 17, "the prompts do tell the answers apart"
     assert (result["fresh"], result["cached"]) == (17, 17)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A vLLM that serves the tiny model over HTTP, stopped at the end."""
+    work = tmp_path_factory.mktemp("vllm")
+    (work / "config.json").write_text(json.dumps(MODEL))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    options = ["--load-format", "dummy", "--skip-tokenizer-init", "--enforce-eager"]
+    options += ["--max-model-len", "8192", "--max-num-batched-tokens", "2048"]
+    options += ["--enable-prompt-tokens-details", "--host", "127.0.0.1", "--port", str(port)]
+    said = work / "log"
+    with said.open("wb") as log:
+        process = subprocess.Popen(
+            [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", work, *options],
+            env=os.environ | {**QUIET, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
+            stdout=log,
+            stderr=log,
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 240
+        while process.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
+                break
+            time.sleep(0.5)
+        else:
+            pytest.fail(f"vLLM did not start:\n{said.read_text()[-3000:]}")
+        yield url
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_the_lab_s_engine_model_has_the_shape_of_a_real_engine(server: str, tmp_path: Path) -> None:
+    fitted = fit_engine(FitSettings(url=server, repeat=3, headers={}), lambda *_: None)
+    console = Console(file=sys.stdout, width=160)
+    show(fitted.report, console)
+    rows = fitted.report.tables[1].rows
+    assert {row[3] for row in rows if row[0] == "cached share"} == {1920, 3968, 5888, 7936}
+    for group in ("prompt length", "cached share", "batching"):
+        of = [(float(row[5]), float(row[6])) for row in rows if row[0] == group]
+        assert spearmanr(*zip(*of, strict=True)).statistic >= 0.8
+        # What takes tens of milliseconds; below it other work on the machine decides.
+        assert all(0.5 <= ours / seen <= 2.0 for seen, ours in of if seen > 30.0)
+    write_profile(fitted, tmp_path / "tiny.yaml")
+    assert load_profile(str(tmp_path / "tiny.yaml")) == fitted.profile

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-os.environ |= {
+QUIET = {
     "DO_NOT_TRACK": "1",
     "OMP_NUM_THREADS": "1",  # two would fight with whatever else runs here
     "HF_HUB_OFFLINE": "1",
@@ -25,6 +25,8 @@ os.environ |= {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
 }
+"""vLLM's environment, alone on a small machine."""
+
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -49,6 +51,7 @@ class Driver:
     """One engine, and a clock for its requests."""
 
     def __init__(self, work: Path, **options: object) -> None:
+        os.environ.update(QUIET)
         from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from array import array
 from collections.abc import Iterator
 from dataclasses import replace
@@ -133,6 +134,38 @@ def test_beyond_the_cap_requests_wait_and_the_schedule_is_read_no_further() -> N
     assert max(ahead) <= 5, "four in flight and the one that waits"
     assert late[0] == 0.0
     assert late[-1] > 1.0
+
+
+def test_a_schedule_of_any_length_takes_no_more_memory_once_caches_are_full() -> None:
+    held: list[int] = []
+
+    def schedule() -> Iterator[Arrival]:
+        for number in range(2_000):
+            if number in (500, 1_999):
+                held.append(tracemalloc.get_traced_memory()[0])
+            blocks = spread(number << 20, 93)  # nothing is ever asked twice
+            yield Arrival(
+                at_s=0.2 * number,
+                prompt=Prompt(prompt_tokens=1500, output_tokens=20, blocks=blocks),
+                session=f"session-{number}",
+            )
+
+    described = sites(3)
+    small = replace(described[0].engine.settings, num_blocks=2_000)
+    engine = replace(described[0].engine, settings=small)
+    fleet = VirtualFleet(
+        [replace(site, engine=engine) for site in described],
+        FleetSettings(prefix_bytes=1 << 20),
+        seed=0,
+    )
+    tally = Tally()
+    tracemalloc.start()
+    try:
+        replay_open(fleet, schedule(), tally.add)
+    finally:
+        tracemalloc.stop()
+    assert tally.numbers()["success"] == 1.0
+    assert held[1] - held[0] < 64 << 10, "bytes that 1,500 more requests left behind"
 
 
 def test_a_turn_is_sent_when_it_is_due_and_the_one_before_is_answered() -> None:

@@ -1,4 +1,4 @@
-"""`laar lab`: list and run experiments, replay a trace.
+"""`laar lab`: list and run experiments, replay a trace, fit the engine model to an endpoint.
 
 Exit status: 0 the claim held, 3 it did not, 2 something a person has to put right.
 """
@@ -124,3 +124,61 @@ def replay(
             json.write_bytes(dump(report, trace=trace.name, seed=seed))
         if plot:
             draw(report, plot, trace.name)
+
+
+@app.command()
+def fit_engine(
+    url: Annotated[str, typer.Argument(help="A running engine, such as http://10.0.0.7:8000.")],
+    model: Annotated[str | None, typer.Option(help="Its name; the first it lists.")] = None,
+    longest: Annotated[int, typer.Option(help="Tokens of the longest prompt.")] = 8000,
+    max_num_batched_tokens: Annotated[
+        int, typer.Option(min=1, help="The engine's setting of that name; it does not tell.")
+    ] = 2048,
+    repeat: Annotated[int, typer.Option(min=1, help="Of each point; the fastest counts.")] = 8,
+    tolerance: Annotated[float, typer.Option(min=0.01, help="Of the verdict, relative.")] = 0.25,
+    key_env: Annotated[
+        str | None, typer.Option(help="Environment variable that holds the API key.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the profile (.yaml).")
+    ] = None,
+    json: _Json = None,
+    plot: _Plot = None,
+) -> None:
+    """Fit the lab's engine model to a running engine; exit 0 when it has the engine's shape.
+
+    The engine should serve nobody else meanwhile. A fleet file names the profile by its path.
+    """
+    with faults_told():
+        from rich.progress import Progress
+
+        from laar.demo.measure import key_headers
+        from laar.lab.figure import draw
+        from laar.lab.fit_engine import FitSettings, check_out, write_profile
+        from laar.lab.fit_engine import fit_engine as run_fit
+        from laar.lab.report import dump, show
+
+        check_out(out)
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("fit-engine")
+            fitted = run_fit(
+                FitSettings(
+                    url=url,
+                    model=model,
+                    longest=longest,
+                    max_num_batched_tokens=max_num_batched_tokens,
+                    repeat=repeat,
+                    tolerance=tolerance,
+                    headers=key_headers(key_env),
+                ),
+                lambda done, total: bar.update(task, completed=done, total=total),
+            )
+        show(fitted.report, _console())
+        if out:
+            write_profile(fitted, out)
+        if json:
+            json.write_bytes(dump(fitted.report, endpoint=fitted.profile.name))
+        if plot:
+            draw(fitted.report, plot, fitted.profile.name)
+    if not fitted.report.held:
+        raise typer.Exit(NOT_HELD)

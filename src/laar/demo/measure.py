@@ -31,7 +31,7 @@ from laar.client.measure import (
 from laar.errors import SettingError
 from laar.lab.workloads.kv_lookup import Query, queries
 
-__all__ = ["KV_LOOKUP", "questions_of", "run_measure"]
+__all__ = ["KV_LOOKUP", "key_headers", "questions_of", "run_measure"]
 
 KV_LOOKUP = "kv-lookup"
 INTERRUPTED = 130
@@ -68,7 +68,7 @@ def run_measure(
         SettingError: no such endpoint, model, file or environment variable.
     """
     console = Console()
-    headers = _headers(key_variable)
+    headers = key_headers(key_variable)
     try:
         with Bar(*_COLUMNS, console=console) as bar:
             task = bar.add_task("measuring", total=None, note="")
@@ -148,7 +148,12 @@ async def _targets(
     return [target for target in targets if not models or target.model in models]
 
 
-def _headers(key_variable: str | None) -> Mapping[str, str]:
+def key_headers(key_variable: str | None) -> Mapping[str, str]:
+    """The header with the API key that an environment variable holds; none without a variable.
+
+    Raises:
+        SettingError: the variable is not set.
+    """
     if key_variable is None:
         return {}
     key = os.environ.get(key_variable)

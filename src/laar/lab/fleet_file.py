@@ -4,8 +4,8 @@
       - {name: "near:8000", model: m, profile: qwen2.5-7b-a100, rtt_ms: 2, jitter: 0.1}
     scrape_interval_s: 1
 
-Profiles are names of `engine-profiles.yaml`; anything else of an engine's settings can be changed
-under `settings`.
+Profiles are names of `engine-profiles.yaml`, or files that `laar lab fit-engine` wrote, looked for
+beside the fleet file; anything else of an engine's settings can be changed under `settings`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from laar.errors import SettingError
 from laar.lab.engine import EngineProfile, EngineSettings, load_profile
@@ -26,6 +34,7 @@ __all__ = ["FleetFile", "read_fleet"]
 MAX_FILE_BYTES = 4 << 20
 """Thousands of endpoints."""
 
+_BESIDE = "directory of the fleet file"
 _Times = Annotated[float, Field(ge=0, le=60_000)]
 _Interval = Annotated[float, Field(gt=0, le=3600)]
 _Share = Annotated[float, Field(ge=0, le=1)]
@@ -43,6 +52,12 @@ class _Endpoint(BaseModel):
     spell_rtt_ms: _Times = 0.0
     spell_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     spell_s: _Interval = 20.0
+
+    @field_validator("profile")
+    @classmethod
+    def _own_file(cls, profile: str, info: ValidationInfo) -> str:
+        beside = (info.context or {}).get(_BESIDE, Path())
+        return str(beside / profile) if profile.endswith(".yaml") else profile
 
 
 class FleetFile(BaseModel):
@@ -101,7 +116,8 @@ def read_fleet(path: Path) -> FleetFile:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise SettingError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB; is it a fleet?")
-        fleet = FleetFile.model_validate(yaml.safe_load(path.read_text("utf-8")))
+        described = yaml.safe_load(path.read_text("utf-8"))
+        fleet = FleetFile.model_validate(described, context={_BESIDE: path.parent})
         fleet.sites()
     except ValidationError as fault:
         lines = [

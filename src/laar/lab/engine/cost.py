@@ -111,6 +111,7 @@ class LinearCost:
         prefill_overhead_s: of an iteration that prefills.
         decode_s_per_sequence: for each sequence that decodes.
         decode_s_per_context_token: for each token in the caches of those that decode.
+        prefill_s_per_pair: for each (query, key) pair of a prefill; what makes long prompts dear.
     """
 
     seconds_per_token: float
@@ -118,6 +119,7 @@ class LinearCost:
     prefill_overhead_s: float = 0.0
     decode_s_per_sequence: float = 0.0
     decode_s_per_context_token: float = 0.0
+    prefill_s_per_pair: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("seconds_per_token", "decode_s_per_token"):
@@ -127,6 +129,7 @@ class LinearCost:
             "prefill_overhead_s",
             "decode_s_per_sequence",
             "decode_s_per_context_token",
+            "prefill_s_per_pair",
         ):
             if not getattr(self, name) >= 0.0:
                 raise SettingError(f"linear cost: `{name}` must not be negative")
@@ -150,6 +153,7 @@ class LinearCost:
         seconds = 0.0
         if work.prefill_tokens:
             seconds = self.prefill_overhead_s + self.seconds_per_token * work.prefill_tokens
+            seconds += self.prefill_s_per_pair * (work.pairs - work.decode_context)
         if work.decodes:
             base, slope = self.decode_line(work.decodes)
             seconds += base + slope * work.decode_context

@@ -3,6 +3,7 @@
 Three files in `lab/data/`: `engine-hardware.yaml` and `engine-models.yaml` hold constants, each
 with its source beside it, and `engine-profiles.yaml` joins them, with parallel degrees and
 settings, to the engines that experiments name. A profile without hardware states a linear cost.
+A file of one's own with one such profile, as `laar lab fit-engine` writes it, does as well.
 """
 
 from __future__ import annotations
@@ -81,12 +82,18 @@ def profile_names(data: Path = DATA) -> tuple[str, ...]:
 
 
 def load_profile(name: str, data: Path = DATA) -> EngineProfile:
-    """Returns the engine of that name.
+    """Returns the engine of that name, or of the file whose path ends in ``.yaml``.
 
     Raises:
         SettingError: no such entry, or one that can't be used; names file and constant.
     """
     file = data / "engine-profiles.yaml"
+    if name.endswith(".yaml"):
+        file = Path(name)
+        entries = _read(file)
+        if not isinstance(entries, dict) or len(entries) != 1:
+            raise SettingError(f"{file}: must hold one profile, under its name")
+        name = str(next(iter(entries)))
     entry = dict(_entry(file, name))
     entry.pop("about", None)
     where = f"{file.name}: {name}"

@@ -58,6 +58,10 @@ class EngineSettings:
             the one before leaves it; off, only when it has left the last one.
         step_jitter: standard deviation of the logarithm of an iteration's time; a merged stretch
             draws once.
+        intake_s: what the server in front of the scheduler takes for a request (HTTP, checks),
+            one request after the other. The fleet in virtual time waits for it; an HTTP endpoint
+            has a server of its own.
+        intake_s_per_token: the same for each token of the prompt (parsing, tokenising, hashing).
         kv_events: report prefix-cache changes in each `Step`.
         slack: for the scheduler `slack`.
     """
@@ -72,5 +76,11 @@ class EngineSettings:
     scheduler: str = "fcfs"
     stream_pipeline: bool = True
     step_jitter: Annotated[float, Field(ge=0.0)] = 0.0
+    intake_s: Annotated[float, Field(ge=0.0)] = 0.0
+    intake_s_per_token: Annotated[float, Field(ge=0.0)] = 0.0
     kv_events: bool = False
     slack: SlackSettings = field(default_factory=SlackSettings)
+
+    def intake_of(self, prompt_tokens: int) -> float:
+        """Returns the seconds before the scheduler sees a prompt that long."""
+        return self.intake_s + self.intake_s_per_token * prompt_tokens

@@ -32,7 +32,6 @@ from laar.lab.engine import (
     EngineSettings,
     Job,
     RooflineCost,
-    build_engine,
     load_hardware,
     load_model,
 )
@@ -157,9 +156,7 @@ class _Fleet:
 
     def __post_init__(self) -> None:
         self.clock = VirtualClock()
-        self.hosts = {
-            site.name: EngineHost(self.clock, build_engine(site.engine)) for site in _sites()
-        }
+        self.hosts = {site.name: EngineHost(self.clock, site.engine) for site in _sites()}
         table = EndpointTable()
         table.replace("lab", [EndpointSpec(address=name, models=("m",)) for name in self.hosts])
         self.director = Director(

@@ -26,7 +26,7 @@ from laar.core.interfaces import Assessor, NoPrefixes
 from laar.core.policy import Policy
 from laar.core.request import Request
 from laar.errors import RequestError, SettingError
-from laar.lab.engine import Job, Load, build_engine
+from laar.lab.engine import Job, Load
 from laar.lab.fleet.assessor import MeasuredAssessor
 from laar.lab.fleet.clock import VirtualClock
 from laar.lab.fleet.link import Link
@@ -135,7 +135,8 @@ class VirtualFleet:
         self._hosts = {
             name: EngineHost(
                 self.clock,
-                build_engine(site.engine, seed=generator(seed, f"engine {name}").getrandbits(32)),
+                site.engine,
+                seed=generator(seed, f"engine {name}").getrandbits(32),
             )
             for name, site in self._sites.items()
         }

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from laar.errors import RequestError
-from laar.lab.engine import Engine, EngineProfile, Job, Load, Step
+from laar.lab.engine import EngineProfile, Job, Load, Step, build_engine
 from laar.lab.fleet.clock import VirtualClock
 from laar.lab.fleet.link import LinkProfile
 
@@ -44,12 +44,15 @@ class EngineHost:
 
     Args:
         clock: the run's.
-        engine: idle and fresh.
+        profile: what to build.
+        seed: of the engine's jitter.
     """
 
-    def __init__(self, clock: VirtualClock, engine: Engine) -> None:
+    def __init__(self, clock: VirtualClock, profile: EngineProfile, *, seed: int = 0) -> None:
         self._clock = clock
-        self._engine = engine
+        self._engine = build_engine(profile, seed=seed)
+        self._settings = profile.settings
+        self._intake_free_s = 0.0
         self._step: Step | None = None
         self._version = 0
         self._waiting: dict[str, tuple[OnFirst, OnEnd]] = {}
@@ -67,6 +70,14 @@ class EngineHost:
             on_first: called with its cached tokens when its first token exists.
             on_end: called when its last one does, or with the refusal.
         """
+        intake_s = self._settings.intake_of(job.prompt_tokens)
+        if not intake_s:
+            self._admit(job, on_first, on_end)
+            return
+        self._intake_free_s = max(self._clock.now, self._intake_free_s) + intake_s
+        self._clock.at(self._intake_free_s, self._admit, job, on_first, on_end)
+
+    def _admit(self, job: Job, on_first: OnFirst, on_end: OnEnd) -> None:
         now = self._clock.now
         shorter = self._engine.cut(now)
         if shorter is not None:

@@ -1,0 +1,159 @@
+"""The engine model fitted to an endpoint: it recovers what a simulated one was started with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from laar.commands import lab as commands
+from laar.errors import SettingError
+from laar.lab.endpoint import EndpointSettings, SimulatedEndpoint
+from laar.lab.engine import EngineProfile, EngineSettings, LinearCost, load_profile
+from laar.lab.engine.fitting import Facts, check_points, fit, fit_points, predict
+from laar.lab.fleet_file import read_fleet
+
+RUN = CliRunner()
+LONGEST = 4096
+TRUE = EngineProfile(
+    name="true",
+    cost=LinearCost(
+        seconds_per_token=3e-5,
+        decode_s_per_token=6e-3,
+        prefill_overhead_s=6e-3,
+        decode_s_per_sequence=1e-3,
+        decode_s_per_context_token=2e-7,
+        prefill_s_per_pair=1e-8,
+    ),
+    settings=EngineSettings(
+        num_blocks=4096, block_size=32, max_num_batched_tokens=1024, intake_s=2e-3
+    ),
+)
+FACTS = Facts(model="true", block_size=32, num_blocks=4096, max_num_batched_tokens=1024)
+
+
+def written(path: Path, profile: EngineProfile) -> Path:
+    """A profile as a file of a user's own."""
+    cost = {
+        name: {"value": getattr(profile.cost, name), "source": "a test"}
+        for name in LinearCost.__slots__
+    }
+    kept = ("num_blocks", "block_size", "max_num_batched_tokens", "intake_s", "intake_s_per_token")
+    settings = {name: getattr(profile.settings, name) for name in kept}
+    path.write_text(yaml.safe_dump({profile.name: {"linear": cost, "settings": settings}}))
+    return path
+
+
+def test_what_the_model_itself_would_show_is_fitted_exactly() -> None:
+    seen = {name: predict(TRUE, point) for name, point in fit_points(LONGEST).items()}
+    fitted = fit(seen, LONGEST, FACTS)
+    for group in check_points(LONGEST).values():
+        for point in group:
+            assert predict(fitted, point).ttft_s == pytest.approx(
+                predict(TRUE, point).ttft_s, rel=0.02
+            )
+            assert predict(fitted, point).cached_tokens == predict(TRUE, point).cached_tokens
+    for name in LinearCost.__slots__:
+        ours, true = getattr(fitted.cost, name), getattr(TRUE.cost, name)
+        assert ours == pytest.approx(true, rel=0.1), name
+
+
+def test_hits_and_company_change_what_is_predicted() -> None:
+    first, _, _, whole = check_points(LONGEST)["cached share"]
+    assert predict(TRUE, first).cached_tokens == 1024
+    assert predict(TRUE, whole).cached_tokens == LONGEST - 32, "the last block is computed"
+    assert predict(TRUE, whole).ttft_s[0] < predict(TRUE, first).ttft_s[0] / 5
+    four = check_points(LONGEST)["batching"][1]
+    ttft_s = predict(TRUE, four).ttft_s
+    assert len(ttft_s) == 4
+    assert ttft_s[-1] > 2.5 * ttft_s[0]
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[str]:
+    """A simulated endpoint of `TRUE`, in a thread of its own, stopped at the end."""
+    settings = EndpointSettings(
+        model="sim", profile=str(written(tmp_path / "true.yaml", TRUE)), max_model_len=8192
+    )
+    ready = threading.Event()
+    told: list[str] = []
+    loop = asyncio.new_event_loop()
+    over = asyncio.Event()
+
+    async def serve() -> None:
+        sim = SimulatedEndpoint(settings)
+        await sim.start()
+        told.append(sim.url)
+        ready.set()
+        await over.wait()
+        await sim.stop()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        assert ready.wait(30)
+        yield told[0]
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join(30)
+        loop.close()
+
+
+def test_an_endpoint_is_measured_and_its_profile_recovered(endpoint: str, tmp_path: Path) -> None:
+    out, data, plot = tmp_path / "own.yaml", tmp_path / "own.json", tmp_path / "own.png"
+    told = ["fit-engine", endpoint, "--longest", str(LONGEST), "--max-num-batched-tokens", "1024"]
+    told += ["--repeat", "1", "--tolerance", "2", "--out", str(out), "--json", str(data)]
+    ran = RUN.invoke(commands.app, [*told, "--plot", str(plot)])
+    assert ran.exit_code == 0, ran.output
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    found = [row[3] for row in json.loads(data.read_bytes())["tables"][1]["rows"]]
+    assert {1024, 2048, 3072, LONGEST - 32} <= set(found), "the engine found what was sent before"
+    fitted = load_profile(str(out))
+    assert (fitted.name, fitted.settings.block_size, fitted.settings.num_blocks) == (
+        *("sim", TRUE.settings.block_size),
+        TRUE.settings.num_blocks,
+    )
+    # What takes tens of milliseconds is measured well on a loaded machine; what takes less is not.
+    whole = check_points(LONGEST)["prompt length"][-1]
+    assert predict(fitted, whole).ttft_s[0] == pytest.approx(
+        predict(TRUE, whole).ttft_s[0], rel=0.3
+    )
+    # The profile stands in a fleet file beside it.
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text("endpoints: [{name: a, profile: own.yaml}]")
+    assert read_fleet(fleet).sites()[0].engine == fitted
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        (["http://127.0.0.1:1"], "is it running"),
+        (["http://127.0.0.1:1", "--out", "engine.json"], "must end in .yaml"),
+        (["http://127.0.0.1:1", "--out", "/nowhere/engine.yaml"], "no directory"),
+        (["http://127.0.0.1:1", "--key-env", "LAAR_NO_SUCH_KEY"], "LAAR_NO_SUCH_KEY"),
+    ],
+)
+def test_what_cannot_be_measured_exits_2_with_a_sentence(told: list[str], says: str) -> None:
+    ran = RUN.invoke(commands.app, ["fit-engine", *told])
+    assert ran.exit_code == 2
+    assert says in ran.stderr
+
+
+def test_a_model_or_a_length_that_is_not_there_is_named(endpoint: str) -> None:
+    for told, says in ((["--model", "nope"], "nope"), (["--longest", "100"], "--longest 100")):
+        ran = RUN.invoke(commands.app, ["fit-engine", endpoint, *told])
+        assert ran.exit_code == 2
+        assert says in ran.stderr
+
+
+def test_a_file_with_more_than_one_profile_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "two.yaml"
+    path.write_text("a: {}\nb: {}\n")
+    with pytest.raises(SettingError, match="one profile"):
+        load_profile(str(path))
