@@ -6,7 +6,6 @@ same way. That the fleet behind it does not grow either is a test of tests/lab/t
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import tempfile
@@ -29,17 +28,14 @@ def feed(path: Path, count: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--lines", type=int, default=LINES)
-    count = parser.parse_args().lines
     with tempfile.TemporaryDirectory() as folder:
         pipe = Path(folder) / "trace.jsonl"
         os.mkfifo(pipe)
-        writer = threading.Thread(target=feed, args=(pipe, count))
+        writer = threading.Thread(target=feed, args=(pipe, LINES))
         writer.start()
         began = time.process_time()
         for number, _ in enumerate(read_trace(pipe), 1):
-            if number % (count // 10) == 0:
+            if number % (LINES // 10) == 0:
                 peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
                 spent_s = time.process_time() - began
                 print(f"{number:>12,} lines  {spent_s:7.1f} s of CPU  peak {peak_mib:6.1f} MiB")

@@ -34,6 +34,8 @@ NOT_RUN = [
     {"make", "demo"},
     {"laar", "ttca"},  # take long; run by tests of their own
     {"laar", "lab", "run"},
+    {"laar", "lab", "replay"},
+    {"laar", "lab", "fit-engine"},
     {"laar", "tune"},
     {"laar", "context", "plan"},
     {"python", "-m", "bench"},

@@ -22,6 +22,7 @@ from docs_pages import (
 from laar.cli import app
 from laar.config import Settings
 from laar.lab.experiments import all_experiments
+from laar.lab.fleet_file import FleetFile
 
 SOMEWHERE = {"endpoints": [{"address": "127.0.0.1:8000", "model": "m"}]}
 by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -31,6 +32,9 @@ by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relat
 def test_yaml_is_settings(fence):
     document = yaml.safe_load(fence.text)
     if document is None:  # a comment for editors
+        return
+    if fence.title == "fleet.yaml":
+        FleetFile.model_validate(document)
         return
     sourced = {"endpoints", "endpoints_file", "kubernetes"}.intersection(document)
     Settings.model_validate(document if sourced else SOMEWHERE | document)

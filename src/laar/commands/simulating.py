@@ -20,7 +20,8 @@ def sim_endpoint(
         list[str] | None, typer.Option(help="A name clients may ask for; may be repeated.")
     ] = None,
     profile: Annotated[
-        str, typer.Option(help="Model and hardware the engine imitates.")
+        str,
+        typer.Option(help="What the engine imitates: a name, or a file of `laar lab fit-engine`."),
     ] = "qwen2.5-7b-a100",
     fleet_model: Annotated[
         str | None, typer.Option(help="A model of the fleet file: its speed and its accuracy.")

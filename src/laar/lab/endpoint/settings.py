@@ -41,8 +41,8 @@ class EndpointSettings:
         served_names: names clients may ask for; answers always carry the first. Empty: the model's.
         host: address to listen on.
         port: port to listen on; 0 takes a free one.
-        profile: hardware and model the engine imitates, by name (`laar.lab.engine.profile_names`).
-            For a fleet model only its memory counts.
+        profile: hardware and model the engine imitates, by name (`laar.lab.engine.profile_names`)
+            or by the path of a file. For a fleet model only its memory counts.
         fleet_model: a model of the fleet: its speed, and its accuracy on key-value look-ups. None:
             answers are a fixed text.
         fleet: path of a fleet file; None for the one that comes with the package.

@@ -2,7 +2,8 @@
 
 Each row says what was published, what the model gives, and, where the paper leaves the set-up open
 or a constant was fitted to that very figure, says so. The experiment `engine-validation` prints the
-rows and the tests hold them; nothing else depends on this module.
+rows and the tests hold them; nothing else depends on this module. Beside a real engine the model is
+put by `laar lab fit-engine`.
 """
 
 from __future__ import annotations
