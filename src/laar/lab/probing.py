@@ -171,8 +171,8 @@ async def _ask(
                 if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
                     continue
                 chunk = orjson.loads(line[5:])
-                if "error" in chunk:
-                    raise SettingError(f"{url} broke an answer off: {chunk['error']!r:.300}")
+                if not isinstance(chunk, dict) or "error" in chunk:
+                    raise SettingError(f"{url} broke an answer off: {chunk!r:.300}")
                 if chunk.get("choices"):
                     last_s = time.perf_counter() - begin
                     first_s = first_s or last_s
