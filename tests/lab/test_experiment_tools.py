@@ -7,6 +7,7 @@ import math
 import tracemalloc
 from pathlib import Path
 
+import joblib
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -196,6 +197,13 @@ def test_a_sweep_keeps_the_order_of_its_cases() -> None:
 def test_a_sweep_runs_on_a_dask_cluster() -> None:
     pytest.importorskip("distributed", reason="dask is not installed: pip install distributed")
     with placed("dask", 2):
+        assert sweep(_square, [(n,) for n in range(20)], label="") == [n * n for n in range(20)]
+
+
+def test_a_sweep_runs_where_results_come_only_all_at_once() -> None:
+    """As on Ray, whose backend is made from this one."""
+    with joblib.parallel_config(backend="multiprocessing", n_jobs=2):
+        assert not joblib.parallel.get_active_backend()[0].supports_return_generator
         assert sweep(_square, [(n,) for n in range(20)], label="") == [n * n for n in range(20)]
 
 

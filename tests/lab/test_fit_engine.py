@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -18,6 +19,7 @@ from laar.lab.endpoint import EndpointSettings, SimulatedEndpoint
 from laar.lab.engine import EngineProfile, EngineSettings, LinearCost, load_profile
 from laar.lab.engine.fitting import Facts, check_points, fit, fit_points, predict
 from laar.lab.fleet_file import read_fleet
+from laar.lab.probing import facts_of
 
 RUN = CliRunner()
 LONGEST = 4096
@@ -150,6 +152,19 @@ def test_a_model_or_a_length_that_is_not_there_is_named(endpoint: str) -> None:
         ran = RUN.invoke(commands.app, ["fit-engine", endpoint, *told])
         assert ran.exit_code == 2
         assert says in ran.stderr
+
+
+def test_requests_of_others_are_told(endpoint: str) -> None:
+    async def asked_beside() -> Facts:
+        async with aiohttp.ClientSession() as session:
+            body = {"model": "sim", "prompt": [5] * 64, "max_tokens": 2000, "stream": True}
+            async with session.post(f"{endpoint}/v1/completions", json=body) as answer:
+                await answer.content.readline()
+                facts, context = await facts_of(session, endpoint, None, 2048)
+                assert context == 8192
+                return facts
+
+    assert asyncio.run(asked_beside()).others == 1
 
 
 def test_a_file_with_more_than_one_profile_is_refused(tmp_path: Path) -> None:

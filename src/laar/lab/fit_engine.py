@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import cast
 
@@ -118,6 +118,9 @@ async def _fit_engine(settings: FitSettings, progress: Callable[[int, int], None
     profile = fit({name: seen[point] for name, point in named.items()}, longest, facts)
     groups = {group: _rows(profile, of, seen) for group, of in checked.items()}
     report = _report(profile, groups, settings.tolerance)
+    if facts.others:
+        remark = f"{facts.others} requests of others were under way: measure an engine without any"
+        report = replace(report, remarks=[remark])
     return Fitted(profile=profile, longest=longest, report=report)
 
 

@@ -37,6 +37,9 @@ _MAX_PAGE_BYTES = 16 << 20
 _IDS = (1000, 3)
 """Ids to draw from, and the first: there in every vocabulary, and none that ends an answer."""
 
+_UNDER_WAY = re.compile(
+    r"^vllm:num_requests_(?:running|waiting)\{[^}]*\} (\d+(?:\.\d+)?)$", re.MULTILINE
+)
 _DEFAULT_BLOCK, _DEFAULT_BLOCKS = 16, 65_536  # vLLM's on a GPU, and a million tokens
 
 
@@ -66,6 +69,7 @@ async def facts_of(
         block_size=labels.get("block_size", _DEFAULT_BLOCK),
         num_blocks=labels.get("num_gpu_blocks", _DEFAULT_BLOCKS),
         max_num_batched_tokens=batched_tokens,
+        others=sum(int(float(number)) for number in _UNDER_WAY.findall(page)),
     )
     return facts, longest
 

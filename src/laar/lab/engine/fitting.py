@@ -46,12 +46,14 @@ class Facts:
         block_size: tokens of a KV block.
         num_blocks: how many there are.
         max_num_batched_tokens: of an iteration.
+        others: requests under way before anything was measured.
     """
 
     model: str
     block_size: int
     num_blocks: int
     max_num_batched_tokens: int
+    others: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
