@@ -154,16 +154,16 @@ def test_experiments_are_listed_with_their_claims() -> None:
         assert name in result.output
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "name",
     [
         "llm-router-valve",
         "llm-router-slope",
-        pytest.param("medha-parallelism", marks=pytest.mark.slow),
         pytest.param("laar-ttca", marks=pytest.mark.slow),
         pytest.param("gorgo-saturation", marks=pytest.mark.slow),
         pytest.param("context-hits", marks=pytest.mark.slow),
-        pytest.param("medha-convoy", marks=pytest.mark.slow),
+        pytest.param("medha-iterations", marks=pytest.mark.slow),
     ],
 )
 def test_a_quick_run_is_the_same_bytes_each_time_and_on_more_processes(
