@@ -1,13 +1,11 @@
 """Medha at the picker: the order of laar's own queue, engines left as vLLM ships them.
 
-Four endpoints of one A100 with an 8B model and vLLM's scheduler, behind the product's director and
-flow control on a virtual clock. A minute of Poisson arrivals at 1.2 times what the fleet carries,
-9 in 10 conversations (up to 8K tokens), 1 in 10 documents of 24K to 64K, two tenants; then what
-waits is served or shed. The same requests meet the queue in slack order, in order of arrival, and
-no queue at all. Order of arrival is also shown with the rules for long prompts that slack order
-comes with (which endpoints take them, and that a short one need not wait behind one that has no
-endpoint): how much those do, and how much the order. Objectives are the settings' own: a second and
-five times the prefill alone.
+The load of `laar.lab.workloads.overload`, behind the product's director and flow control on a
+virtual clock: a minute at 1.2 times what the fleet carries; then what waits is served or shed. The
+same requests meet the queue in slack order, in order of arrival, and no queue at all. Order of
+arrival is also shown with the rules for long prompts that slack order comes with (which endpoints
+take them, and that a short one need not wait behind one that has no endpoint): how much those do,
+and how much the order.
 
 The fleet's capacity is measured, seed by seed: the same prompts all at once, by the time it takes.
 First bytes are seen, as in the gateway shape.
@@ -27,48 +25,43 @@ from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission, FlowSettings
 from laar.flow.item import Limits
-from laar.lab.engine import (
-    EngineProfile,
-    EngineSettings,
-    Job,
-    RooflineCost,
-    load_hardware,
-    load_model,
-)
+from laar.lab.engine import Job
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.medha_runs import Ratio, over
-from laar.lab.fleet import EngineHost, MeasuredAssessor, Site, VirtualClock
+from laar.lab.fleet import EngineHost, VirtualClock
 from laar.lab.intervals import estimate
 from laar.lab.report import Check, Report, Table, Value
 from laar.lab.sweep import sweep
+from laar.lab.workloads.overload import (
+    CLASSES,
+    LOAD,
+    MODEL,
+    PROBE_POLICY,
+    QUADRATIC_TOKENS,
+    Ask,
+    asks,
+    assessor,
+    sites,
+)
 from laar.policies import build_policies
 
 __all__ = ["EXPERIMENTS"]
 
-_ENDPOINTS = 4
-_LOAD = 1.2
 _MINUTE_S = 60.0
-_DOCUMENTS = 0.1
-_QUADRATIC_TOKENS = 60_000.0
-"""Llama 3 8B: parameters / (layers * hidden)."""
 _READ_EVERY_S = 1.0
 _ROUTES = ("slack", "arrival, kept apart", "arrival", "no queue")
-_CLASSES = ("conversation", "document")
-_PROBE_REQUESTS = 400
+_PROBE_REQUESTS = 1000
+"""Enough for the last answers, when some endpoints are done already, to count little."""
 _NONE_IS_LONG = 1 << 30
 _CHARS = 4
 
 
 @dataclass(slots=True, kw_only=True)
-class _Ask:
+class _Asked:
     """One request of the load, and what became of it."""
 
+    ask: Ask
     request: Request
-    at_s: float
-    kind: str
-    prompt_tokens: int
-    output_tokens: int
-    objective_s: float
     ttft_s: float = math.inf
     shed: str = ""
 
@@ -92,53 +85,23 @@ class Served:
     left: int
 
 
-@lru_cache(maxsize=1)
-def _sites() -> tuple[Site, ...]:
-    cost = RooflineCost(load_hardware("a100"), load_model("llama-3-8b"))
-    settings = EngineSettings(num_blocks=cost.kv_tokens() // 16)
-    engine = EngineProfile(name="llama-3-8b on an A100", cost=cost, settings=settings)
-    return tuple(Site(name=f"e{i}", model="m", engine=engine) for i in range(_ENDPOINTS))
-
-
-@lru_cache(maxsize=1)
-def _assessor() -> MeasuredAssessor:
-    return MeasuredAssessor(_sites())
-
-
-def _load(rate: float, count: int, seed: int) -> list[_Ask]:
-    """So many requests at a rate; all at once at an infinite one."""
-    rng = random.Random(f"{seed}/picker")
-    known = _assessor().assess(Request(id="", api=Api.CHAT), ["m"], (), 0.0)
-    per_token_s = float(known.seconds_per_token[0])
-    asks, now = [], 0.0
-    for number in range(count):
-        now += rng.expovariate(1.0) / rate
-        kind = _CLASSES[rng.random() < _DOCUMENTS]
-        if kind == "document":
-            tokens = rng.randint(24_000, 64_000)
-        else:
-            tokens = min(8192, max(16, int(rng.lognormvariate(math.log(1730), 0.93))))
-        alone_s = per_token_s * tokens * (1.0 + tokens / _QUADRATIC_TOKENS)
-        objective_s = 1.0 + 5.0 * alone_s
-        asks.append(
-            _Ask(
-                request=Request(
-                    id=str(number),
-                    api=Api.CHAT,
-                    model="m",
-                    chars=_CHARS * tokens,
-                    body_bytes=_CHARS * tokens,
-                    tenant=rng.choice(("a", "b")),
-                    ttft_objective_s=objective_s,
-                ),
-                at_s=now,
-                kind=kind,
-                prompt_tokens=tokens,
-                output_tokens=min(2048, max(1, int(rng.lognormvariate(math.log(200), 0.55)))),
-                objective_s=objective_s,
-            )
+def _load(rate: float, count: int, seed: int, policy: str = "") -> list[_Asked]:
+    return [
+        _Asked(
+            ask=ask,
+            request=Request(
+                id=str(ask.number),
+                api=Api.CHAT,
+                model=MODEL,
+                chars=_CHARS * ask.prompt_tokens,
+                body_bytes=_CHARS * ask.prompt_tokens,
+                tenant=ask.tenant,
+                policy=policy,
+                ttft_objective_s=ask.objective_s,
+            ),
         )
-    return asks
+        for ask in asks(rate, count, seed)
+    ]
 
 
 @dataclass(slots=True)
@@ -151,20 +114,20 @@ class _Fleet:
     hosts: dict[str, EngineHost] = field(init=False)
     director: Director = field(init=False)
     admission: Admission = field(init=False)
-    waiting: dict[object, _Ask] = field(init=False)
+    waiting: dict[object, _Asked] = field(init=False)
     open: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.clock = VirtualClock()
-        self.hosts = {site.name: EngineHost(self.clock, site.engine) for site in _sites()}
+        self.hosts = {site.name: EngineHost(self.clock, site.engine) for site in sites()}
         table = EndpointTable()
-        table.replace("lab", [EndpointSpec(address=name, models=("m",)) for name in self.hosts])
+        table.replace("lab", [EndpointSpec(address=name, models=(MODEL,)) for name in self.hosts])
         self.director = Director(
             table,
             build_policies(CostWeights()),
-            DirectorSettings(quadratic_tokens=_QUADRATIC_TOKENS),
+            DirectorSettings(quadratic_tokens=QUADRATIC_TOKENS),
             rng=random.Random(f"{self.seed}/ties"),
-            assessor=_assessor(),
+            assessor=assessor(),
         )
         plain = self.route == "arrival"  # an order of arrival that knows nothing of lengths
         self.admission = Admission(
@@ -177,60 +140,60 @@ class _Fleet:
         self.waiting = {}
         self.open = 0
 
-    def run(self, asks: list[_Ask]) -> None:
+    def run(self, load: list[_Asked]) -> None:
         """Serves the load to its end."""
-        self.open = len(asks)
-        for ask in asks:
-            self.clock.at(ask.at_s, self._arrive, ask)
+        self.open = len(load)
+        for one in load:
+            self.clock.at(one.ask.at_s, self._arrive, one)
         self.clock.later(0.0, self._read)
         self.clock.run()
 
-    def _arrive(self, ask: _Ask) -> None:
+    def _arrive(self, one: _Asked) -> None:
         if self.route == "no queue":
-            self._send(ask, self.director.decide(ask.request, self.clock.now))
+            self._send(one, self.director.decide(one.request, self.clock.now))
             return
         try:
-            answer = self.admission.ask(ask.request, self.clock.now)
+            answer = self.admission.ask(one.request, self.clock.now)
         except RequestError as error:
-            self._refuse(ask, error)
+            self._refuse(one, error)
             return
         if isinstance(answer, Decision):
-            self._send(ask, answer)
+            self._send(one, answer)
         else:
-            self.waiting[answer] = ask
+            self.waiting[answer] = one
             self._dispatch()
 
     def _dispatch(self) -> None:
         for outcome in self.admission.dispatch(self.clock.now):
-            ask = self.waiting.pop(outcome.ticket)
+            one = self.waiting.pop(outcome.ticket)
             if isinstance(outcome.verdict, RequestError):
-                self._refuse(ask, outcome.verdict)
+                self._refuse(one, outcome.verdict)
             else:
-                self._send(ask, outcome.verdict)
+                self._send(one, outcome.verdict)
 
-    def _refuse(self, ask: _Ask, error: RequestError) -> None:
-        ask.shed = error.reason
+    def _refuse(self, one: _Asked, error: RequestError) -> None:
+        one.shed = error.reason
         self.open -= 1
 
-    def _send(self, ask: _Ask, decision: Decision) -> None:
+    def _send(self, one: _Asked, decision: Decision) -> None:
         def first(_cached_tokens: int) -> None:
-            ask.ttft_s = self.clock.now - ask.at_s
+            one.ttft_s = self.clock.now - one.ask.at_s
             self.director.answering(decision)
             self.admission.answering(decision)
             self._dispatch()
 
         def end(_refusal: RequestError | None) -> None:
-            done = Completion(status=200, cause="complete", latency_s=self.clock.now - ask.at_s)
+            done = Completion(status=200, cause="complete", latency_s=self.clock.now - one.ask.at_s)
             self.director.settle(decision, done)
             self.admission.answering(decision)
             self.open -= 1
             self._dispatch()
 
         job = Job(
-            id=ask.request.id,
+            id=one.request.id,
             arrival_s=self.clock.now,
-            prompt_tokens=ask.prompt_tokens,
-            output_tokens=ask.output_tokens,
+            prompt_tokens=one.ask.prompt_tokens,
+            output_tokens=one.ask.output_tokens,
         )
         self.hosts[decision.address].submit(job, first, end)
 
@@ -249,26 +212,27 @@ class _Fleet:
 def _capacity(seed: int) -> float:
     """Requests a second that the fleet carries."""
     fleet = _Fleet("no queue", seed)
-    fleet.run(_load(math.inf, _PROBE_REQUESTS, seed))
+    fleet.run(_load(math.inf, _PROBE_REQUESTS, seed, PROBE_POLICY))
     return _PROBE_REQUESTS / fleet.clock.now
 
 
 def serve(route: str, seed: int, duration_s: float) -> Served:
     """One minute of overload by one route."""
-    rate = _LOAD * _capacity(seed)
-    asks = [ask for ask in _load(rate, int(2 * rate * duration_s), seed) if ask.at_s < duration_s]
+    rate = LOAD * _capacity(seed)
+    drawn = _load(rate, int(2 * rate * duration_s), seed)
+    load = [one for one in drawn if one.ask.at_s < duration_s]
     fleet = _Fleet(route, seed)
-    fleet.run(asks)
-    within = [ask.ttft_s <= ask.objective_s for ask in asks]
+    fleet.run(load)
+    within = [one.ttft_s <= one.ask.objective_s for one in load]
     return Served(
-        within=sum(within) / len(asks),
+        within=sum(within) / len(load),
         by_class={
-            kind: sum(ok for ok, ask in zip(within, asks, strict=True) if ask.kind == kind)
-            / max(1, sum(ask.kind == kind for ask in asks))
-            for kind in _CLASSES
+            kind: sum(ok for ok, one in zip(within, load, strict=True) if one.ask.kind == kind)
+            / max(1, sum(one.ask.kind == kind for one in load))
+            for kind in CLASSES
         },
-        shed=sum(bool(ask.shed) for ask in asks) / len(asks),
-        longest_wait_s=max(ask.ttft_s for ask in asks if ask.ttft_s < math.inf),
+        shed=sum(bool(one.shed) for one in load) / len(load),
+        longest_wait_s=max(one.ttft_s for one in load if one.ttft_s < math.inf),
         left=fleet.open + fleet.admission.queue.waiting + fleet.admission.prefills,
     )
 
@@ -285,7 +249,7 @@ def run_picker(scope: Scope) -> Report:
         (
             route,
             estimate([one.within for one in runs[route]]),
-            *(estimate([one.by_class[kind] for one in runs[route]]) for kind in _CLASSES),
+            *(estimate([one.by_class[kind] for one in runs[route]]) for kind in CLASSES),
             estimate([one.shed for one in runs[route]]),
             estimate([one.longest_wait_s for one in runs[route]]),
         )
@@ -294,8 +258,8 @@ def run_picker(scope: Scope) -> Report:
     return Report(
         tables=[
             Table(
-                title=f"{duration_s:.0f} s at {_LOAD} times capacity, {_ENDPOINTS} endpoints",
-                columns=("queue", "within", *_CLASSES, "shed", "longest TTFT, s"),
+                title=f"{duration_s:.0f} s at {LOAD} times capacity, {len(sites())} endpoints",
+                columns=("queue", "within", *CLASSES, "shed", "longest TTFT, s"),
                 rows=rows,
                 digits=3,
             )
@@ -317,7 +281,7 @@ def _checks(runs: dict[str, list[Served]]) -> list[Check]:
             seen=f"{gain} times, and {_gain(runs, 'arrival, kept apart')} times with like rules",
         )
     ]
-    for kind in _CLASSES:
+    for kind in CLASSES:
         ours, theirs = (
             estimate([one.by_class[kind] for one in runs[route]]) for route in ("slack", "arrival")
         )

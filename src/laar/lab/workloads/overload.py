@@ -1,0 +1,118 @@
+"""The load that overfills a small fleet: conversations, and documents that hold them up.
+
+For four endpoints of one A100 with an 8B model under vLLM's own scheduler. 9 in 10 requests are
+conversations of up to 8K tokens, 1 in 10 documents of 24K to 64K; two tenants; arrivals are Poisson
+and wait for no answer. Objectives are those that the picker's settings give by default: a second
+and five times the prefill alone. Nothing is shared between prompts.
+
+`medha-picker` serves it in virtual time and `laar overload` through a real Envoy.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from functools import lru_cache
+
+from laar.core.request import Api, Request
+from laar.lab.engine import load_profile
+from laar.lab.fleet import MeasuredAssessor, Site
+
+__all__ = [
+    "CLASSES",
+    "LOAD",
+    "MODEL",
+    "PROBE_POLICY",
+    "PROFILE",
+    "QUADRATIC_TOKENS",
+    "Ask",
+    "asks",
+    "assessor",
+    "sites",
+]
+
+LOAD = 1.2
+"""Of what the fleet carries."""
+
+CLASSES = ("conversation", "document")
+PROFILE = "llama-3-8b-a100"
+MODEL = "m"
+
+QUADRATIC_TOKENS = 60_000.0
+"""Llama 3 8B: parameters / (layers * hidden)."""
+
+PROBE_POLICY = "laar-paper"
+"""What a fleet carries is measured with all prompts there at once and under this policy, which
+spreads their tokens evenly. The default one prices what a prompt does to requests in flight, so of
+hundreds in flight it puts the long ones together, and the other endpoints soon stand idle."""
+
+_ENDPOINTS = 4
+_DOCUMENTS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One request.
+
+    Args:
+        number: in order of arrival.
+        at_s: when it comes.
+        kind: one of `CLASSES`.
+        tenant: whom its tokens are charged to.
+        prompt_tokens: all of them new to every cache.
+        output_tokens: of the answer.
+        objective_s: from arrival to first token.
+    """
+
+    number: int
+    at_s: float
+    kind: str
+    tenant: str
+    prompt_tokens: int
+    output_tokens: int
+    objective_s: float
+
+
+@lru_cache(maxsize=1)
+def sites() -> tuple[Site, ...]:
+    """The fleet."""
+    engine = load_profile(PROFILE)
+    return tuple(Site(name=f"e{i}", model=MODEL, engine=engine) for i in range(_ENDPOINTS))
+
+
+@lru_cache(maxsize=1)
+def assessor() -> MeasuredAssessor:
+    """What measuring the fleet tells of it."""
+    return MeasuredAssessor(sites())
+
+
+def asks(rate: float, count: int, seed: int) -> list[Ask]:
+    """So many requests at a rate, requests/s; all at once at an infinite one.
+
+    Loads of one seed that differ in rate alone have the same requests.
+    """
+    rng = random.Random(f"{seed}/picker")
+    known = assessor().assess(Request(id="", api=Api.CHAT), [MODEL], (), 0.0)
+    per_token_s = float(known.seconds_per_token[0])
+    drawn, now = [], 0.0
+    for number in range(count):
+        now += rng.expovariate(1.0) / rate
+        kind = CLASSES[rng.random() < _DOCUMENTS]
+        if kind == "document":
+            tokens = rng.randint(24_000, 64_000)
+        else:
+            tokens = min(8192, max(16, int(rng.lognormvariate(math.log(1730), 0.93))))
+        alone_s = per_token_s * tokens * (1.0 + tokens / QUADRATIC_TOKENS)
+        drawn.append(
+            Ask(
+                number=number,
+                at_s=now,
+                kind=kind,
+                tenant=rng.choice(("a", "b")),
+                prompt_tokens=tokens,
+                output_tokens=min(2048, max(1, int(rng.lognormvariate(math.log(200), 0.55)))),
+                objective_s=1.0 + 5.0 * alone_s,
+            )
+        )
+    return drawn
