@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from laar.commands.terminal import faults_told
+from laar.commands.terminal import JsonFile, faults_told
 
-__all__ = ["sim_endpoint", "up"]
+__all__ = ["overload", "sim_endpoint", "up"]
 
 
 def sim_endpoint(
@@ -85,6 +86,47 @@ def up(
                 concurrency=concurrency,
                 time_scale=time_scale,
                 port=port,
+                json_file=json_file,
+            )
+        )
+
+
+class _Shape(StrEnum):
+    STANDALONE = "standalone"
+    GATEWAY = "gateway"
+
+
+def overload(
+    seconds: Annotated[
+        float, typer.Option(help="How long requests come, in the fleet's seconds.", min=0.1)
+    ] = 60.0,
+    seeds: Annotated[int, typer.Option(help="How many loads.", min=1)] = 1,
+    shape: Annotated[
+        _Shape, typer.Option(help="Envoy's: native bodies, or every chunk by the picker.")
+    ] = _Shape.STANDALONE,
+    probe_requests: Annotated[
+        int, typer.Option(help="Sent at once to see what the fleet carries.", min=1)
+    ] = 300,
+    time_scale: Annotated[
+        float, typer.Option(help="Real seconds for a simulated one; less needs more cores.")
+    ] = 1.0,
+    json_file: JsonFile = None,
+) -> None:
+    """Send a fleet 1.2 times what it carries, through a real Envoy, by each order of the queue.
+
+    Exits 0 when no request hung, nothing leaked and slack order served enough within the objective,
+    3 when not.
+    """
+    with faults_told():
+        from laar.demo.overload import run_overload
+
+        raise typer.Exit(
+            run_overload(
+                seconds=seconds,
+                seeds=seeds,
+                probe_requests=probe_requests,
+                time_scale=time_scale,
+                shape=shape.value,
                 json_file=json_file,
             )
         )
