@@ -37,7 +37,9 @@ async def post(http, envoy, body, **headers):
         data=BytesIO(body),
         headers={"content-type": "application/json", **headers},
     ) as answer:
-        return Got(answer.status, answer.headers, orjson.loads(await answer.read() or b"{}"))
+        read = await answer.read()
+        is_json = answer.content_type == "application/json"  # Envoy's own answers are plain text
+        return Got(answer.status, answer.headers, orjson.loads(read) if read and is_json else {})
 
 
 def asked(upstream):
@@ -55,6 +57,13 @@ async def nothing_left(runner):
         lambda: not any(metric(runner, n) for n in names) and not runner.table.in_flight.any(),
         what="release of everything",
     )
+
+
+def served_by(busy):
+    async def served():
+        return (await busy.ask("again")).status == 200
+
+    return served
 
 
 class Busy:
@@ -164,6 +173,8 @@ async def test_a_shutdown_answers_those_that_wait(gateway, http, shape):
         stopping = asyncio.create_task(gateway.stop_picker())
         answer = await held
         assert (answer.status, answer.headers["x-laar-reason"]) == (503, "rejected-shutting-down")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert "shutting down" in str(answer.body["error"]["message"])
         busy.done.set()
         assert (await busy.first).status == 200
         await stopping
@@ -184,9 +195,10 @@ async def test_requests_wait_for_the_first_endpoint(gateway, http, shape):
     await nothing_left(runner)
 
 
-async def test_a_fleet_that_vanishes_under_its_queue_answers_all(gateway, http):
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_fleet_that_vanishes_under_its_queue_answers_all(gateway, http, shape):
     flow = {"min_hold_s": 3, "max_hold_s": 3, "patience": 0}
-    async with Busy(gateway, http, "standalone", **flow) as busy:
+    async with Busy(gateway, http, shape, **flow) as busy:
         held = [await busy.hold(f"{i}") for i in range(3)]
         gateway.members()
         newcomer = asyncio.create_task(busy.ask("newcomer"))
@@ -196,6 +208,21 @@ async def test_a_fleet_that_vanishes_under_its_queue_answers_all(gateway, http):
         busy.done.set()
         await busy.first
         await nothing_left(busy.runner)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_endpoints_that_all_die_under_their_queue_leave_no_request_hanging(
+    gateway, http, shape
+):
+    async with Busy(gateway, http, shape) as busy:
+        held = [await busy.hold(f"{i}") for i in range(5)]
+        await busy.upstream.__aexit__(None, None, None)
+        answers = await asyncio.gather(*held)
+        assert [a.status for a in answers] == [503] * 5  # Envoy's own: it found nobody there
+        await nothing_left(busy.runner)
+        again = await gateway.upstream(port=busy.upstream.port)
+        await eventually(served_by(busy), what="an answer of the endpoint that came back")
+        assert asked(again)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -242,7 +269,8 @@ async def test_engines_that_take_a_priority_get_the_end_of_the_slack(gateway, ht
 
 
 @pytest.mark.parametrize("enabled", [False, True])
-async def test_a_prompt_longer_than_any_context_is_refused_at_once(gateway, http, enabled):
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_prompt_longer_than_any_context_is_refused_at_once(gateway, http, shape, enabled):
     small, large = await gateway.upstream(), await gateway.upstream()
     members = [
         {"address": small.address, "models": ["m"], "max_model_len": 1000},
@@ -250,7 +278,7 @@ async def test_a_prompt_longer_than_any_context_is_refused_at_once(gateway, http
     ]
     gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": members}))
     await gateway.picker(flow={"enabled": enabled})
-    envoy = await gateway.envoy()
+    envoy = await gateway.envoy(shape)
     answer = await post(http, envoy, chat("x" * 40_000))
     assert (answer.status, answer.headers["x-laar-reason"]) == (400, "context-too-long")
     assert "4000" in str(answer.body["error"]["message"])

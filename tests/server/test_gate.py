@@ -25,7 +25,7 @@ END = Completion(status=200, cause="complete", latency_s=0.0)
 class Door:
     """A gate over one endpoint that takes one request."""
 
-    def __init__(self, **limits):
+    def __init__(self, clock=None, **limits):
         table = EndpointTable()
         table.replace("t", [EndpointSpec(address="a", models=("m",))])
         rng = random.Random(2)
@@ -39,7 +39,7 @@ class Door:
         self.gate = Gate(
             self.admission,
             self.director,
-            clock=asyncio.get_running_loop().time,
+            clock=clock or asyncio.get_running_loop().time,
             on_outcome=self.outcomes.append,
         )
 
@@ -106,3 +106,21 @@ async def test_after_the_drain_nobody_waits_any_more():
         with pytest.raises(RequestError) as shed:
             await task
         assert (shed.value.status, shed.value.reason) == (503, "rejected-shutting-down")
+
+
+@pytest.mark.parametrize("jump_s", [-1e6, 1e6])
+async def test_a_clock_that_jumps_leaves_nobody_hanging(jump_s):
+    skew_s = 0.0
+    time = asyncio.get_running_loop().time
+    door = Door(clock=lambda: time() + skew_s, min_hold_s=0.3, max_hold_s=0.3)
+    first, _ = await door.ask(0)
+    held = door.ask(1)
+    await eventually(lambda: door.admission.queue.waiting == 1, what="it to wait")
+    skew_s = jump_s
+    with pytest.raises(RequestError) as shed:
+        await held
+    assert (shed.value.status, shed.value.reason) == (503, "rejected-ttl-expired")
+    door.end(first)
+    decision, _ = await door.ask("next")  # whoever comes afterwards finds an open door
+    door.end(decision)
+    assert door.left() == (0, 0, 0, 0)
