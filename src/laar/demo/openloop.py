@@ -150,7 +150,10 @@ def _body(ask: Ask) -> bytes:
         {
             "model": MODEL,
             "messages": [
-                {"role": "user", "content": (text + _FILLER * (length // len(_FILLER)))[:length]}
+                {
+                    "role": "user",
+                    "content": (text + _FILLER * (length // len(_FILLER) + 1))[:length],
+                }
             ],
             "max_tokens": ask.output_tokens,
             "stream": True,

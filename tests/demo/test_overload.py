@@ -1,0 +1,178 @@
+"""`laar overload`: what its clients make of answers, what its checks see, and a short run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+
+from laar.demo.leftovers import Rest
+from laar.demo.openloop import HUNG, Answered, send
+from laar.demo.overload import ROUTES, Run, judge, run_overload
+from laar.lab.report import Report
+from laar.lab.workloads.overload import asks
+from support import Answer, RecordingUpstream
+
+DRAWN = asks(10.0, 400, 1)
+DONE = b"data: {}\n\ndata: [DONE]\n\n"
+QUIET = Rest(left={}, rss_bytes=100 << 20, files=30)
+ANSWERED = ("hangs", "each is answered", "twice", "left", "grows")
+"""Words of the checks that are about the requests themselves."""
+
+
+async def chunks(*texts: str, then: asyncio.Event | None = None) -> AsyncIterator[bytes]:
+    for text in texts:
+        yield text.encode()
+    if then is not None:
+        await then.wait()
+
+
+async def test_only_a_whole_stream_or_an_honest_refusal_is_an_answer(
+    start_upstream: Callable[[], Awaitable[RecordingUpstream]],
+) -> None:
+    upstream = await start_upstream()
+    never = asyncio.Event()
+    scripted = {
+        "": Answer.sse(chunks("data: {}\n\n", "data: [DO", "NE]\n\n")),
+        "ends early": Answer.sse(chunks("data: {}\n\n")),
+        HUNG: Answer.sse(chunks("data: {}\n\n", then=never)),
+        "status 500": Answer(status=500),
+        "without a retry-after": Answer(status=429),
+        "retry-after": Answer(status=503, headers={"retry-after": "0"}),
+    }
+    for number, (fault, answer) in enumerate(scripted.items()):
+        upstream.script(answer)
+        (got,) = await send(upstream.url, DRAWN[:1], time_scale=0.001, deadline_s=0.5)
+        assert fault in got.fault, number
+        assert bool(fault) == bool(got.fault)
+        assert (got.ttft_s is not None) == (fault in ("", "ends early"))
+    upstream.script(Answer(status=503, headers={"retry-after": "7", "x-laar-reason": "full"}))
+    (shed,) = await send(upstream.url, DRAWN[:1], time_scale=0.001, deadline_s=5.0)
+    assert (shed.status, shed.reason, shed.fault) == (503, "full", "")
+    never.set()
+
+
+async def test_a_request_that_hangs_holds_up_no_other(
+    start_upstream: Callable[[], Awaitable[RecordingUpstream]],
+) -> None:
+    upstream = await start_upstream()
+    never = asyncio.Event()
+    upstream.script(Answer.sse(chunks("data: {}\n\n", then=never)))
+    upstream.default_answer = Answer(headers={"content-type": "text/event-stream"}, body=DONE)
+    first, *others = await send(upstream.url, DRAWN[:10], time_scale=0.1, deadline_s=1.0)
+    never.set()
+    assert first.fault == HUNG
+    assert [one.fault for one in others] == [""] * 9
+    assert all(one.late_s >= 0.0 for one in others)
+
+
+async def test_requests_are_sent_as_they_were_drawn(
+    start_upstream: Callable[[], Awaitable[RecordingUpstream]],
+) -> None:
+    upstream = await start_upstream()
+    for policy in ("", "laar-paper"):
+        await send(upstream.url, DRAWN[:20], time_scale=0.001, deadline_s=10.0, policy=policy)
+    first, second = upstream.asked[:20], upstream.asked[20:]
+    assert sorted(r.body for r in first) == sorted(r.body for r in second)
+    assert {r.headers.get("x-laar-policy") for r in second} == {"laar-paper"}
+    by_number = {
+        int(orjson.loads(r.body)["messages"][0]["content"].partition(".")[0]): r for r in first
+    }
+    for ask in DRAWN[:20]:
+        sent = by_number[ask.number]
+        content = orjson.loads(sent.body)["messages"][0]["content"]
+        assert len(content) == 6 * ask.prompt_tokens
+        assert int(sent.headers["x-slo-ttft-ms"]) == pytest.approx(ask.objective_s, abs=0.6)
+
+
+def runs(**changed: Run) -> dict[str, list[Run]]:
+    """A run in which all is well for each route; in time by slack, and for all but half else."""
+    well = {}
+    for route in ROUTES:
+        late = 1 if route == "slack" else 2
+        answers = [
+            Answered(
+                ask=ask,
+                status=200,
+                ttft_s=0.1 if number % late == 0 else ask.objective_s + 1,
+                late_s=0.0,
+            )
+            for number, ask in enumerate(DRAWN)
+        ]
+        well[route] = [Run(seed=1, answers=answers, served=len(answers), before=QUIET, after=QUIET)]
+    return well | {route: [run] for route, run in changed.items()}
+
+
+def verdict(given: dict[str, list[Run]]) -> Report:
+    return judge(given, rates=[5.0], seconds=60.0, time_scale=1.0)
+
+
+def failed(given: dict[str, list[Run]]) -> list[str]:
+    return [check.claim for check in verdict(given).checks if not check.held]
+
+
+def test_a_run_in_which_all_is_well_holds() -> None:
+    assert verdict(runs()).held
+    assert {one.kind for one in DRAWN} == {"conversation", "document"}
+
+
+@pytest.mark.parametrize("fault", ["hung", "cut", "twice", "left", "files", "grown"])
+def test_each_breach_fails_the_check_that_is_about_it(fault: str) -> None:
+    (well,) = runs()["slack"]
+    first, *others = well.answers
+    spoilt = {
+        "hung": replace(well, answers=[replace(first, fault=HUNG, status=None), *others]),
+        "cut": replace(well, answers=[replace(first, fault="an answer that ends early"), *others]),
+        "twice": replace(well, served=well.served + 1),
+        "left": replace(well, after=replace(QUIET, left={"laar_flow_waiting": 1.0})),
+        "files": replace(well, after=replace(QUIET, files=31)),
+        "grown": replace(well, after=replace(QUIET, rss_bytes=1 << 30)),
+    }
+    claims = failed(runs(slack=spoilt[fault]))
+    words = {"hung": "hangs", "cut": "each is", "twice": "twice", "files": "left", "grown": "grows"}
+    assert any(words.get(fault, fault) in claim for claim in claims)
+
+
+def test_a_class_that_starves_fails_however_well_the_others_do() -> None:
+    (well,) = runs()["slack"]
+    starved = [
+        replace(one, ttft_s=one.ask.objective_s + 1) if one.ask.kind == "document" else one
+        for one in well.answers
+    ]
+    assert failed(runs(slack=replace(well, answers=starved))) == [
+        "documents keep >= 90 % of their goodput in order of arrival"
+    ]
+
+
+def test_no_gain_is_told() -> None:
+    level = runs()["arrival"][0]
+    (claim,) = failed(runs(slack=level))
+    assert "25 % higher" in claim
+
+
+@pytest.mark.slow
+@pytest.mark.envoy
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.usefixtures("envoy_binary")
+def test_a_few_seconds_of_overload_lose_and_leave_nothing(shape: str, tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    run_overload(
+        seconds=8.0,
+        seeds=1,
+        probe_requests=60,
+        time_scale=0.25,
+        shape="gateway" if shape == "gateway" else "standalone",
+        json_file=figures,
+    )
+    report = orjson.loads(figures.read_bytes())
+    told = [c for c in report["checks"] if any(word in c["claim"] for word in ANSWERED)]
+    assert len(told) == len(ANSWERED)
+    assert all(check["held"] for check in told), told
+    requests = [row[1] for row in report["tables"][0]["rows"]]
+    assert len(requests) == len(ROUTES)
+    assert min(requests) == max(requests) > 10
