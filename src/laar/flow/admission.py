@@ -287,8 +287,10 @@ class Admission:
         """Keeps long prompts and short ones on different endpoints while that is possible.
 
         Engines that serve in order of arrival hold a short prompt up for the whole of a long one
-        before it. So shorts wait for an endpoint without a long one, if there is any; and a long
-        one with slack leaves the last of those to them, if there have been shorts of late.
+        before it. So shorts wait for an endpoint without a long one, if there is any; and long
+        ones with slack leave half of the endpoints to them, if there have been shorts of late. To
+        leave them only the last one made it the bottleneck of a fleet that was mostly short
+        requests (`laar lab run medha-picker`).
         """
         free = ~mixed
         if not is_long:
@@ -296,7 +298,7 @@ class Admission:
         slack_s = item.arrival_s + item.objective_s - now - item.work_s
         yields = (
             len(free) > 1
-            and int(free.sum()) == 1
+            and free.sum() <= max(1, len(free) // 2)
             and now - self._short_at < _SHORTS_LATELY_S
             and slack_s > RHO_MAX * item.work_s
         )
