@@ -308,6 +308,20 @@ def test_a_long_prompt_with_slack_leaves_the_last_free_endpoint_to_shorts(object
         assert sent(gate.dispatch(5.1)) == ["3"]
 
 
+def test_long_prompts_with_slack_leave_half_of_the_endpoints_to_shorts():
+    director = fleet(("a", "b", "c", "d"))
+    gate = admission(director, max_requests=9, max_prefill_s=1.0)
+    end(gate, director, gate.ask(request(1), 0.0))  # there are shorts about
+    *gone, held = (gate.ask(request(n, 20_000, ttft_objective_s=60.0), 0.0) for n in (2, 3, 4))
+    assert len({decision.address for decision in gone}) == 2
+    assert not isinstance(held, Decision)
+    for number in (5, 6):
+        gate.ask(request(number), 0.0)
+    outcomes = gate.dispatch(0.0)
+    assert sent(outcomes) == ["5", "6"]
+    assert {o.verdict.address for o in outcomes}.isdisjoint(d.address for d in gone)
+
+
 def test_a_single_endpoint_takes_longs_and_shorts():
     director = fleet(("a",))
     gate = admission(director, max_requests=9, max_prefill_s=10.0)
