@@ -226,6 +226,24 @@ async def test_endpoints_that_all_die_under_their_queue_leave_no_request_hanging
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+async def test_a_fault_of_ours_sends_on_the_request_that_met_it(gateway, http, shape, monkeypatch):
+    async with Busy(gateway, http, shape) as busy:
+        held = await busy.hold("held")
+        decide = busy.runner.director.decide
+
+        def failing(*arguments):
+            monkeypatch.setattr(busy.runner.director, "decide", decide)
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(busy.runner.director, "decide", failing)
+        busy.done.set()
+        assert (await held).status == 200
+        assert asked(busy.upstream) == ["first", "held"]
+        assert metric(busy.runner, "laar_stream_faults_total") == 1
+        await nothing_left(busy.runner)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 async def test_turns_go_round_between_tenants(gateway, http, shape):
     async with Busy(gateway, http, shape, tenant_header="x-team") as busy:
         held = [await busy.hold(f"loud {i}", **{"x-team": "loud"}) for i in range(4)]

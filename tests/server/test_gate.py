@@ -43,8 +43,10 @@ class Door:
             on_outcome=self.outcomes.append,
         )
 
-    def ask(self, number):
-        asked = Request(id=str(number), api=Api.CHAT, model="m", chars=40, body_bytes=40)
+    def ask(self, number, tenant=""):
+        asked = Request(
+            id=str(number), api=Api.CHAT, model="m", chars=40, body_bytes=40, tenant=tenant
+        )
         return asyncio.create_task(self.gate.decide(asked))
 
     def end(self, decision):
@@ -84,6 +86,46 @@ async def test_a_decision_for_a_client_that_has_just_gone_is_given_back():
     held.cancel()
     with pytest.raises(asyncio.CancelledError):
         await held
+    assert door.left() == (0, 0, 0, 0)
+
+
+async def test_a_client_that_leaves_as_another_takes_its_place_costs_nobody_an_answer():
+    door = Door(max_waiting=3, min_hold_s=100.0, max_hold_s=100.0)
+    first, _ = await door.ask(0)
+    stays, dropped, leaves = (door.ask(number, "loud") for number in (1, 2, 3))
+    await eventually(lambda: door.admission.queue.waiting == 3, what="all to wait")
+    quiet, calm = door.ask(4, "quiet"), door.ask(5, "calm")  # for the newest of the loudest tenant
+    leaves.cancel()  # in the same moment
+    with pytest.raises(asyncio.CancelledError):
+        await leaves
+    with pytest.raises(RequestError) as shed:
+        await asyncio.wait_for(dropped, 5)
+    assert (shed.value.status, shed.value.reason) == (429, "evicted-queue-pressure")
+    door.end(first)
+    for task in asyncio.as_completed((stays, quiet, calm), timeout=5):
+        decision, _ = await task
+        door.end(decision)
+    assert door.left() == (0, 0, 0, 0)
+
+
+async def test_a_request_that_cannot_be_decided_holds_up_nobody(monkeypatch):
+    door = Door(min_hold_s=100.0, max_hold_s=100.0)
+    first, _ = await door.ask(0)
+    poison, other = door.ask("poison"), door.ask("other")
+    await eventually(lambda: door.admission.queue.waiting == 2, what="both to wait")
+    decide = door.director.decide
+
+    def failing(request, *arguments):
+        if request.id == "poison":
+            raise ZeroDivisionError
+        return decide(request, *arguments)
+
+    monkeypatch.setattr(door.director, "decide", failing)
+    door.end(first)
+    with pytest.raises(ZeroDivisionError):  # its stream goes on without the picker
+        await asyncio.wait_for(poison, 5)
+    decision, _ = await asyncio.wait_for(other, 5)
+    door.end(decision)
     assert door.left() == (0, 0, 0, 0)
 
 

@@ -37,7 +37,9 @@ from laar.flow.slack import RHO_MAX
 
 __all__ = ["Admission", "FlowSettings", "Outcome", "Verdict"]
 
-Verdict = Decision | RequestError
+Verdict = Decision | Exception
+"""Where it goes, or why it does not: a `RequestError` is an answer for the client, anything else a
+fault of ours, after which the request has to go on without a decision."""
 
 _MAX_BAND = 1000
 """Bands beyond this count as this, so that an engine's priority stays an exact JSON number."""
@@ -161,14 +163,19 @@ class Admission:
             return self._outcomes(self.queue.dispatch(now, lambda _item, _shorts: None), now)
 
         def admit(item: Item, shorts_wait: bool) -> Verdict | None:
-            return self._admit(item, shorts_wait, now)
+            try:
+                return self._admit(item, shorts_wait, now)
+            except Exception as fault:  # noqa: BLE001 - one request's fault must not hold up others
+                return fault
 
         return self._outcomes(self.queue.dispatch(now, admit), now)
 
     def cancel(self, ticket: Hashable) -> bool:
-        """Forgets a request whose client is gone; False when it waits no more."""
-        self._held.pop(ticket, None)
-        return self.queue.cancel(ticket)
+        """Forgets a request whose client is gone; False when its verdict is out, or comes next."""
+        if not self.queue.cancel(ticket):
+            return False
+        del self._held[ticket]
+        return True
 
     def drain(self, now: float) -> list[Outcome]:
         """Refuses all that wait and all that will come."""

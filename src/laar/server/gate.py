@@ -59,6 +59,7 @@ class Gate:
 
         Raises:
             RequestError: nobody can serve it, or it was shed.
+            Exception: deciding failed, by a fault of ours.
         """
         try:
             answer = self._admission.ask(request, self._clock())
@@ -74,7 +75,7 @@ class Gate:
         except asyncio.CancelledError:
             self._forget(answer, future)
             raise
-        if isinstance(outcome.verdict, RequestError):
+        if isinstance(outcome.verdict, Exception):
             raise outcome.verdict
         return outcome.verdict, outcome.waited_s
 
@@ -133,8 +134,8 @@ class Gate:
 
     def _tell(self, outcome: Outcome) -> None:
         self._on_outcome(outcome)
-        future = self._waiting.pop(outcome.ticket)
-        if future.done():  # cancelled, and not yet told so
+        future = self._waiting.pop(outcome.ticket, None)
+        if future is None or future.done():  # its client has gone, and we may know it already
             self._give_back(outcome)
         else:
             future.set_result(outcome)

@@ -166,10 +166,12 @@ class _Fleet:
     def _dispatch(self) -> None:
         for outcome in self.admission.dispatch(self.clock.now):
             one = self.waiting.pop(outcome.ticket)
-            if isinstance(outcome.verdict, RequestError):
+            if isinstance(outcome.verdict, Decision):
+                self._send(one, outcome.verdict)
+            elif isinstance(outcome.verdict, RequestError):
                 self._refuse(one, outcome.verdict)
             else:
-                self._send(one, outcome.verdict)
+                raise outcome.verdict
 
     def _refuse(self, one: _Asked, error: RequestError) -> None:
         one.shed = error.reason
