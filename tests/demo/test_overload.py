@@ -12,7 +12,8 @@ import pytest
 
 from laar.demo.leftovers import Rest
 from laar.demo.openloop import HUNG, Answered, send
-from laar.demo.overload import ROUTES, Run, judge, run_overload
+from laar.demo.overload import ROUTES, run_overload
+from laar.demo.verdict import Run, judge
 from laar.lab.report import Report
 from laar.lab.workloads.overload import asks
 from support import Answer, RecordingUpstream

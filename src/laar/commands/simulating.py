@@ -108,7 +108,8 @@ def overload(
         int, typer.Option(help="Sent at once to see what the fleet carries.", min=1)
     ] = 300,
     time_scale: Annotated[
-        float, typer.Option(help="Real seconds for a simulated one; less needs more cores.")
+        float,
+        typer.Option(help="Real seconds for a simulated one; less needs more cores.", min=0.01),
     ] = 1.0,
     json_file: JsonFile = None,
 ) -> None:
