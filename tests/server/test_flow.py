@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from io import BytesIO
 from typing import NamedTuple
 
+import aiohttp
 import orjson
 import pytest
 import yaml
@@ -163,6 +164,22 @@ async def test_a_client_that_leaves_while_waiting_is_forgotten(gateway, http, sh
         busy.done.set()
         await busy.first
         await nothing_left(busy.runner)
+        assert asked(busy.upstream) == ["first"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_hundreds_of_clients_that_leave_at_once_leave_nothing(gateway, http, shape):
+    connector = aiohttp.TCPConnector(limit=0)
+    async with Busy(gateway, http, shape) as busy, aiohttp.ClientSession(connector=connector) as s:
+        held = [asyncio.create_task(post(s, busy.envoy, chat(f"{i}"))) for i in range(300)]
+        await eventually(waiting(busy.runner, 300), what="all to wait", timeout_s=60)
+        for task in held:
+            task.cancel()
+        await eventually(waiting(busy.runner, 0), what="the queue to forget them", timeout_s=60)
+        busy.done.set()
+        assert (await busy.first).status == 200
+        await nothing_left(busy.runner)
+        await eventually(lambda: metric(busy.runner, "laar_streams_open") == 0, what="all streams")
         assert asked(busy.upstream) == ["first"]
 
 
