@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,6 +16,7 @@ from laar.lab.experiments.medha_policies import outcome
 from laar.lab.experiments.medha_pool import pool
 from laar.lab.experiments.medha_runs import MEDHA, NON_PREEMPTIVE, SARATHI, over, run
 from laar.lab.workloads.medha_mix import LONG_FROM_TOKENS, Mix, jobs
+from laar.lab.workloads.overload import asks
 
 NAMES = ("capacity", "convoy", "iterations", "parallelism", "picker", "policies", "pool")
 
@@ -85,6 +89,14 @@ def test_both_layouts_serve_everybody() -> None:
 
 
 def test_the_pickers_queue_answers_all_and_helps() -> None:
-    ours, theirs = (serve(route, 1001, 15.0) for route in ("slack", "no queue"))
+    ours, theirs = (serve(route, 1000, 60.0) for route in ("slack", "arrival"))
     assert (ours.left, theirs.left) == (0, 0)
-    assert ours.within >= theirs.within
+    assert theirs.within < 0.7  # the load is an overload
+    assert ours.within >= 1.25 * theirs.within
+
+
+def test_an_overload_at_another_rate_brings_the_same_requests_closer_together() -> None:
+    slow, fast = asks(1.0, 50, 3), asks(4.0, 50, 3)
+    assert [ask.at_s for ask in slow] == pytest.approx([4.0 * ask.at_s for ask in fast])
+    assert [replace(ask, at_s=0.0) for ask in slow] == [replace(ask, at_s=0.0) for ask in fast]
+    assert {ask.at_s for ask in asks(math.inf, 50, 3)} == {0.0}
