@@ -108,8 +108,8 @@ def runs(**changed: Run) -> dict[str, list[Run]]:
     return well | {route: [run] for route, run in changed.items()}
 
 
-def verdict(given: dict[str, list[Run]]) -> Report:
-    return judge(given, rates=[5.0], seconds=60.0, time_scale=1.0)
+def verdict(given: dict[str, list[Run]], speed: float = 1.0) -> Report:
+    return judge(given, speed=speed, seconds=60.0, time_scale=1.0)
 
 
 def failed(given: dict[str, list[Run]]) -> list[str]:
@@ -119,6 +119,7 @@ def failed(given: dict[str, list[Run]]) -> list[str]:
 def test_a_run_in_which_all_is_well_holds() -> None:
     assert verdict(runs()).held
     assert {one.kind for one in DRAWN} == {"conversation", "document"}
+    assert not verdict(runs(), speed=0.8).held
 
 
 @pytest.mark.parametrize("fault", ["hung", "cut", "twice", "left", "files", "grown"])

@@ -16,7 +16,7 @@ from laar.lab.experiments.medha_policies import outcome
 from laar.lab.experiments.medha_pool import pool
 from laar.lab.experiments.medha_runs import MEDHA, NON_PREEMPTIVE, SARATHI, over, run
 from laar.lab.workloads.medha_mix import LONG_FROM_TOKENS, Mix, jobs
-from laar.lab.workloads.overload import asks
+from laar.lab.workloads.overload import LOAD, asks, overload, weight
 
 NAMES = ("capacity", "convoy", "iterations", "parallelism", "picker", "policies", "pool")
 
@@ -100,3 +100,10 @@ def test_an_overload_at_another_rate_brings_the_same_requests_closer_together() 
     assert [ask.at_s for ask in slow] == pytest.approx([4.0 * ask.at_s for ask in fast])
     assert [replace(ask, at_s=0.0) for ask in slow] == [replace(ask, at_s=0.0) for ask in fast]
     assert {ask.at_s for ask in asks(math.inf, 50, 3)} == {0.0}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_overload_is_so_by_the_weight_of_its_prompts(seed: int) -> None:
+    load = overload(40_000.0, 60.0, seed)
+    assert sum(map(weight, load[:-1])) < LOAD * 40_000.0 * 60.0 <= sum(map(weight, load))
+    assert load[-1].at_s == pytest.approx(60.0, rel=0.25)

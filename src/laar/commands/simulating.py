@@ -105,8 +105,8 @@ def overload(
         _Shape, typer.Option(help="Envoy's: native bodies, or every chunk by the picker.")
     ] = _Shape.STANDALONE,
     probe_requests: Annotated[
-        int, typer.Option(help="Sent at once to see what the fleet carries.", min=1)
-    ] = 300,
+        int, typer.Option(help="Sent at once to see how fast this machine is.", min=1)
+    ] = 120,
     time_scale: Annotated[
         float,
         typer.Option(help="Real seconds for a simulated one; less needs more cores.", min=0.01),

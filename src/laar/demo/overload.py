@@ -1,9 +1,9 @@
 """`laar overload`: more than a fleet can carry, for a minute, through a real Envoy.
 
 The load of `laar.lab.workloads.overload` meets four simulated endpoints under vLLM's scheduler, a
-picker that knows their speed, and Envoy. What the fleet carries is measured first: requests that
-are there all at once, by the time they take. Then the same arrivals, at 1.2 times that, meet a
-fresh fleet for each order of the picker's queue:
+picker that knows their speed, and Envoy. What they carry is known from virtual time, and how fast
+this machine runs them from the same requests, all at once, in either. Then the same arrivals, 1.2
+times that, meet a fresh fleet for each order of the picker's queue:
 
 * `slack`, the default of `flow`;
 * `arrival, kept apart`: in order of arrival, with the same rules for long prompts;
@@ -41,10 +41,10 @@ from laar.demo.verdict import DEADLINE_S, Run, judge
 from laar.envoy import Shape
 from laar.errors import LaarError
 from laar.lab.experiment import FIRST_SEED
+from laar.lab.experiments.medha_picker import carried_per_s
 from laar.lab.report import dump, show
 from laar.lab.tokens import ASCII_PER_TOKEN
 from laar.lab.workloads.overload import (
-    LOAD,
     MODEL,
     PROBE_POLICY,
     PROFILE,
@@ -52,7 +52,9 @@ from laar.lab.workloads.overload import (
     Ask,
     asks,
     assessor,
+    overload,
     sites,
+    weight,
 )
 
 __all__ = ["ROUTES", "run_overload"]
@@ -84,15 +86,12 @@ def run_overload(
     began_s = time.monotonic()
     chosen = range(FIRST_SEED, FIRST_SEED + seeds)
     runs: dict[str, list[Run]] = {route: [] for route in ROUTES}
-    rates = []
     with tempfile.TemporaryDirectory(prefix="laar-overload-") as directory:
         bench = _Bench(Path(directory), time_scale, shape)
+        with console.status("how fast this machine runs the fleet"):
+            speed = asyncio.run(bench.speed(probe_requests))
         for seed in chosen:
-            with console.status(f"seed {seed}: what the fleet carries"):
-                rate = LOAD * asyncio.run(bench.capacity(seed, probe_requests))
-            rates.append(rate)
-            drawn = asks(rate, int(2 * rate * seconds) + 1, seed)
-            load = [ask for ask in drawn if ask.at_s < seconds]
+            load = overload(speed * carried_per_s(), seconds, seed)
             for route in ROUTES:
                 with console.status(f"seed {seed}: {len(load)} requests, {route}"):
                     runs[route].append(asyncio.run(bench.run(route, load, seed)))
@@ -100,7 +99,7 @@ def run_overload(
     busy_s = used.ru_utime + used.ru_stime + time.process_time()
     report = judge(
         runs,
-        rates=rates,
+        speed=speed,
         seconds=seconds,
         time_scale=time_scale,
         remarks=(
@@ -125,21 +124,24 @@ class _Bench:
     shape: Shape
     fleets: int = 0
 
-    async def capacity(self, seed: int, requests: int) -> float:
-        """Requests a second that the fleet carries."""
-        load = asks(math.inf, requests, seed)
+    async def speed(self, requests: int) -> float:
+        """How fast the fleet is here, of how fast it is in virtual time.
+
+        So many requests all at once, by the time they take in either.
+        """
+        load = asks(math.inf, requests, FIRST_SEED)
         directory, settings = self._prepared({"enabled": False})
         async with started_fleet(directory, self._endpoints(), settings, shape=self.shape) as fleet:
             began_s = time.monotonic()
             answers = await self._send(fleet.url, load, requests * DEADLINE_S, PROBE_POLICY)
-            took_s = time.monotonic() - began_s
+            took_s = (time.monotonic() - began_s) / self.time_scale
         failed = [one.fault or one.reason for one in answers if one.ttft_s is None or one.fault]
         if failed:
             raise LaarError(
-                f"no capacity was measured: {len(failed)} of {requests} requests sent at once had "
-                f"no answer, the first because of: {failed[0]}. Try fewer: --probe-requests"
+                f"{len(failed)} of {requests} requests sent at once had no answer, the first "
+                f"because of: {failed[0]}. Try fewer: --probe-requests"
             )
-        return requests / took_s * self.time_scale
+        return sum(map(weight, load)) / carried_per_s(requests) / took_s
 
     async def run(self, route: str, load: Sequence[Ask], seed: int) -> Run:
         """Serves a load by a route."""

@@ -17,6 +17,8 @@ __all__ = ["DEADLINE_S", "Run", "judge"]
 
 _GAIN = 1.25
 _KEPT = 0.9
+_MIN_SPEED = 0.9
+"""A slower fleet is no model of its hardware."""
 _MAX_GROWTH_BYTES = 32 << 20
 """Five times what a minute was seen to leave: allocators, prefixes and remembered decisions, all of
 which have caps of their own."""
@@ -47,7 +49,7 @@ class Run:
 def judge(
     runs: Mapping[str, Sequence[Run]],
     *,
-    rates: Sequence[float],
+    speed: float,
     seconds: float,
     time_scale: float,
     remarks: Sequence[str] = (),
@@ -56,13 +58,12 @@ def judge(
 
     Args:
         runs: by route, one for each seed.
-        rates: requests a second of the fleet's, seed by seed.
+        speed: of the fleet on this machine, of what it is in virtual time.
         seconds: of the fleet's, that requests came for.
         time_scale: real seconds for one of those.
         remarks: to go with them.
     """
     shares = {route: [_Shares.of(run, time_scale) for run in runs[route]] for route in runs}
-    offered = ", ".join(f"{rate:.2f}" for rate in rates)
     late_ms = 1e3 * max(one.late_s for many in runs.values() for r in many for one in r.answers)
     return Report(
         tables=[
@@ -85,10 +86,18 @@ def judge(
                 digits=3,
             )
         ],
-        checks=[*_whole(runs), *_shares(shares)],
+        checks=[
+            Check(
+                claim="this machine runs the fleet at 90 % of its speed or more",
+                held=speed >= _MIN_SPEED,
+                seen=f"{speed:.1%}"
+                + ("" if speed >= _MIN_SPEED else "; raise --time-scale, or use more cores"),
+            ),
+            *_whole(runs),
+            *_shares(shares),
+        ],
         remarks=[
-            f"{offered} requests a second, {LOAD} times what the fleet carried; sent at most "
-            f"{late_ms:.0f} ms late",
+            f"requests were sent at most {late_ms:.0f} ms late",
             *remarks,
         ],
     )

@@ -7,7 +7,7 @@ arrival is also shown with the rules for long prompts that slack order comes wit
 take them, and that a short one need not wait behind one that has no endpoint): how much those do,
 and how much the order.
 
-The fleet's capacity is measured, seed by seed: the same prompts all at once, by the time it takes.
+What the fleet carries is measured: thousands of requests all at once, by the time they take.
 First bytes are seen, as in the gateway shape.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -26,7 +27,7 @@ from laar.errors import RequestError
 from laar.flow.admission import Admission, FlowSettings
 from laar.flow.item import Limits
 from laar.lab.engine import Job
-from laar.lab.experiment import Experiment, Scope
+from laar.lab.experiment import FIRST_SEED, Experiment, Scope
 from laar.lab.experiments.medha_runs import Ratio, over
 from laar.lab.fleet import EngineHost, VirtualClock
 from laar.lab.intervals import estimate
@@ -41,17 +42,19 @@ from laar.lab.workloads.overload import (
     Ask,
     asks,
     assessor,
+    overload,
     sites,
+    weight,
 )
 from laar.policies import build_policies
 
-__all__ = ["EXPERIMENTS"]
+__all__ = ["EXPERIMENTS", "carried_per_s", "serve"]
 
 _MINUTE_S = 60.0
 _READ_EVERY_S = 1.0
 _ROUTES = ("slack", "arrival, kept apart", "arrival", "no queue")
-_PROBE_REQUESTS = 1000
-"""Enough for the last answers, when some endpoints are done already, to count little."""
+PROBE_REQUESTS = 3000
+"""Enough for the last answers, when few are left and some endpoints are done, to count little."""
 _NONE_IS_LONG = 1 << 30
 _CHARS = 4
 
@@ -85,7 +88,7 @@ class Served:
     left: int
 
 
-def _load(rate: float, count: int, seed: int, policy: str = "") -> list[_Asked]:
+def _asked(load: Sequence[Ask], policy: str = "") -> list[_Asked]:
     return [
         _Asked(
             ask=ask,
@@ -100,7 +103,7 @@ def _load(rate: float, count: int, seed: int, policy: str = "") -> list[_Asked]:
                 ttft_objective_s=ask.objective_s,
             ),
         )
-        for ask in asks(rate, count, seed)
+        for ask in load
     ]
 
 
@@ -210,19 +213,18 @@ class _Fleet:
         self.clock.later(now + _READ_EVERY_S, self._read)
 
 
-@lru_cache(maxsize=64)
-def _capacity(seed: int) -> float:
-    """Requests a second that the fleet carries."""
-    fleet = _Fleet("no queue", seed)
-    fleet.run(_load(math.inf, _PROBE_REQUESTS, seed, PROBE_POLICY))
-    return _PROBE_REQUESTS / fleet.clock.now
+@lru_cache(maxsize=4)
+def carried_per_s(requests: int = PROBE_REQUESTS) -> float:
+    """What the fleet carries, by `weight`: so many requests all at once, by the time they take."""
+    load = asks(math.inf, requests, FIRST_SEED)
+    fleet = _Fleet("no queue", FIRST_SEED)
+    fleet.run(_asked(load, PROBE_POLICY))
+    return sum(map(weight, load)) / fleet.clock.now
 
 
 def serve(route: str, seed: int, duration_s: float) -> Served:
     """One minute of overload by one route."""
-    rate = LOAD * _capacity(seed)
-    drawn = _load(rate, int(2 * rate * duration_s), seed)
-    load = [one for one in drawn if one.ask.at_s < duration_s]
+    load = _asked(overload(carried_per_s(), duration_s, seed))
     fleet = _Fleet(route, seed)
     fleet.run(load)
     within = [one.ttft_s <= one.ask.objective_s for one in load]

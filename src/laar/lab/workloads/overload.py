@@ -29,7 +29,9 @@ __all__ = [
     "Ask",
     "asks",
     "assessor",
+    "overload",
     "sites",
+    "weight",
 ]
 
 LOAD = 1.2
@@ -49,6 +51,8 @@ hundreds in flight it puts the long ones together, and the other endpoints soon 
 
 _ENDPOINTS = 4
 _DOCUMENTS = 0.1
+_LIGHT_TOKENS = 2000.0
+"""A fifth of what a request weighs on average."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +89,30 @@ def sites() -> tuple[Site, ...]:
 def assessor() -> MeasuredAssessor:
     """What measuring the fleet tells of it."""
     return MeasuredAssessor(sites())
+
+
+def weight(ask: Ask) -> float:
+    """What a prompt weighs, in tokens of a short one: attention makes long ones dearer."""
+    return ask.prompt_tokens * (1.0 + ask.prompt_tokens / QUADRATIC_TOKENS)
+
+
+def overload(carried_per_s: float, seconds: float, seed: int) -> list[Ask]:
+    """`LOAD` times what a fleet carries, for so long.
+
+    By weight and not by count, since a document more or less in a minute is two in a hundred of it.
+
+    Args:
+        carried_per_s: of `weight`.
+        seconds: that they come for, nearly: arrivals are random.
+        seed: of the load.
+    """
+    most_weight = LOAD * carried_per_s * seconds
+    total, count = 0.0, 0
+    for ask in asks(math.inf, 10 + int(most_weight / _LIGHT_TOKENS), seed):
+        if total >= most_weight:
+            break
+        total, count = total + weight(ask), count + 1
+    return asks(count / seconds, count, seed)
 
 
 def asks(rate: float, count: int, seed: int) -> list[Ask]:
