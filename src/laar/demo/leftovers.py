@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from laar.demo.fleet import Fleet
 
-__all__ = ["Rest", "at_rest", "begin", "served"]
+__all__ = ["Rest", "at_rest", "begin", "kept_files", "served"]
 
 SETTLE_S = 15.0
 """What is in flight when the last answer has ended is gone by then, or never will be."""
@@ -45,6 +45,14 @@ class Rest:
     files: int
 
 
+def kept_files(endpoints: int) -> int:
+    """Connections that a picker opens and keeps: readings and probes of each endpoint, and Envoy's.
+
+    A file left behind by each request, or by each refused one, would be many times that.
+    """
+    return 2 * endpoints + 1
+
+
 async def begin(fleet: Fleet, *, flow: bool) -> Rest:
     """The fleet before its first client.
 
@@ -68,7 +76,8 @@ async def at_rest(fleet: Fleet, before: Rest, *, flow: bool) -> Rest:
     async with aiohttp.ClientSession() as session:
         while True:
             rest = await _look(session, fleet, flow=flow)
-            if (not rest.left and rest.files <= before.files) or time.monotonic() > deadline:
+            closed = rest.files <= before.files + kept_files(len(fleet.models))
+            if (not rest.left and closed) or time.monotonic() > deadline:
                 return rest
             await asyncio.sleep(_POLL_S)
 
