@@ -165,6 +165,7 @@ def test_a_few_seconds_of_overload_lose_and_leave_nothing(shape: str, tmp_path: 
     figures = tmp_path / "figures.json"
     run_overload(
         seconds=8.0,
+        seed=1000,
         seeds=1,
         probe_requests=60,
         time_scale=0.25,
