@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 
 import orjson
 import pytest
@@ -112,17 +113,39 @@ def test_a_key_on_the_way_that_comes_twice_is_a_refusal_and_elsewhere_is_not():
     assert splice(body, orjson.loads(body), {("b",): "w"}) == body.replace(b'"z"', b'"w"')
 
 
-@pytest.mark.parametrize("piece", ['\\"', "[],", '"a":1,'])
-def test_a_body_of_too_many_steps_is_given_up(piece):
-    inside = piece * 60_000
-    text = (
-        f'{{"x": "{inside}", "y": 1}}'
-        if piece == '\\"'
-        else (f'{{"x": [{inside}0], "y": 1}}' if piece == "[]," else f'{{{inside}"y": 1}}')
-    )
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"x": "%s", "y": 1}' % ('\\"' * 60_000),
+        '{"x": [%s0], "y": 1}' % ("[]," * 60_000),
+        "{" + "".join(f'"a{i}": 1,' for i in range(60_000)) + '"y": 1}',
+    ],
+    ids=["quotes", "brackets", "members"],
+)
+def test_a_body_of_too_many_steps_is_given_up(text):
     # A guess that does not fit, so that the text itself has to be walked.
     with pytest.raises(TooComplexError):
         JsonSpans(text).find({"x": None, "y": 1, "a": 1}, {"y": None})
+
+
+def test_a_value_that_belongs_to_a_later_key_of_the_same_name_is_not_taken_for_this_one():
+    """A long value would have its first literal end in the middle of what follows."""
+    body = b'{"a": "x", "b": "z", "a": "%s"}' % (b"y" * 9)
+    assert splice(body, orjson.loads(body), {("b",): "w"}) is None
+    inner = b'{"o": %s, "b": "z"}' % body
+    assert splice(inner, orjson.loads(inner), {("b",): "w"}) == inner[:-4] + b'"w"}'
+
+
+def test_many_keys_of_one_name_are_refused_without_comparing_each():
+    def seconds(times):
+        body = b'{"m": [{%s"k": "%s", "t": "v"}]}' % (b'"k": "",' * times, b"y" * 1_000_000)
+        value = orjson.loads(body)
+        began = time.thread_time()
+        assert splice(body, value, {("m", 0, "t"): "w"}) is None
+        return time.thread_time() - began
+
+    # Compared each time, a thousand times the keys take a thousand times as long.
+    assert seconds(10_000) < 50 * max(seconds(10), 2e-4)
 
 
 def test_backslashes_before_the_closing_quote_are_counted():

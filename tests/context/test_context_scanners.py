@@ -33,7 +33,7 @@ def refusal(text, settings_=DEFAULT):
 def reversed_(text, settings_=DEFAULT, *, annotate=False):
     blocks = scan(text, settings_)
     changes = [Change(block, tuple(reversed(range(len(block.items))))) for block in blocks]
-    return rewrite(text, changes, annotate=annotate)
+    return rewrite(text, changes)[annotate]
 
 
 class TestXml:
@@ -222,7 +222,7 @@ def test_any_order_keeps_every_document_and_is_verified(bodies, gap, data):
     [block] = scan(text, DEFAULT)
     order = data.draw(st.permutations(range(len(bodies)))) if data else range(len(bodies))
     change = Change(block, tuple(order))
-    made = rewrite(text, [change], annotate=False)
+    made, _ = rewrite(text, [change])
     assert made == "pre " + gap.join(f"<doc>{bodies[i]}</doc>" for i in order) + " post"
     assert verified(text, [change], made, lambda text: scan(text, DEFAULT), [])
     assert not verified(text, [change], made + "<doc>", lambda text: scan(text, DEFAULT), [])
@@ -237,8 +237,10 @@ def test_verification_notices_a_lost_a_changed_and_a_dangling_document():
     assert not verified(
         text, [identity], text.replace("<doc>" + "b" * 99 + "</doc>", ""), again, []
     )
+    twice = Change(block, (0, 1, 1))
+    assert not verified(text, [twice], text.replace("c", "b"), again, [])
     noted = Change(block, (0, 1, 2), frozenset({1}))
-    made = rewrite(text, [noted], annotate=False)
+    made, _ = rewrite(text, [noted])
     assert not verified(text, [noted], made, again, ["nothing of the kind"])
     assert verified(text, [noted], made, again, ["before " + "b" * 99])
 

@@ -14,6 +14,7 @@ the weight of what is new instead of touching what is old.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,7 @@ _PAIR_BITS = 16
 _DOC_BITS = 15
 _RESCALE = 60.0  # half-lives; 2^60 times k documents is far inside float32
 _ODD = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)
+_ODD_BY_NDIM = (_ODD, _ODD.reshape(2, 1), _ODD.reshape(2, 1, 1))
 
 _Hashes = npt.NDArray[np.uint64]
 _Floats = npt.NDArray[np.float32]
@@ -65,29 +67,28 @@ class Affinity:
     def likely(self, docs: Sequence[int], now: float) -> Likely:
         """Scores of one request's documents (64-bit hashes); the order they come in is no input."""
         ordered = sorted(docs)
-        hashes = np.array(ordered, np.uint64)
+        hashes = _hashes(ordered)
         weight = self._weight(now)
         counts = self._read(self._docs, _slots(hashes, _DOC_BITS))
         partners = min(len(ordered), PARTNERS)
         mixed = hashes[:, None] ^ hashes[:partners]
         together = self._read(self._pairs, _slots(mixed, _PAIR_BITS))
+        together.reshape(-1)[: partners * partners : partners + 1] = 0.0  # a document and itself
         each = 1.0 / (counts[:partners] + np.float32(PRIOR * weight))
-        itself = np.zeros(len(ordered), np.float32)
-        itself[:partners] = each
-        np.fill_diagonal(together, 0.0)
+        total = np.full(len(ordered), each.sum(), np.float32)
+        total[:partners] -= each
         share = counts * np.float32(PRIOR * weight / (self._requests + weight))
-        score = (together @ each + share * (each.sum() - itself)) / max(1, partners - 1)
+        score = (together @ each + share * total) / max(1, partners - 1)
         least = KNOWN * weight
-        known = frozenset(
-            doc for doc, count in zip(ordered, counts.tolist(), strict=True) if count > least
-        )
+        seen = zip(ordered, counts.tolist(), strict=True)
+        known = frozenset([doc for doc, count in seen if count > least])
         return Likely(score=dict(zip(ordered, score.tolist(), strict=True)), known=known)
 
     def observe(self, docs: Sequence[int], now: float) -> None:
         """Counts a request that was sent."""
         weight = self._weight(now)
         self._requests += weight
-        hashes = np.array(docs, np.uint64)
+        hashes = _hashes(docs)
         self._add(self._docs, _slots(hashes, _DOC_BITS), weight)
         head = hashes[:PARTNERS]
         upper = np.triu_indices(len(head), 1)
@@ -120,7 +121,12 @@ class Affinity:
             table[row][slots[row]] = np.maximum(table[row].take(slots[row]), raised)
 
 
+def _hashes(docs: Sequence[int]) -> _Hashes:
+    return np.frombuffer(array("Q", docs), np.uint64)
+
+
 def _slots(hashes: _Hashes, bits: int) -> npt.NDArray[np.intp]:
     """Places in the two rows of a table with 2^bits counters, by multiplicative hashing."""
-    odd = _ODD.reshape((2,) + (1,) * hashes.ndim)
-    return ((hashes * odd) >> np.uint64(64 - bits)).astype(np.intp)
+    slots = hashes * _ODD_BY_NDIM[hashes.ndim]
+    slots >>= np.uint64(64 - bits)
+    return slots.view(np.intp)

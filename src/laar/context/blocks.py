@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import NamedTuple
 
 from laar.context.settings import Reason
 
-__all__ = ["MAX_MARKS", "Block", "Item", "Marks", "Refused", "block_of"]
+__all__ = ["MAX_MARKS", "Block", "Item", "Marks", "Refused", "Span", "block_of"]
 
 
 Marks = tuple[tuple[bytes, re.Pattern[bytes]], ...]
@@ -27,6 +27,10 @@ class Refused(Exception):  # noqa: N818 (no error: a decision not to touch the t
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.value)
         self.reason = reason
+
+
+Span = tuple[int, int, int, int]
+"""An item without its label: `start`, `end`, `text_start`, `text_end`."""
 
 
 class Item(NamedTuple):
@@ -71,10 +75,10 @@ MAX_SEPARATOR = 16
 
 def block_of(
     text: str,
-    items: Sequence[Item],
+    spans: Sequence[Span],
     end: int,
     *,
-    names: Sequence[dict[str, str]] = (),
+    names: Sequence[dict[str, str]],
     relabel: bool = False,
     quoted: bool = False,
 ) -> Block:
@@ -82,7 +86,7 @@ def block_of(
 
     Args:
         text: what they were found in.
-        items: the documents, without labels.
+        spans: of the documents.
         end: see `Block`.
         names: for each item what it says of itself (attributes, short fields), in order of worth.
         relabel: numbers that count the documents may stay in place while the text moves.
@@ -91,31 +95,32 @@ def block_of(
     Raises:
         Refused: something stands between the items, or they number themselves and must keep it.
     """
-    gaps = {text[a.end : b.start].strip() for a, b in pairwise(items)}
+    gaps = {gap.strip() for gap in {text[a[1] : b[0]] for a, b in pairwise(spans)}}
     if len(gaps) > 1 or any(len(gap) > MAX_SEPARATOR for gap in gaps):
         raise Refused(Reason.GAPS_DIFFER)
-    labels: list[str | None] = [None] * len(items)
-    for name in names[0] if names else ():
-        values = [own.get(name) for own in names]
-        if values in (_count(0, len(items)), _count(1, len(items))):
-            return _counted(items, end, names, name, relabel=relabel)
-        short = all(value is not None and len(value) <= MAX_LABEL for value in values)
-        if labels[0] is None and short and len(set(values)) == len(values):
-            labels = list(values)
-    named = tuple(Item(*item[:4], label) for item, label in zip(items, labels, strict=True))
-    return Block(named, end, quoted=quoted)
+    labels: list[str] | None = None
+    for name in names[0]:
+        values = [own.get(name, "") for own in names]
+        first = values[0]
+        if first in {"0", "1"} and values == _count(int(first), len(spans)):
+            return _counted(spans, end, names, name, relabel=relabel)
+        told = len(max(values, key=len)) <= MAX_LABEL and all(name in own for own in names)
+        if labels is None and told and len(set(values)) == len(values):
+            labels = values
+    items = map(Item, *zip(*spans, strict=True), labels or repeat(None))
+    return Block(tuple(items), end, quoted=quoted)
 
 
 def _counted(
-    items: Sequence[Item], end: int, names: Sequence[dict[str, str]], number: str, *, relabel: bool
+    spans: Sequence[Span], end: int, names: Sequence[dict[str, str]], number: str, *, relabel: bool
 ) -> Block:
     """Items that number themselves: only their texts may move, if they say nothing else of them."""
     others = {tuple((k, v) for k, v in own.items() if k != number) for own in names}
     if not relabel or len(others) > 1:
         raise Refused(Reason.POSITIONAL_LABELS)
     moving = tuple(
-        Item(item.text_start, item.text_end, item.text_start, item.text_end, own[number])
-        for item, own in zip(items, names, strict=True)
+        Item(start, stop, start, stop, own[number])
+        for (_, _, start, stop), own in zip(spans, names, strict=True)
     )
     return Block(moving, end, labels_stay=True)
 

@@ -29,6 +29,7 @@ Path: TypeAlias = "tuple[str | int, ...]"
 Want: TypeAlias = "Mapping[str | int, Want] | None"
 """What to look for below a value: more of it by key or index, or None for nothing but the value."""
 
+_BLANKS = " \t\r\n"
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _SCALAR = re.compile(r"[^\s,\]}]++")
 _STRUCTURE = re.compile(r'["\[\]{}]')
@@ -93,20 +94,23 @@ class JsonSpans:
         found: dict[Path, tuple[int, int]],
     ) -> int | None:
         text = self._text
-        seen = 0
+        seen: set[str] = set()
         at = self._space(at + 1)
         while text[at] != "}":
             end = self._string(at)
             key = text[at + 1 : end - 1]
             if "\\" in key:
                 key = orjson.loads(text[at:end])
-            seen += 1
+            if key in seen and want:
+                return None
+            guess = None if key in seen else value.get(key)
+            seen.add(key)
             at = self._space(self._space(end) + 1)  # the colon
-            after = self._walk(at, value.get(key), want.get(key), (*path, key), found)
+            after = self._walk(at, guess, want.get(key), (*path, key), found)
             if after is None:
                 return None
             at = self._next(after)
-        return at + 1 if seen == len(value) or not want else None
+        return at + 1
 
     def _array(
         self,
@@ -133,6 +137,8 @@ class JsonSpans:
         return self._space(at + 1) if self._text[at] == "," else at
 
     def _space(self, at: int) -> int:
+        if self._text[at] not in _BLANKS:
+            return at
         match = _SPACE.match(self._text, at)
         assert match is not None
         return match.end()
@@ -206,10 +212,10 @@ def splice(body: bytes, value: dict[str, object], edits: Mapping[Path, str]) -> 
     spans = JsonSpans(text).find(value, want)
     if spans is None:
         return None
-    parts: list[str] = []
+    parts: list[bytes] = []
     done = 0
     for (start, end), new in sorted((spans[path], new) for path, new in edits.items()):
-        parts += (text[done:start], orjson.dumps(new).decode())
+        parts += (text[done:start].encode(), orjson.dumps(new))
         done = end
-    parts.append(text[done:])
-    return "".join(parts).encode()
+    parts.append(text[done:].encode())
+    return b"".join(parts)

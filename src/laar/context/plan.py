@@ -219,10 +219,10 @@ def _made(line: bytes, read: _Line, docs: Sequence[int], settings: ContextSettin
     text = read.text.value
     others = scan(text, settings)[1:]
     changes = [change, *(Change(block, tuple(range(len(block.items)))) for block in others)]
-    bare = rewrite(text, changes, annotate=False)
+    bare, annotated = rewrite(text, changes)
     if not verified(text, changes, bare, lambda made: scan(made, settings), []):
         return line
-    new = rewrite(text, changes, annotate=settings.annotate)
+    new = annotated if settings.annotate else bare
     path = ("body", *read.text.path) if read.nested else read.text.path
     try:
         return splice(line, read.value, {path: new}) or line

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import orjson
 
-from laar.context.blocks import Block, Item, Marks, Refused, block_of
+from laar.context.blocks import Block, Marks, Refused, Span, block_of
 from laar.context.jsonspans import JsonSpans, TooComplexError, Want
 from laar.context.settings import Reason
 
@@ -50,9 +50,9 @@ def scan(text: str, *, min_docs: int, max_docs: int) -> list[Block] | None:
     if not all(isinstance(element, dict) for element in elements):
         return []
     assert key is not None
-    items = _items(text, value, key, [e for e in elements if isinstance(e, dict)])
+    spans = _spans(text, value, key, [e for e in elements if isinstance(e, dict)])
     names = [_names(element) for element in elements if isinstance(element, dict)]
-    return [block_of(text, items, len(text.rstrip()), names=names, quoted=True)]
+    return [block_of(text, spans, len(text.rstrip()), names=names, quoted=True)]
 
 
 def _names(element: dict[str, _Json]) -> dict[str, str]:
@@ -64,9 +64,9 @@ def _names(element: dict[str, _Json]) -> dict[str, str]:
     }
 
 
-def _items(
+def _spans(
     text: str, value: dict[str, _Json], key: str, elements: list[dict[str, _Json]]
-) -> list[Item]:
+) -> list[Span]:
     longest: list[str | None] = []
     for element in elements:
         sizes = {name: len(own) for name in _TEXTS if isinstance(own := element.get(name), str)}
@@ -78,10 +78,10 @@ def _items(
         raise Refused(Reason.TOO_COMPLEX) from None
     if spans is None:
         raise Refused(Reason.DUPLICATE_KEYS)
-    items: list[Item] = []
+    found: list[Span] = []
     for i, name in enumerate(longest):
         start, end = spans[key, i]
         # Without a text of its own, an element is too structured to stand for by a note.
         first, last = spans[key, i, name] if name else (end - 1, end + 1)
-        items.append(Item(start, end, first + 1, last - 1))
-    return items
+        found.append((start, end, first + 1, last - 1))
+    return found

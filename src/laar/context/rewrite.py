@@ -39,22 +39,31 @@ class Change:
         return self.order != tuple(range(len(self.order)))
 
 
-def rewrite(text: str, changes: Sequence[Change], *, annotate: bool) -> str:
-    """Carries out the changes of one text; they are in text order and do not overlap."""
+def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
+    """Carries out the changes of one text; they are in text order and do not overlap.
+
+    Returns:
+        The text as it can be read again, and with the notes about orders.
+    """
     parts: list[str] = []
+    notes: list[tuple[int, str]] = []  # by how many parts come before
     done = 0
     for change in changes:
         items = change.block.items
         for place, at in enumerate(change.order):
             parts += (text[done : items[place].start], _content(text, change, at))
             done = items[place].end
-        if annotate and change.moved:
+        if change.moved:
             end = change.block.end
-            note = order_note(*_ranking(change))
-            parts += (text[done:end], "\n", note, "" if text[end : end + 1] in "\r\n" else "\n")
+            parts.append(text[done:end])
+            newline = "" if text[end : end + 1] in "\r\n" else "\n"
+            notes.append((len(parts), f"\n{order_note(*_ranking(change))}{newline}"))
             done = end
     parts.append(text[done:])
-    return "".join(parts)
+    bare = "".join(parts)
+    for at, note in reversed(notes):
+        parts.insert(at, note)
+    return bare, "".join(parts)
 
 
 def verified(
@@ -66,13 +75,20 @@ def verified(
 ) -> bool:
     """Whether `made` holds every document of `text`, or its note and the document before it.
 
+    Where documents only moved, every character is compared at its new place; a document that moves
+    is whole, so that it reads as before. Where notes are new text, `made` is scanned again.
+
     Args:
         text: as received.
         changes: what was to happen.
-        made: the outcome.
+        made: the outcome, without notes about orders.
         scan: finds the blocks again.
         earlier: what the outgoing body says before this text.
     """
+    if any(sorted(change.order) != list(range(len(change.block.items))) for change in changes):
+        return False
+    if not any(change.repeated for change in changes):
+        return _moved(text, changes, made)
     try:
         blocks = scan(made)
     except Refused:
@@ -80,19 +96,36 @@ def verified(
     if len(blocks) != len(changes):
         return False
     for change, block in zip(changes, blocks, strict=True):
-        want = sorted(_content(text, change, at) for at in change.order)
-        if sorted(made[item.start : item.end] for item in block.items) != want:
+        if len(block.items) != len(change.order):
             return False
-        for place, at in enumerate(change.order):
+        for item, at in zip(block.items, change.order, strict=True):
+            if made[item.start : item.end] != _content(text, change, at):
+                return False
             if at not in change.repeated:
                 continue
-            item = change.block.items[at]
-            gone = text[item.text_start : item.text_end]
-            if made.find(gone, 0, block.items[place].start) < 0 and not any(
-                gone in said for said in earlier
-            ):
+            was = change.block.items[at]
+            gone = text[was.text_start : was.text_end]
+            if made.find(gone, 0, item.start) < 0 and not any(gone in said for said in earlier):
                 return False
     return True
+
+
+def _moved(text: str, changes: Sequence[Change], made: str) -> bool:
+    """Whether `made` is `text` with the items in their new places, from end to end."""
+    done = at = 0
+    for change in changes:
+        items = change.block.items
+        for place, received in enumerate(change.order):
+            start, end, *_ = items[received]
+            gap = text[done : items[place].start]
+            if not made.startswith(gap, at):
+                return False
+            at += len(gap)
+            if not made.startswith(text[start:end], at):
+                return False
+            at += end - start
+            done = items[place].end
+    return made[at:] == text[done:]
 
 
 def _content(text: str, change: Change, at: int) -> str:

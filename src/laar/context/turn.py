@@ -123,7 +123,8 @@ class Turn:
         return plan
 
     def _text(self, body: dict[str, object], text: Text) -> str:
-        key = hash((self._scope, xxhash.xxh3_64_intdigest(text.value.encode())))
+        raw = text.value.encode()
+        key = hash((self._scope, xxhash.xxh3_64_intdigest(raw)))
         known = self._memo.get(key, self._now)
         if not text.fresh and known is None and not self._reads_all:
             return text.value
@@ -143,7 +144,7 @@ class Turn:
             repeated = self._repeated(text.value, block) if touch else frozenset()
             if text.fresh:
                 before_order = known[i] if known else None
-                order = self._fresh(text.value, block, before, before_order, repeated)
+                order = self._fresh(text.value, raw, block, before, before_order, repeated)
             else:
                 order = known[i] if known else tuple(range(len(block.items)))
             if self._plan.held_out and text.fresh:
@@ -156,7 +157,7 @@ class Turn:
         """The text with its changes, checked."""
         if not any(change.moved or change.repeated for change in changes):
             return text.value
-        bare = rewrite(text.value, changes, annotate=False)
+        bare, annotated = rewrite(text.value, changes)
         self._check()
         if not verified(
             text.value, changes, bare, lambda made: scan(made, self._settings), self._said
@@ -166,7 +167,7 @@ class Turn:
             return text.value
         self._plan.removed_bytes += len(text.value) - len(bare)
         self._plan.memos.append((key, tuple(change.order for change in changes)))
-        return rewrite(text.value, changes, annotate=True) if self._settings.annotate else bare
+        return annotated if self._settings.annotate else bare
 
     def _repeated(self, text: str, block: Block) -> frozenset[int]:
         """Items whose text is in the outgoing body before them."""
@@ -193,15 +194,19 @@ class Turn:
     def _fresh(
         self,
         text: str,
+        raw: bytes,
         block: Block,
         before: bytes,
         known: tuple[int, ...] | None,
         repeated: frozenset[int],
     ) -> tuple[int, ...]:
-        """The order of a block of the last turn."""
+        """The order of a block of the last turn; `raw` is the text in UTF-8."""
         plan, n = self._plan, len(block.items)
         received = tuple(range(n))
-        spans = [text[item.start : item.end].encode() for item in block.items]
+        if len(raw) == len(text):  # the same places in both
+            spans = [raw[item.start : item.end] for item in block.items]
+        else:
+            spans = [text[item.start : item.end].encode() for item in block.items]
         if sum(map(len, spans)) < self._settings.min_doc_bytes * n:
             self._note(Reason.TOO_SMALL)
             return received

@@ -9,8 +9,9 @@ by what they exclude, so that the time is linear in the text whatever is in it.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from laar.context.blocks import MAX_MARKS, Block, Item, Marks, Refused, block_of
+from laar.context.blocks import MAX_MARKS, Block, Marks, Refused, Span, block_of
 from laar.context.settings import Reason
 
 __all__ = ["MARKS", "scan"]
@@ -23,10 +24,17 @@ MARKS: Marks = (
     (b"\\", re.compile(rb"\\u003[cC]")),  # some JSON writers escape "<"
 )
 
-_TAG = re.compile(rf"<(/?)({'|'.join((*_WRAPPERS, *_ITEMS))})(?=[\s>/])")
-_ATTRIBUTE = re.compile(r"""\s++([A-Za-z_][\w:.-]*+)\s*+=\s*+(?:"([^"<>]*+)"|'([^'<>]*+)')""")
-_END = re.compile(r"\s*+>")
+_NAME = r"[A-Za-z_][\w:.-]*+"
+_ATTRIBUTE = re.compile(rf"""\s++({_NAME})\s*+=\s*+(?:"([^"<>]*+)"|'([^'<>]*+)')""")
+# The attributes are None where what follows the name is no end of a tag.
+_TAG = re.compile(
+    rf"<(/?)({'|'.join((*_WRAPPERS, *_ITEMS))})"
+    rf"""(?:((?:\s++{_NAME}\s*+=\s*+(?:"[^"<>]*+"|'[^'<>]*+'))*+)\s*+>|(?=[\s>/]))"""
+)
 _INNER_ITEM = re.compile(rf"\s*+<(?:{'|'.join(_ITEMS)})[\s>]")
+
+_OTHERS = 32
+"""Other signs than tags after which a text is searched by pattern: no faster, but in one call."""
 
 
 def scan(text: str, *, min_docs: int, max_docs: int, relabel: bool) -> list[Block]:
@@ -48,30 +56,33 @@ class _Scan:
         self.wrapper: str | None = None
         # The run of equal items in progress.
         self.name: str | None = None
-        self.items: list[Item] = []
+        self.spans: list[Span] = []
         self.names: list[dict[str, str]] = []
 
     def run(self) -> list[Block]:
         """One pass over the tags that are known."""
         opened: tuple[int, int] | None = None
-        for seen, match in enumerate(_TAG.finditer(self.text)):
+        for seen, match in enumerate(_tags(self.text)):
             if seen > MAX_MARKS * self.max_docs:
                 raise Refused(Reason.TOO_MANY)
-            closing, name = match.groups()
+            closing, name, attributes = match.groups()
             if not closing:
                 if opened is not None:
                     raise Refused(Reason.NESTED)
-                opened = self._open(name, match)
+                opened = self._open(name, attributes, match)
             elif opened is not None:
                 if name != self.name:
                     raise Refused(Reason.UNBALANCED)
-                end = self._end(match.end())
-                self.items.append(Item(opened[0], end, opened[1], match.start()))
+                if attributes != "":
+                    raise Refused(Reason.MALFORMED_TAG)
+                self.spans.append((opened[0], match.end(), opened[1], match.start()))
                 opened = None
-                if len(self.items) > self.max_docs:
+                if len(self.spans) > self.max_docs:
                     raise Refused(Reason.TOO_MANY)
             elif name == self.wrapper:
-                self._finish(self._end(match.end()))
+                if attributes != "":
+                    raise Refused(Reason.MALFORMED_TAG)
+                self._finish(match.end())
                 self.wrapper = None
             else:
                 raise Refused(Reason.UNBALANCED)
@@ -80,10 +91,15 @@ class _Scan:
         self._finish()
         return self.blocks
 
-    def _open(self, name: str, match: re.Match[str]) -> tuple[int, int] | None:
+    def _open(
+        self, name: str, attributes: str | None, match: re.Match[str]
+    ) -> tuple[int, int] | None:
         """An opening tag; the starts of the item and of its text, or None for a wrapper."""
-        attributes, inside = self._attributes(match.end())
+        if attributes is None:
+            raise Refused(Reason.MALFORMED_TAG)
+        inside = match.end()
         if name in _WRAPPERS or (name == "context" and _INNER_ITEM.match(self.text, inside)):
+            _named(attributes)
             self._finish()
             if self.wrapper is not None:
                 raise Refused(Reason.NESTED)
@@ -92,32 +108,44 @@ class _Scan:
         if name != self.name:
             self._finish()
             self.name = name
-        self.names.append(attributes)
+        self.names.append(_named(attributes))
         return match.start(), inside
-
-    def _attributes(self, at: int) -> tuple[dict[str, str], int]:
-        found: dict[str, str] = {}
-        while match := _ATTRIBUTE.match(self.text, at):
-            name, double, single = match.groups()
-            if name in found:
-                raise Refused(Reason.DUPLICATE_ATTRIBUTE)
-            found[name] = double if double is not None else single
-            at = match.end()
-        return found, self._end(at)
-
-    def _end(self, at: int) -> int:
-        if self.text.startswith(">", at):
-            return at + 1
-        match = _END.match(self.text, at)
-        if match is None:
-            raise Refused(Reason.MALFORMED_TAG)
-        return match.end()
 
     def _finish(self, end: int | None = None) -> None:
         """Ends the run of items; a note about them goes behind the wrapper, if there is one."""
-        if len(self.items) >= self.min_docs:
-            after = self.items[-1].end if end is None else end
+        if len(self.spans) >= self.min_docs:
+            after = self.spans[-1][1] if end is None else end
             self.blocks.append(
-                block_of(self.text, self.items, after, names=self.names, relabel=self.relabel)
+                block_of(self.text, self.spans, after, names=self.names, relabel=self.relabel)
             )
-        self.name, self.items, self.names = None, [], []
+        self.name, self.spans, self.names = None, [], []
+
+
+def _tags(text: str) -> Iterator[re.Match[str]]:
+    """All known tags. To look for their first sign alone is four times as fast where it is rare."""
+    others = 0
+    at = text.find("<")
+    while at >= 0:
+        match = _TAG.match(text, at)
+        if match is not None:
+            yield match
+            at = text.find("<", match.end())
+        elif others < _OTHERS:
+            others += 1
+            at = text.find("<", at + 1)
+        else:
+            yield from _TAG.finditer(text, at + 1)
+            return
+
+
+def _named(attributes: str) -> dict[str, str]:
+    if not attributes:
+        return {}
+    found = _ATTRIBUTE.findall(attributes)
+    if len(found) == 1:
+        name, double, single = found[0]
+        return {name: double or single}
+    named = {name: double or single for name, double, single in found}
+    if len(named) < len(found):
+        raise Refused(Reason.DUPLICATE_ATTRIBUTE)
+    return named
