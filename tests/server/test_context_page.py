@@ -46,7 +46,7 @@ async def test_it_shows_both_groups_beside_each_other(tmp_path):
                 may_change=True,
                 now=runner._clock(),
             )
-            rework.accepted(runner._clock())
+            rework.accepted("", "", runner._clock())
             rework.ended(0.25, Usage(prompt_tokens=100, completion_tokens=1, cached_tokens=40))
         await browser.open(url)
 

@@ -39,6 +39,9 @@ __all__ = ["ContextHook", "HookResult", "Receipt"]
 _MARKS: dict[Format, Marks] = {"xml": xml.MARKS, "json": results.MARKS, "numbered": fences.MARKS}
 _TOOL_MARKS: Marks = ((b'"', re.compile(rb'"tool"|"\w+_output"')),)
 
+_SIZE_GAIN = 0.01
+"""Weight of a request in the mean size of documents."""
+
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
@@ -49,6 +52,7 @@ class Receipt:
     orders: tuple[tuple[int, tuple[int, ...]], ...]
     memos: tuple[tuple[int, Orders], ...]
     held_out: bool
+    document_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +113,9 @@ class ContextHook:
         if s.dedup_tool_lines:
             self._marks += _TOOL_MARKS
         self._reasons: Counter[Reason] = Counter()
+        self._cache_bytes: float | None = None
+        self._documents = 0.0
+        self._document_bytes = 0.0
 
     def apply(
         self, body: bytes, *, api: str, tenant: str, route: str, now: float, mode: Mode
@@ -137,14 +144,55 @@ class ContextHook:
         self._reasons[result.reason] += 1
         return result
 
-    def commit(self, receipt: Receipt | None, now: float) -> None:
-        """Remembers a request that its endpoint has accepted (2xx response headers)."""
+    def commit(
+        self, receipt: Receipt | None, now: float, *, endpoint: str = "", request: str = ""
+    ) -> None:
+        """Remembers a request that its endpoint has accepted (2xx response headers).
+
+        Args:
+            receipt: from `apply`.
+            now: seconds, monotonic.
+            endpoint: who accepted it, as `forget` will call it.
+            request: its id, the same.
+        """
         if receipt is None:
             return
         for seed, docs in receipt.orders:
-            self._index.insert(receipt.scope, seed, docs, now)
+            self._index.insert(receipt.scope, seed, docs, now, endpoint=endpoint, request=request)
         for key, orders in receipt.memos:
             self._memo.put(key, orders, now)
+        if receipt.orders:
+            count = sum(len(docs) for _, docs in receipt.orders)
+            self._documents += (count - self._documents) * _SIZE_GAIN
+            self._document_bytes += (receipt.document_bytes - self._document_bytes) * _SIZE_GAIN
+            self._resize()
+
+    def forget(self, *, endpoint: str = "", request: str = "") -> int:
+        """Unlearns the orders that an endpoint was the last to get, or that came with a request.
+
+        For caches that were emptied, endpoints that restarted or left, requests that an engine
+        says it evicted. How popular documents are stays known, and what conversations were sent.
+
+        Returns:
+            how many orders.
+        """
+        return self._index.forget(endpoint=endpoint, request=request)
+
+    def set_capacity(self, cache_bytes: float | None) -> None:
+        """Takes what the engines' caches hold together, in bytes of prompt; None: not known.
+
+        The index then holds as many documents of the size it sees as these do, and
+        `capacity_docs` at most.
+        """
+        self._cache_bytes = cache_bytes
+        self._resize()
+
+    def _resize(self) -> None:
+        capacity = self._settings.capacity_docs
+        if self._cache_bytes is not None and self._document_bytes > 0:
+            fit = self._cache_bytes * self._documents / self._document_bytes
+            capacity = min(capacity, int(fit))
+        self._index.resize(capacity)
 
     def record_usage(
         self, receipt: Receipt | None, *, prompt_tokens: int, cached_tokens: int
@@ -170,9 +218,11 @@ class ContextHook:
         return {reason.value: self._reasons[reason] for reason in Reason} | {
             "index_documents": len(self._index),
             "index_orders": self._index.orders,
+            "index_capacity": self._index.capacity_docs,
             "index_scopes": self._index.scopes,
             "index_evicted_capacity": self._index.evicted_capacity,
             "index_evicted_ttl": self._index.evicted_ttl,
+            "index_evicted_told": self._index.evicted_told,
             "memo_entries": len(self._memo),
         }
 
@@ -207,7 +257,9 @@ class ContextHook:
         receipt = None
         if plan.orders or plan.memos:
             memos = () if observe else tuple(plan.memos)
-            receipt = Receipt(scope, route, tuple(plan.orders), memos, plan.held_out)
+            receipt = Receipt(
+                scope, route, tuple(plan.orders), memos, plan.held_out, plan.document_bytes
+            )
         check()
         out: bytes | None = body
         if plan.edits and not observe:

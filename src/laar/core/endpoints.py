@@ -253,6 +253,12 @@ class EndpointTable:
         assert spec is not None
         return spec
 
+    def cache_tokens(self) -> float:
+        """Tokens that all caches hold together; 0 where none is known, one not known as the mean."""
+        known = self.capacity_tokens[self.active]
+        known = known[~np.isnan(known)]
+        return float(known.mean()) * len(self.active) if len(known) else 0.0
+
     def specs(self) -> list[EndpointSpec]:
         """All endpoints, in slot order."""
         return [spec for spec in self._specs if spec is not None]

@@ -23,8 +23,14 @@ class Rework(Protocol):
         """To forward; the very object that came in unless something was changed."""
         ...
 
-    def accepted(self, now: float) -> None:
-        """The endpoint answers with a 2xx status."""
+    def accepted(self, endpoint: str, request: str, now: float) -> None:
+        """An endpoint answers with a 2xx status.
+
+        Args:
+            endpoint: its address, empty where it is not known.
+            request: the id that it knows the request by; the same.
+            now: seconds, monotonic.
+        """
         ...
 
     def ended(self, ttft_s: float | None, usage: Usage) -> None:

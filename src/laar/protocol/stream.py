@@ -447,11 +447,12 @@ class Stream:
 
     def _response_headers(self, event: ResponseHeaders, now: float) -> Iterator[Action]:
         self._status = event.status
+        decision = self._decision
         if event.status is None or not 200 <= event.status < 300:
             self._rework = None
         elif self._rework is not None:  # before the client hears of it and sends its next turn
-            self._rework.accepted(now)
-        decision = self._decision
+            known = (decision.address, decision.request.id) if decision else ("", "")
+            self._rework.accepted(event.served or known[0], known[1], now)
         if decision is None:
             yield AnswerHeaders(Direction.RESPONSE, [])
         else:

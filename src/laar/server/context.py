@@ -3,6 +3,7 @@
     GET  /context               by route: what was expected and what was measured, for the requests
                                 that the hook ordered and for those left alone; the guard's verdict
     POST /context/reset         forget what was measured and switch on again; ?route= for one
+    POST /context/evict         an engine no longer holds these requests: {"request_ids": [...]}
 
 `x-laar-context: off` always wins; `on` counts only where the route says `opt_in`. A body that a
 header vouches for byte by byte is looked at by nobody. A fault here costs the gain and is counted
@@ -14,6 +15,7 @@ Tenants are told apart by the header that `flow.tenant_header` names, and share 
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -31,6 +33,10 @@ from laar.telemetry.context import Group, RouteTally
 
 __all__ = ["ContextRoutes"]
 
+MAX_IDS = 1000
+"""Of requests in one call; 5 ms."""
+
+_SUFFIX = re.compile(r"-\d+(?:-[0-9a-f]{1,8})?$")  # which choice, and vLLM's own salt
 _SIGNED = "signed"
 _WHAT = "context"
 
@@ -74,9 +80,13 @@ class _Reworked:
         """To forward."""
         return self._result.body
 
-    def accepted(self, now: float) -> None:
-        """Remembers what was sent."""
-        self._routes.guarded(self._ordering.hook.commit, self._result.receipt, now)
+    def accepted(self, endpoint: str, request: str, now: float) -> None:
+        """Remembers what was sent, and where."""
+        self._routes.guarded(self._committed, endpoint, request, now)
+
+    def _committed(self, endpoint: str, request: str, now: float) -> None:
+        hook, receipt = self._ordering.hook, self._result.receipt
+        hook.commit(receipt, now, endpoint=endpoint, request=request)
 
     def ended(self, ttft_s: float | None, usage: Usage) -> None:
         """Takes in what was measured."""
@@ -225,6 +235,18 @@ class ContextRoutes:
             f"{measured['control']:.3f} without; POST /context/reset switches it on again",
         )
 
+    # -- what engines tell of their caches -------------------------------------------------------
+
+    def forget(self, endpoint: str) -> None:
+        """An endpoint's cache was emptied, or it left: orders sent there lead nowhere."""
+        for ordering in self._orderings:
+            ordering.hook.forget(endpoint=endpoint)
+
+    def set_capacity(self, cache_bytes: float | None) -> None:
+        """Takes what the endpoints' caches hold together; None: not known."""
+        for ordering in self._orderings:
+            ordering.hook.set_capacity(cache_bytes)
+
     # -- the admin port ------------------------------------------------------------------------
 
     def routes(self) -> list[Route]:
@@ -232,6 +254,7 @@ class ContextRoutes:
         return [
             Route("/context", self._show),
             Route("/context/reset", self._reset, methods=["POST"]),
+            Route("/context/evict", self._evict, methods=["POST"]),
         ]
 
     async def _show(self, _request: Request) -> Response:
@@ -252,6 +275,28 @@ class ContextRoutes:
             ordering.told = False
             self._problem(f"context {ordering.rule.name}", None)
         return JSONResponse({"reset": [ordering.rule.name for ordering in known]})
+
+    async def _evict(self, request: Request) -> JSONResponse:
+        try:
+            names = orjson.loads(await request.body())["request_ids"]
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            names = None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            return JSONResponse({"error": 'send {"request_ids": ["..."]}'}, 400)
+        if len(names) > MAX_IDS:
+            return JSONResponse({"error": f"{len(names)} ids; send {MAX_IDS} at most"}, 413)
+        found = sum(self._evicted(_ids(name)) for name in names)
+        return JSONResponse({"evicted": found, "not_found": len(names) - found})
+
+    def _evicted(self, ids: set[str]) -> bool:
+        hooks = [ordering.hook for ordering in self._orderings]
+        return sum(hook.forget(request=one) for hook in hooks for one in ids) > 0
+
+
+def _ids(name: str) -> set[str]:
+    """What we may have called a request: engines put a prefix before the id, a suffix behind."""
+    bare = name.removeprefix("chatcmpl-").removeprefix("cmpl-").removeprefix("batch-")
+    return {name, bare, _SUFFIX.sub("", bare)}
 
 
 def _shown(ordering: _Ordering) -> dict[str, object]:

@@ -39,6 +39,7 @@ class FleetSink:
         eds_file: endpoints file for Envoy; None when somebody else tells Envoy.
         on_change: called after the set of endpoints changed and Envoy's file says so.
         on_reading: called with each metrics page's numbers, by address.
+        on_empty: called with the address of an endpoint whose cache is empty now, or that left.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class FleetSink:
         eds_file: Path | None,
         on_change: Callable[[], None] = lambda: None,
         on_reading: Callable[[str, Reading], None] = lambda _address, _reading: None,
+        on_empty: Callable[[str], None] = lambda _address: None,
     ) -> None:
         self._table = table
         self._prefixes = prefixes
@@ -59,6 +61,7 @@ class FleetSink:
         self._eds_file = eds_file
         self._on_change = on_change
         self._on_reading = on_reading
+        self._on_empty = on_empty
         self._stale = asyncio.Event()
         self._unwritten = False
         self._wanted: dict[str, Sequence[EndpointSpec]] = {}
@@ -80,10 +83,13 @@ class FleetSink:
         specs = self._wanted[source]
         if self._eds_file is not None:
             specs = [spec for spec in specs if spec.address in self._told]
-        before = self._table.version
+        before = {spec.address for spec in self._table.specs()}
+        version = self._table.version
         self._table.replace(source, specs)
-        changed = self._table.version != before
+        changed = self._table.version != version
         if changed:
+            for address in before.difference(spec.address for spec in self._table.specs()):
+                self._on_empty(address)
             _LOG.info("%d endpoints, after a change from %s", len(self._table), source)
         return changed
 
@@ -108,6 +114,7 @@ class FleetSink:
         slot = self._table.slot(address)
         if slot >= 0:
             self._prefixes.drop(slot)
+            self._on_empty(address)
 
     async def run(self) -> None:
         """Publishes every change until cancelled."""
@@ -149,6 +156,7 @@ class FleetSink:
         if slot >= 0:
             if reading.restarted:
                 self._prefixes.drop(slot)
+                self._on_empty(address)
             self._prefixes.set_capacity(slot, reading.capacity_tokens)
             self._on_reading(address, reading)
 

@@ -23,9 +23,9 @@ import grpc
 
 from laar.accuracy.capability import CapabilityModel
 from laar.config import Loaded, Settings
-from laar.core.beliefs import PrefixBeliefs
+from laar.core.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
 from laar.core.director import Completion, Decision, Director
-from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.interfaces import NoPrefixes
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, split_address
 from laar.datalayer.kubernetes import KubernetesEndpoints
@@ -152,6 +152,13 @@ class Runner:
             rng=rng,
             problem=lambda source, message: self._sink.problem(source, message),
         )
+        self._context = ContextRoutes(
+            settings.context,
+            clock=self._clock,
+            rng=rng,
+            degraded=self.director.degraded,
+            problem=lambda source, message: self._sink.problem(source, message),
+        )
         self._sink = FleetSink(
             self.table,
             prefixes,
@@ -159,17 +166,11 @@ class Runner:
             rules,
             eds_file=settings.envoy.eds_file,
             on_change=self._endpoints_changed,
-            on_reading=self.watch.hit_rates.read,
+            on_reading=self._read,
+            on_empty=self._context.forget,
         )
         self._admission: Admission | None = None
         self._gate = self._flow_control() if settings.flow.enabled else None
-        self._context = ContextRoutes(
-            settings.context,
-            clock=self._clock,
-            rng=rng,
-            degraded=self.director.degraded,
-            problem=self._sink.problem,
-        )
         self.metrics.add(ContextMetrics(self._context.tallies))
         self.metrics.add(self.live)
         self._sampler = Sampler(
@@ -401,6 +402,11 @@ class Runner:
         self.metrics.settled(decision, end)
         self.learning.settled(decision, end)
         self.watch.settled(decision, end)
+
+    def _read(self, address: str, reading: Reading) -> None:
+        self.watch.hit_rates.read(address, reading)
+        if reading.capacity_tokens == reading.capacity_tokens:  # not NaN: known
+            self._context.set_capacity(self.table.cache_tokens() * BYTES_PER_TOKEN)
 
     def _endpoints_changed(self) -> None:
         self.watch.hit_rates.keep(spec.address for spec in self.table.specs())

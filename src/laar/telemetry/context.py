@@ -27,6 +27,8 @@ __all__ = ["GROUPS", "ContextMetrics", "Group", "RouteTally"]
 
 GROUPS = ("hook", "control", "observed")
 
+_MEMORIES = ("index_documents", "index_orders", "index_capacity", "index_scopes", "memo_entries")
+
 _ADDED_BOUNDS_S = (2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3)
 
 
@@ -143,9 +145,9 @@ class ContextMetrics(Collector):
                 reasons.add_metric((route.name, reason), count)
             off.add_metric((route.name,), float(route.is_off))
             stats = route.hook.stats()
-            for name in ("index_documents", "index_orders", "index_scopes", "memo_entries"):
+            for name in _MEMORIES:
                 memory.add_metric((route.name, name), stats[name])
-            for cause in ("capacity", "ttl"):
+            for cause in ("capacity", "ttl", "told"):
                 evicted.add_metric((route.name, cause), stats[f"index_evicted_{cause}"])
             route.added.add_to(added, (route.name,))
         yield from (reasons, off, memory, evicted, added)

@@ -1,0 +1,167 @@
+"""The context hook hears of the engines' caches: what is no longer there is not aligned to."""
+
+from __future__ import annotations
+
+import aiohttp
+import orjson
+import pytest
+import yaml
+
+from laar.lab.endpoint import EndpointSettings, KvEventSettings, SimulatedEndpoint
+from support import RecordingUpstream, eventually, metric
+
+pytestmark = pytest.mark.envoy
+
+ROUTE = {"name": "rag", "mode": "on", "holdout_share": 0.0, "max_added_ms": 1000.0}
+CHAT = "/v1/chat/completions"
+
+
+def body(ids):
+    words = "some words of it " * 20
+    content = "\n".join(f'<document id="d{i}">{i} {words}</document>' for i in ids)
+    message = {"role": "user", "content": content + "\n\nWhat is it?"}
+    return {"model": "m", "max_tokens": 1, "messages": [message]}
+
+
+class Fleet:
+    """Endpoints of one model behind picker and Envoy, and what the picker's page says."""
+
+    def __init__(self, http, gateway, envoy):
+        self.http, self.gateway, self.envoy = http, gateway, envoy
+
+    async def ask(self, ids, **headers):
+        url = self.envoy.url() + CHAT
+        async with self.http.post(url, json=body(ids), headers=headers) as answer:
+            assert answer.status == 200, await answer.text()
+
+    async def memory(self):
+        async with self.http.get(self.gateway.url("admin", "/context")) as answer:
+            return (await answer.json())["routes"][0]["memory"]
+
+    def reordered(self):
+        page = self.gateway.runner
+        return metric(page, 'laar_context_requests_total{reason="reordered",route="rag"}')
+
+    async def learned(self):
+        await self.ask([1, 2, 3, 4])
+        await self.ask([4, 3, 2, 1])
+        assert self.reordered() == 1
+        assert (await self.memory())["index_orders"] == 1
+
+    async def forgot(self):
+        """Now the order as received is as good as any."""
+        before = self.reordered()
+        await self.ask([2, 4, 1, 3])
+        assert self.reordered() == before
+        return True
+
+
+@pytest.fixture
+def fleet(gateway, http):
+    async def start(*entries, **readings):
+        gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": list(entries)}))
+        sections = {"readings": readings} if readings else {}
+        await gateway.picker(context={"routes": [ROUTE]}, **sections)
+        return Fleet(http, gateway, await gateway.envoy())
+
+    return start
+
+
+@pytest.fixture
+async def engine():
+    settings = EndpointSettings(
+        model="m",
+        time_scale=0.001,
+        allow_fault_header=True,
+        num_blocks=128,
+        kv_events=KvEventSettings(endpoint="tcp://127.0.0.1:*"),
+    )
+    endpoint = SimulatedEndpoint(settings)
+    await endpoint.start()
+    yield endpoint
+    await endpoint.stop()
+
+
+async def test_an_engine_that_lost_its_cache_says_so_by_its_events(fleet, engine, http):
+    async with http.get(engine.url + "/kv_event_sources") as answer:
+        (source,) = await answer.json()
+    labels = {"laar.dev/kv-events": source["endpoint"]}
+    address = engine.url.removeprefix("http://")
+    # No metrics page is read again, so that nothing else can tell of the restart.
+    there = await fleet(
+        {"address": address, "model": "m", "labels": labels}, scrape_interval_s=60.0
+    )
+    await there.learned()
+    prompts = iter(range(100, 10_000))
+
+    async def prefill(**headers):
+        given = body([next(prompts)] * 4)
+        try:
+            async with http.post(engine.url + CHAT, json=given, headers=headers) as answer:
+                return answer.status == 200
+        except aiohttp.ClientError:
+            return False
+
+    async def lost():
+        """Batches are heard, and the first one after the crash starts over."""
+        assert await prefill()
+        assert await prefill()
+        assert not await prefill(**{"x-sim-fault": "oom:0.01"})
+        await eventually(prefill, what="the engine's return")
+        return (await there.memory())["index_orders"] == 0
+
+    await eventually(lost, what="orders forgotten")
+    assert await there.forgot()
+
+
+async def test_an_endpoint_that_leaves_takes_its_orders_along(fleet, gateway):
+    first, second = await gateway.upstream(), await gateway.upstream()
+    there = await fleet({"address": first.address, "model": "m"})
+    await there.learned()
+    gateway.members((second.address, "m"))
+
+    async def gone():
+        return (await there.memory())["index_orders"] == 0
+
+    await eventually(gone, what="orders forgotten")
+    assert metric(
+        gateway.runner, 'laar_context_evicted_total{cause="told",route="rag"}'
+    ) == 1
+
+
+async def test_the_index_is_no_larger_than_the_engines_caches(fleet, engine):
+    """128 blocks of 16 tokens, some 8 KB of prompts: 20 or so documents of 0.4 KB."""
+    address = engine.url.removeprefix("http://")
+    there = await fleet({"address": address, "model": "m"})
+
+    async def known():
+        await there.ask([1, 2, 3, 4])
+        return (await there.memory())["index_capacity"] < 1000
+
+    await eventually(known, what="the size of the engine's cache")
+    assert 10 < (await there.memory())["index_capacity"] < 30
+    for i in range(10, 30):
+        await there.ask([i, i + 100, i + 200, i + 300])
+    assert (await there.memory())["index_documents"] < 30
+
+
+async def evict(there, given):
+    url = there.gateway.url("admin", "/context/evict")
+    async with there.http.post(url, data=given) as answer:
+        return answer.status, await answer.json()
+
+
+async def test_an_engine_may_report_requests_that_it_evicted(fleet, gateway):
+    upstream: RecordingUpstream = await gateway.upstream()
+    there = await fleet({"address": upstream.address, "model": "m"})
+    await there.ask([1, 2, 3, 4], **{"x-request-id": "0b8f4a52-6a0e-4d8c-9d5e-6f1f2b3c4d5e"})
+    sent = upstream.asked[-1].headers["x-request-id"]
+    names = [f"chatcmpl-{sent}-0-ab12cd34", "never-heard-of"]
+    want = {"evicted": 1, "not_found": 1}
+    assert await evict(there, orjson.dumps({"request_ids": names})) == (200, want)
+    assert (await there.memory())["index_orders"] == 0
+    assert await there.forgot()
+    for wrong in (b"", b"[]", b"{", b'{"request_ids": "r"}', b'{"request_ids": [1]}'):
+        assert (await evict(there, wrong))[0] == 400
+    many = orjson.dumps({"request_ids": ["r"] * 1001})
+    assert (await evict(there, many))[0] == 413
