@@ -361,6 +361,32 @@ class TestCommit:
         same(send(h, body, now=61.0), body, Reason.UNCHANGED)
         assert h.stats()["index_evicted_ttl"] == 1
 
+    @pytest.mark.parametrize("told", [{"endpoint": "a"}, {"request": "one"}])
+    def test_what_an_engine_says_is_gone_is_not_followed(self, told):
+        h = hook()
+        first = apply(h, chat(user([2, 1, 4])))
+        h.commit(first.receipt, 0.0, endpoint="a", request="one")
+        assert h.forget(endpoint="b") == h.forget(request="two") == 0
+        assert send(h, chat(user([4, 1, 2]))).reason is Reason.REORDERED
+        h.commit(first.receipt, 0.0, endpoint="a", request="one")
+        assert h.forget(**told) == 1
+        body = chat(user([1, 4, 2]))
+        same(send(h, body), body, Reason.UNCHANGED)
+        assert h.stats()["index_evicted_told"] == 1
+
+    def test_the_index_holds_no_more_than_the_caches_and_the_setting(self):
+        h = hook(capacity_docs=100)
+        size = apply(h, chat(user(range(5)))).document_bytes / 5
+        h.set_capacity(40 * size)
+        assert h.stats()["index_capacity"] == 100  # no document was seen yet
+        for i in range(60):
+            send(h, chat(user(range(i, i + 5))))
+        assert h.stats()["index_capacity"] == pytest.approx(40, abs=2)
+        assert h.stats()["index_documents"] <= 42
+        for known, capacity in ((1000 * size, 100), (0.0, 1), (None, 100)):
+            h.set_capacity(known)
+            assert h.stats()["index_capacity"] == capacity
+
     def test_memory_is_bounded(self):
         h = hook(capacity_docs=50, memo_entries=10, max_scopes=2)
         rng = random.Random(3)

@@ -124,9 +124,7 @@ async def test_an_endpoint_that_leaves_takes_its_orders_along(fleet, gateway):
         return (await there.memory())["index_orders"] == 0
 
     await eventually(gone, what="orders forgotten")
-    assert metric(
-        gateway.runner, 'laar_context_evicted_total{cause="told",route="rag"}'
-    ) == 1
+    assert metric(gateway.runner, 'laar_context_evicted_total{cause="told",route="rag"}') == 1
 
 
 async def test_the_index_is_no_larger_than_the_engines_caches(fleet, engine):

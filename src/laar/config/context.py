@@ -103,8 +103,8 @@ class ContextRoute(Section):
         30_000,
         ge=1,
         le=10_000_000,
-        description="Documents that the endpoints' KV caches hold together; orders beyond that are "
-        "forgotten, since the engines have forgotten them too. About 0.1 KB each.",
+        description="Most documents whose order is remembered, about 0.1 KB each; where engines "
+        "tell the size of their KV caches, as many as those hold together, if that is less.",
     )
     ttl_s: float = Field(
         900.0,

@@ -72,8 +72,8 @@ class ContextSettings:
         relabel: numbered labels are never cited, so that text may move under fixed labels.
         max_added_ms: past this between two steps, the body is forwarded as it came. None: no limit.
         max_body_bytes: larger bodies are forwarded as they came.
-        capacity_docs: documents the endpoints' KV caches hold in all; the order index holds no
-            more, so that it does not align to what was evicted long ago.
+        capacity_docs: most documents that the order index holds; no more than the endpoints' KV
+            caches do, as far as these tell, so that it does not align to what was evicted long ago.
         ttl_s: an order not sent again for this long is forgotten. half_life_s: of the popularity
         counts. memo_entries: blocks of running conversations whose order is remembered; about 300
         bytes each. memo_ttl_s: a conversation silent for this long may be ordered anew. max_scopes:

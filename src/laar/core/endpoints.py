@@ -254,10 +254,10 @@ class EndpointTable:
         return spec
 
     def cache_tokens(self) -> float:
-        """Tokens that all caches hold together; 0 where none is known, one not known as the mean."""
+        """What all caches hold together; those not known count as the mean, NaN if none is."""
         known = self.capacity_tokens[self.active]
         known = known[~np.isnan(known)]
-        return float(known.mean()) * len(self.active) if len(known) else 0.0
+        return float(known.mean()) * len(self.active) if len(known) else math.nan
 
     def specs(self) -> list[EndpointSpec]:
         """All endpoints, in slot order."""

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import random
 import signal
 import time
@@ -405,8 +406,8 @@ class Runner:
 
     def _read(self, address: str, reading: Reading) -> None:
         self.watch.hit_rates.read(address, reading)
-        if reading.capacity_tokens == reading.capacity_tokens:  # not NaN: known
-            self._context.set_capacity(self.table.cache_tokens() * BYTES_PER_TOKEN)
+        tokens = self.table.cache_tokens()
+        self._context.set_capacity(None if math.isnan(tokens) else tokens * BYTES_PER_TOKEN)
 
     def _endpoints_changed(self) -> None:
         self.watch.hit_rates.keep(spec.address for spec in self.table.specs())

@@ -4,6 +4,11 @@ Document caches instead of engines (see `laar.lab.workloads.rag`), four of them 
 prefix with a bound on load, as in the note's sections 4.4 and 6.4. The paper's own figures are of
 requests known beforehand, clustered and scheduled (4.6 to 34 % on MultihopRAG, 5.9 to 20.8 % on
 NarrativeQA); the second table does the same with the library behind `laar context plan`.
+
+Two of the note's stretch figures are missed by a hair, which the table says of the mean unrounded.
+A better guess of what is popular is not what is missing: told the documents' true popularity, the
+same search stayed below 0.12 on zipf 0.6. Leaving a longer path for a likelier shorter one found
+less on all loads.
 """
 
 from __future__ import annotations
@@ -30,12 +35,13 @@ LOADS: dict[str, Callable[[int], list[list[int]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A load on so many caches of so many documents, and the hit rate it must reach."""
+    """A load on so many caches of so many documents; the hit rate it must reach, and should."""
 
     load: str
     endpoints: int
     capacity_docs: int
     must: float
+    stretch: float
 
     @property
     def name(self) -> str:
@@ -44,11 +50,11 @@ class Case:
 
 
 CASES = (
-    Case("topic", 4, 750, 0.28),
-    Case("topic", 4, 3000, 0.33),
-    Case("zipf 1.0", 4, 3000, 0.25),
-    Case("zipf 0.6", 1, 3000, 0.10),
-    Case("no overlap", 4, 750, 0.0),
+    Case("topic", 4, 750, 0.28, 0.33),
+    Case("topic", 4, 3000, 0.33, 0.38),
+    Case("zipf 1.0", 4, 3000, 0.25, 0.30),
+    Case("zipf 0.6", 1, 3000, 0.10, 0.12),
+    Case("no overlap", 4, 750, 0.0, 0.0),
 )
 _OFFLINE = {"topic": 0.50, "zipf 1.0": 0.30}
 _CAPACITIES = (None, 3000, 600)
@@ -105,16 +111,31 @@ def _online(runs: _Online) -> Table:
             _of(runs[case, False], 0),
             _of(runs[case, True], 0),
             case.must,
+            case.stretch,
+            _reached(_of(runs[case, True], 0).mean, case.stretch),
             _of(runs[case, True], 1),
         )
         for case in CASES
     ]
     return Table(
         title="Documents found cached, one request at a time",
-        columns=("load", "as received", "hook", "must reach", "busiest/mean"),
+        columns=(
+            "load",
+            "as received",
+            "hook",
+            "must reach",
+            "stretch",
+            "mean reaches it",
+            "busiest/mean",
+        ),
         rows=rows,
         digits=3,
     )
+
+
+def _reached(mean: float, stretch: float) -> str:
+    """By the mean as it is: rounded to the stretch's two digits it may look as if it did."""
+    return "yes" if mean >= stretch else f"no: {mean:.4f}"
 
 
 def _offline(plans: _Offline) -> Table:
@@ -153,9 +174,9 @@ def _checks(runs: _Online, plans: _Offline) -> list[Check]:
         hit = _of(plans[load, None], 1)
         checks.append(
             Check(
-                claim=f"{load}: a batch known beforehand finds {must:.0%} cached",
-                held=round(hit.mean, 2) >= must,
-                seen=f"{hit.low:.1%} to {hit.high:.1%}",
+                claim=f"{load}: a batch known beforehand finds {must:.0%} cached, in the mean",
+                held=hit.mean >= must,
+                seen=f"{hit.mean:.2%}",
             )
         )
     return checks
