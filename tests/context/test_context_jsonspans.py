@@ -148,6 +148,17 @@ def test_many_keys_of_one_name_are_refused_without_comparing_each():
     assert seconds(10_000) < 50 * max(seconds(10), 2e-4)
 
 
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 999), st.integers(1, 500), st.booleans())
+def test_texts_full_of_quotes_are_walked_too(seed, quotes, plain):
+    rng = random.Random(seed)
+    value = {"a": ['"x\\' * quotes, '"' * quotes], "b": "old"}
+    text = json.dumps(value) if plain else written(value, rng)
+    spans = JsonSpans(text).find(value, {"b": None})
+    assert spans is not None
+    assert orjson.loads(text[slice(*spans["b",])]) == "old"
+
+
 def test_backslashes_before_the_closing_quote_are_counted():
     text = '{"a": "x\\\\", "b": "\\\\\\"", "c": "z"}'
     spans = JsonSpans(text).find({"a": 0, "b": 0, "c": 0}, {"a": None, "b": None, "c": None})

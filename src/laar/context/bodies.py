@@ -10,7 +10,7 @@ are left out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 
@@ -29,8 +29,7 @@ _ROLES: dict[str, Role] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """A string of the prompt.
 
     Args:

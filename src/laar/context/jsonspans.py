@@ -1,10 +1,10 @@
 """Where a value stands in a JSON text, so that it can be replaced and all else left byte for byte.
 
-`orjson` has read the text before, so it is known to be valid; this only walks it. Strings whose
-value is at hand are skipped by writing them anew and comparing: if the text has exactly those
-characters there, the literal ends where they do. Otherwise (other escapes) the closing quote is
-searched for. Duplicate keys on the way are a refusal: which of them counts is the reader's choice,
-and ours may differ.
+`orjson` has read the text before, so it is known to be valid; this only walks it. A string ends at
+the first quote that is not escaped. Where there are many, and the value is at hand, it is written
+anew and compared: if the text has exactly those characters there, the literal ends where they do.
+Duplicate keys on the way are a refusal: which of them counts is the reader's choice, and ours may
+differ.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ __all__ = ["JsonSpans", "Path", "TooComplexError", "Want", "splice"]
 
 MAX_STEPS = 10_000
 """Quotes, brackets and members looked at in one walk, 3 ms; a hostile body has more."""
+
+FEW_QUOTES = 256
+"""Quotes looked at in one walk, 0.05 ms, before strings are compared, 0.03 ms for 64 KB."""
 
 MAX_DEPTH = 5
 """Levels walked with the value at hand, which is fast for long strings: messages, their parts."""
@@ -45,6 +48,7 @@ class JsonSpans:
     def __init__(self, text: str) -> None:
         self._text = text
         self._steps = MAX_STEPS
+        self._quotes = FEW_QUOTES
 
     def find(self, value: object, want: Want) -> dict[Path, tuple[int, int]] | None:
         """Spans of all values named in `want`, by path; others that were passed are included.
@@ -75,10 +79,8 @@ class JsonSpans:
             end = self._object(at, value, want or {}, path, found)
         elif isinstance(value, list) and self._text[at] == "[":
             end = self._array(at, value, want or {}, path, found)
-        elif isinstance(value, str) and self._text.startswith(
-            literal := orjson.dumps(value).decode(), at
-        ):
-            end = at + len(literal)
+        elif isinstance(value, str) and self._text[at] == '"':
+            end = self._known(at, value)
         else:
             end = self._skip(at)
         if end is not None:
@@ -169,18 +171,34 @@ class JsonSpans:
             if not depth:
                 return at
 
-    def _string(self, at: int) -> int:
-        """The end of a string literal: the first quote after an even number of backslashes."""
+    def _known(self, at: int, value: str) -> int:
+        """The end of a string literal that should read as `value`."""
         text = self._text
+        end = at
+        while self._quotes:
+            self._quotes -= 1
+            end = text.index('"', end + 1)
+            if not self._escaped(end):
+                return end + 1
+        literal = orjson.dumps(value).decode()
+        return at + len(literal) if text.startswith(literal, at) else self._string(at)
+
+    def _string(self, at: int) -> int:
+        """The end of a string literal."""
         end = at
         while True:
             self._step()
-            end = text.index('"', end + 1)
-            first = end
-            while text[first - 1] == "\\":
-                first -= 1
-            if (end - first) % 2 == 0:
+            end = self._text.index('"', end + 1)
+            if not self._escaped(end):
                 return end + 1
+
+    def _escaped(self, at: int) -> bool:
+        """Whether a quote is part of the string: after an odd number of backslashes."""
+        text = self._text
+        first = at
+        while text[first - 1] == "\\":
+            first -= 1
+        return (at - first) % 2 == 1
 
     def _step(self) -> None:
         self._steps -= 1

@@ -43,7 +43,7 @@ def scan(text: str, *, min_docs: int, max_docs: int, relabel: bool) -> list[Bloc
     Raises:
         Refused: the markup is not plainly a list of documents, or a block is too long.
     """
-    return _Scan(text, min_docs, max_docs, relabel).run()
+    return _Scan(text, min_docs, max_docs, relabel).run() if "<" in text else []
 
 
 class _Scan:
