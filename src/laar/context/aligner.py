@@ -142,11 +142,13 @@ class OrderIndex:
         ranked = sorted(docs, key=lambda doc: (-score[doc], doc))
         own = self.match(seed, docs)
         # Of equally long paths the one whose next document makes the likeliest new prefix: a later
-        # request must hold all of it to gain.
+        # request must hold all of it to gain. Where only their order differs, the one that begins
+        # with what is rarer: branches that begin with the popular live on without it.
         paths = _descend(root, set(ranked), tuple(docs[:own]))
         path = paths[0]
         if len(paths) > 1:
-            path = max(paths, key=lambda path: (_worth(path, ranked, score), path))
+            rank = {doc: i for i, doc in enumerate(ranked)}
+            path = max(paths, key=lambda p: (_worth(p, ranked, score), [rank[doc] for doc in p]))
         at = {doc: i for i, doc in enumerate(docs)}
         rest = likely.known.difference(path)
         order = [*path, *(doc for doc in ranked if doc in rest)]
