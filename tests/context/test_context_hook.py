@@ -27,6 +27,11 @@ def user(ids, question="What is it?"):
     return {"role": "user", "content": f"{block(ids)}\n\n{question}"}
 
 
+def within(delimiter):
+    """Documents one of which holds a delimiter."""
+    return block([4, 1, 2]).replace("</document>", f"{delimiter} text</document>", 1)
+
+
 def chat(*messages, **more):
     return json.dumps({"model": "m", "messages": messages, **more}).encode()
 
@@ -193,6 +198,8 @@ class TestSameBytes:
             (chat(user([1, 2, 1])), Reason.REPEATED),
             (chat(user([3, 5, 6]), {"role": "user", "content": "<doc>"}), Reason.UNCHANGED),
             (chat({"role": "user", "content": "<document> is a tag"}), Reason.UNBALANCED),
+            (chat({"role": "user", "content": within("<document>")}), Reason.NESTED),
+            (chat({"role": "user", "content": within("</document>")}), Reason.UNBALANCED),
             (chat({"role": "user", "content": "<doc>a</doc>" * 3}), Reason.TOO_SMALL),
             (chat({"role": "assistant", "content": block([4, 1, 2])}), Reason.NO_DOCUMENTS),
             (chat(user([4, 1, 2]) | {"cache_control": {}}), Reason.NO_DOCUMENTS),

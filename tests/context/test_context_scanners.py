@@ -228,6 +228,40 @@ def test_any_order_keeps_every_document_and_is_verified(bodies, gap, data):
     assert not verified(text, [change], made + "<doc>", lambda text: scan(text, DEFAULT), [])
 
 
+SHAPES = {
+    "items": lambda texts: "".join(f'<doc id="n{i}">{t}</doc>\n' for i, t in enumerate(texts)),
+    "numbered items": lambda texts: "".join(
+        f'<doc index="{i}">{t}</doc>' for i, t in enumerate(texts)
+    ),
+    "wrapped": lambda texts: (
+        "<context>" + " ".join(f"<file >{t}</file >" for t in texts) + "</context>"
+    ),
+    "fences": lambda texts: "".join(
+        f"[{i + 1}]\n{'`' * (3 + len(t) % 3)}\n{t}\n{'`' * (3 + len(t) % 3)}\n"
+        for i, t in enumerate(texts)
+    ),
+    "results": lambda texts: json.dumps(
+        {"results": [{"text": t, "n": {"]": [i]}} for i, t in enumerate(texts)]}, indent=len(texts)
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@settings(max_examples=60, deadline=None)
+@given(st.lists(text_st, min_size=3, max_size=6), st.data())
+def test_what_was_moved_reads_as_the_same_documents_in_their_new_places(shape, texts, data):
+    """Moves are not scanned again before they are sent; this is why that is sound."""
+    text = SHAPES[shape](texts)
+    [block] = scan(text, FREE_LABELS)
+    order = data.draw(st.permutations(range(len(texts))))
+    change = Change(block, tuple(order))
+    made, _ = rewrite(text, [change])
+    assert verified(text, [change], made, lambda _: [], [])
+    [again] = scan(made, FREE_LABELS)
+    want = [text[block.items[at].start : block.items[at].end] for at in order]
+    assert [made[item.start : item.end] for item in again.items] == want
+
+
 def test_verification_notices_a_lost_a_changed_and_a_dangling_document():
     text = "".join(f"<doc>{body * 99}</doc>" for body in "abc")
     [block] = scan(text, DEFAULT)
