@@ -36,8 +36,6 @@ MAX_BRANCHES = 100
 """Branches entered in one search, about 0.1 ms. Of the measured loads 1 search in 20 or fewer would
 enter more; a cut search is still an alignment, only maybe a shorter one, and they lose 0.0001."""
 
-_REQUEST = "request "  # no address begins so
-
 _EXPIRE_AT_ONCE = 32  # per call, so that a burst of expiries can't cost one request a millisecond
 _FORGET_AT_ONCE = 256  # some 2 ms, when an endpoint's cache is gone; the rest as above
 
@@ -59,12 +57,13 @@ class Alignment:
 
 @dataclass(slots=True, eq=False)
 class _Order:
-    """One order that was sent: when last, from which seed, which documents, under which names."""
+    """One order that was sent: when last, from which seed, which documents, where, for whom."""
 
     sent_at: float
     seed: int
     docs: array[int]
-    names: tuple[str, str] = ("", "")
+    endpoint: str
+    request: int
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +75,7 @@ class _Branch:
 
 
 class OrderIndex:
-    """Orders sent, over all scopes; 70 to 140 bytes for each document position held.
+    """Orders sent, over all scopes; 80 to 190 bytes for each document position held.
 
     Args:
         capacity_docs: positions held; the sum of what the endpoints' caches hold.
@@ -106,7 +105,10 @@ class OrderIndex:
     def _clear(self) -> None:
         self._roots: dict[int, _Branch] = {}  # by seed
         self._orders: OrderedDict[int, _Order] = OrderedDict()  # by hash of the whole; oldest first
-        self._named: dict[str, set[int]] = {}  # orders by endpoint and by request
+        self._sent_to: dict[str, set[int]] = {}  # by endpoint
+        self._brought: dict[
+            int, int
+        ] = {}  # by hash of the request's id: text would double the room
         self._doomed: set[int] = set()
         self._positions = 0
 
@@ -185,10 +187,14 @@ class OrderIndex:
         whole = hash((seed, *docs))
         order = self._orders.get(whole)
         if order is None:
-            order = _Order(now, seed, array("Q", docs))
+            # Engines report the request that filled the cache, which is the first one.
+            key = hash(request) if request else 0
+            order = _Order(now, seed, array("Q", docs), "", key)
             self._orders[whole] = order
             self._thread(order)
-            self._name(whole, order, (endpoint, request and f"{_REQUEST}{request}"))
+            if request:
+                self._brought[key] = whole
+            self._send(whole, order, endpoint)
             for _ in range(_EXPIRE_AT_ONCE):
                 if self._positions <= self._capacity or len(self._orders) < 2:
                     break
@@ -197,13 +203,23 @@ class OrderIndex:
         else:
             order.sent_at = now
             self._orders.move_to_end(whole)
-            # Engines report the request that filled the cache, which is the first one.
-            self._name(whole, order, (endpoint, order.names[1]))
+            self._doomed.discard(whole)
+            self._send(whole, order, endpoint)
         self._expire(now)
 
     def forget(self, *, endpoint: str = "", request: str = "") -> int:
-        """Drops what an endpoint's cache held, or a request's part of it; how many orders."""
-        gone = self._named.pop(endpoint or f"{_REQUEST}{request}", set()) - self._doomed
+        """Drops what an endpoint was the last to get, or a request was the first to bring.
+
+        Of a request with several lists of documents only the last is known. Beyond some hundred
+        orders they go in steps, with the next requests.
+
+        Returns:
+            how many orders.
+        """
+        gone = set(self._sent_to.get(endpoint, ()))
+        if request and (whole := self._brought.get(hash(request))) is not None:
+            gone.add(whole)
+        gone -= self._doomed
         self._doomed |= gone
         self._sweep(_FORGET_AT_ONCE)
         return len(gone)
@@ -212,16 +228,18 @@ class OrderIndex:
         """Takes another capacity; what is too much goes with the next orders."""
         self._capacity = max(1, capacity_docs)
 
-    def _name(self, whole: int, order: _Order, names: tuple[str, str]) -> None:
-        self._doomed.discard(whole)
-        for old in order.names:
-            if held := self._named.get(old):
-                held.discard(whole)
-                if not held:
-                    del self._named[old]
-        order.names = names
-        for name in filter(None, names):
-            self._named.setdefault(name, set()).add(whole)
+    def _send(self, whole: int, order: _Order, endpoint: str) -> None:
+        """Notes where an order is now; nowhere that is known, without a name."""
+        if order.endpoint == endpoint:
+            return
+        if order.endpoint:
+            there = self._sent_to[order.endpoint]
+            there.discard(whole)
+            if not there:
+                del self._sent_to[order.endpoint]
+        if endpoint:
+            self._sent_to.setdefault(endpoint, set()).add(whole)
+        order.endpoint = endpoint
 
     def _sweep(self, most: int) -> None:
         for _ in range(min(most, len(self._doomed))):
@@ -272,7 +290,10 @@ class OrderIndex:
 
     def _drop(self, whole: int) -> None:
         order = self._orders.pop(whole)
-        self._name(whole, order, ("", ""))
+        self._doomed.discard(whole)
+        self._send(whole, order, "")
+        if self._brought.get(order.request) == whole:
+            del self._brought[order.request]
         at = self._roots[order.seed]
         at.count -= 1
         if not at.count:
