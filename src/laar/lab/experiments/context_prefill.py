@@ -9,9 +9,6 @@ to 34 %), which alone cannot make more than 1.5 times, and `zipf 1.0` has less.
 Throughput is that of a backlog with one token for each answer; TTFT is under Poisson arrivals at
 two thirds of what the fleet can do as it is. The paper knows its requests beforehand; the last row,
 `laar context plan`, does so too.
-
-With the picker's usual k_queue a shorter queue often wins against a longer prefix; a row with 0.2
-shows what `laar tune` can find on such traffic.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, repeat
 
 from laar.context import plan
-from laar.core.cost import CostWeights
 from laar.lab.engine import load_profile
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.fleet import (
@@ -54,9 +50,8 @@ LOADS: dict[str, Callable[[int, int], list[list[int]]]] = {
     "zipf 1.0": lambda seed, n: rag.zipf(seed, 1.0, requests=n),
     "no overlap": lambda _seed, n: rag.disjoint(requests=n),
 }
-RECEIVED, HOOK, TUNED, PLAN = "as received", "hook", "hook, k_queue 0.2", "laar context plan"
-WAYS = (RECEIVED, HOOK, TUNED, PLAN)
-_WEIGHTS = {TUNED: CostWeights(k_queue=0.2)}
+RECEIVED, HOOK, PLAN = "as received", "hook", "laar context plan"
+WAYS = (RECEIVED, HOOK, PLAN)
 _Runs = dict[tuple[str, str], list[dict[str, float]]]
 
 
@@ -110,11 +105,8 @@ def _replay(contexts: Sequence[Sequence[int]], way: str, seed: int, rate: float 
         Site(name=f"worker-{n}", model="model", engine=engine, link=LinkProfile(rtt_s=0.0004))
         for n in range(WORKERS)
     ]
-    weights = _WEIGHTS.get(way, CostWeights())
-    fleet = VirtualFleet(sites, FleetSettings(weights=weights), seed=seed)
-    client = RagClient(
-        contexts, hooked=way in (HOOK, TUNED), output_tokens=OUTPUT_TOKENS if rate else 1
-    )
+    fleet = VirtualFleet(sites, FleetSettings(), seed=seed)
+    client = RagClient(contexts, hooked=way == HOOK, output_tokens=OUTPUT_TOKENS if rate else 1)
     tally = Tally()
 
     def ended(arrival: Arrival, exchange: Exchange) -> None:
