@@ -50,6 +50,9 @@ def list_() -> None:
 def run(
     name: Annotated[str, typer.Argument(help="An experiment; `laar lab list` names them.")],
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds; the experiment's own.")] = None,
+    first_seed: Annotated[
+        int | None, typer.Option(min=0, help="First of the seeds; 1000. Try ones nobody has seen.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small version.")] = False,
     json: _Json = None,
     plot: _Plot = None,
@@ -58,19 +61,24 @@ def run(
 ) -> None:
     """Run an experiment; exit 0 when its claim held, 3 when it did not."""
     with faults_told():
+        from laar.lab.experiment import FIRST_SEED
         from laar.lab.experiments import find_experiment
         from laar.lab.figure import draw
         from laar.lab.report import dump, show
         from laar.lab.sweep import placed
 
         experiment = find_experiment(name)
-        scope = experiment.scope(seeds, quick=quick)
+        first = FIRST_SEED if first_seed is None else first_seed
+        scope = experiment.scope(seeds, quick=quick, first_seed=first)
         with placed(backend, jobs):
             report = experiment.run(scope)
         console = _console()
         show(report, console)
         verdict = "held" if report.held else "NOT held"
-        console.print(f"{verdict}: {experiment.claim} ({experiment.source})", highlight=False)
+        console.print(
+            f"{verdict}: {experiment.claim} ({experiment.source}; {_spoken(scope.seeds)})",
+            highlight=False,
+        )
         if json:
             about = {"experiment": name, "claim": experiment.claim, "quick": quick}
             json.write_bytes(dump(report, **about, seeds=list(scope.seeds)))
@@ -182,3 +190,7 @@ def fit_engine(
             draw(fitted.report, plot, fitted.profile.name)
     if not fitted.report.held:
         raise typer.Exit(NOT_HELD)
+
+
+def _spoken(seeds: tuple[int, ...]) -> str:
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"

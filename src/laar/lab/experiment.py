@@ -14,7 +14,8 @@ from laar.lab.report import Report
 __all__ = ["FIRST_SEED", "Experiment", "Scope"]
 
 FIRST_SEED = 1000
-"""Seeds of experiments count from here; artifacts that come with laar are fitted on seed 0."""
+"""Seeds of experiments count from here unless told; artifacts that come with laar are fitted on
+seed 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class Experiment:
     seeds: int = 10
     quick_seeds: int = 2
 
-    def scope(self, seeds: int | None, *, quick: bool) -> Scope:
+    def scope(self, seeds: int | None, *, quick: bool, first_seed: int = FIRST_SEED) -> Scope:
         """The scope for so many seeds, by default the experiment's own number."""
         count = seeds or (self.quick_seeds if quick else self.seeds)
-        return Scope(seeds=tuple(range(FIRST_SEED, FIRST_SEED + count)), quick=quick)
+        return Scope(seeds=tuple(range(first_seed, first_seed + count)), quick=quick)
