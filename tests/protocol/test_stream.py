@@ -137,7 +137,7 @@ def test_a_sampled_native_request_asks_for_its_answer_and_reads_it():
     driver.feed(RequestBody(BODY, True))
     driver.feed(ResponseHeaders(200))
     driver.feed(ResponseBody(b'{"usage":{"prompt_tokens":9,', False))
-    *_, ended = driver.feed(ResponseBody(b'"completion_tokens":2}}', True))
+    ended, _ = driver.feed(ResponseBody(b'"completion_tokens":2}}', True))
     assert (ended.completion.prompt_tokens, ended.completion.completion_tokens) == (9, 2)
     assert (ended.completion.ttft_s, ended.completion.latency_s) == (2.0, 3.0)
     assert [a.data for a in driver.answers(AnswerBody, Direction.RESPONSE)] == [None, None]
@@ -195,11 +195,23 @@ def test_the_answer_passes_piece_by_piece_with_the_clients_model_name():
     driver.feed(ResponseHeaders(200, streamed=True))
     for piece in (b'data: {"model":"m', b'1","choices":[]}\n\n', b"data: [DONE]\n\n"):
         driver.feed(ResponseBody(piece, False))
-    *_, ended = driver.feed(ResponseBody(b"", True))
+    ended, *_ = driver.feed(ResponseBody(b"", True))
     assert driver.sent(Direction.RESPONSE) == (
         b'data: {"model":"auto","choices":[]}\n\ndata: [DONE]\n\n'
     )
     assert ended.completion.cause == "complete"
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+def test_the_end_is_known_before_the_last_message_on_which_envoy_may_hang_up(shape):
+    driver = Driver()
+    driver.feed(headers(shape))
+    driver.feed(RequestBody(BODY, True))
+    driver.feed(ResponseHeaders(200))
+    *before, last = driver.feed(ResponseBody(b'{"usage":{"prompt_tokens":7}}', True))
+    assert type(last) is AnswerBody
+    (ended,) = (action for action in before if type(action) is Ended)
+    assert (ended.completion.cause, ended.completion.prompt_tokens) == ("complete", 7)
 
 
 def test_an_answer_with_trailers_ends_with_them():
@@ -209,7 +221,7 @@ def test_an_answer_with_trailers_ends_with_them():
     driver.feed(ResponseHeaders(200))
     driver.feed(ResponseBody(b"abc", False))
     actions = driver.feed(ResponseTrailers())
-    assert [type(a) for a in actions] == [AnswerTrailers, Ended]
+    assert [type(a) for a in actions] == [Ended, AnswerTrailers]
 
 
 def test_a_body_over_the_limit_is_a_413():
@@ -394,8 +406,8 @@ def test_a_sampled_whole_request_asks_for_the_answer_at_its_headers():
     driver.feed(whole())
     (answer,) = driver.feed(ResponseHeaders(200))
     assert answer.read_answer
-    driver.feed(ResponseBody(b'{"usage":{"prompt_tokens":9}}', True))
-    assert driver.log[-1].completion.prompt_tokens == 9
+    ended, _ = driver.feed(ResponseBody(b'{"usage":{"prompt_tokens":9}}', True))
+    assert ended.completion.prompt_tokens == 9
 
 
 def test_a_whole_request_over_the_limit_is_a_413():

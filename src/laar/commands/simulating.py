@@ -33,6 +33,9 @@ def sim_endpoint(
     time_scale: Annotated[
         float, typer.Option(help="Real seconds for a simulated one; 0.05 is twenty times faster.")
     ] = 1.0,
+    round_trip: Annotated[
+        float, typer.Option(help="Seconds that answers come later, as from another region.")
+    ] = 0.0,
     fault: Annotated[
         list[str] | None, typer.Option(help="kind:value@share, such as 503:2@0.1; repeatable.")
     ] = None,
@@ -57,6 +60,7 @@ def sim_endpoint(
                 fleet_model=fleet_model,
                 fleet=fleet,
                 time_scale=time_scale,
+                round_trip_s=round_trip,
                 faults=tuple(parse_fault(text) for text in fault or ()),
                 allow_fault_header=fault_header,
                 kv_events=KvEventSettings(endpoint=kv_events) if kv_events else None,

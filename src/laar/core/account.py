@@ -38,7 +38,8 @@ class Account:
 
     `view` is what the scorers saw, without the request, and must not be written to; None when the
     body was not read. `specs` maps every endpoint known at the time from its slot. `time_s` is the
-    wall clock's, for people. `settings` were in force then. `end` and `served` come later.
+    wall clock's, for people. `settings` were in force then. `tuner_window` is the tuner's window that
+    the outcome counts in, 0 for none. `end` and `served` come later.
     """
 
     id: str
@@ -64,6 +65,7 @@ class Account:
     scores: Floats | None
     readings: Readings | None
     trace: Trace | None = None
+    tuner_window: int = 0
     end: Completion | None = None
     served: str = ""
 
@@ -108,6 +110,7 @@ def account_of(
         scores=decision.scores,
         readings=readings,
         trace=request.trace,
+        tuner_window=decision.weights_version,
     )
 
 

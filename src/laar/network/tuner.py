@@ -194,6 +194,22 @@ class Tuner:
         """The step, as the standard deviation of the logarithm of a weight."""
         return self._sigma
 
+    @property
+    def under_way(self) -> dict[str, object]:
+        """What the next decision is made with: a window's weights, else the incumbent's."""
+        window = self._window
+        if window is None:
+            return {"role": "frozen", "weights": dict(self._incumbent)}
+        # A closed window only waits for its answers, and the incumbent serves meanwhile.
+        weights = self._incumbent if window.closed else window.weights
+        return {
+            "role": window.role,
+            "weights": dict(weights),
+            "version": window.version,
+            "decided": max(window.assigned, 0),
+            "answered": window.finished,
+        }
+
     def export(self) -> dict[str, object]:
         """The best weights found and the windows they rest on, as plain values."""
         return {
@@ -275,7 +291,7 @@ class Tuner:
     def _conclude(self, window: Window, *, stopped: bool = False) -> None:
         """Draw the window's lesson and open the next one."""
         self._windows += 1
-        score = window.score(self._settings.objective)
+        score = window.score(self._settings.objective, stopped=stopped)
         if stopped:
             outcome = self._lose("stopped", remeasure=True)
         elif math.isnan(score.cost_s):

@@ -22,6 +22,9 @@ import numpy.typing as npt
 
 __all__ = ["OBJECTIVES", "Sample", "Window", "WindowScore", "better"]
 
+_LONGEST_S = 1e9
+"""Thirty years are no time of an answer, and sums of what is longer overflow."""
+
 _Latencies = npt.NDArray[np.float64]
 
 
@@ -131,7 +134,7 @@ class Window:
         """Take one outcome of the cohort."""
         if self.finished >= self.size:
             return
-        usable = 0.0 < sample.ttft_s < math.inf and 0.0 < sample.e2e_s < math.inf
+        usable = 0.0 < sample.ttft_s < _LONGEST_S and 0.0 < sample.e2e_s < _LONGEST_S
         if sample.ok and usable:
             self._ttft_s.append(sample.ttft_s)
             self._e2e_s.append(max(sample.e2e_s, sample.ttft_s))
@@ -152,20 +155,20 @@ class Window:
         """Requests that took longer from end to end."""
         return sum(value > e2e_s for value in self._e2e_s)
 
-    def score(self, objective: str) -> WindowScore:
-        """Sum the cohort up; outcomes that never came are failures.
+    def score(self, objective: str, *, stopped: bool = False) -> WindowScore:
+        """Sum the cohort up; outcomes that never came are failures, unless it was `stopped`.
 
         The objective over the answers is divided by the share of requests that got one: the time
         to an answer when failures are tried again.
         """
         requests = max(self.assigned, 0)
-        answers = len(self._e2e_s)
+        due, answers = self.finished if stopped else requests, len(self._e2e_s)
         cost = ttft_p95 = e2e_p95 = e2e_p99 = math.nan
         if 2 * answers >= self.size:
             ttft_s, e2e_s = np.array(self._ttft_s), np.array(self._e2e_s)
             ttft_p95, e2e_p95 = _p95(ttft_s), _p95(e2e_s)
             e2e_p99 = float(np.quantile(e2e_s, 0.99))
-            cost = OBJECTIVES[objective](ttft_s, e2e_s) * requests / answers
+            cost = OBJECTIVES[objective](ttft_s, e2e_s) * due / answers
         return WindowScore(
             version=self.version,
             role=self.role,
@@ -174,6 +177,6 @@ class Window:
             ttft_p95_s=ttft_p95,
             e2e_p95_s=e2e_p95,
             e2e_p99_s=e2e_p99,
-            failure_share=(requests - answers) / requests if requests else 0.0,
+            failure_share=(due - answers) / due if due else 0.0,
             requests=requests,
         )

@@ -8,7 +8,8 @@ exports. Either way the best weights found are written, never the last tried.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ __all__ = ["follow", "run_tune"]
 
 _POLL_S = 2.0
 _TIMEOUT_S = 10.0
+_PATIENCE_S = 120.0
+"""A climb takes hours; a picker that is restarted meanwhile is soon back, and goes on with it."""
 
 
 def run_tune(
@@ -56,7 +59,9 @@ def run_tune(
     """
     if live:
         token = token_file.read_text("ascii").strip() if token_file else None
-        found = asyncio.run(follow(picker, token, freeze=freeze, wait=wait))
+        found = asyncio.run(
+            follow(picker, token, freeze=freeze, wait=wait, on_window=_say if wait else None)
+        )
     else:
         if trace is None or fleet is None or not trace.is_file():
             raise SettingError("give a trace and --fleet, or --live for a running picker")
@@ -97,7 +102,12 @@ def _in_the_lab(
 
 
 async def follow(
-    picker: str, token: str | None, *, freeze: bool = False, wait: bool = False
+    picker: str,
+    token: str | None,
+    *,
+    freeze: bool = False,
+    wait: bool = False,
+    on_window: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """What a running picker's tuner has found.
 
@@ -106,6 +116,7 @@ async def follow(
         token: of the admin port; None where it asks for none.
         freeze: end the climb first.
         wait: until the climb has ended.
+        on_window: called with each window as it is seen to have ended.
 
     Raises:
         LaarError: nothing answers, or the picker has no tuner.
@@ -116,11 +127,42 @@ async def follow(
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as http:
         if freeze:
             await _asked(http, "POST", f"{url}/freeze")
+        told, answered_s = 0, None
         while True:
-            found = await _asked(http, "GET", url)
+            try:
+                found = await _asked(http, "GET", url)
+            except LaarError:
+                if answered_s is None or time.monotonic() - answered_s > _PATIENCE_S:
+                    raise
+                await asyncio.sleep(_POLL_S)
+                continue
+            answered_s = time.monotonic()
+            if on_window is not None:
+                told = _tell_new(found["windows"], told, on_window)
             if found["frozen"] or not wait:
                 return found
             await asyncio.sleep(_POLL_S)
+
+
+def _tell_new(
+    windows: list[dict[str, Any]], told: int, on_window: Callable[[Mapping[str, Any]], None]
+) -> int:
+    """Tells of the windows since; returns the last one's number."""
+    last = windows[-1]["version"] if windows else 0
+    if last < told:
+        told = 0  # the picker began anew
+    for window in windows:
+        if window["version"] > told:
+            on_window(window)
+    return last
+
+
+def _say(window: Mapping[str, Any]) -> None:
+    weights = ", ".join(f"{name} {value:.3g}" for name, value in window["weights"].items())
+    cost_s = window["cost_s"]
+    measured = "no figure" if cost_s is None else f"{cost_s:.3f} s"
+    text = f"window {window['version']}: {window['role']}, {window['outcome']}; {measured}"
+    typer.echo(f"{text} with {weights}", err=True)
 
 
 async def _asked(http: aiohttp.ClientSession, method: str, url: str) -> dict[str, Any]:

@@ -498,6 +498,8 @@ class Stream:
             yield Answering(decision)
         if self._usage_reader is not None:
             self._usage_reader.feed(event.data)
+        if event.end:
+            yield from self._answer_complete(now)
         if self._shape is Shape.NATIVE:
             yield AnswerBody(Direction.RESPONSE, None, event.end, [])
         else:
@@ -505,18 +507,19 @@ class Stream:
             if self._restorer is not None:
                 data = self._restorer.feed(data, end=event.end)
             yield from _pieces(Direction.RESPONSE, data, end=event.end)
-        if event.end:
-            yield from self._answer_complete(now)
 
     def _response_trailers(self, event: ResponseTrailers, now: float) -> Iterator[Action]:
+        yield from self._answer_complete(now)
         if self._restorer is not None:
             held = self._restorer.feed(b"", end=True)
             if held:
                 yield from _pieces(Direction.RESPONSE, held, end=False)
         yield AnswerTrailers(Direction.RESPONSE)
-        yield from self._answer_complete(now)
 
     def _answer_complete(self, now: float) -> Iterator[Action]:
+        """Comes before the last message of ours: with it in hand Envoy closes the stream, often so
+        quickly that writing it never returns.
+        """
         self._complete = True
         self._response_phase = _Phase.DONE
         yield from self._end(now)

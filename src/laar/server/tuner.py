@@ -72,6 +72,7 @@ class TunerKeeper:
             "sigma": self.tuner.sigma,
             "bounds": dict(self._settings.bounds),
             "window_requests": self._settings.window,
+            "under_way": self.tuner.under_way,
         }
 
     def _restored(self) -> Tuner | None:

@@ -8,6 +8,7 @@ header gets the digest of its body, as it arrived, under the same name.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import functools
 import hashlib
@@ -152,6 +153,8 @@ class EndpointApp:
                     message["headers"].append((b"x-sim-body-sha256", sha256))
             await send(message)
 
+        if self._settings.round_trip_s:
+            await asyncio.sleep(self._settings.round_trip_s)
         counted = scope["path"].startswith("/v1/") and scope["method"] == "POST"
         self._serving.active += counted
         try:

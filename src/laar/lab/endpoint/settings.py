@@ -48,6 +48,8 @@ class EndpointSettings:
         fleet: path of a fleet file; None for the one that comes with the package.
         time_scale: real seconds for each of the engine's; 0.05 runs twenty times faster than the
             hardware it imitates. Durations on the metrics page are real ones.
+        round_trip_s: real seconds that every answer comes later, metrics and health included, as if
+            the endpoint were that far away.
         max_model_len: longest prompt and answer together, tokens.
         scheduler: the engine's, by name; None for the profile's. Only "priority" heeds the body's
             `priority`, as in vLLM.
@@ -69,6 +71,7 @@ class EndpointSettings:
     fleet_model: str | None = None
     fleet: Path | None = None
     time_scale: float = 1.0
+    round_trip_s: float = 0.0
     max_model_len: int = 131_072
     scheduler: str | None = None
     max_waiting: int | None = None
@@ -89,6 +92,8 @@ class EndpointSettings:
             raise SettingError("model, served_names: a name is empty")
         if not 0 < self.time_scale < float("inf"):
             raise SettingError(f"time_scale: {self.time_scale} must be above 0")
+        if not 0 <= self.round_trip_s < 60:
+            raise SettingError(f"round_trip_s: {self.round_trip_s} must be in 0..60, below 60")
         if self.max_model_len < 2:
             raise SettingError(f"max_model_len: {self.max_model_len} leaves no room for an answer")
 
