@@ -62,6 +62,14 @@ async def test_a_chat_stream_has_role_text_finish_usage_and_done(sim: Running) -
     assert len({chunk["id"] for chunk in chunks}) == 1
 
 
+async def test_an_endpoint_far_away_answers_a_round_trip_later() -> None:
+    async with running(round_trip_s=0.3) as far:
+        for path in ("/health", "/metrics", "/v1/models"):
+            began = asyncio.get_running_loop().time()
+            assert (await far.http.get(path)).status_code == 200
+            assert asyncio.get_running_loop().time() - began >= 0.3
+
+
 async def test_no_usage_chunk_unless_it_is_asked_for(sim: Running) -> None:
     stream = await sim.http.post("/v1/chat/completions", json={**CHAT, "stream": True})
     *chunks, _ = events(stream.text)

@@ -120,9 +120,24 @@ def test_the_exit_status_is_the_verdict(
     told = ["run", "e", "--seeds", "3", "--jobs", "1", "--plot", str(plot), "--json", str(data)]
     result = RUN.invoke(commands.app, told)
     assert result.exit_code == status, result.output
-    assert len(scopes[0].seeds) == 3
+    assert scopes[0].seeds == (1000, 1001, 1002)
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert json.loads(data.read_bytes())["held"] is held
+
+
+def test_an_experiment_is_repeated_on_seeds_of_ones_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Experiment(
+        name="e", claim="c", source="s", run=lambda scope: Report(tables=[], checks=[])
+    )
+    monkeypatch.setattr(experiments, "all_experiments", lambda: {"e": run})
+    data = tmp_path / "numbers.json"
+    told = ["run", "e", "--seeds", "2", "--first-seed", "3000", "--jobs", "1", "--json", str(data)]
+    result = RUN.invoke(commands.app, told)
+    assert result.exit_code == 0, result.output
+    assert "seeds 3000 to 3001" in result.output
+    assert json.loads(data.read_bytes())["seeds"] == [3000, 3001]
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,20 @@ def test_a_candidate_that_hangs_serves_one_window_and_loses() -> None:
     assert best(tuning) == START
 
 
+def test_it_says_what_is_under_way() -> None:
+    tuning = tuner()
+    step(tuning, bowl)
+    shown = tuning.under_way
+    assert (shown["role"], shown["version"], shown["decided"]) == ("candidate", 2, 0)
+    assert shown["weights"] == tuning.weights(0.0).values != START
+    decisions = fill(tuning)  # the incumbent serves while the answers come
+    assert tuning.under_way == shown | {"weights": START, "decided": 20}
+    finish(tuning, decisions[:5], bowl)
+    assert tuning.under_way["answered"] == 5
+    tuning.freeze()
+    assert tuning.under_way == {"role": "frozen", "weights": START}
+
+
 def test_slow_requests_that_never_report_are_not_left_out() -> None:
     tuning = tuner(drain_s=60.0)
     step(tuning, lambda _: 2.0)
@@ -230,6 +244,9 @@ def test_a_candidate_that_worsens_the_tail_or_the_errors_is_stopped_inside_its_w
         assert last(tuning)["role"] == "incumbent"
         tuning.observe(Sample(version=decision.version, **bad), 0.0)  # type: ignore[arg-type]
     assert last(tuning)["outcome"] == "stopped"
+    # Those still to be answered are not failures.
+    assert last(tuning)["failure_share"] == (0.0 if bad["e2e_s"] == 60.0 else 1.0)
+    assert tuning.under_way["role"] == "incumbent"
     assert tuning.weights(0.0).values == START
     assert step(tuning, lambda _: 2.0) == START
 

@@ -145,8 +145,10 @@ async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp
             shown = await tuner_says(
                 http,
                 gateway,
-                lambda shown: ended(shown, "measured")
-                and len(ended(shown, "rejected") + ended(shown, "won once")) >= 3,
+                lambda shown: (
+                    ended(shown, "measured")
+                    and len(ended(shown, "rejected") + ended(shown, "won once")) >= 3
+                ),
                 "some windows",
             )
             assert shown["windows"][0]["role"] == "incumbent"
@@ -165,8 +167,10 @@ async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp
             shown = await tuner_says(
                 http,
                 gateway,
-                lambda shown: shown["under_way"]["role"] == "candidate"
-                and shown["under_way"]["decided"] < WINDOW / 4,
+                lambda shown: (
+                    shown["under_way"]["role"] == "candidate"
+                    and shown["under_way"]["decided"] < WINDOW / 4
+                ),
                 "a candidate",
             )
             people.headers = {"x-sim-fault": "slow:3"}
@@ -232,7 +236,7 @@ async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp
 
 
 def assert_only_its_own(shown, records, people):
-    """Each window's figures are those of the decisions that carried its number, and of no others."""
+    """A window's figures are those of the decisions that carried its number, and no others."""
     checked = 0
     for window in shown["windows"]:
         own = [r for r in records if r.get("tuner", {}).get("window") == window["version"]]

@@ -17,6 +17,7 @@ from laar.operate.tuning import follow
 from laar.server.admin import AdminServer
 from laar.server.runner import Runner
 from laar.server.tuner import TunerKeeper, routes
+from support import eventually
 
 INITIAL = CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.5).tunable()
 
@@ -95,7 +96,10 @@ async def test_laar_tune_follows_a_live_climb_freezes_it_and_says_when_there_is_
         url = f"http://127.0.0.1:{server.port}"
         try:
             if found:
-                assert len((await follow(url, None))["windows"]) == 2
+                told = []
+                found = await follow(url, None, on_window=told.append)
+                assert told == found["windows"]
+                assert len(told) == 2
                 assert (await follow(url, None, freeze=True, wait=True))["frozen"] is True
             else:
                 with pytest.raises(LaarError, match=r"tuner\.enabled"):
@@ -103,6 +107,29 @@ async def test_laar_tune_follows_a_live_climb_freezes_it_and_says_when_there_is_
         finally:
             server.should_exit = True
             await running
+
+
+async def test_waiting_for_the_end_outlives_a_restart_of_the_picker(monkeypatch):
+    monkeypatch.setattr("laar.operate.tuning._POLL_S", 0.01)
+    lives = [keeper(window=20), keeper(window=20)]
+    for life, windows in zip(lives, (3, 1), strict=True):
+        serve_windows(life.tuner, windows, lambda weights: 1.0 + weights["k_rtt"])
+    port, told, waiting = 0, [], None
+    for life in lives:
+        server = AdminServer(Starlette(routes=routes(life)), "127.0.0.1", port)
+        running = asyncio.create_task(server.run_until_stopped())
+        port = server.port
+        if waiting is None:
+            follower = follow(f"http://127.0.0.1:{port}", None, wait=True, on_window=told.append)
+            waiting = asyncio.create_task(follower)
+        seen = len(told)
+        await eventually(lambda seen=seen: len(told) > seen, what="news")
+        if life is lives[-1]:
+            life.tuner.freeze()
+            assert (await waiting)["frozen"] is True
+        server.should_exit = True
+        await running
+    assert [window["version"] for window in told] == [1, 2, 3, 1]
 
 
 SETTINGS = "endpoints: [{address: '10.0.0.1:80', models: [m]}]\n"

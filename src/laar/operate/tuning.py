@@ -193,6 +193,8 @@ def _tell(
     report = tuning_report(found, title)
     console = Console()
     show(report, console if console.is_terminal else Console(width=200))
+    if found["cost_s"] is None:
+        typer.echo("no window was measured yet: these weights are those it began with", err=True)
     if export:
         write_weights(export, found)
         typer.echo(f"{export}: routing.weights_file of `laar serve` takes these")

@@ -517,8 +517,9 @@ class Stream:
         yield AnswerTrailers(Direction.RESPONSE)
 
     def _answer_complete(self, now: float) -> Iterator[Action]:
-        """Comes before the last message of ours: with it in hand Envoy closes the stream, often so
-        quickly that writing it never returns.
+        """Notes the end; before our last message, since Envoy closes the stream on getting that.
+
+        It often does so before writing the message has returned, and then nothing after it is run.
         """
         self._complete = True
         self._response_phase = _Phase.DONE

@@ -1,8 +1,10 @@
 """Who finds the reward hack: a climb on TTFT without bounds does, and what keeps others from it.
 
-Three climbs on the decode-bound fleet, from the same weights: the published one on TTFT with the
-load weight free to go to zero; the product's on the whole answer with the same freedom; and the
-product's on TTFT within the published box. What each ends with is then measured on another trace.
+Four climbs on the decode-bound fleet, from the same weights: the published one and the product's on
+TTFT, with the load weight free to go to zero; the product's on the whole answer with the same
+freedom; and the product's on TTFT within the published box. What each ends with is then measured
+on another trace. A fleet can be piled up by either weight: round trips that count for much do it
+as well as queues that count for nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ __all__ = ["EXPERIMENTS", "published_climb"]
 _FREE = {"rtt_weight": (1e-3, 100.0), "queue_weight": (1e-6, 0.5)}
 _GRID = (0.02, 0.05, 0.1, 0.2, 0.5)
 _HACKED_BELOW = 0.01
-_PUBLISHED, _WHOLE, _BOXED = "published, TTFT, free", "ours, whole answer, free", "ours, TTFT, box"
+_HELD_BELOW = 1.3
+_PUBLISHED, _OPEN = "published, TTFT, free", "ours, TTFT, free"
+_WHOLE, _BOXED = "ours, whole answer, free", "ours, TTFT, box"
 
 
 def published_climb(run: Run, bounds: dict[str, tuple[float, float]]) -> dict[str, float]:
@@ -62,6 +66,9 @@ def run(scope: Scope) -> Report:
     label = "gorgo-discovery"
     ends = {
         _PUBLISHED: sweep(published_climb, [(run, _FREE) for run in traces], label=label),
+        _OPEN: sweep(
+            tuned, [(run, _FREE, PAPER_INITIAL, windows, "ttft-p95") for run in traces], label=label
+        ),
         _WHOLE: sweep(
             tuned, [(run, _FREE, PAPER_INITIAL, windows, "e2e-p95") for run in traces], label=label
         ),
@@ -86,24 +93,31 @@ def run(scope: Scope) -> Report:
         runs[f"grid, {weight:g}"] = [replace(run, gorgo=point) for run in held_out]
     results = run_all(runs, label)
     best = min((estimate([r["e2e_p95_s"] for r in results[f"grid, {w:g}"]]).mean, w) for w in _GRID)
-    hacked = sum(weights["queue_weight"] < _HACKED_BELOW for weights in ends[_PUBLISHED])
+
+    def low(name: str) -> int:
+        return sum(weights["queue_weight"] < _HACKED_BELOW for weights in ends[name])
+
+    def slow(name: str) -> float:
+        return estimate([r["e2e_p95_s"] for r in results[name]]).mean / best[0]
+
     checks = [
         Check(
-            claim=f"the published climb ends below a load weight of {_HACKED_BELOW} in most seeds",
-            held=2 * hacked > len(traces),
-            seen=f"in {hacked} of {len(traces)}",
+            claim=f"{name}: ends below a load weight of {_HACKED_BELOW} in most seeds",
+            held=2 * low(name) > len(traces),
+            seen=f"in {low(name)} of {len(traces)}; p95 end to end {slow(name):.2f} of the best",
         )
+        for name in (_PUBLISHED, _OPEN)
     ]
-    for name in (_WHOLE, _BOXED):
-        slow = estimate([r["e2e_p95_s"] for r in results[name]]).mean / best[0]
-        low = sum(weights["queue_weight"] < _HACKED_BELOW for weights in ends[name])
-        checks.append(
-            Check(
-                claim=f"{name}: p95 end to end within 1.3 of the best of a grid, load weight kept",
-                held=slow <= 1.3 and 2 * low <= len(traces),
-                seen=f"{slow:.2f} of the grid's best ({best[1]:g}); below {_HACKED_BELOW} in {low}",
-            )
+    checks += [
+        Check(
+            claim=f"{name}: p95 end to end within {_HELD_BELOW} of the best of a grid, "
+            "load weight kept",
+            held=slow(name) <= _HELD_BELOW and 2 * low(name) <= len(traces),
+            seen=f"{slow(name):.2f} of the grid's best ({best[1]:g}); "
+            f"below {_HACKED_BELOW} in {low(name)}",
         )
+        for name in (_WHOLE, _BOXED)
+    ]
     weights = Table(
         title="Weights each climb ended with",
         columns=("climb", "seed", "rtt", "queue"),

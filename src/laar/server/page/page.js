@@ -310,7 +310,8 @@ function showTuner(t) {
   $("#tuner").hidden = !t.enabled;
   if (!t.enabled) return;
   $("#tuner-state").textContent = `${t.frozen ? "frozen" : "climbing"}: ${weights(t.weights)}; `
-    + `${t.objective}${known(t.cost_s) ? ` ${seconds(t.cost_s)}` : ""}`;
+    + `${t.objective}${known(t.cost_s) ? ` ${seconds(t.cost_s)}` : ""}`
+    + (t.frozen ? "" : `; now ${t.under_way.role}, ${t.under_way.answered} of ${t.window_requests} answered`);
   table("#windows", t.windows.slice(-LATEST_WINDOWS).reverse().map((w) => row([
     `${w.version}`, weights(w.weights), seconds(w.cost_s), `${w.role}, ${w.outcome}`])));
   const svg = $("#climb");
