@@ -1,8 +1,8 @@
 """Freezing is a safety property: a climb on live traffic costs its users the tail.
 
 On each held-out trace the weights tuned elsewhere, frozen, against climbs that go on while they
-serve: the published one in its box, as it was run, and without bounds; and the product's, without
-bounds, with its guard rails. Published, p99 TTFT: 7.2 s live against 2.1 s static.
+serve: the published one in its box, as it was run, which is what the claim is about; and, to see
+what bounds and guard rails are worth, the same without bounds, and the product's without. Published, p99 TTFT: 7.2 s live against 2.1 s static.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _WIDE = {"rtt_weight": (1e-3, 100.0), "queue_weight": (1e-4, 10.0)}
 """What a climb explores that nobody has told where to look."""
 
 
+_AS_RUN = "live, published"
 _LIVE = {
-    "live, published": (PAPER_BOX, False),
+    _AS_RUN: (PAPER_BOX, False),
     "live, published, no bounds": (_WIDE, False),
     "live, guarded, no bounds": (_WIDE, True),
 }
@@ -76,22 +77,23 @@ def run(scope: Scope) -> Report:
     for name in _LIVE:
         results[name] = sweep(run_live, [(run, name) for run in traces], label=label)
     frozen, needed = results["frozen"], math.ceil(0.7 * len(traces))
-    checks = []
+    checks, remarks = [], []
     for name in _LIVE:
         slower = sum(
             live["ttft_p99_s"] >= still["ttft_p99_s"]
             for live, still in zip(results[name], frozen, strict=True)
         )
         more = -below(results[name], [run["ttft_p99_s"] for run in frozen], "ttft_p99_s").mean
-        checks.append(
-            Check(
-                claim=f"{name}: p99 TTFT no better than frozen in {needed} of {len(traces)} seeds",
-                held=slower >= needed,
-                seen=f"in {slower}; {more:+.1%} on average",
-            )
-        )
+        claim = f"{name}: p99 TTFT no better than frozen in {needed} of {len(traces)} seeds"
+        seen = f"in {slower}; {more:+.1%} on average"
+        if name == _AS_RUN:
+            checks.append(Check(claim=claim, held=slower >= needed, seen=seen))
+        else:
+            remarks.append(f"{name}: no better than frozen {seen}")
     return Report(
-        tables=[results_table(results, f"time x 1.5, {len(traces)} seeds")], checks=checks
+        tables=[results_table(results, f"time x 1.5, {len(traces)} seeds")],
+        checks=checks,
+        remarks=remarks,
     )
 
 
