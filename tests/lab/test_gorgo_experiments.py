@@ -11,6 +11,7 @@ from laar.network import Sample
 NAMES = (
     "gorgo-baselines",
     "gorgo-discovery",
+    "gorgo-distance",
     "gorgo-heldout",
     "gorgo-live",
     "gorgo-low-reuse",
