@@ -38,8 +38,8 @@ class Account:
 
     `view` is what the scorers saw, without the request, and must not be written to; None when the
     body was not read. `specs` maps every endpoint known at the time from its slot. `time_s` is the
-    wall clock's, for people. `settings` were in force then. `tuner_window` is the tuner's window that
-    the outcome counts in, 0 for none. `end` and `served` come later.
+    wall clock's, for people. `settings` were in force then. `tuner_window` is the tuner's window
+    that the outcome counts in, 0 for none. `end` and `served` come later.
     """
 
     id: str

@@ -85,7 +85,7 @@ EXPERIMENTS = (
     Experiment(
         name="gorgo-distance",
         claim="A physical weight of the round trip is for prompts that share little",
-        source="GORGO section 3, the network term; decision 6",
+        source="GORGO section 3, the network term; decision 7",
         run=run,
         seeds=4,
     ),
