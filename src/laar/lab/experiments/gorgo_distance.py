@@ -1,8 +1,8 @@
 """What the weight of the round trip buys and costs, from an idle fleet to a busy one.
 
-1 is physical, and what a lone request wants. The default is far below: conversations that begin
-near stay there and hold each other up, and one that moves is prefilled anew. Shown on traffic that
-decides it either way, against the default on the same seeds.
+1 is physical, and what a lone request wants. The default is far below: a conversation that moves is
+prefilled anew, and the near replica gets too much. Shown on traffic that decides it either way,
+against the default on the same seeds.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ __all__ = ["EXPERIMENTS"]
 
 _TRAFFIC = {
     "conversations, 4.6 a second": Run(policy="laar", seed=0, time_scale=1.0),
+    "conversations, 3.1 a second": Run(policy="laar", seed=0, time_scale=1.5),
     "conversations, 2.3 a second": Run(policy="laar", seed=0, time_scale=2.0),
     "conversations, 0.8 a second": Run(policy="laar", seed=0, time_scale=6.0),
     "single questions, 5.7 a second": Run(
