@@ -14,7 +14,7 @@ from laar.cli import app
 from laar.lab.endpoint import EndpointSettings, SimulatedEndpoint
 from support import eventually, free_port
 
-pytestmark = [pytest.mark.envoy, pytest.mark.slow]
+pytestmark = [pytest.mark.envoy, pytest.mark.slow, pytest.mark.timeout(300)]
 
 WINDOW = 60
 REGIONS = {"near": 0.0, "middle": 0.03, "far": 0.06}
