@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -108,6 +110,28 @@ def test_the_largest_chunk_equals_a_search_through_all(slope, limit_s, cap, step
     sizes = {cap, *range(0, cap, step)}
     expected = max((s for s in sizes if s == 0 or slope * s <= limit_s), default=0)
     assert largest_chunk(lambda tokens: slope * tokens, limit_s, cap, step) == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rises=st.lists(st.sampled_from([0.0, 0.0, 1e-4, 0.3, float("inf")]), min_size=1, max_size=300),
+    limit_s=st.floats(-0.1, 0.5),
+    step=st.integers(1, 40),
+)
+def test_the_largest_chunk_of_any_rising_curve_in_few_calls(rises, limit_s, step):
+    """Flat parts, jumps and infinities too; never more calls than three binary searches."""
+    curve = list(accumulate(rises))
+    calls = []
+
+    def seconds(tokens: int) -> float:
+        calls.append(tokens)
+        return curve[tokens - 1]
+
+    cap = len(curve)
+    sizes = {cap, *range(step, cap, step)}
+    expected = max((s for s in sizes if curve[s - 1] <= limit_s), default=0)
+    assert largest_chunk(seconds, limit_s, cap, step) == expected
+    assert len(calls) <= 3 * (cap // step).bit_length() + 2
 
 
 @pytest.mark.parametrize("rate", [float("nan"), float("inf"), -1e-5])

@@ -85,7 +85,7 @@ def test_alone_a_request_takes_what_it_is_compared_with(order: str) -> None:
 def test_both_layouts_serve_everybody() -> None:
     mix = Mix(rate=0.5, duration_s=4.0, long_scale=2.0)
     for layout in ("2D: 8 stages", "3D: 4 stages, 2 KV groups"):
-        assert np.isfinite(latencies(layout, mix, 1000)).all()
+        assert np.isfinite(latencies(layout, "cycle", mix, 1000)).all()
 
 
 def test_the_pickers_queue_answers_all_and_helps() -> None:

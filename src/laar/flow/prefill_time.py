@@ -14,6 +14,7 @@ simulation stops short and reports too little time; ours takes the longer iterat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Self
 
@@ -42,20 +43,29 @@ def largest_chunk(
 ) -> int:
     """Returns the largest chunk of at most `cap_tokens` with `seconds(chunk) <= limit_s`, else 0.
 
-    Binary search: `seconds` must not fall as the chunk grows. The answer is `cap_tokens` itself or
-    a multiple of `step_tokens`.
+    `seconds` must not fall as the chunk grows. The answer is `cap_tokens` itself or a multiple of
+    `step_tokens`. It is near a line in practice, so guesses between the two ends of what is left
+    usually need half of a binary search's calls; every third is the middle, for when they do not.
     """
     if cap_tokens <= 0:
         return 0
-    if seconds(cap_tokens) <= limit_s:
+    above_s = seconds(cap_tokens)
+    if above_s <= limit_s:
         return cap_tokens
-    low, high = 0, (cap_tokens - 1) // step_tokens
-    while low < high:
-        middle = (low + high + 1) // 2
-        if seconds(middle * step_tokens) <= limit_s:
-            low = middle
+    low, high = 0, -(-cap_tokens // step_tokens)  # steps: this many fit, and this many do not
+    below, below_s, above = 0.0, 0.0, cap_tokens / step_tokens
+    calls = 0
+    while high - low > 1:
+        calls += 1
+        guess = (low + high) // 2
+        if calls % 3 and below_s < above_s < math.inf:
+            part = (limit_s - below_s) / (above_s - below_s)
+            guess = min(max(int(below + part * (above - below)), low + 1), high - 1)
+        took_s = seconds(guess * step_tokens)
+        if took_s <= limit_s:
+            low, below, below_s = guess, float(guess), took_s
         else:
-            high = middle - 1
+            high, above, above_s = guess, float(guess), took_s
     return low * step_tokens
 
 

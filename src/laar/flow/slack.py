@@ -145,6 +145,7 @@ def pack(
     target_s: float,
     budget_tokens: int,
     rho_max: float = RHO_MAX,
+    late_share: float = 0.0,
     min_chunk_tokens: int = 16,
 ) -> list[int]:
     """Returns the chunk of each prefill in this iteration, in tokens; 0 means that it waits.
@@ -155,6 +156,7 @@ def pack(
         target_s: what the iteration should take at most.
         budget_tokens: what the engine allows in one iteration beside the decodes.
         rho_max: largest share of `target_s` that a long prefill leaves free.
+        late_share: what one leaves free whose objective can't be met any more; 0 in the paper.
         min_chunk_tokens: what the most urgent prefill gets even if it does not fit `target_s`; a
             chunk that does not finish its prefill is a multiple of it.
     """
@@ -168,7 +170,9 @@ def pack(
         if is_long and seen_long:
             continue
         yields = is_long and index < last_short
-        share = 1.0 - min(rho_max, max(0.0, rho)) if yields else 1.0
+        share = 1.0
+        if yields:
+            share -= late_share if rho < 0.0 else min(rho_max, rho)
         cap = min(remaining, budget_tokens)
         chunk = largest_chunk(
             lambda tokens: batch.seconds_with(tokens, context),  # noqa: B023 (used at once)

@@ -17,11 +17,13 @@ look up every prompt's blocks in each iteration would cost more than the iterati
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from heapq import merge
 
 from laar.errors import SettingError
 from laar.flow.prefill_time import PrefillTable
-from laar.flow.slack import ORDERS, Line, Prefill, pack, relative_slack
+from laar.flow.slack import ORDERS, Line, Prefill, height, pack, relative_slack
 from laar.lab.engine.cost import CostModel, Work
 from laar.lab.engine.schedule import Desk, Fcfs, Plan
 from laar.lab.engine.sequence import Seq
@@ -29,8 +31,11 @@ from laar.lab.engine.settings import EngineSettings
 
 __all__ = ["Slack"]
 
-MAX_CANDIDATES = 32
-"""Prefills looked at for one iteration: an iteration of 20 ms has room for a few."""
+MAX_CANDIDATES = 8
+"""Prefills offered to one iteration, of which one is long: in 20 ms there is room for a few."""
+
+_Ranked = tuple[float, int, bool, Seq]
+"""Height, number, whether it waits for admission, and the prefill itself."""
 
 
 @lru_cache(maxsize=16)  # one for each kind of engine in an experiment; a table is 8 KiB
@@ -52,10 +57,13 @@ class _Batch:
         self._cost, self._work = cost, decodes
 
     def seconds_with(self, chunk_tokens: int, context_tokens: int) -> float:
-        work = self._work.copy()
-        groups = self._cost.kv_groups(context_tokens + chunk_tokens)
-        work.add_chunk(chunk_tokens, context_tokens, groups)
-        return self._cost.stage_s(work) * self._cost.stages
+        # Asked some ten thousand times a simulated minute: put in and taken out, not copied.
+        work, cost = self._work, self._cost
+        before = work.prefill_tokens, work.pairs, work.kv_tokens, work.kv_groups
+        work.add_chunk(chunk_tokens, context_tokens, cost.kv_groups(context_tokens + chunk_tokens))
+        seconds = cost.stage_s(work) * cost.stages
+        work.prefill_tokens, work.pairs, work.kv_tokens, work.kv_groups = before
+        return seconds
 
     def add(self, chunk_tokens: int, context_tokens: int) -> None:
         groups = self._cost.kv_groups(context_tokens + chunk_tokens)
@@ -82,7 +90,12 @@ class Slack(Fcfs):
             )
         self._slack, self._cost = settings.slack, cost
         self._order = ORDERS[settings.slack.order]
+        self._moves = settings.slack.order == "lars"  # the others' ranks stay as time passes
         self._times = _table(cost, settings.slack.target_s)
+
+    def key(self, seq: Seq) -> tuple[float, ...]:
+        """Returns the order's own place where that is fixed, else the order of submission."""
+        return (seq.number,) if self._moves else (self._line(seq).offset_s, seq.number)
 
     def objective_s(self, seq: Seq) -> float:
         """Returns the TTFT objective, the job's own or the settings' default."""
@@ -105,6 +118,7 @@ class Slack(Fcfs):
             target_s=self._slack.target_s,
             budget_tokens=budget_tokens,
             rho_max=self._slack.rho_max if self._slack.multi_prefill else 0.0,
+            late_share=self._slack.late_share,
         )
         plan = [
             (seq, chunk)
@@ -112,6 +126,8 @@ class Slack(Fcfs):
             # Each would fit alone; when one does not fit beside those before it, it waits.
             if chunk and (seq in desk.prefilling or desk.admit(seq))
         ]
+        for seq, _ in plan:
+            seq.line = None
         return Plan(True, plan, steady=False)  # slack moves with time
 
     def victim(self, running: list[Seq]) -> Seq:
@@ -119,43 +135,52 @@ class Slack(Fcfs):
         return max(running, key=lambda seq: (seq.remaining > 0, seq.admitted))
 
     def _line(self, seq: Seq) -> Line:
-        total_s = self._times.total_s(seq.target)
-        left_s = self._times.remaining_s(seq.target, seq.context)
-        return self._order(seq.job.arrival_s, self.objective_s(seq), total_s, left_s)
+        """Returns its urgency, which changes only with its context."""
+        if seq.line is None:
+            total_s = self._times.total_s(seq.target)
+            left_s = self._times.remaining_s(seq.target, seq.context)
+            seq.line = self._order(seq.job.arrival_s, self.objective_s(seq), total_s, left_s)
+        return seq.line
+
+    def _ranked(self, now: float, desk: Desk) -> Iterator[_Ranked]:
+        """Yields prefills, most urgent first."""
+
+        def rank(seq: Seq, *, waits: bool) -> _Ranked:
+            return height(self._line(seq), now), seq.number, waits, seq
+
+        running = sorted([rank(seq, waits=False) for seq in desk.prefilling])
+        waiting: Iterable[_Ranked] = (rank(seq, waits=True) for seq in desk.waiting)
+        return merge(running, sorted(waiting) if self._moves else waiting)
 
     def _candidates(self, now: float, desk: Desk) -> tuple[list[Seq], list[Prefill]]:
         """Returns the prefills to pack, most urgent first; those waiting among them fit."""
-        for seq in desk.prefilling:
-            seq.line = self._line(seq)
-        ranked = []
-        for queue in (desk.prefilling, desk.waiting):
-            for seq in queue:
-                line = seq.line
-                if line is None:
-                    line = seq.line = self._line(seq)
-                ranked.append(((line[0] - now) * line[1], seq.number, seq))  # slack's `height`
-        ranked.sort()
         chosen: list[Seq] = []
         prefills: list[Prefill] = []
-        blocked = False
+        blocked = has_long = False
         most = MAX_CANDIDATES if self._slack.multi_prefill else 1
-        for _, _, seq in ranked:
+        for _, _, waits, seq in self._ranked(now, desk):
             context = seq.context
-            if seq not in desk.prefilling:
+            if waits:
                 if blocked:
                     continue
                 fits, context = desk.admissible(seq)
                 if not fits:
                     blocked = True
                     continue
+            is_long = seq.target > self._slack.long_tokens
+            if is_long and has_long:
+                continue
+            has_long = has_long or is_long
             chosen.append(seq)
-            prefills.append(self._prefill(seq, context, now))
+            prefills.append(self._prefill(seq, context, now, is_long=is_long))
             if len(chosen) >= most:
                 break
         return chosen, prefills
 
-    def _prefill(self, seq: Seq, context: int, now: float) -> Prefill:
-        total_s = self._times.total_s(seq.target)
-        left_s = self._times.remaining_s(seq.target, context)
-        rho = relative_slack(seq.job.arrival_s, self.objective_s(seq), total_s, left_s, now)
-        return Prefill(seq.target - context, context, rho, seq.target > self._slack.long_tokens)
+    def _prefill(self, seq: Seq, context: int, now: float, *, is_long: bool) -> Prefill:
+        rho = 0.0
+        if is_long:  # nobody asks it of a short one
+            total_s = self._times.total_s(seq.target)
+            left_s = self._times.remaining_s(seq.target, context)
+            rho = relative_slack(seq.job.arrival_s, self.objective_s(seq), total_s, left_s, now)
+        return Prefill(seq.target - context, context, rho, is_long)

@@ -22,7 +22,7 @@ class Seq:
         blocks: all blocks it holds, findable or not.
         flights: iterations under way that it is part of (several with pipeline stages).
         gone: aborted or lost while an iteration was under way.
-        line: urgency while it waits, kept by schedulers that order by slack.
+        line: urgency, kept by schedulers that order by slack until its context changes.
     """
 
     __slots__ = (

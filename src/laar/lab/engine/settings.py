@@ -24,6 +24,8 @@ class SlackSettings:
         order: who goes first: `lars`, or `fcfs`, `edf`, `lrs`, `srpt` to compare with.
         target_s: what an iteration should take at most; the paper's 20 ms.
         rho_max: largest share of an iteration that a long prefill with slack leaves free (0.4).
+        late_share: what a long prefill leaves free that can't meet its objective any more; the
+            paper has it leave nothing.
         multi_prefill: several prefills in one iteration; off is the paper's plain LARS.
         long_tokens: prompts above this are long; the paper's short ones end at 8K.
         objective_base_s: TTFT objective of a job without one is this ...
@@ -35,6 +37,7 @@ class SlackSettings:
     order: str = "lars"
     target_s: _Positive = 0.020
     rho_max: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.4
+    late_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     multi_prefill: bool = True
     long_tokens: _Count = 8192
     objective_base_s: Annotated[float, Field(ge=0.0)] = 1.0

@@ -172,8 +172,9 @@ class SimulatedEngine:
             events = self._pool.drain()
             return Step(0.0, (), events) if events else None
         end = self._flights[0].exit_s
-        if self._free_at[0] > begin:
-            end = min(end, self._free_at[0])
+        is_idle = not (self.waiting or self.prefilling or self._decoding)
+        if self._free_at[0] > begin and not (is_idle and until is not None):
+            end = min(end, self._free_at[0])  # else nobody would enter: `cut` is for newcomers
         self._clock = end
         self._events = self._pool.drain()
         return self._tell(end - now)
@@ -190,10 +191,11 @@ class SimulatedEngine:
             flight.tokens = tokens
             end = flight.start_s + flight.seconds(tokens)
             flight.exit_s = self._free_at[0] = self._clock = end
-        elif self._free_at[0] <= now:  # it only waits for a batch to leave the last stage
-            self._clock = now
-        else:
-            return None
+        else:  # it only waits for a batch to leave the last stage
+            entry = max(now, self._free_at[0])
+            if entry >= self._clock:
+                return None
+            self._clock = entry
         return self._tell(self._clock - now)
 
     def restart(self) -> tuple[str, ...]:

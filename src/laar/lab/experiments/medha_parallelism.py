@@ -4,8 +4,11 @@ Llama-3 70B on 64 H100: 8 stages of 8 (2D), or 4 stages of 8 with two KV groups 
 ShareGPT-like requests with 5 % long prompts scaled to 2M tokens. The published claim is that the
 two have alike first tokens and that 3D halves the time between tokens at 1.75 requests/s.
 
-In this model an iteration is sized to its target in both (adaptive chunks), so the time between
-tokens is near the target in both wherever a prefill runs beside the decodes.
+What the target of 20 ms is for decides it. "Every scheduling cycle must complete within t_target"
+(4.3): in a pipeline a cycle is what one stage does with a batch, and a token takes as many as there
+are stages; so read, the published factor is that of the stages, 8 by 4. Elsewhere laar's engine
+model gives the target to the whole pass, since that is what a client waits for between tokens. Then
+both layouts keep to it and nothing is left to halve, as the second table shows.
 """
 
 from __future__ import annotations
@@ -25,11 +28,13 @@ __all__ = ["EXPERIMENTS"]
 _RATES = (0.25, 0.75, 1.25, 1.75)
 _LONG_SCALE = 2.0
 _LAYOUTS = {"2D: 8 stages": (8, 1), "3D: 4 stages, 2 KV groups": (4, 2)}
+_PASS_SHARE = 0.2
+"""Of the duration: a target for the pass means as many more iterations as there are stages."""
 _PERCENTS = (50.0, 90.0)
 _Figures = tuple[float, float, float, float]
 
 
-def _profile(layout: str) -> EngineProfile:
+def _profile(layout: str, target: str) -> EngineProfile:
     stages, groups = _LAYOUTS[layout]
     cost = RooflineCost(
         load_hardware("h100"),
@@ -38,13 +43,17 @@ def _profile(layout: str) -> EngineProfile:
         stages=stages,
         kv_parallel=groups,
     )
-    settings = replace(load_profile("llama-3-70b-h100").settings, num_blocks=cost.kv_tokens() // 16)
+    settings = load_profile("llama-3-70b-h100").settings
+    slack = settings.slack
+    if target == "cycle":
+        slack = replace(slack, target_s=slack.target_s * stages)
+    settings = replace(settings, num_blocks=cost.kv_tokens() // 16, slack=slack)
     return EngineProfile(name=layout, cost=cost, settings=settings)
 
 
-def latencies(layout: str, mix: Mix, seed: int) -> _Figures:
+def latencies(layout: str, target: str, mix: Mix, seed: int) -> _Figures:
     """Median and 90th percentile of the first token and of the time between tokens, seconds."""
-    seen = run(_profile(layout), mix, seed)
+    seen = run(_profile(layout, target), mix, seed)
     ttft, tpot = (
         [percentile(values, p) for p in _PERCENTS] for values in (seen.ttft_s, seen.tpot_s)
     )
@@ -52,37 +61,52 @@ def latencies(layout: str, mix: Mix, seed: int) -> _Figures:
 
 
 def run_parallelism(scope: Scope) -> Report:
-    """Both layouts at every load."""
+    """Both layouts at every load, and at the highest one with the other reading of the target."""
     duration_s = 40.0 if scope.quick else 600.0
     rates = (_RATES[0], _RATES[-1]) if scope.quick else _RATES
-    cases = [(layout, rate, seed) for layout in _LAYOUTS for rate in rates for seed in scope.seeds]
+    high = rates[-1]
+    settings = [("cycle", rate, duration_s) for rate in rates]
+    settings.append(("pass", high, duration_s * _PASS_SHARE))
+    cases = [
+        (layout, target, rate, length_s, seed)
+        for target, rate, length_s in settings
+        for layout in _LAYOUTS
+        for seed in scope.seeds
+    ]
     found = sweep(
         latencies,
         [
-            (layout, Mix(rate=rate, duration_s=duration_s, long_scale=_LONG_SCALE), seed)
-            for layout, rate, seed in cases
+            (layout, target, Mix(rate=rate, duration_s=length_s, long_scale=_LONG_SCALE), seed)
+            for layout, target, rate, length_s, seed in cases
         ],
         label="medha-parallelism",
     )
-    figures: dict[tuple[str, float], list[_Figures]] = {}
-    for (layout, rate, _), one in zip(cases, found, strict=True):
-        figures.setdefault((layout, rate), []).append(one)
+    figures: dict[tuple[str, str, float], list[_Figures]] = {}
+    for (layout, target, rate, _, _), one in zip(cases, found, strict=True):
+        figures.setdefault((layout, target, rate), []).append(one)
 
-    def of(layout: str, rate: float, what: int, unit: float = 1.0) -> list[float]:
-        return [unit * one[what] for one in figures[layout, rate]]
+    def of(layout: str, target: str, rate: float, what: int, unit: float = 1.0) -> list[float]:
+        return [unit * one[what] for one in figures[layout, target, rate]]
 
-    rows: list[tuple[Value, ...]] = [
-        (
-            f"{layout}, {rate:g} requests/s",
-            *(estimate(of(layout, rate, what)) for what in (0, 1)),
-            *(estimate(of(layout, rate, what, 1e3)) for what in (2, 3)),
+    def table(target: str) -> Table:
+        rows: list[tuple[Value, ...]] = [
+            (
+                f"{layout}, {rate:g} requests/s",
+                *(estimate(of(layout, target, rate, what)) for what in (0, 1)),
+                *(estimate(of(layout, target, rate, what, 1e3)) for what in (2, 3)),
+            )
+            for kind, rate, _ in settings
+            if kind == target
+            for layout in _LAYOUTS
+        ]
+        return Table(
+            title=f"First token in s, time between tokens in ms; target for a {target}",
+            columns=("layout", "TTFT p50", "TTFT p90", "TPOT p50", "TPOT p90"),
+            rows=rows,
         )
-        for rate in rates
-        for layout in _LAYOUTS
-    ]
+
     flat, deep = _LAYOUTS
-    high = rates[-1]
-    first = over(of(flat, high, 0), of(deep, high, 0))
+    first = over(of(flat, "cycle", high, 0), of(deep, "cycle", high, 0))
     checks = [
         Check(
             claim="at the highest load both have medians of the first token within a factor of 2",
@@ -91,7 +115,7 @@ def run_parallelism(scope: Scope) -> Report:
         )
     ]
     for what, name in ((2, "median"), (3, "90th percentile")):
-        gain = over(of(deep, high, what), of(flat, high, what))
+        gain = over(of(deep, "cycle", high, what), of(flat, "cycle", high, what))
         checks.append(
             Check(
                 claim=f"3D at least halves the {name} of the time between tokens (published: > 2)",
@@ -99,16 +123,7 @@ def run_parallelism(scope: Scope) -> Report:
                 seen=f"2D takes {gain} times as long",
             )
         )
-    return Report(
-        tables=[
-            Table(
-                title="First token in s, time between tokens in ms",
-                columns=("layout", "TTFT p50", "TTFT p90", "TPOT p50", "TPOT p90"),
-                rows=rows,
-            )
-        ],
-        checks=checks,
-    )
+    return Report(tables=[table("cycle"), table("pass")], checks=checks)
 
 
 EXPERIMENTS = (

@@ -39,14 +39,14 @@ class Seen:
 
     Args:
         ttft_s: to the first token.
+        first_s: when the first token was there, from the run's start.
         tpot_s: between tokens, from the first to the last; NaN for answers of one.
-        end_s: when the last token was there, from the run's start.
         is_long: which requests are long.
     """
 
     ttft_s: Floats
+    first_s: Floats
     tpot_s: Floats
-    end_s: Floats
     is_long: NDArray[np.bool_]
 
     @property
@@ -68,16 +68,18 @@ def run(engine: str | EngineProfile, mix: Mix, seed: int) -> Seen:
         tpot = (end - first) / (tokens - 1)
     return Seen(
         ttft_s=first - np.array([timing.arrival_s for timing in seen]),
+        first_s=first,
         tpot_s=tpot,
-        end_s=end,
         is_long=np.array([job.id.startswith("long") for job in arrived]),
     )
 
 
-def with_slack(order: str, *, multi_prefill: bool = True) -> EngineProfile:
-    """Medha's engine with another order, all its other mechanisms kept."""
+def with_slack(order: str, *, multi_prefill: bool = True, late_share: float = 0.0) -> EngineProfile:
+    """Medha's engine with another order or batching, all its other mechanisms kept."""
     profile = load_profile(MEDHA)
-    slack = replace(profile.settings.slack, order=order, multi_prefill=multi_prefill)
+    slack = replace(
+        profile.settings.slack, order=order, multi_prefill=multi_prefill, late_share=late_share
+    )
     return replace(profile, settings=replace(profile.settings, slack=slack))
 
 
