@@ -32,11 +32,12 @@ first. They matter only until the others have been served as much."""
 class Bag(Generic[K]):
     """A set of keys with a line each; `first` finds the lowest. Ties go to either, repeatably."""
 
-    __slots__ = ("_keys", "_rows", "_scratch", "_slots")
+    __slots__ = ("_found", "_keys", "_rows", "_scratch", "_slots")
 
     def __init__(self) -> None:
         self._keys: list[K] = []
         self._slots: dict[K, int] = {}
+        self._found: tuple[float, K, float] | None = None  # `now` and what `first` said then
         self._rows: NDArray[np.float64] = np.empty((2, 4))  # offset_s, rate
         self._scratch: NDArray[np.float64] = np.empty(4)
 
@@ -48,6 +49,7 @@ class Bag(Generic[K]):
 
     def put(self, key: K, line: Line) -> None:
         """Adds a key, or gives a key that is here a new line."""
+        self._found = None
         slot = self._slots.get(key)
         if slot is None:
             slot = self._slots[key] = len(self._keys)
@@ -59,6 +61,7 @@ class Bag(Generic[K]):
 
     def remove(self, key: K) -> None:
         """Takes a key out; the last one moves into its slot."""
+        self._found = None
         slot = self._slots.pop(key)
         last = self._keys.pop()
         if last != key:
@@ -67,14 +70,20 @@ class Bag(Generic[K]):
             self._rows[:, slot] = self._rows[:, len(self._keys)]
 
     def first(self, now: float) -> tuple[K, float] | None:
-        """Returns the key that is lowest at `now`, and its height; O(n), vectorised."""
+        """Returns the key that is lowest at `now`, and its height.
+
+        O(n), vectorised, and nothing when it is asked the same again: the turns of a full lane.
+        """
+        if self._found is not None and self._found[0] == now:
+            return self._found[1:]
         size = len(self._keys)
         if not size:
             return None
         heights = np.subtract(self._rows[0, :size], now, out=self._scratch[:size])
         heights *= self._rows[1, :size]
         slot = int(heights.argmin())
-        return self._keys[slot], float(heights[slot])
+        self._found = now, self._keys[slot], float(heights[slot])
+        return self._found[1:]
 
 
 class Crowd(Generic[K]):
