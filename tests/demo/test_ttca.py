@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import orjson
@@ -9,9 +10,10 @@ import pytest
 from laar_command import laar
 
 from laar.client import Attempt, Outcome
+from laar.demo.agreement import Figures, agreements, in_lab, in_order
 from laar.demo.comparison import Tally
 from laar.demo.figures import Step, improvements, plot, steps
-from laar.lab.workloads.kv_lookup import Query
+from laar.lab.workloads.kv_lookup import Query, queries
 
 
 def outcome(*latencies_s: float, correct: bool) -> Outcome:
@@ -115,3 +117,70 @@ async def test_held_out_questions_are_replayed_through_envoy(tmp_path: Path) -> 
     assert finals["laar"] > finals["session-affinity"]
     assert [(bar["language"], bar["questions"]) for bar in found["improvement"]] == [("en", 6)]
     assert drawing.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_like_the_labs_is_rarely_said_to_disagree() -> None:
+    rng = random.Random(5)
+
+    def draw() -> float:
+        return rng.gauss(10.0, 1.0)
+
+    alarms = 0
+    for _ in range(400):
+        lab = {name: [Figures(1.0, 1.0, draw()) for _ in range(8)] for name in "abcd"}
+        tallies = [
+            Tally(name, [(query("en", 4096), outcome(draw(), correct=True))]) for name in lab
+        ]
+        alarms += not all(one.agrees for one in agreements(tallies, lab, time_scale=1.0))
+    # Of the twelve intervals four are about what varies: a third of 5 %.
+    assert 1 <= alarms <= 20
+
+
+def test_another_setting_of_the_engines_is_said_to_disagree() -> None:
+    asked = queries(languages=["en"], lengths_tokens=[65536], per_cell=30)
+
+    def lab(runs: int, *, keep_prompts: bool) -> dict[str, list[Figures]]:
+        return in_lab(
+            asked,
+            ["session-affinity"],
+            runs=runs,
+            capability=None,
+            concurrency=8,
+            keep_prompts=keep_prompts,
+        )
+
+    (other,) = lab(1, keep_prompts=False)["session-affinity"]
+    results = [(query("en", 65536), outcome(other.ttca_s, correct=True))]
+    found = agreements(
+        [Tally("session-affinity", results)], lab(8, keep_prompts=True), time_scale=1.0
+    )
+    assert {one.figure: one.agrees for one in found}["ttca_s"] is False
+
+
+def test_chance_changes_the_order_inside_a_cell_only() -> None:
+    asked = queries(languages=["en", "ja"], lengths_tokens=[4096], per_cell=20)
+    orders = [in_order(asked, seed) for seed in ("1", "1", "2")]
+    assert orders[0] == orders[1] != orders[2]
+    for order in orders:
+        assert [q.language for q in order] == ["en"] * 20 + ["ja"] * 20
+        assert {q.id for q in order} == {q.id for q in asked}
+
+
+@pytest.mark.slow
+@pytest.mark.envoy
+@pytest.mark.usefixtures("envoy_binary")
+async def test_envoy_and_the_lab_decide_alike(tmp_path: Path) -> None:
+    figures = tmp_path / "ttca.json"
+    ran = await laar(
+        *("ttca", "--against-lab", 12, "--drop-prompts", "--per-cell", 8, "--time-scale", 0.1),
+        *("--length", 4096, "--length", 8192, "--length", 16384, "--json", figures),
+    )
+    assert ran.status in (0, 3), ran.text  # times depend on what else the machine does
+    found = {
+        (e["policy"], e["figure"]): e for e in orjson.loads(figures.read_bytes())["against_lab"]
+    }
+    assert len(found) == 4 * 3
+    for (policy, figure), entry in found.items():
+        assert entry["agrees"] or figure == "ttca_s", (policy, entry)
+    # Whoever asks every model finds whatever any of them knows: no chance in that.
+    assert found["laar", "success_rate"]["half"] == 0

@@ -260,6 +260,14 @@ async def test_a_repeated_prompt_is_cached_up_to_its_last_full_block(sim: Runnin
     assert cached == [0, 48, 0]
 
 
+async def test_without_prefix_caching_a_repeated_prompt_is_paid_for_again() -> None:
+    async with running(prefix_caching=False) as sim:
+        for _ in range(2):
+            answer = (await sim.http.post("/v1/completions", json={"prompt": "y" * 600})).json()
+            assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        assert 'enable_prefix_caching="False"' in (await sim.http.get("/metrics")).text
+
+
 async def test_the_next_turn_finds_prompt_and_answer_in_the_cache(sim: Running) -> None:
     turn = [{"role": "user", "content": "Tell me more. " * 20}]
     first = await sim.openai.chat.completions.create(model="sim", messages=turn, max_tokens=50)

@@ -131,6 +131,19 @@ def ttca(
     capability: Annotated[
         Path | None, typer.Option(help="Artifact for the fleet started; its own by default.")
     ] = None,
+    keep_prompts: Annotated[
+        bool,
+        typer.Option(
+            "--keep-prompts/--drop-prompts",
+            help="Whether the endpoints started keep prompts: dropped, a retry pays for its own.",
+        ),
+    ] = True,
+    against_lab: Annotated[
+        int | None,
+        typer.Option(
+            help="Hold the figures against so many runs of the lab; exit 3 outside.", min=2
+        ),
+    ] = None,
     json_file: JsonFile = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the figures there; .svg, .png.")] = None,
 ) -> None:
@@ -150,6 +163,8 @@ def ttca(
                 concurrency=concurrency,
                 time_scale=time_scale,
                 capability=capability,
+                keep_prompts=keep_prompts,
+                lab_runs=against_lab,
                 json_file=json_file,
                 plot_file=plot,
             )

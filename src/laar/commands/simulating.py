@@ -36,6 +36,12 @@ def sim_endpoint(
     round_trip: Annotated[
         float, typer.Option(help="Seconds that answers come later, as from another region.")
     ] = 0.0,
+    prefix_caching: Annotated[
+        bool,
+        typer.Option(
+            "--prefix-caching/--no-prefix-caching", help="Keep the prompts of earlier requests."
+        ),
+    ] = True,
     fault: Annotated[
         list[str] | None, typer.Option(help="kind:value@share, such as 503:2@0.1; repeatable.")
     ] = None,
@@ -61,6 +67,7 @@ def sim_endpoint(
                 fleet=fleet,
                 time_scale=time_scale,
                 round_trip_s=round_trip,
+                prefix_caching=prefix_caching,
                 faults=tuple(parse_fault(text) for text in fault or ()),
                 allow_fault_header=fault_header,
                 kv_events=KvEventSettings(endpoint=kv_events) if kv_events else None,

@@ -49,6 +49,7 @@ async def compare(
     policies: Sequence[str],
     concurrency: int,
     models: Mapping[str, str] | None = None,
+    stream: bool = False,
 ) -> list[Tally]:
     """Asks everything under each policy in turn.
 
@@ -60,6 +61,7 @@ async def compare(
         concurrency: questions under way at once.
         models: model of each endpoint, by address, where it is known: the answers' headers are
             then held against it.
+        stream: ask for streams, so that the picker sees when a prompt has been read.
     """
     tallies = [Tally(policy) for policy in policies]
     columns = (TextColumn("{task.description:>16}"), BarColumn(), MofNCompleteColumn())
@@ -68,7 +70,14 @@ async def compare(
             task = progress.add_task(tally.policy, total=len(asked))
             async with aiohttp.ClientSession() as session:
                 await _run_policy(
-                    url, session, tally, asked, concurrency, models, partial(progress.advance, task)
+                    url,
+                    session,
+                    tally,
+                    asked,
+                    concurrency,
+                    models,
+                    stream,
+                    partial(progress.advance, task),
                 )
     return tallies
 
@@ -80,6 +89,7 @@ async def _run_policy(
     asked: Sequence[Query],
     concurrency: int,
     models: Mapping[str, str] | None,
+    stream: bool,
     advance: Callable[[], None],
 ) -> None:
     waiting = iter(asked)
@@ -92,6 +102,7 @@ async def _run_policy(
                 base_url=url,
                 client=session,
                 max_attempts=MAX_ATTEMPTS,
+                stream=stream,
                 headers={"x-laar-policy": tally.policy, "x-laar-session": query.id},
                 params={"cache_salt": tally.policy},
             )

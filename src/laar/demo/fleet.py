@@ -55,7 +55,13 @@ class Endpoint:
 
 @asynccontextmanager
 async def running_fleet(
-    directory: Path, *, time_scale: float, port: int = 0, capability: Path | None = None
+    directory: Path,
+    *,
+    time_scale: float,
+    port: int = 0,
+    capability: Path | None = None,
+    keep_prompts: bool = True,
+    changes: Mapping[str, Mapping[str, object]] | None = None,
 ) -> AsyncIterator[Fleet]:
     """Starts the fleet of `laar-fleet.yaml`, one endpoint for each model, and stops it.
 
@@ -64,6 +70,8 @@ async def running_fleet(
         time_scale: real seconds for a simulated one.
         port: Envoy's; 0 takes a free one.
         capability: artifact of the picker; None for the one that comes with the package.
+        keep_prompts: endpoints keep the prompts of earlier requests.
+        changes: to the picker's settings, by section.
 
     Raises:
         LaarError: something did not start; the text holds the end of its log.
@@ -74,17 +82,20 @@ async def running_fleet(
             arguments=(
                 *("--fleet-model", model, "--served-name", model, "--served-name", ALIAS),
                 *("--time-scale", str(time_scale)),
+                *(() if keep_prompts else ("--no-prefix-caching",)),
             ),
             names=(model, ALIAS),
         )
         for model in AccuracySurface.load().models
     ]
     with as_file(files("laar.lab") / "data" / "laar-fleet.capability.json") as artifact:
-        settings = {
+        settings: dict[str, dict[str, object]] = {
             "accuracy": {"capability": str((capability or artifact).absolute())},
             # The fleet runs faster than real; load-aware must not see it through old readings.
             "readings": {"scrape_interval_s": 0.2},
         }
+        for section, changed in (changes or {}).items():
+            settings[section] = {**settings.get(section, {}), **changed}
         async with started_fleet(directory, endpoints, settings, port=port) as fleet:
             yield fleet
 

@@ -2,6 +2,10 @@
 
 `laar measure` and `laar fit` learn from the first half; no query of it is asked here (LAAR, section
 6.1). Without a URL the demo's fleet is started for it; its times are then the fleet's own seconds.
+
+`--against-lab` asks the same questions in the lab as well, and holds one against the other. The
+picker is then set as the lab's is: it reads metrics once in a second of the fleet's, sees answers
+streamed, and learns nothing while it is compared, so that no policy profits from another's turn.
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
+from laar.demo.agreement import DISAGREES, Agreement, Figures, agreements, in_lab, in_order, show
 from laar.demo.comparison import Tally, compare, exit_status
 from laar.demo.figures import Improvement, Step, improvements, plot, steps
 from laar.demo.fleet import running_fleet
 from laar.errors import SettingError
+from laar.lab.fleet import FleetSettings
 from laar.lab.workloads.kv_lookup import Query, queries
 from laar.policies import POLICY_NAMES
 
@@ -37,6 +43,8 @@ def run_ttca(
     concurrency: int,
     time_scale: float,
     capability: Path | None,
+    keep_prompts: bool,
+    lab_runs: int | None,
     json_file: Path | None,
     plot_file: Path | None,
 ) -> int:
@@ -51,6 +59,8 @@ def run_ttca(
         raise SettingError(f"no policy is called {unknown[0]!r}; choose among {known}")
     if url is not None and capability is not None:
         raise SettingError("--capability is for the fleet started here; with --url the picker has")
+    if url is not None and lab_runs is not None:
+        raise SettingError("--against-lab needs the fleet that the lab knows: leave --url out")
     asked = queries(
         languages=languages,
         lengths_tokens=lengths_tokens,
@@ -60,17 +70,43 @@ def run_ttca(
     )
     console = Console()
     scale = 1.0 if url is not None else time_scale
+    lab: dict[str, list[Figures]] = {}
+    if lab_runs is not None:
+        asked = in_order(asked, "envoy")
+        lab = in_lab(
+            asked,
+            policies,
+            runs=lab_runs,
+            capability=capability,
+            concurrency=concurrency,
+            keep_prompts=keep_prompts,
+        )
     tallies = asyncio.run(
-        _replay(console, asked, url, policies, concurrency, time_scale, capability)
+        _replay(
+            console,
+            asked,
+            url,
+            policies,
+            concurrency,
+            time_scale,
+            capability,
+            keep_prompts=keep_prompts,
+            as_in_lab=lab_runs is not None,
+        )
     )
     curves = [steps(tally, time_scale=scale) for tally in tallies]
     bars = improvements(tallies[0], tallies[1:], time_scale=scale)
     _show(console, curves, bars)
+    found: list[Agreement] = []
+    if lab_runs is not None:
+        found = agreements(tallies, lab, time_scale=scale)
+        show(console, found, runs=lab_runs)
     if json_file is not None:
-        json_file.write_bytes(_as_json(tallies, curves, bars))
+        json_file.write_bytes(_as_json(tallies, curves, bars, found))
     if plot_file is not None:
         plot(plot_file, curves, bars)
-    return exit_status(console, tallies)
+    agrees = all(one.agrees for one in found)
+    return exit_status(console, tallies) or (0 if agrees else DISAGREES)
 
 
 async def _replay(
@@ -81,6 +117,9 @@ async def _replay(
     concurrency: int,
     time_scale: float,
     capability: Path | None,
+    *,
+    keep_prompts: bool,
+    as_in_lab: bool,
 ) -> list[Tally]:
     if url is not None:
         return await compare(console, url, asked, policies=policies, concurrency=concurrency)
@@ -88,7 +127,13 @@ async def _replay(
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="laar-ttca-")))
         with console.status("starting five simulated endpoints, the picker and Envoy"):
             fleet = await stack.enter_async_context(
-                running_fleet(directory, time_scale=time_scale, capability=capability)
+                running_fleet(
+                    directory,
+                    time_scale=time_scale,
+                    capability=capability,
+                    keep_prompts=keep_prompts,
+                    changes=_lab_settings(time_scale) if as_in_lab else None,
+                )
             )
         return await compare(
             console,
@@ -97,17 +142,34 @@ async def _replay(
             policies=policies,
             concurrency=concurrency,
             models=fleet.models,
+            stream=as_in_lab,
         )
 
 
+def _lab_settings(time_scale: float) -> dict[str, dict[str, object]]:
+    """What the lab's picker has; an interval as short as the settings allow at small scales."""
+    lab = FleetSettings()
+    return {
+        "accuracy": {"online": False},
+        "readings": {
+            "scrape_interval_s": max(0.05, lab.scrape_interval_s * time_scale),
+            "probe_interval_s": max(0.1, lab.probe_interval_s * time_scale),
+        },
+    }
+
+
 def _as_json(
-    tallies: Sequence[Tally], curves: Sequence[Sequence[Step]], bars: Sequence[Improvement]
+    tallies: Sequence[Tally],
+    curves: Sequence[Sequence[Step]],
+    bars: Sequence[Improvement],
+    found: Sequence[Agreement],
 ) -> bytes:
     document = {
         "questions": len(tallies[0].results),
         "by_attempt": [step for curve in curves for step in curve],
         "improvement": [bar.as_dict() for bar in bars],
         "faults": sum(len(tally.faults) for tally in tallies),
+        "against_lab": [one.as_dict() for one in found],
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 

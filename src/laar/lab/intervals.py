@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t as student  # type: ignore[import-untyped]
 
-__all__ = ["Estimate", "estimate", "gain"]
+__all__ = ["CONFIDENCE", "Estimate", "estimate", "gain"]
 
 CONFIDENCE = 0.95
 

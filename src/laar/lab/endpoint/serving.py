@@ -59,7 +59,9 @@ class Serving:
         self.active = 0
         self.draining = False
         self._block_size = block_size
-        self._cache_config = _cache_config(block_size, num_blocks)
+        self._cache_config = _cache_config(
+            block_size, num_blocks, prefix_caching=settings.prefix_caching
+        )
         self._numbers = itertools.count()
         self._begin()
 
@@ -108,34 +110,39 @@ class Serving:
     def job(self, prompt: Prompt, answer: Answer, ask: Ask | None = None) -> Job:
         """The engine's view of a request; hashes the prompt's blocks and the answer's.
 
+        Without prefix caching no block has a name that another request could find.
+
         A deadline is real time, so it is stretched to the engine's.
         """
-        ids = prompt.ids(answer.piece(0, answer.tokens))
         salt = ask.salt if ask is not None else ""
+        ids, blocks = None, []
+        if self.settings.prefix_caching:
+            ids = prompt.ids(answer.piece(0, answer.tokens))
+            blocks = block_hashes(ids, self._block_size, salt=salt)
         deadline_ms = ask.deadline_ms if ask is not None else None
         job = Job(
             id=str(next(self._numbers)),
             arrival_s=self.driver.now(),
             prompt_tokens=prompt.tokens,
             output_tokens=answer.tokens,
-            blocks=block_hashes(ids, self._block_size, salt=salt),
+            blocks=blocks,
             priority=ask.priority if ask is not None else 0,
             ttft_objective_s=None
             if deadline_ms is None
             else deadline_ms / 1000 / self.settings.time_scale,
         )
-        if self.publisher is not None:
+        if self.publisher is not None and ids is not None:
             self.publisher.track(job.id, job.blocks, ids, salt)
         return job
 
 
-def _cache_config(block_size: int, num_blocks: int) -> dict[str, str]:
+def _cache_config(block_size: int, num_blocks: int, *, prefix_caching: bool) -> dict[str, str]:
     """Labels of `cache_config_info`: Python values as text, as vLLM writes them."""
     config: dict[str, object] = {
         "block_size": block_size,
         "cache_dtype": "auto",
         "calculate_kv_scales": False,
-        "enable_prefix_caching": True,
+        "enable_prefix_caching": prefix_caching,
         "gpu_memory_utilization": 0.9,
         "hash_block_size": None,
         "kv_cache_memory_bytes": None,

@@ -56,6 +56,7 @@ class EndpointSettings:
         max_waiting: requests that may wait in the engine before more get 503; None for the
             engine's own, far above what a client would wait for.
         num_blocks: KV blocks; None for what the profile's memory holds.
+        prefix_caching: keep the prompts of earlier requests, as vLLM does unless told otherwise.
         shutdown_timeout_s: how long SIGTERM lets running requests go on; 0 cuts them, as in vLLM.
         kv_events: publish what the prefix cache stores and drops; None for not.
         faults: start options; see `laar.lab.endpoint.faults`.
@@ -76,6 +77,7 @@ class EndpointSettings:
     scheduler: str | None = None
     max_waiting: int | None = None
     num_blocks: int | None = None
+    prefix_caching: bool = True
     shutdown_timeout_s: float = 0.0
     kv_events: KvEventSettings | None = None
     faults: tuple[Fault, ...] = ()

@@ -26,7 +26,7 @@ BLOCK_TOKENS = 16
 _BLOCK_BYTES = BLOCK_TOKENS * BYTES_PER_TOKEN
 _PICKS = np.array(GROWING.ends[1:], np.int64) // _BLOCK_BYTES - 1
 _AFFINITY_BLOCKS = 256 // BLOCK_TOKENS  # what affinity baselines hash: the first 256 tokens
-_GOLDEN = 0x9E3779B97F4A7C15
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # products wrap at 64 bits
 _MASK = (1 << 64) - 1
 
 
@@ -89,7 +89,8 @@ def request_of(number: int, arrival: Arrival) -> Request:
 
 def spread(start: int, count: int) -> array[int]:
     """`count` ids that follow each other, spread over 64 bits as hashes are."""
-    return array("Q", [(start + i) * _GOLDEN & _MASK for i in range(count)])
+    numbers = np.arange(count, dtype=np.uint64) + np.uint64(start & _MASK)
+    return array("Q", (numbers * _GOLDEN).tobytes())
 
 
 class BlockPrefixes(PrefixBeliefs):
