@@ -21,6 +21,7 @@ from laar.accuracy import (
     Verdict,
 )
 from laar.accuracy import online as online_module
+from laar.accuracy.trust import SHARES, PriorTrust
 
 QA = Features("en", 4096, "qa")
 HOUR = 3600.0
@@ -195,6 +196,79 @@ def test_a_state_of_other_features_is_not_taken_up() -> None:
     cells = [["a", "en", 4096, "qa", 1, 2, 0]]
     assert online.restore({"schema": 1, "features_schema": 2, "cells": cells}, 0.0) == 0
     assert online.restore({"schema": 2, "features_schema": 1, "cells": cells}, 0.0) == 0
+
+
+LENGTHS = tuple(2**n for n in range(12, 20))
+
+
+def report(online: OnlineOutcomes, prior: float, share: float, cells: int, each: int = 20) -> None:
+    """So many outcomes in each of the first cells, of which this share is correct."""
+    for length in LENGTHS[:cells]:
+        for number in range(each):
+            correct = number < share * each
+            online.observe("a", Features("en", length, "qa"), correct, 0.0, prior=prior)
+
+
+def test_an_artifact_that_outcomes_contradict_loses_weight_and_a_right_one_keeps_it() -> None:
+    wrong, right = OnlineOutcomes(kappa=50), OnlineOutcomes(kappa=50)
+    report(wrong, 0.9, 0.2, cells=4)
+    report(right, 0.2, 0.2, cells=4)
+    assert wrong.prior_weights()["a"] <= 50 / 8
+    assert right.prior_weights()["a"] == 50
+    at = Features("en", LENGTHS[4], "qa")
+    for _ in range(10):
+        wrong.observe("a", at, False, 0.0, prior=0.9)
+    posterior = float(wrong.posterior(np.array([0.9]), ("a",), at, 0.0)[0])
+    assert posterior < 0.5 < 50 * 0.9 / 60
+
+
+def test_a_cell_can_t_talk_its_own_prior_away() -> None:
+    online = OnlineOutcomes(kappa=50, cap_per_hour=1000)
+    report(online, 0.9, 0.0, cells=1, each=100)
+    assert mean_of(online, 0.9, 0.0) == pytest.approx(50 * 0.9 / 150)
+
+
+def test_what_was_found_of_the_artifact_survives_a_restart() -> None:
+    online = OnlineOutcomes()
+    report(online, 0.9, 0.2, cells=5)
+    saved = orjson.loads(orjson.dumps(online.state(0.0)))
+    again = OnlineOutcomes()
+    assert again.restore(saved, 0.0) == 5
+    assert again.prior_weights() == online.prior_weights()
+    assert mean_of(again, 0.9, 0.0) == pytest.approx(mean_of(online, 0.9, 0.0))
+    for cell in saved["cells"]:
+        cell.pop()  # as an earlier version wrote it: nothing is known of the prior
+    older = OnlineOutcomes()
+    assert older.restore(saved, 0.0) == 5
+    assert older.prior_weights() == {}
+
+
+def test_forgotten_cells_no_longer_speak_against_the_artifact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(online_module, "MAX_CELLS", 5)
+    online = OnlineOutcomes(half_life_s=100.0)
+    report(online, 0.9, 0.2, cells=5)
+    assert online.prior_weights()["a"] < 50
+    online.observe("b", QA, True, 10_000.0, prior=0.5)  # makes room
+    assert online.prior_weights() == {"b": 50}
+
+
+@settings(max_examples=100)
+@given(st.lists(st.booleans(), max_size=40), st.floats(0.05, 0.95), st.floats(1, 100))
+def test_evidence_is_the_probability_that_outcome_after_outcome_was_foretold(
+    outcomes: list[bool], prior: float, kappa: float
+) -> None:
+    trust = PriorTrust(kappa)
+    expected = []
+    for share in SHARES:
+        weight, foretold = kappa * share, 0.0
+        for seen, correct in enumerate(outcomes):
+            mean = (weight * prior + sum(outcomes[:seen])) / (weight + seen)
+            foretold += math.log(mean if correct else 1 - mean)
+        expected.append(foretold)
+    evidence = trust.evidence(prior, sum(outcomes), len(outcomes))
+    assert evidence == pytest.approx(expected, abs=1e-6)
 
 
 FITTED = artifact({m: model(1.0) for m in "abc"}, per_failure=-0.7)

@@ -378,6 +378,7 @@ async def test_a_model_that_became_slower_is_shown_as_drifted(gateway, http):
     assert speed["drifted"] is True
     assert models["a"]["chars_per_token"]["en"] == pytest.approx(4.0)
     assert models["a"]["fitted"] == {"outcomes": 100, "success_rate": 0.9}
+    assert models["a"]["reported"]["prior_weight"] == 50
     assert models["b"]["seconds_per_token"]["drifted"] is False
     page = await get(gateway, http, "/metrics")
     assert 'laar_model_drifted{model="a"} 1.0' in page

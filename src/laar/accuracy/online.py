@@ -1,13 +1,15 @@
 """What reported outcomes add: a Beta posterior for each model and cell, around the fitted prior.
 
-A cell holds a decaying count of outcomes n and of correct ones s. With the prior p worth `kappa`
-outcomes the posterior mean is (kappa p + s) / (kappa + n): without reports it is the prior, and old
-reports are forgotten exponentially, so that a model replaced behind its name is found out.
+A cell holds a decaying count of outcomes n and of correct ones s. With the prior p worth k outcomes
+the posterior mean is (k p + s) / (k + n): without reports it is the prior, and old reports are
+forgotten exponentially, so that a model replaced behind its name is found out. k is `kappa`, and
+less where the model's other cells say that the artifact is wrong about it (`laar.accuracy.trust`).
 
-Reports are not trusted. A cell takes at most `cap_per_hour` of them in any hour, hence lies can't
-move it further than cap / (kappa + cap) of the way in an hour (`max_shift_per_hour`), against all
-the true reports that come in meanwhile. A lie kept up for days does win; who may report is
-for the server to restrict.
+Reports are not trusted. A cell takes at most `cap_per_hour` of them in any hour, hence lies about
+it can't move it further than cap / (kappa + cap) of the way in an hour (`max_shift_per_hour`),
+against all the true reports that come in meanwhile. Lies about many cells of a model at once look
+like a wrong artifact, and lower k besides. A lie kept up for days does win; who may report is for
+the server to restrict.
 
 An outcome that was reached after failures comes from the harder queries. Its `offset` (how far the
 failures had lowered the expectation) is added back, so that a model that is only ever tried last
@@ -26,6 +28,7 @@ from numpy.typing import NDArray
 
 from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY
 from laar.accuracy.features import FEATURES_SCHEMA, Features
+from laar.accuracy.trust import SHARES, Evidence, PriorTrust
 
 __all__ = ["MAX_CELLS", "STATE_SCHEMA", "ModelOutcomes", "OnlineOutcomes"]
 
@@ -47,6 +50,8 @@ class _Cell:
     outcomes: float
     level: float  # of the leaky bucket that limits reports
     at_s: float
+    prior: float | None = None  # None: not known, so that it can't be judged
+    evidence: Evidence = ()
 
 
 class ModelOutcomes(NamedTuple):
@@ -61,16 +66,24 @@ class OnlineOutcomes:
     """Posterior success probabilities from reported outcomes.
 
     Args:
-        kappa: what the fitted prior weighs, in outcomes. 50: about what a cell was fitted on.
+        kappa: what a fitted prior weighs that nothing speaks against, in outcomes. 50: about what
+            a cell was fitted on.
         half_life_s: of an outcome. A day: a model changes rarely, and its traffic with the hours.
         cap_per_hour: weight of outcomes that one cell takes in any hour. 200: the true accuracy
             wins within the hour (80 % of the way), a burst of lies does not.
+        shares: of `kappa` that a prior may be found to weigh; (1.0,) never doubts it.
     """
 
     def __init__(
-        self, *, kappa: float = 50.0, half_life_s: float = 86_400.0, cap_per_hour: float = 200.0
+        self,
+        *,
+        kappa: float = 50.0,
+        half_life_s: float = 86_400.0,
+        cap_per_hour: float = 200.0,
+        shares: Sequence[float] = SHARES,
     ) -> None:
         self.kappa = kappa
+        self._trust = PriorTrust(kappa, shares)
         self.cap_per_hour = cap_per_hour
         self._forgetting = log(2) / half_life_s
         # A leaky bucket of half the cap that drains half the cap an hour passes at most the cap in
@@ -88,7 +101,7 @@ class OnlineOutcomes:
 
     @property
     def max_shift_per_hour(self) -> float:
-        """The share of the way from the prior that lies of one hour can move a cell."""
+        """The share of the way from the prior that lies of one hour about a cell can move it."""
         return self.cap_per_hour / (self.kappa + self.cap_per_hour)
 
     def posterior(
@@ -102,9 +115,8 @@ class OnlineOutcomes:
         for at, cell in enumerate(found):
             if cell is not None:
                 kept = self._kept(cell, now)
-                mean = (self.kappa * means[at] + kept * cell.correct) / (
-                    self.kappa + kept * cell.outcomes
-                )
+                k = self._trust.weight(models[at], cell.evidence)
+                mean = (k * means[at] + kept * cell.correct) / (k + kept * cell.outcomes)
                 means[at] = min(max(mean, MIN_PROBABILITY), MAX_PROBABILITY)
         return np.array(means)
 
@@ -116,6 +128,7 @@ class OnlineOutcomes:
         now: float,
         weight: float = 1.0,
         *,
+        prior: float | None = None,
         offset: float = 0.0,
     ) -> bool:
         """Takes one outcome; False if it was refused or is over the hourly cap.
@@ -126,6 +139,7 @@ class OnlineOutcomes:
             correct: what the client says.
             now: seconds, monotonic.
             weight: in (0, 1]; less than 1 for an outcome that is only inferred.
+            prior: the fitted probability, unconditional; None leaves it unjudged.
             offset: the unconditional probability minus the one that was expected of this attempt.
         """
         if not (0 < weight <= 1 and -1 <= offset <= 1 and isfinite(now)):
@@ -145,6 +159,8 @@ class OnlineOutcomes:
         cell.level += weight
         cell.correct += weight * (correct + offset)
         cell.outcomes += weight
+        cell.prior = prior
+        self._judge(model, cell)
         return True
 
     def state(self, now: float) -> dict[str, object]:
@@ -157,7 +173,9 @@ class OnlineOutcomes:
         for (model, features), cell in list(self._cells.items()):
             counts = self._aged(cell, now)
             if counts[1] >= _FORGOTTEN:
-                cells.append([model, features.language, features.bucket, features.task, *counts])
+                named = [model, features.language, features.bucket, features.task]
+                known = () if cell.prior is None else (cell.prior,)
+                cells.append([*named, *counts, *known])
         return {"schema": STATE_SCHEMA, "features_schema": FEATURES_SCHEMA, "cells": cells}
 
     def by_model(self, now: float) -> dict[str, ModelOutcomes]:
@@ -170,6 +188,10 @@ class OnlineOutcomes:
                 before.correct + correct, before.outcomes + outcomes, before.cells + 1
             )
         return sums
+
+    def prior_weights(self) -> dict[str, float]:
+        """What the artifact's word on a model weighs against its outcomes, where there are any."""
+        return {model: self._trust.weight(model) for model in self._trust.models()}
 
     def restore(self, state: object, now: float, *, away_s: float = 0.0) -> int:
         """Takes up a saved state; returns how many cells were kept.
@@ -194,9 +216,20 @@ class OnlineOutcomes:
                 self.refused += 1
                 continue
             key, cell = read
+            if key in self._cells:
+                cell.evidence = self._cells[key].evidence
             self._cells[key] = cell
+            self._judge(key[0], cell)
             kept += 1
         return kept
+
+    def _judge(self, model: str, cell: _Cell) -> None:
+        """Lets the cell say anew what the model's prior should weigh."""
+        if cell.prior is None:
+            return
+        before = cell.evidence
+        cell.evidence = self._trust.evidence(cell.prior, cell.correct, cell.outcomes)
+        self._trust.take(model, cell.evidence, before)
 
     def _kept(self, cell: _Cell, now: float) -> float:
         return exp(-self._forgetting * max(now - cell.at_s, 0.0))
@@ -219,12 +252,16 @@ class OnlineOutcomes:
                 for key, cell in self._cells.items()
                 if cell.outcomes * self._kept(cell, now) >= _FORGOTTEN
             }
+            self._trust.clear()
+            for (model, _), cell in self._cells.items():
+                if cell.evidence:
+                    self._trust.take(model, cell.evidence, ())
         return len(self._cells) < MAX_CELLS
 
 
 def _read_cell(entry: object, at_s: float) -> tuple[tuple[str, Features], _Cell] | None:
     """One cell of a saved state, or None if it can't be true."""
-    if not isinstance(entry, list) or len(entry) != 7:
+    if not isinstance(entry, list) or len(entry) not in (7, 8):  # the prior may be unknown
         return None
     model, language, bucket, task, *counts = entry
     for name in (model, language, task):
@@ -232,8 +269,10 @@ def _read_cell(entry: object, at_s: float) -> tuple[tuple[str, Features], _Cell]
             return None
     if type(bucket) is not int or any(type(count) not in (int, float) for count in counts):
         return None
-    correct, outcomes, level = (float(count) for count in counts)
+    correct, outcomes, level, *known = map(float, counts)
     possible = 0 <= outcomes <= _MAX_COUNT and -outcomes <= correct <= 2 * outcomes
+    possible = possible and all(0 <= prior <= 1 for prior in known)
     if not (possible and 0 <= level <= _MAX_COUNT):  # NaN fails each comparison
         return None
-    return (model, Features(language, bucket, task)), _Cell(correct, outcomes, level, at_s)
+    prior = known[0] if known else None
+    return (model, Features(language, bucket, task)), _Cell(correct, outcomes, level, at_s, prior)

@@ -55,8 +55,11 @@ class SuccessModel:
         """
         if self.online is None:
             return False
+        prior = float(self.capability.probabilities((model,), features)[0])
         offset = 0.0
         if tried:
             row = self.probabilities((model,), features, (), now)
             offset = float((row - self.capability.given_failures(row, (model,), tried))[0])
-        return self.online.observe(model, features, correct, now, weight, offset=offset)
+        return self.online.observe(
+            model, features, correct, now, weight, prior=prior, offset=offset
+        )

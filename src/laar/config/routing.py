@@ -190,7 +190,8 @@ class Accuracy(Section):
         ge=1,
         le=1e6,
         description="What the artifact's word on a cell weighs, in outcomes; about what a cell was "
-        "fitted on.",
+        "fitted on. Where the model's other cells contradict the artifact it falls, to a sixteenth "
+        "at the least.",
     )
     half_life_s: float = Field(
         86_400.0,

@@ -131,6 +131,7 @@ class Learning:
         """One entry for each model that is served or was measured; may run on any thread."""
         capability, online = self.assessor.capability, self.online
         reported = online.by_model(self._clock()) if online is not None else {}
+        weights = online.prior_weights() if online is not None else {}
         ratios = self.assessor.tokens.ratios()
         drifts = {drift.model: drift for drift in self.latency.report()}
         entries: list[dict[str, object]] = []
@@ -148,6 +149,7 @@ class Learning:
                         "outcomes": outcomes.outcomes if outcomes else 0.0,
                         "correct": outcomes.correct if outcomes else 0.0,
                         "cells": outcomes.cells if outcomes else 0,
+                        "prior_weight": weights.get(model, self._settings.prior_weight),
                     },
                     "seconds_per_token": {
                         "measured": capability.measured_s_per_token.get(model),

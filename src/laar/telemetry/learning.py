@@ -50,6 +50,14 @@ class LearningMetrics(Collector):
             yield CounterMetricFamily(
                 "laar_outcomes_refused", "Outcomes without a free cell.", self._online.refused
             )
+            weights = GaugeMetricFamily(
+                "laar_model_prior_weight",
+                "Outcomes that the artifact's word on a model weighs; low: outcomes contradict it.",
+                labels=("model",),
+            )
+            for model, weight in self._online.prior_weights().items():
+                weights.add_metric((model,), weight)
+            yield weights
         yield CounterMetricFamily(
             "laar_latency_samples_refused",
             "Times to first token that made no sense.",

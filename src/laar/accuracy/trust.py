@@ -1,0 +1,81 @@
+"""What the prior of a model weighs, judged by how well it foretold reported outcomes.
+
+An artifact may be wrong about a model as a whole: fitted on other questions, or on another model
+behind the same name. Its prior should then not weigh what a right one weighs, and how much it
+should is a question that the outcomes answer: of several weights, the one under which they are most
+probable. That is empirical Bayes for the strength of a power prior; a cell with prior p, n outcomes
+and s correct ones has, under weight k, the beta-binomial likelihood
+
+    B(k p + s, k (1 - p) + n - s) / B(k p, k (1 - p)).
+
+A cell is judged by the model's other cells. Its own outcomes weigh against the prior already, and
+whoever lies about one kind of request must not be able to talk the prior away as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import lgamma, log
+from operator import add, sub
+
+__all__ = ["SHARES", "Evidence", "PriorTrust"]
+
+SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
+"""Of `kappa`: the weights that are considered. Before any outcome each is as likely as it is large,
+so that it takes evidence to doubt an artifact."""
+
+_EDGE = 0.02
+"""How near to 0 or 1 a prior is taken at its word: one outcome must not decide."""
+
+Evidence = Sequence[float]
+"""Log likelihood under each weight."""
+
+
+class PriorTrust:
+    """The weight of each model's prior.
+
+    Args:
+        kappa: what a prior weighs that nothing speaks against, in outcomes.
+        shares: of `kappa` that are considered, the largest first.
+    """
+
+    def __init__(self, kappa: float, shares: Sequence[float] = SHARES) -> None:
+        self._weights = tuple(kappa * share for share in shares)
+        self._start = [log(share) for share in shares]
+        self._models: dict[str, list[float]] = {}  # log odds of each weight, all cells together
+
+    def evidence(self, prior: float, correct: float, outcomes: float) -> Evidence:
+        """What a cell with these counts says; an offset may have taken `correct` out of bounds."""
+        p = min(max(prior, _EDGE), 1 - _EDGE)
+        s = min(max(correct, 0.0), outcomes)
+        return [
+            _log_beta(k * p + s, k * (1 - p) + outcomes - s) - _log_beta(k * p, k * (1 - p))
+            for k in self._weights
+        ]
+
+    def take(self, model: str, evidence: Evidence, instead_of: Evidence) -> None:
+        """Replaces what a cell of the model said before; an empty one said nothing."""
+        total = self._models.get(model, self._start)
+        if instead_of:
+            total = list(map(sub, total, instead_of))
+        self._models[model] = list(map(add, total, evidence))
+
+    def weight(self, model: str, own: Evidence = ()) -> float:
+        """What the prior weighs in a cell that says `own`, by what the other cells say."""
+        total = self._models.get(model)
+        if total is None:
+            return self._weights[0]
+        others = list(map(sub, total, own)) if own else total
+        return self._weights[others.index(max(others))]
+
+    def models(self) -> list[str]:
+        """Those that anything was said about; from any thread."""
+        return list(self._models)
+
+    def clear(self) -> None:
+        """Forgets all evidence."""
+        self._models.clear()
+
+
+def _log_beta(a: float, b: float) -> float:
+    return lgamma(a) + lgamma(b) - lgamma(a + b)
