@@ -42,6 +42,7 @@ from laar.lab.workloads.kv_questions import as_questions
 
 __all__ = [
     "BASELINES",
+    "BOUNDS",
     "CONTESTANTS",
     "MAX_ATTEMPTS",
     "USERS",
@@ -75,6 +76,9 @@ BASELINES = (
     "best-single",
 )
 CONTESTANTS = ("laar", "laar-paper", *BASELINES, "oracle")
+BOUNDS = ("true accuracies", "oracle, all asked", "oracle")
+"""What `laar` would do if it knew more: each cell's true accuracies; who is right, but not that
+nobody is, so that such a question is put to every model; and that as well."""
 
 _BLOCK_TOKENS = 128
 """Coarser than vLLM's 16: prompts here share all or nothing, and it is eight times faster."""
@@ -184,8 +188,11 @@ def run_cell(contestant: str, cell: Cell, seed: int, cached: bool) -> CellResult
     asked = questions_of(surface, cell, seed, cached=cached)
     assessor: Assessor = CapabilityAssessor(CapabilityModel(known))
     policy, attempts = contestant, MAX_ATTEMPTS
-    if contestant == "oracle":  # its first answer is right, or none can be
-        assessor, policy, attempts = Oracle(assessor, asked), "laar", 1
+    if contestant == "true accuracies":
+        assessor, policy = TrueAccuracies(CapabilityModel(known), surface), "laar"
+    elif contestant in BOUNDS:
+        assessor, policy = Oracle(assessor, asked), "laar"
+        attempts = 1 if contestant == "oracle" else MAX_ATTEMPTS  # right at once, or nobody is
     elif contestant == "best-single":
         policy, name = "least-loaded", best_single(known)
         asked = [replace(q, request=replace(q.request, model=name)) for q in asked]
@@ -220,6 +227,23 @@ def result_of(answered: Sequence[Answered]) -> CellResult:
         attempts=np.array([len(record.models) for record in answered]),
         correct=np.array([record.correct for record in answered]),
     )
+
+
+class TrueAccuracies(CapabilityAssessor):
+    """Knows P(correct) of each cell from the fleet itself, and the rest from the artifact."""
+
+    def __init__(self, capability: CapabilityModel, surface: AccuracySurface) -> None:
+        super().__init__(capability)
+        self._surface = surface
+
+    def assess(
+        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
+    ) -> Assessment:
+        """The fleet's accuracies, moved by the failures so far as the artifact says."""
+        known = super().assess(request, models, tried, now)
+        language, length, _ = known.cell
+        row = np.array([self._surface.accuracy(model, language, length) for model in models])
+        return replace(known, probability=self.capability.given_failures(row, models, tried))
 
 
 class Oracle:
