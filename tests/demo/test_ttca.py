@@ -172,15 +172,17 @@ def test_chance_changes_the_order_inside_a_cell_only() -> None:
 async def test_envoy_and_the_lab_decide_alike(tmp_path: Path) -> None:
     figures = tmp_path / "ttca.json"
     ran = await laar(
-        *("ttca", "--against-lab", 12, "--drop-prompts", "--per-cell", 8, "--time-scale", 0.1),
-        *("--length", 4096, "--length", 8192, "--length", 16384, "--json", figures),
+        *("ttca", "--against-lab", 12, "--drop-prompts", "--per-cell", 8, "--time-scale", 0.2),
+        *("--policy", "laar", "--policy", "load-aware", "--json", figures),
+        *("--length", 4096, "--length", 8192, "--length", 16384),
     )
     assert ran.status in (0, 3), ran.text  # times depend on what else the machine does
-    found = {
-        (e["policy"], e["figure"]): e for e in orjson.loads(figures.read_bytes())["against_lab"]
-    }
-    assert len(found) == 4 * 3
-    for (policy, figure), entry in found.items():
-        assert entry["agrees"] or figure == "ttca_s", (policy, entry)
+    entries = orjson.loads(figures.read_bytes())["against_lab"]
+    found = {(entry["policy"], entry["figure"]): entry for entry in entries}
+    assert len(found) == 2 * 3
+    for (_, figure), entry in found.items():
+        # One run in twenty lies outside the interval; of twice its width nothing should.
+        near = abs(entry["envoy"] - entry["lab"]) <= 2 * entry["half"] + 1e-9
+        assert near or figure == "ttca_s", entry
     # Whoever asks every model finds whatever any of them knows: no chance in that.
     assert found["laar", "success_rate"]["half"] == 0

@@ -217,7 +217,8 @@ def show(console: Console, found: Sequence[Agreement], *, runs: int) -> None:
         f"In the lab: the mean of {runs} runs, and where one more run lies; all intervals together "
         f"hold with {CONFIDENCE:.0%}. "
         + (
-            f"NOT in agreement: {outside_count} of {len(found)} figures lie outside."
+            f"NOT in agreement: {outside_count} of {len(found)} figures lie outside. A busy "
+            "machine does that too, most at short prompts: try a larger --time-scale."
             if outside_count
             else f"In agreement: all {len(found)} figures lie inside."
         )

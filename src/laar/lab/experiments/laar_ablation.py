@@ -51,7 +51,8 @@ _WEIGHTS = CostWeights()
 _POLICIES = {
     "laar": ExpectedTime(_WEIGHTS),
     "without decode time": ExpectedTime(_WEIGHTS, use_base=False),
-    "without queue": ExpectedTime(CostWeights(k_queue=0.0)),
+    "without queue": ExpectedTime(CostWeights(k_queue=0.0, k_delay=0.0)),
+    "queue in full": ExpectedTime(CostWeights(k_delay=1.0)),
     "without cache": ExpectedTime(_WEIGHTS, use_prefix=False),
 }
 VARIANTS = (
@@ -59,6 +60,7 @@ VARIANTS = (
     "without conditional Q",
     "without decode time",
     "without queue",
+    "queue in full",
     "with online outcomes",
 )
 SHARED = 4
@@ -318,9 +320,11 @@ def run_arm(arm: str, way: str, users: int, seed: int, quick: bool) -> tuple[flo
     fleet = VirtualFleet(sites_of(surface), FleetSettings(), seed=seed, assessor=assessor)
     drawn = queries(per_cell=40 if quick else 110, seed=seed)
     random.Random(f"{seed}/order").shuffle(drawn)
+    warm_up = _WARM_UP_QUERIES * len(drawn) // 1650
+    if online is None:  # nothing is learned, and no prompt kept
+        drawn, warm_up = drawn[warm_up:], 0
     asked = [uncached(question) for question in as_questions(drawn, surface, seed=seed)]
     answered = ask_until_correct(fleet, asked, concurrency=users, on_attempt=_observer(assessor))
-    warm_up = _WARM_UP_QUERIES * len(asked) // 1650
     slow = []
     for query, record in zip(drawn[warm_up:], answered[warm_up:], strict=True):
         attempt_s = [
