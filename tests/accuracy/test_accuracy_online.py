@@ -243,6 +243,15 @@ def test_what_was_found_of_the_artifact_survives_a_restart() -> None:
     assert older.prior_weights() == {}
 
 
+def test_a_new_artifact_is_not_doubted_for_the_old_one() -> None:
+    online = OnlineOutcomes()
+    report(online, 0.9, 0.2, cells=5)
+    online.new_prior()
+    assert online.prior_weights() == {}
+    report(online, 0.2, 0.2, cells=5, each=10)
+    assert online.prior_weights() == {"a": 50}
+
+
 def test_forgotten_cells_no_longer_speak_against_the_artifact(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -223,6 +223,15 @@ class OnlineOutcomes:
             kept += 1
         return kept
 
+    def new_prior(self) -> None:
+        """The artifact was replaced: what spoke against the old one says nothing of the new one.
+
+        The outcomes stay; each cell speaks again at its next one.
+        """
+        self._trust.clear()
+        for cell in self._cells.values():
+            cell.prior, cell.evidence = None, ()
+
     def _judge(self, model: str, cell: _Cell) -> None:
         """Lets the cell say anew what the model's prior should weigh."""
         if cell.prior is None:

@@ -90,6 +90,8 @@ class Learning:
     def use(self, capability: CapabilityModel) -> None:
         """Goes by another artifact; what was reported and seen meanwhile stays."""
         self.assessor.use(capability)
+        if self.online is not None:
+            self.online.new_prior()
         self.latency.measured = capability.measured_s_per_token
 
     # -- from the director ---------------------------------------------------------------------
