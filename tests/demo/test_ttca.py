@@ -114,7 +114,8 @@ async def test_held_out_questions_are_replayed_through_envoy(tmp_path: Path) -> 
     assert len(curves["laar"]) <= 5  # one attempt for each model, then exhausted
     assert len(curves["session-affinity"]) == 10  # some question is always put to a wrong model
     finals = {policy: curve[-1]["success_rate"] for policy, curve in curves.items()}
-    assert finals["laar"] > finals["session-affinity"]
+    # It asks every model. A session's own may by luck be right wherever any is: ports are random.
+    assert finals["laar"] >= finals["session-affinity"]
     assert [(bar["language"], bar["questions"]) for bar in found["improvement"]] == [("en", 6)]
     assert drawing.read_bytes().startswith(b"\x89PNG")
 
