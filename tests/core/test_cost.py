@@ -39,7 +39,7 @@ def terms(weights, rtt, c, uncached, queued, q, tried, base=0.0, in_flight=3.0):
 def test_without_round_trip_and_cache_it_is_laars_published_cost(arrays):
     rtt, c, tokens, queued, q, _ = arrays
     cost = terms(
-        CostWeights(k_rtt=0.0, k_queue=0.7, k_delay=0.0),
+        CostWeights(k_rtt=0.0, k_queue=0.7, k_delay=0.0, in_flight_tokens=0.0),
         rtt,
         c,
         tokens,
@@ -55,7 +55,7 @@ def test_with_q_and_c_one_it_is_gorgos_published_score(arrays):
     rtt, _, uncached, queued, _, _ = arrays
     one = np.ones(len(rtt))
     # Tokens are the unit there: a weight in tokens per millisecond is k_rtt per second / 1000.
-    weights = CostWeights(k_rtt=0.276 * 1000.0, k_queue=0.5, k_delay=0.0)
+    weights = CostWeights(k_rtt=276.0, k_queue=0.5, k_delay=0.0, in_flight_tokens=0.0)
     cost = terms(weights, rtt, one, uncached, queued, one, 0 * one).cost_s
     score = gorgo_score(rtt * 1000.0, uncached, queued, 0.276, 0.5)
     assert np.allclose(cost, score)
@@ -65,9 +65,27 @@ def test_with_q_and_c_one_it_is_gorgos_published_score(arrays):
 def test_delay_alone_is_the_parameter_free_product(arrays):
     _, c, uncached, _, _, in_flight = arrays
     one = np.ones(len(c))
-    weights = CostWeights(k_rtt=0.0, k_queue=0.0, k_delay=1.0)
+    weights = CostWeights(k_rtt=0.0, k_queue=0.0, k_delay=1.0, in_flight_tokens=0.0)
     cost = terms(weights, one, one, uncached, one, one, 0 * one, in_flight=in_flight).cost_s
     assert np.allclose(cost, uncached * (in_flight + 1.0))
+
+
+def test_a_crowd_is_dealt_out_by_the_tokens_ahead_and_not_by_delays():
+    """Beyond what an engine decodes at once, more requests in flight delay nobody any more."""
+    two = np.array([40.0, 80.0])
+    weights = CostWeights(in_flight_tokens=0.0)
+    same = np.full(2, 1e4)
+    cost = terms(
+        weights, 0 * two, 0 * two + 1e-4, same, same, 0 * two + 1.0, 0 * two, in_flight=two
+    )
+    assert cost.queue_s[0] == cost.queue_s[1]
+
+
+def test_where_all_is_cached_the_endpoint_with_fewer_requests_wins():
+    busy = np.array([9.0, 2.0])
+    none = np.zeros(2)
+    cost = terms(CostWeights(), none, none + 1e-4, none, none, none + 1.0, none, in_flight=busy)
+    assert cost.cost_s.argmin() == 1
 
 
 @given(ARRAYS)

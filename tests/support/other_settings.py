@@ -23,6 +23,7 @@ OTHER: dict[str, Any] = {
     "routing.k_rtt": 0.5,
     "routing.k_queue": 0.5,
     "routing.k_delay": 0.5,
+    "routing.in_flight_tokens": 7,
     "routing.weights_file": "weights.yaml",
     "routing.retry_penalty": 7,
     "routing.max_failures": 7,

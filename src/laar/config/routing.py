@@ -87,6 +87,14 @@ class Routing(Section):
         description="Part of a prefill that counts again for each request in flight there, since "
         "it holds them up. 0 is the published form.",
     )
+    in_flight_tokens: float = Field(
+        _DEFAULTS.in_flight_tokens,
+        ge=0,
+        le=1e6,
+        description="What a request in flight counts for besides its prompt, in uncached tokens: "
+        "its answer is decoded beside this one's. More spreads conversations whose prompts are "
+        "mostly cached; 0 is the published form.",
+    )
     weights_file: Path | None = Field(
         None,
         description="Weights that `laar tune --export` wrote, read again whenever the file "
@@ -144,7 +152,11 @@ class Routing(Section):
     def weights(self) -> CostWeights:
         """The weights of the cost; `load` has put those of the file in their place."""
         weights = {name: getattr(self, name) for name in TUNABLE}
-        return CostWeights(**weights, retry_penalty=self.retry_penalty)
+        return CostWeights(
+            **weights,
+            in_flight_tokens=self.in_flight_tokens,
+            retry_penalty=self.retry_penalty,
+        )
 
     @property
     def enforced(self) -> float:

@@ -2,7 +2,8 @@
 
     cost(e | x) = L(e, x) / Q(m(e), x, tried) * retry_penalty ** times_tried
     L(e, x)     = k_rtt * rtt_s + base_s(m)
-                + c(m) * (uncached * (1 + k_delay * in_flight) + k_queue * queued)
+                + c(m) * (uncached * (1 + k_delay * min(in_flight, 32)) + k_queue * queued
+                          + in_flight_tokens * in_flight)
 
 LAAR section 4 (L / Q and the retry penalty), GORGO section 3 (round trip, uncached prefix and
 queued tokens in one sum). Both published forms are special cases: with `k_rtt=0`, no cached tokens
@@ -12,8 +13,12 @@ decoding of its answer. LAAR leaves it out, which misprices short prompts on slo
 
 `k_delay` is ours too: an engine that prefills decodes slower or not at all, so a prompt costs its
 prefill once for itself and once for each request already there. It is what makes the parameter-free
-product `uncached * (in_flight + 1)` good, with the round trip and P(correct) beside it. At 0 the
-published forms are exact.
+product `uncached * (in_flight + 1)` good, with the round trip and P(correct) beside it.
+
+`in_flight_tokens` is ours as well: a request in flight is also an answer that is decoded in every
+step beside ours, however much of its prompt was cached. Without it, where nearly everything is
+cached, the others weigh nothing and conversations pile up on warm endpoints (`laar lab run
+llm-router-slope`). With both at 0 the published forms are exact.
 
 Everything is a vector over the candidates.
 """
@@ -36,6 +41,11 @@ TUNABLE = {"k_rtt": (0.005, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)
 """Weights the tuner may set, each with its floor and cap. No floor is zero: a climb that finds it
 can switch a term off finds, sooner or later, that the objective does not see what that costs."""
 
+HELD_UP = 32.0
+"""Requests in flight that a prefill can hold up at most: those that are being decoded. The others
+there wait ahead of it. Without a bound hundreds of prompts that come at once are dealt out by their
+delays instead of by the tokens ahead, and one endpoint gets most of those."""
+
 _PAST_A_NEAR_TIE = 1.1
 _MAX_PENALTY = 1e100  # costs stay finite however often a model was tried
 
@@ -50,13 +60,17 @@ class CostWeights:
             tokens a millisecond are 0.028 at 10,000 tokens a second.
         k_queue: weight of a queued token against an uncached one (alpha; 0.7 in LAAR, where all
             tokens count). Where prefixes count, those believed to be cached are left out.
-        k_delay: part of the prefill that counts again for each request in flight there.
+        k_delay: part of the prefill that counts again for each request in flight there, up to
+            `HELD_UP` of them.
+        in_flight_tokens: what a request in flight counts for besides its prompt, in uncached tokens
+            of this one: 150 decoded tokens at 0.12 ms for each sequence of a batch are 180.
         retry_penalty: factor for each time the candidate's model was tried already.
     """
 
     k_rtt: float = 0.05
     k_queue: float = 0.2
     k_delay: float = 0.4
+    in_flight_tokens: float = 200.0
     retry_penalty: float = 100.0
 
     def tunable(self) -> dict[str, float]:
@@ -70,7 +84,7 @@ class Terms:
 
     `latency_s = rtt_s + base_s + prefill_s + queue_s`, the weights already applied;
     `cost_s = latency_s / probability * penalty`. `queue_s` is what others there cost: the tokens
-    ahead, and the delay that the prompt's prefill means for them.
+    ahead, their decoding, and the delay that the prompt's prefill means for them.
     """
 
     rtt_s: Floats
@@ -103,9 +117,11 @@ def expected_time(
     """
     rtt = weights.k_rtt * rtt_s
     prefill = seconds_per_token * uncached_tokens
-    queue = seconds_per_token * (weights.k_queue * queued_tokens)
+    queue = seconds_per_token * (
+        weights.k_queue * queued_tokens + weights.in_flight_tokens * in_flight
+    )
     if weights.k_delay:
-        queue = queue + prefill * (weights.k_delay * in_flight)
+        queue = queue + prefill * (weights.k_delay * np.minimum(in_flight, HELD_UP))
     latency = rtt + base_s + prefill + queue
     expected = latency / np.maximum(probability, MIN_PROBABILITY)
     factor = weights.retry_penalty

@@ -17,7 +17,7 @@ from laar.policies.sglang import CacheAware, Lmetric
 
 __all__ = ["POLICY_NAMES", "build_policies"]
 
-_LAAR_PAPER = CostWeights(k_rtt=0.0, k_queue=0.7, k_delay=0.0)
+_LAAR_PAPER = CostWeights(k_rtt=0.0, k_queue=0.7, k_delay=0.0, in_flight_tokens=0.0)
 
 
 def build_policies(weights: CostWeights) -> dict[str, Policy]:

@@ -39,7 +39,7 @@ from laar.policies.ranking import ByChance
 __all__ = ["EXPERIMENTS"]
 
 _FAR = "seoul:8000"
-_PHYSICAL = CostWeights(k_rtt=1.0, k_queue=0.0, k_delay=0.0)
+_PHYSICAL = CostWeights(k_rtt=1.0, k_queue=0.0, k_delay=0.0, in_flight_tokens=0.0)
 _PROMPTS = 200
 _TOKENS = 15_000
 _ANSWER_S = 10.0

@@ -51,7 +51,7 @@ _WEIGHTS = CostWeights()
 _POLICIES = {
     "laar": ExpectedTime(_WEIGHTS),
     "without decode time": ExpectedTime(_WEIGHTS, use_base=False),
-    "without queue": ExpectedTime(CostWeights(k_queue=0.0, k_delay=0.0)),
+    "without queue": ExpectedTime(CostWeights(k_queue=0.0, k_delay=0.0, in_flight_tokens=0.0)),
     "queue in full": ExpectedTime(CostWeights(k_delay=1.0)),
     "without cache": ExpectedTime(_WEIGHTS, use_prefix=False),
 }

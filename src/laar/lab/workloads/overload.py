@@ -46,8 +46,7 @@ QUADRATIC_TOKENS = 60_000.0
 
 PROBE_POLICY = "laar-paper"
 """What a fleet carries is measured with all prompts there at once and under this policy, which
-spreads their tokens evenly. The default one prices what a prompt does to requests in flight, so of
-hundreds in flight it puts the long ones together, and the other endpoints soon stand idle."""
+spreads their tokens evenly."""
 
 _ENDPOINTS = 4
 _DOCUMENTS = 0.1
