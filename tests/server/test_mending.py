@@ -6,7 +6,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.server.mending import read_message
+from laar.server.extproc.mending import read_message
 
 
 def written(values, body=b""):

@@ -1,0 +1,262 @@
+"""The ext_proc server: one stream for each request, driven through the sans-IO machine.
+
+What costs is grpc.aio's own loop, about 100 us for a message in and out. So there is one `read` and
+at most one `write` for a message, and nothing is spawned for a stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+
+from laar.core.director import Director
+from laar.core.request import Request, Trace
+from laar.errors import RequestError
+from laar.protocol.bodyhook import BodyHook
+from laar.protocol.events import (
+    Action,
+    Answering,
+    Ask,
+    Closed,
+    Decided,
+    Ended,
+    Event,
+    Immediate,
+    Refused,
+    Served,
+)
+from laar.protocol.rules import GatewayRules
+from laar.protocol.stream import Stream, StreamSettings
+from laar.server.extproc.mending import read_message
+from laar.server.extproc.messages import event_of, message_of
+from laar.server.gate import Gate
+from laar.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from laar.telemetry.tracing import Spans
+
+__all__ = ["SERVICE", "ExternalProcessor", "Sampler"]
+
+SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+_LOG = logging.getLogger(__name__)
+_LOG_FAULTS_EVERY_S = 10.0
+"""A fault that meets every request would fill a disk; the counter counts them all."""
+
+
+class Sampler:
+    """Which answers are read: a share of them, and at least one in a while.
+
+    Reading costs a message for each chunk of the answer. Where traffic is thin that is nothing, and
+    the learners would starve on a share of it; where it is thick, the share bounds the cost.
+
+    Args:
+        share: of the requests, 0 to 1; 0 reads none; may be changed.
+        every_s: an answer is read when none was for so long; may be changed.
+        rng: draws.
+    """
+
+    def __init__(self, share: float, *, every_s: float, rng: random.Random) -> None:
+        self.share = share
+        self.every_s = every_s
+        self._rng = rng
+        self._last = -math.inf
+
+    def draw(self, now: float) -> bool:
+        """Whether to read the answer of the request that begins now."""
+        if self._rng.random() < self.share or (self.share and now - self._last > self.every_s):
+            self._last = now
+            return True
+        return False
+
+
+class ExternalProcessor:
+    """Serves `Process`, one stream for each HTTP request.
+
+    Args:
+        director: decides and settles.
+        settings: of the streams; may be changed, for those that begin then.
+        sampler: says which native requests have their answer read.
+        clock: monotonic seconds.
+        metrics: what is counted.
+        rules: the cluster's priorities and model rewrites.
+        gate: holds requests while the fleet is full; None sends each at once.
+        hook: may change request bodies; None leaves all as they are; may be changed as well.
+        spans: of the decisions whose clients trace; None when nothing is traced.
+    """
+
+    def __init__(
+        self,
+        director: Director,
+        settings: StreamSettings,
+        *,
+        sampler: Sampler,
+        clock: Callable[[], float],
+        metrics: Metrics,
+        rules: GatewayRules,
+        gate: Gate | None = None,
+        hook: BodyHook | None = None,
+        spans: Spans | None = None,
+    ) -> None:
+        self._spans = spans
+        self._gate = gate
+        self.hook = hook
+        self._director = director
+        self.settings = settings
+        self._sampler = sampler
+        self._clock = clock
+        self._metrics = metrics
+        self._rules = rules
+        self._log_faults_at = -math.inf
+        self._streams: dict[asyncio.Task[None], Stream] = {}
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The generic handler to add to a grpc.aio server."""
+        method = grpc.stream_stream_rpc_method_handler(
+            self._process,
+            request_deserializer=read_message,
+            response_serializer=None,  # answers are bytes already
+        )
+        return grpc.method_handlers_generic_handler(SERVICE, {"Process": method})
+
+    def let_go(self) -> None:
+        """Closes the streams that only wait for their exchange to end.
+
+        Envoy takes that as the end of our part. To be cut off it takes as a fault, and where it
+        fails closed it then cuts the client's answer as well.
+        """
+        for task, stream in self._streams.items():
+            if stream.only_watches:
+                task.cancel()
+
+    async def _process(
+        self, _requests: object, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        stream = Stream(
+            self.settings,
+            read_answer=self._sampler.draw(self._clock()),
+            new_id=lambda: str(uuid.uuid4()),
+            rules=self._rules,
+            hook=self.hook,
+            join=None if self._spans is None else self._joining(self._spans, context),
+        )
+        self._metrics.streams_open += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams[task] = stream
+        try:
+            while (message := await context.read()) is not grpc.aio.EOF:
+                try:
+                    going_on = await self._message(stream, message, context)
+                except (grpc.aio.AbortError, grpc.aio.UsageError):
+                    raise
+                except Exception:  # noqa: BLE001 - a stream's guard
+                    going_on = await self._go_on_without(stream, context)
+                del message  # a body is not to be held for as long as its answer takes
+                if not going_on:
+                    break
+        except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.UsageError):
+            pass  # Envoy reset the stream: the exchange is over, which `finally` settles
+        finally:
+            del self._streams[task]
+            self._metrics.streams_open -= 1
+            self._metrics.ignored_messages += stream.ignored
+            now = self._clock()
+            for action in stream.receive(Closed(), now):
+                self._note(action, now)
+
+    async def _message(
+        self,
+        stream: Stream,
+        message: pb.ProcessingRequest,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> bool:
+        """Takes one message through the machine; False when the stream is to be closed."""
+        event = event_of(message)
+        if event is None:
+            return True
+        now = self._clock()
+        pending: Event | None = event
+        going_on = True
+        while pending is not None:
+            actions, pending = stream.receive(pending, now), None
+            for action in actions:
+                if type(action) is Ask:
+                    pending = (
+                        self._decide(action, now)
+                        if self._gate is None
+                        else await self._decide_in_turn(self._gate, action, now)
+                    )
+                elif (answer := message_of(action)) is not None:
+                    await context.write(answer)
+                    going_on = type(action) is not Immediate
+                else:
+                    self._note(action, now)
+        return going_on
+
+    async def _go_on_without(
+        self, stream: Stream, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> bool:
+        """After a fault of ours: lets the request go on; False when closing the stream does."""
+        now = self._clock()
+        self._metrics.stream_faults += 1
+        if now >= self._log_faults_at:
+            self._log_faults_at = now + _LOG_FAULTS_EVERY_S
+            _LOG.exception("a stream failed; its request goes on without the picker")
+        answers = [message for action in stream.give_up() if (message := message_of(action))]
+        for answer in answers:
+            await context.write(answer)
+        return bool(answers)
+
+    def _decide(self, ask: Ask, received: float) -> Decided | Refused:
+        try:
+            decision = self._director.decide(ask.request, self._clock())
+        except RequestError as error:
+            return self._refused(ask.request, error)
+        overhead_s = self._clock() - received
+        self._metrics.overhead(overhead_s)
+        return Decided(decision, round(overhead_s * 1e6))
+
+    async def _decide_in_turn(self, gate: Gate, ask: Ask, received: float) -> Decided | Refused:
+        try:
+            decision, waited_s = await gate.decide(ask.request)
+        except RequestError as error:
+            return self._refused(ask.request, error)
+        overhead_s = max(0.0, self._clock() - received - waited_s)
+        self._metrics.overhead(overhead_s)
+        return Decided(decision, round(overhead_s * 1e6))
+
+    def _refused(self, request: Request, error: RequestError) -> Refused:
+        self._metrics.refused(error.status, error.reason)
+        if self._spans is not None:
+            self._spans.refused(request, error)
+        return Refused(error)
+
+    @staticmethod
+    def _joining(
+        spans: Spans, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> Callable[[str, str], Trace | None]:
+        return lambda parent, state: spans.join(context.invocation_metadata() or (), parent, state)
+
+    def _note(self, action: Action, now: float) -> None:
+        match action:
+            case Served(decision, address):
+                self._metrics.moved += not decision.request.shadow
+                self._director.served_by(decision, address)
+                if self._gate is not None:
+                    self._gate.moved(decision)
+            case Answering(decision):
+                self._director.answering(decision)
+                if self._gate is not None:
+                    self._gate.released(decision)
+            case Ended(decision, completion):
+                self._director.settle(decision, completion)
+                if self._gate is not None:
+                    self._gate.released(decision)
