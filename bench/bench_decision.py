@@ -26,7 +26,8 @@ from rich.table import Table
 
 from laar.core.beliefs import CapabilityAssessor, PrefixBeliefs, read_capability
 from laar.core.cost import CostWeights
-from laar.core.director import Director, DirectorSettings
+from laar.core.decision import DirectorSettings
+from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.policies import build_policies
 from laar.protocol.rules import NoRules

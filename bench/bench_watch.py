@@ -17,7 +17,7 @@ import uvloop
 
 from bench.bench_decision import DISTINCT, Wire, messages
 from laar.config import Settings
-from laar.core.director import Completion
+from laar.core.decision import Completion
 from laar.core.endpoints import EndpointSpec, Reading
 from laar.core.explain import record
 from laar.core.request import Api, Request

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from laar.core.cost import CostWeights
-from laar.core.director import Completion, Director, DirectorSettings
+from laar.core.decision import Completion, DirectorSettings
+from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.interfaces import NoRoomError
 from laar.core.request import Api, Request

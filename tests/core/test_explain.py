@@ -9,7 +9,8 @@ from google.protobuf import json_format
 
 from laar.core.account import account_of
 from laar.core.cost import CostWeights
-from laar.core.director import Completion, Director, DirectorSettings
+from laar.core.decision import Completion, DirectorSettings
+from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.explain import MAX_ROWS, explained, record
 from laar.core.filters import FilterSettings

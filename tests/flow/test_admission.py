@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.core.cost import CostWeights
-from laar.core.director import Completion, Decision, Director, DirectorSettings
+from laar.core.decision import Completion, Decision, DirectorSettings
+from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.request import Api, Request
 from laar.errors import RequestError

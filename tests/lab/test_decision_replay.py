@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from laar.commands import lab as commands
 from laar.core.cost import CostWeights
-from laar.core.director import Completion, Director, DirectorSettings
+from laar.core.decision import Completion, DirectorSettings
+from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.interfaces import Assessment
 from laar.core.request import Api, Request

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.core.cost import CostWeights
-from laar.core.director import Director, DirectorSettings
+from laar.core.decision import DirectorSettings
+from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.errors import RequestError
 from laar.policies import build_policies

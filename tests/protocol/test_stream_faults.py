@@ -7,7 +7,8 @@ import pytest
 
 from laar.accuracy.features import features_of, language_of
 from laar.core.cost import CostWeights
-from laar.core.director import Director, DirectorSettings
+from laar.core.decision import DirectorSettings
+from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.policies import build_policies
 from laar.protocol.events import (

@@ -10,7 +10,7 @@ import pytest
 from laar.accuracy import FEATURES_SCHEMA
 from laar.accuracy.artifact import Capability, Cell, ModelCapability, PairTerm, RetryTerms, Speed
 from laar.client import report_outcome, until_correct
-from laar.core.director import Completion
+from laar.core.decision import Completion
 from laar.core.request import Api, Request
 from laar.errors import SettingError
 from laar.server.outcomes import MAX_BATCH, MAX_BODY_BYTES

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import yaml
 
 from laar.config import load_settings
-from laar.core.director import Completion
+from laar.core.decision import Completion
 from laar.core.endpoints import Reading
 from laar.core.request import Api, Request
 from laar.server.runner import Runner

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from laar.core.cost import CostWeights
-from laar.core.director import Completion, Director, DirectorSettings
+from laar.core.decision import Completion, DirectorSettings
+from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.request import Api, Request
 from laar.policies import build_policies

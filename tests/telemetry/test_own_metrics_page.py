@@ -6,7 +6,8 @@ import random
 from prometheus_client.parser import text_string_to_metric_families
 
 from laar.core.cost import CostWeights
-from laar.core.director import Completion, Director, DirectorSettings
+from laar.core.decision import Completion, DirectorSettings
+from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.request import Api, Request
 from laar.policies import build_policies

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from laar.config.section import Applies, Section
 from laar.core.cost import TUNABLE, CostWeights
-from laar.core.director import DirectorSettings
+from laar.core.decision import DirectorSettings
 from laar.core.filters import FilterSettings
 from laar.errors import SettingError
 from laar.network import OBJECTIVES, TunerSettings

@@ -17,7 +17,7 @@ from laar.core.interfaces import View
 from laar.core.request import Api, Request, Trace
 
 if TYPE_CHECKING:
-    from laar.core.director import Completion, Decision, DirectorSettings
+    from laar.core.decision import Completion, Decision, DirectorSettings
 
 __all__ = ["Account", "Readings", "account_of"]
 

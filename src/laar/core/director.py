@@ -14,15 +14,14 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from laar.accuracy.retry import MAX_TRIED, parse_tried
 from laar.core.candidates import Candidates, Group
+from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.endpoints import EndpointTable, Floats, Slots
-from laar.core.filters import FilterSettings
 from laar.core.interfaces import (
     Assessor,
     Climb,
@@ -39,107 +38,7 @@ from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.network import Sample, Weights
 
-__all__ = ["Completion", "Decision", "Director", "DirectorSettings"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectorSettings:
-    """How the director chooses.
-
-    Args:
-        policy: name of the policy for requests that name none.
-        aliases: virtual model names; each stands for the models listed, all of them when empty.
-        fallbacks: endpoints named to Envoy after the first, for its own retries.
-        allow_policy_header: whether ``x-laar-policy`` may choose another policy.
-        max_times_tried: how often one model counts as tried, so that costs stay finite numbers.
-        filters: thresholds of the filters.
-        quadratic_tokens: prompt length at which attention costs as much as all the rest of a
-            prefill; infinite: c(m) for each token, whatever the length.
-    """
-
-    policy: str = "laar"
-    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"auto": ()})
-    fallbacks: int = 2
-    allow_policy_header: bool = True
-    max_times_tried: int = 10
-    filters: FilterSettings = field(default_factory=FilterSettings)
-    quadratic_tokens: float = math.inf
-
-
-@dataclass(slots=True, kw_only=True)
-class Decision:
-    """Where a request goes, why, and what was reserved for it.
-
-    `address` first, then `fallbacks`, all of which answer to the name the body will carry.
-    `rewrite` is that name when the body has to be spliced. `tried` is what the client sends back
-    on a retry, and `exhausted` says that it then names every model that could serve the request.
-    `served` says that Envoy named the endpoint that serves: `address` is it. `engine_priority` goes
-    into the body where the endpoint's engine takes one; lower runs first. `settings` are those it
-    was made by: what was reserved goes back by the same, whatever was changed meanwhile. `account`
-    is what whoever watches keeps of it until the request ends.
-    """
-
-    id: str
-    request: Request
-    settings: DirectorSettings
-    policy: str
-    reason: str
-    now: float
-    slot: int
-    address: str
-    fallbacks: tuple[str, ...]
-    model: str
-    rewrite: str | None
-    tried: tuple[str, ...]
-    exhausted: bool
-    tokens: float
-    uncached_tokens: float
-    view: View | None
-    scores: Floats | None
-    position: int
-    chain: Any
-    receipt: Any
-    weights_version: int = 0
-    answering: bool = False
-    served: bool = False
-    settled: bool = False
-    engine_priority: int | None = None
-    account: Any = None
-
-    @property
-    def cost_s(self) -> float | None:
-        """The expected seconds to a correct answer; None when the policy does not price."""
-        if self.view is None or self.view.terms is None:
-            return None
-        return float(self.view.terms.cost_s[self.position])
-
-
-@dataclass(slots=True, kw_only=True)
-class Completion:
-    """How a request ended.
-
-    Args:
-        status: HTTP status of the endpoint's answer; None when none came.
-        cause: ``complete``, ``disconnect``, ``reset`` or ``error``.
-        latency_s: from the decision to the end.
-        ttft_s: from the decision to the first byte of the answer's body, where it was sampled.
-        prompt_tokens: the engine's own count, where the answer was read.
-        completion_tokens: the same for the answer.
-        cached_tokens: prompt tokens the engine found in its cache, where it says so.
-    """
-
-    status: int | None
-    cause: str
-    latency_s: float
-    ttft_s: float | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cached_tokens: int | None = None
-
-    @property
-    def ok(self) -> bool:
-        """Whether the endpoint accepted the request."""
-        return self.status is not None and self.status < 400
+__all__ = ["Director"]
 
 
 class Director:

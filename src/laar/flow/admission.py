@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from laar.core.director import Decision, Director
+from laar.core.decision import Decision
+from laar.core.director import Director
 from laar.core.endpoints import Floats, Slots
 from laar.core.interfaces import NoRoomError, PlainAssessor, View
 from laar.core.request import Api, Request

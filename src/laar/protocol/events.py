@@ -9,7 +9,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from laar.core.director import Completion, Decision
+from laar.core.decision import Completion, Decision
 from laar.core.request import Request
 from laar.errors import RequestError
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from laar.core.director import Completion, Decision
+from laar.core.decision import Completion, Decision
 from laar.core.request import Api, Request, Trace
 from laar.errors import RequestError
 from laar.protocol import headers as names

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable
 
-from laar.core.director import Completion, Decision, Director
+from laar.core.decision import Completion, Decision
+from laar.core.director import Director
 from laar.core.request import Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission, Outcome

@@ -24,7 +24,7 @@ from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports
 from laar.config import Accuracy
 from laar.core.beliefs import CapabilityAssessor, read_capability
-from laar.core.director import Completion, Decision
+from laar.core.decision import Completion, Decision
 from laar.core.request import Request
 from laar.server.state_file import StateFile
 

@@ -25,7 +25,8 @@ import grpc
 from laar.accuracy.capability import CapabilityModel
 from laar.config import Loaded, Settings
 from laar.core.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
-from laar.core.director import Completion, Decision, Director
+from laar.core.decision import Completion, Decision
+from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.interfaces import NoPrefixes
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, split_address

@@ -20,7 +20,8 @@ from starlette.routing import BaseRoute, Route
 from laar.accuracy.reports import OutcomeReports
 from laar.config import Settings
 from laar.core.account import Account
-from laar.core.director import Completion, Decision, Director
+from laar.core.decision import Completion, Decision
+from laar.core.director import Director
 from laar.protocol.rules import GatewayRules
 from laar.server.explain import Explainer, explain_routes
 from laar.server.feed import Feed

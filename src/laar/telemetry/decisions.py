@@ -13,7 +13,7 @@ from itertools import islice
 
 from laar.accuracy.reports import OutcomeReports
 from laar.core.account import Account, account_of
-from laar.core.director import Completion, Decision
+from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.explain import explained
 

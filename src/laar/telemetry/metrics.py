@@ -21,7 +21,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from laar.core.director import Completion, Decision, Director
+from laar.core.decision import Completion, Decision
+from laar.core.director import Director
 
 __all__ = ["Histogram", "Metrics"]
 

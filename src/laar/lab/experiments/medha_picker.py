@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from laar.core.cost import CostWeights
-from laar.core.director import Completion, Decision, Director, DirectorSettings
+from laar.core.decision import Completion, Decision, DirectorSettings
+from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.request import Api, Request
 from laar.errors import RequestError

@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from laar.core.cost import CostWeights
-from laar.core.director import Completion, Decision, Director, DirectorSettings
+from laar.core.decision import Completion, Decision, DirectorSettings
+from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.filters import FilterSettings
 from laar.core.interfaces import Assessor, NoPrefixes
