@@ -35,6 +35,7 @@ from laar.protocol.events import (
     Shape,
     WholeRequest,
 )
+from laar.protocol.held import HeldBytes
 from laar.protocol.stream import PIECE_BYTES, Stream, StreamSettings
 
 HEADERS = {":path": "/v1/chat/completions", ":method": "POST", "x-request-id": "r1"}
@@ -44,7 +45,7 @@ BODY = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": "
 class Driver:
     """A stream with a real director behind it; collects the actions."""
 
-    def __init__(self, *, read_answer=False, models=("m1",), max_body_bytes=1 << 20):
+    def __init__(self, *, read_answer=False, models=("m1",), max_body_bytes=1 << 20, held=None):
         table = EndpointTable()
         table.replace(
             "test",
@@ -60,6 +61,7 @@ class Driver:
             StreamSettings(max_body_bytes=max_body_bytes),
             read_answer=read_answer,
             new_id=lambda: "made-id",
+            held=held,
         )
         self.now = 0.0
         self.log = []
@@ -234,6 +236,22 @@ def test_a_body_over_the_limit_is_a_413():
     assert driver.feed(RequestBody(b"x", True)) == []
 
 
+def test_unfinished_bodies_of_all_streams_share_one_limit():
+    held = HeldBytes(1000)
+    first, second, third = (Driver(held=held) for _ in range(3))
+    for driver in (first, second, third):
+        driver.feed(headers(Shape.GATEWAY))
+    first.feed(RequestBody(BODY[:-1] + b" " * 800, False))
+    (refused,) = second.feed(RequestBody(b"x" * 600, False))
+    assert (refused.status, dict(refused.headers)["retry-after"]) == (503, "1")
+    assert dict(refused.headers)["x-laar-reason"] == "bodies-full"
+    first.feed(RequestBody(BODY[-1:], True))
+    assert first.answers(AnswerHeaders, Direction.REQUEST)[0].destination
+    assert third.feed(RequestBody(b"x" * 600, False)) == []
+    third.feed(Closed())
+    assert held.now_bytes == 0
+
+
 def test_an_opaque_upload_passes_while_the_answer_already_comes():
     driver = Driver()
     opaque = {":path": "/v1/audio/transcriptions", ":method": "POST"}
@@ -371,7 +389,8 @@ EVENTS = st.sampled_from(
 @settings(max_examples=300, deadline=None)
 @given(st.lists(EVENTS, max_size=12), st.booleans())
 def test_whatever_comes_in_whatever_order_leaves_nothing_reserved(events, read_answer):
-    driver = Driver(read_answer=read_answer, models=("a", "b"))
+    held = HeldBytes(1 << 20)
+    driver = Driver(read_answer=read_answer, models=("a", "b"), held=held)
     for event in events:
         driver.feed(event)
     driver.feed(Closed())
@@ -379,6 +398,7 @@ def test_whatever_comes_in_whatever_order_leaves_nothing_reserved(events, read_a
     assert not table.in_flight.any()
     assert not table.queued_tokens.any()
     assert not table.prefill_tokens.any()
+    assert held.now_bytes == 0
     ended = [a for a in driver.log if type(a) is Ended]
     assert len({id(a.decision) for a in ended}) <= 1
 

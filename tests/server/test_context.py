@@ -137,6 +137,7 @@ WISH = {"x-laar-context": "on"}
     [
         ((), [{}]),
         (({**ON, "mode": "off"},), [{}, WISH]),
+        (({**ON, "mode": "off"}, {**ON, "name": "behind"}), [{}]),
         (({**ON, "mode": "observe"},), [{}, WISH]),
         (
             (ON,),

@@ -47,6 +47,7 @@ OTHER: dict[str, Any] = {
     "readings.probe_timeout_s": 7,
     "readings.resolve_interval_s": 7,
     "bodies.max_body_bytes": 4096,
+    "bodies.max_held_bytes": 2 << 20,
     "bodies.opaque_paths": ["/a line\nand another/"],
     "bodies.sample_answers": 0.5,
     "bodies.sample_every_s": 7,

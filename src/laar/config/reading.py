@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from laar.config.section import Applies, Section
-from laar.protocol.stream import StreamSettings
 
 __all__ = ["Bodies", "Decisions", "Readings"]
 
@@ -51,6 +50,13 @@ class Bodies(Section):
         description="Longest request body in the gateway shape; 413 above it. In the native shape "
         "Envoy's buffer limit says the same, so keep both equal.",
     )
+    max_held_bytes: int = Field(
+        512 << 20,
+        ge=1 << 20,
+        le=64 << 30,
+        description="Request bodies held together in the gateway shape while they come; 503 "
+        "beyond. Uploads may be slow, and many at once would take the memory of all else.",
+    )
     opaque_paths: tuple[str, ...] = Field(
         ("/v1/audio/", "/v1/images/", "/v1/files"),
         description="Path prefixes whose bodies are never read; their requests go to any endpoint.",
@@ -69,11 +75,6 @@ class Bodies(Section):
         description="Seconds after which an answer is read whatever the share says, so that thin "
         "traffic still teaches; one a second costs nothing.",
     )
-
-    @property
-    def stream(self) -> StreamSettings:
-        """The stream machine's part."""
-        return StreamSettings(max_body_bytes=self.max_body_bytes, opaque_paths=self.opaque_paths)
 
 
 class Decisions(Section):

@@ -22,6 +22,7 @@ from laar.datalayer.kubernetes import KubernetesSource
 from laar.datalayer.stamp import Stamp, stamp_of
 from laar.datalayer.weights_file import read_weights
 from laar.errors import SettingError
+from laar.protocol.stream import StreamSettings
 
 __all__ = ["Loaded", "Settings", "load", "load_settings"]
 
@@ -56,6 +57,16 @@ class Settings(Section):
     otlp: Otlp = Otlp()
     envoy: EnvoySection = EnvoySection()
     shutdown: Shutdown = Shutdown()
+
+    @property
+    def stream(self) -> StreamSettings:
+        """The stream machine's part."""
+        return StreamSettings(
+            max_body_bytes=self.bodies.max_body_bytes,
+            opaque_paths=self.bodies.opaque_paths,
+            tenant_header=self.flow.tenant_header,
+            enforce_share=self.routing.enforced,
+        )
 
     @model_validator(mode="after")
     def _has_endpoints(self) -> Settings:

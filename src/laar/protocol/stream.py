@@ -54,6 +54,7 @@ from laar.protocol.events import (
     Shape,
     WholeRequest,
 )
+from laar.protocol.held import HeldBytes
 from laar.protocol.openai import (
     Body,
     api_of,
@@ -128,6 +129,7 @@ class Stream:
         new_id: makes a request id when the client sent none.
         rules: priorities and model rewrites.
         hook: may change request bodies; None leaves all as they are.
+        held: counts what all streams collect in the gateway shape; None sets no limit.
         join: told ``traceparent`` and ``tracestate``, says which trace the decision is seen in;
             None when nothing is traced.
     """
@@ -140,6 +142,7 @@ class Stream:
         new_id: Callable[[], str],
         rules: GatewayRules = _NO_RULES,
         hook: BodyHook | None = None,
+        held: HeldBytes | None = None,
         join: Callable[[str, str], Trace | None] | None = None,
     ) -> None:
         self._join = join
@@ -163,6 +166,8 @@ class Stream:
         self._pool = ""
         self._pieces: list[bytes] = []
         self._held_bytes = 0
+        self._held = held
+        self._collected_bytes = 0
         self._trailers = False
         self._bodyless = False
         self._decision: Decision | None = None
@@ -247,12 +252,31 @@ class Stream:
             )
         elif event.end or self._shape is Shape.NATIVE:  # BUFFERED sends all there is in one
             yield from self._ask(now)
+        elif self._held is not None and not self._held.take(len(event.data)):
+            yield from self._refuse(
+                RequestError(
+                    503,
+                    "bodies-full",
+                    "the picker holds as many unfinished bodies as bodies.max_held_bytes allows",
+                    retry_after_s=1,
+                ),
+                whole=False,
+            )
+        else:
+            self._collected_bytes += len(event.data)
+
+    def _let_go(self) -> None:
+        """What was collected is whole, or not wanted any more."""
+        if self._held is not None:
+            self._held.give_back(self._collected_bytes)
+        self._collected_bytes = 0
 
     def _request_trailers(self, event: RequestTrailers, now: float) -> Iterator[Action]:
         self._trailers = True
         yield from self._ask(now)
 
     def _ask(self, now: float) -> Iterator[Action]:
+        self._let_go()
         body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces = [body]
         self._request_phase = _Phase.DECIDING
@@ -399,6 +423,7 @@ class Stream:
         has_body = bool(self._pieces)
         body = b"".join(self._pieces)
         self._pieces.clear()
+        self._let_go()
         self._request_phase = (
             _Phase.SENT if whole and (has_body or self._bodyless) else _Phase.PASSING
         )
@@ -425,6 +450,7 @@ class Stream:
             yield from self._stand_aside(whole=whole)
             return
         self._pieces.clear()
+        self._let_go()
         self._request_phase = self._response_phase = _Phase.DONE
         headers = [("content-type", "application/json"), ("x-laar-reason", error.reason)]
         if error.retry_after_s is not None:
@@ -530,6 +556,7 @@ class Stream:
     def _closed(self, event: Closed, now: float) -> Iterator[Action]:
         self._request_phase = self._response_phase = _Phase.DONE
         self._pieces.clear()
+        self._let_go()
         yield from self._end(now)
 
     def _end(self, now: float) -> Iterator[Action]:

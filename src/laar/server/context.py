@@ -50,6 +50,11 @@ class _Ordering:
         self.tally = RouteTally(rule.name, self.hook)
         self.told = False  # that it has switched itself off
 
+    @property
+    def is_on(self) -> bool:
+        """Whether it looks at any body."""
+        return self.rule.mode != "off" or self.rule.opt_in
+
     def is_about(self, path: str, model: str) -> bool:
         return path.startswith(self.rule.path) and (
             not self.rule.models or model in self.rule.models
@@ -140,9 +145,7 @@ class ContextRoutes:
         """
         known = {ordering.rule.name: ordering for ordering in self._orderings}
         made = []
-        for rule in settings.routes:
-            if rule.mode == "off" and not rule.opt_in:
-                continue
+        for rule in settings.routes:  # one that is off keeps its requests from later ones
             ordering = known.get(rule.name)
             if ordering is not None and ordering.rule.hook == rule.hook:
                 del known[rule.name]
@@ -158,8 +161,8 @@ class ContextRoutes:
 
     @property
     def in_use(self) -> ContextRoutes | None:
-        """Itself, or None when it is about no request."""
-        return self if self._orderings else None
+        """Itself, or None when it may change no request."""
+        return self if any(ordering.is_on for ordering in self._orderings) else None
 
     def tallies(self) -> Sequence[RouteTally]:
         """What is counted, by route."""
@@ -170,7 +173,11 @@ class ContextRoutes:
     def reads_answer(self, head: Head, now: float) -> bool:
         """Whether to read an answer of this path, whatever the model."""
         share = max(
-            (o.rule.sample_answers for o in self._orderings if head.path.startswith(o.rule.path)),
+            (
+                o.rule.sample_answers
+                for o in self._orderings
+                if o.is_on and head.path.startswith(o.rule.path)
+            ),
             default=0.0,
         )
         return self._rng.random() < share

@@ -17,7 +17,7 @@ import random
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 import grpc
@@ -34,7 +34,7 @@ from laar.datalayer.kubernetes import KubernetesEndpoints
 from laar.errors import SettingError
 from laar.flow.admission import Admission
 from laar.policies import build_policies
-from laar.protocol.stream import StreamSettings
+from laar.protocol.held import HeldBytes
 from laar.server.admin import AdminServer, admin_app
 from laar.server.context import ContextRoutes
 from laar.server.extproc import ExternalProcessor, Sampler
@@ -103,6 +103,8 @@ class Runner:
         rng = random.Random(seed)
         self._clock = time.monotonic
         self.metrics = Metrics()
+        self._held = HeldBytes(settings.bodies.max_held_bytes)
+        self.metrics.held_body_bytes = lambda: self._held.now_bytes
         self.health = Health()
         self.table = EndpointTable()
         self.learning = Learning(
@@ -180,13 +182,14 @@ class Runner:
         )
         self._processor = ExternalProcessor(
             self.director,
-            _stream_settings(settings),
+            settings.stream,
             sampler=self._sampler,
             clock=self._clock,
             metrics=self.metrics,
             rules=rules,
             gate=self._gate,
             hook=self._context.in_use,
+            held=self._held,
             spans=self.watch.exports.spans,
         )
         self._rng = rng
@@ -296,7 +299,8 @@ class Runner:
         self.director.use(settings.routing.director, policies)
         if capability is not None:
             self.learning.use(capability)
-        self._processor.settings = _stream_settings(settings)
+        self._processor.settings = settings.stream
+        self._held.limit_bytes = settings.bodies.max_held_bytes
         self._processor.hook = self._context.in_use
         self._sampler.share = settings.bodies.sample_answers
         self._sampler.every_s = settings.bodies.sample_every_s
@@ -473,14 +477,6 @@ async def _freeze(started: asyncio.Event) -> None:
     await started.wait()
     gc.collect()
     gc.freeze()
-
-
-def _stream_settings(settings: Settings) -> StreamSettings:
-    return replace(
-        settings.bodies.stream,
-        enforce_share=settings.routing.enforced,
-        tenant_header=settings.flow.tenant_header,
-    )
 
 
 def _bind(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from importlib.metadata import version
 from importlib.resources import files
 
@@ -114,9 +115,7 @@ class Watch:
             health=lambda: board.health(clock()),
         )
         metrics.add(self._figures)
-        self.explainer = Explainer(
-            director, self.memory, settings.bodies.stream, rules, clock=clock
-        )
+        self.explainer = Explainer(director, self.memory, settings.stream, rules, clock=clock)
         self._max_body_bytes = settings.bodies.max_body_bytes
         self.use(settings)
 
@@ -124,7 +123,7 @@ class Watch:
         """Goes by changed settings."""
         routing = settings.routing
         self._about |= {"policy": routing.policy, "enforced": routing.enforced}
-        self.explainer.settings = settings.bodies.stream
+        self.explainer.settings = replace(settings.stream, enforce_share=1.0)
         if self.log is not None:
             self.log.sample = settings.decisions.log_sample
         self.exports.use(settings)

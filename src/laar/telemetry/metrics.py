@@ -61,6 +61,7 @@ class Metrics(Collector):
     def __init__(self, director: Director | None = None) -> None:
         self.director = director
         self.streams_open = 0
+        self.held_body_bytes: Callable[[], int] = int
         self.stream_faults = 0
         self.ignored_messages = 0
         self.moved = 0
@@ -147,6 +148,12 @@ class Metrics(Collector):
         )
         yield from self._histograms()
         yield _gauge("laar_streams_open", "ext_proc streams open now.", self.streams_open)
+        yield _gauge(
+            "laar_held_body_bytes",
+            "Of request bodies that are still coming, in the gateway shape; "
+            "bodies.max_held_bytes is the limit.",
+            self.held_body_bytes(),
+        )
         for name, help_text, value in (
             ("laar_stream_faults", "Streams that failed inside laar.", self.stream_faults),
             (

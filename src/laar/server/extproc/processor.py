@@ -33,6 +33,7 @@ from laar.protocol.events import (
     Refused,
     Served,
 )
+from laar.protocol.held import HeldBytes
 from laar.protocol.rules import GatewayRules
 from laar.protocol.stream import Stream, StreamSettings
 from laar.server.extproc.mending import read_message
@@ -89,6 +90,7 @@ class ExternalProcessor:
         rules: the cluster's priorities and model rewrites.
         gate: holds requests while the fleet is full; None sends each at once.
         hook: may change request bodies; None leaves all as they are; may be changed as well.
+        held: counts unfinished bodies of the gateway shape; None sets no limit.
         spans: of the decisions whose clients trace; None when nothing is traced.
     """
 
@@ -103,11 +105,13 @@ class ExternalProcessor:
         rules: GatewayRules,
         gate: Gate | None = None,
         hook: BodyHook | None = None,
+        held: HeldBytes | None = None,
         spans: Spans | None = None,
     ) -> None:
         self._spans = spans
         self._gate = gate
         self.hook = hook
+        self._held = held
         self._director = director
         self.settings = settings
         self._sampler = sampler
@@ -145,6 +149,7 @@ class ExternalProcessor:
             new_id=lambda: str(uuid.uuid4()),
             rules=self._rules,
             hook=self.hook,
+            held=self._held,
             join=None if self._spans is None else self._joining(self._spans, context),
         )
         self._metrics.streams_open += 1
