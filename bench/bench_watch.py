@@ -176,7 +176,8 @@ async def _tracing() -> None:
     }
     prepared = []
     for name, (url, header) in kinds.items():
-        runner = _runner(5, otlp={"traces": url, "max_queued": 1_000_000})
+        runner = _runner(5, otlp={"traces": url})
+        runner.watch.tasks()
         exchanges = [messages(1000, number, header) for number in range(DISTINCT)]
         prepared.append((name, runner, exchanges))
     took: dict[str, list[float]] = {name: [] for name in kinds}
@@ -189,6 +190,27 @@ async def _tracing() -> None:
             took[name].append(time.thread_time() - began)
     for name, seconds in took.items():
         print(f"a request's CPU, {name}: {statistics.median(seconds) * 1e6:.1f} us")
+    [sampled] = [one for one in prepared if one[0] == "on, sampled"]
+    print(f"and in a thread, to encode its span: {await _encoding(*sampled[1:]):.1f} us")
+
+
+async def _encoding(runner: Runner, exchanges: list[Any]) -> float:
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    spans, kept = runner.watch.exports.spans, InMemorySpanExporter()
+    assert spans is not None
+    spans._provider.add_span_processor(SimpleSpanProcessor(kept))
+    for exchange in exchanges[:DISTINCT]:
+        wire: Any = Wire(exchange)
+        await runner._processor._process(None, wire)
+    batch, seconds = kept.get_finished_spans(), []
+    for _ in range(9):
+        began = time.thread_time()
+        encode_spans(batch).SerializePartialToString()
+        seconds.append(time.thread_time() - began)
+    return min(seconds) / len(batch) * 1e6
 
 
 def _frame(endpoints: int) -> None:

@@ -6,6 +6,7 @@ import logging
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from test_gateway import chat, post
 from watching import PROMPT, ask, settle, watched_picker
 
 from laar.config import load_settings
-from laar.core.request import Trace
 from laar.errors import SettingError
 from laar.server.runner import Runner
 from laar.telemetry import otlp
@@ -41,23 +41,23 @@ def patient(monkeypatch):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Attempts follow each other quickly."""
-    monkeypatch.setattr(otlp, "INTERVAL_S", 0.02)
-    monkeypatch.setattr(otlp, "MAX_INTERVAL_S", 0.05)
-
-
-def trace(number=0):
-    return Trace(
-        trace_id=f"{number + 1:032x}", span_id=f"{number + 1:016x}", parent_id=PARENT, asked_s=1.0
-    )
+    """Batches follow each other quickly."""
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+    monkeypatch.setenv("OTEL_BLRP_SCHEDULE_DELAY", "20")
 
 
 def asked(runner, count):
     """Some requests that are traced, from beginning to end."""
-    decisions = [ask(runner, trace=trace(n)) for n in range(count)]
+    spans = runner.watch.exports.spans
+    traces = [spans.join((), SAMPLED, "") if spans else None for _ in range(count)]
+    decisions = [ask(runner, trace=trace) for trace in traces]
     for decision in decisions:
         settle(runner, decision)
     return decisions
+
+
+def made(runner, signal="traces"):
+    return metric(runner, f'laar_otlp_records_made_total{{signal="{signal}"}}')
 
 
 def records(runner, signal, result):
@@ -169,23 +169,35 @@ async def test_a_refused_request_is_a_span_with_an_error(gateway, http, collecto
     assert attributes(span)["gen_ai.request.model"] == "unheard-of"
 
 
-async def test_who_sends_and_what_it_shows_of_itself(tmp_path, collector, http, monkeypatch):
-    monkeypatch.setenv(
-        "OTEL_RESOURCE_ATTRIBUTES", "k8s.pod.name=laar-0, note=a%20b,service.name=x,nonsense"
-    )
-    secret = tmp_path / "headers"
-    secret.write_text("authorization: Bearer s3cret\n\nx-scope: team:a\n")
-    sections = {"traces": collector.url("traces"), "headers_file": str(secret)}
-    async with watched_picker(tmp_path, otlp=sections) as (runner, url):
+async def test_the_environment_says_where_and_who_as_everywhere(
+    tmp_path, collector, http, monkeypatch
+):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.port}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20s3cret,x-scope=team:a")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "k8s.pod.name=laar-0,note=a%20b,nonsense")
+    both = {"traces": "environment", "logs": "environment"}
+    async with watched_picker(tmp_path, otlp=both) as (runner, url):
         asked(runner, 1)
         async with http.get(f"{url}/config") as answer:
             assert "s3cret" not in await answer.text()
+    assert len(collector.spans) == len(collector.logs) == 1
     [resource] = collector.resources
     assert (resource["service.name"], resource["k8s.pod.name"]) == ("laar", "laar-0")
     assert resource["note"] == "a b"
     assert resource["service.version"]
-    [headers] = collector.headers
-    assert (headers["authorization"], headers["x-scope"]) == ("Bearer s3cret", "team:a")
+    for headers in collector.headers:
+        assert (headers["authorization"], headers["x-scope"]) == ("Bearer s3cret", "team:a")
+
+
+def test_the_settings_name_counts_before_the_environments(monkeypatch):
+    def name(setting):
+        return otlp.resource(setting, "1").attributes["service.name"]
+
+    assert name(None) == "laar"
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=one")
+    assert name(None) == "one"
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "two")
+    assert (name(None), name("three")) == ("two", "three")
 
 
 async def test_a_decision_that_is_forgotten_before_its_end_is_told_all_the_same(
@@ -215,68 +227,91 @@ async def test_the_logs_sample_is_the_decision_logs(tmp_path, collector):
 # -- trouble -----------------------------------------------------------------------------------
 
 
-async def test_a_collector_that_is_down_costs_spans_beyond_the_queue_and_nothing_else(
+async def test_a_collector_that_is_down_is_told_once_and_gets_its_spans_later(
     tmp_path, quick, caplog
 ):
     port = free_port()
-    sections = {"traces": f"http://127.0.0.1:{port}/v1/traces", "max_queued": 5}
+    sections = {"traces": f"http://127.0.0.1:{port}/v1/traces"}
     caplog.set_level(logging.INFO)
     async with watched_picker(tmp_path, otlp=sections) as (runner, _):
-        decisions = asked(runner, 20)
-        await eventually(lambda: "otlp traces" in runner.metrics.problems, what="the problem")
+        asked(runner, 3)
         errors = 'laar_collector_errors_total{collector="otlp"}'
-        await eventually(lambda: metric(runner, errors) >= 4, what="further attempts")
-        assert records(runner, "traces", "dropped") == 15
-        [said] = [r.getMessage() for r in caplog.records if "otlp.traces" in r.getMessage()]
-        assert f"http://127.0.0.1:{port}/v1/traces can't be reached (Connection refused)" in said
+        await eventually(lambda: metric(runner, errors) >= 2, what="two attempts")
+        assert "otlp traces" in runner.metrics.problems
         async with Collector(port) as late:
-            await eventually(lambda: len(late.spans) == 5, what="what was kept")
+            await eventually(lambda: records(runner, "traces", "sent") == 3, what="the spans")
             await eventually(lambda: not runner.metrics.problems, what="the end of it")
-            found = [attributes(span)["laar.decision.id"] for span in late.spans]
-            assert found == [decision.id for decision in decisions[:5]]
-            asked(runner, 1)
-            await eventually(lambda: len(late.spans) == 6, what="a new one")
-            await eventually(lambda: records(runner, "traces", "sent") == 6, what="the count")
-        assert records(runner, "traces", "dropped") == 15
+            assert len(late.spans) == made(runner) == 3
+    told = [r.getMessage() for r in caplog.records if "otlp" in r.name + r.getMessage()]
+    assert len(told) == 2
+    assert f"http://127.0.0.1:{port}/v1/traces can't be reached (Connection refused)" in told[0]
+    assert "otlp traces" in told[1]
 
 
-async def test_a_collector_that_hangs_does_not_hold_up_the_end(
+async def test_what_finds_the_queue_full_costs_the_oldest_and_shows(
     tmp_path, collector, quick, monkeypatch
 ):
-    monkeypatch.setattr(otlp, "LAST_S", 0.2)
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "5")
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "5")
     collector.hangs = True
-    sections = {"traces": collector.url("traces"), "timeout_s": 60}
-    async with watched_picker(tmp_path, otlp=sections) as (runner, _):
-        asked(runner, 3)
+    async with watched_picker(tmp_path, otlp={"traces": collector.url("traces")}) as (runner, _):
+        first = asked(runner, 5)
         await eventually(lambda: collector.requests == 1, what="an attempt")
-        runner.stop()
-        sender = runner.watch.exports.senders["traces"]
-        await asyncio.wait_for(eventually(lambda: sender.dropped == 3, what="giving up"), 10)
+        last = asked(runner, 20)[-5:]
+        collector.hangs = False
+        await eventually(lambda: records(runner, "traces", "sent") == 10, what="what was kept")
+        found = [attributes(span)["laar.decision.id"] for span in collector.spans]
+        assert found == [decision.id for decision in first + last]
+        assert (made(runner), records(runner, "traces", "failed")) == (25, 0)
 
 
-async def test_a_collector_that_is_slow_is_given_up_and_asked_again(tmp_path, collector, quick):
+@pytest.mark.parametrize("signal", ["traces", "logs"])
+async def test_a_collector_that_hangs_does_not_hold_up_the_end(
+    tmp_path, collector, quick, monkeypatch, signal
+):
+    monkeypatch.setattr(otlp, "LAST_S", 0.2)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
     collector.hangs = True
-    sections = {"traces": collector.url("traces"), "timeout_s": 0.1}
-    async with watched_picker(tmp_path, otlp=sections) as (runner, _):
+    async with asyncio.timeout(20):
+        async with watched_picker(tmp_path, otlp={signal: collector.url(signal)}) as (runner, _):
+            asked(runner, 3)
+            await eventually(lambda: collector.requests == 1, what="an attempt")
+    assert records(runner, signal, "sent") == 0
+    assert made(runner, signal) == 3
+
+
+async def test_a_collector_that_is_slow_is_given_up_and_asked_again(
+    tmp_path, collector, quick, monkeypatch
+):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5")
+    collector.hangs = True
+    async with watched_picker(tmp_path, otlp={"traces": collector.url("traces")}) as (runner, _):
         asked(runner, 3)
-        await eventually(lambda: collector.requests >= 2, what="a second attempt")
+        await eventually(lambda: records(runner, "traces", "failed") == 3, what="giving up")
+        await eventually(lambda: "otlp traces" in runner.metrics.problems, what="the problem")
         assert "timed out" in runner.metrics.problems["otlp traces"]
         collector.hangs = False
-        await eventually(lambda: len(collector.spans) == 3, what="the spans")
-        assert records(runner, "traces", "dropped") == 0
+
+        async def taken():
+            asked(runner, 1)
+            await asyncio.sleep(0.05)
+            return records(runner, "traces", "sent") > 0
+
+        await eventually(taken, what="later spans")
+        await eventually(lambda: not runner.metrics.problems, what="the end of it")
 
 
-@pytest.mark.parametrize("status", [429, 502, 503, 504])
-async def test_a_collector_that_is_full_gets_them_later(tmp_path, collector, quick, status):
-    collector.status = status
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_collector_that_is_full_gets_them_later(tmp_path, collector, quick, status, caplog):
+    collector.refusals = [status, status]
     async with watched_picker(tmp_path, otlp={"logs": collector.url("logs")}) as (runner, _):
         asked(runner, 3)
-        await eventually(lambda: collector.requests >= 2, what="a second attempt")
-        assert f"answers {status}" in runner.metrics.problems["otlp logs"]
-        collector.status = 200
         await eventually(lambda: records(runner, "logs", "sent") == 3, what="the records")
-        assert records(runner, "logs", "dropped") == 0
-        assert len(collector.logs) == 3
+        await eventually(lambda: not runner.metrics.problems, what="the end of it")
+        assert (collector.requests, len(collector.logs)) == (3, 3)
+        assert records(runner, "logs", "failed") == 0
+    [said] = [r.getMessage() for r in caplog.records if "otlp.logs" in r.getMessage()]
+    assert f"answers {status}" in said
 
 
 @pytest.mark.parametrize("status", [302, 400, 401, 404, 500])
@@ -284,24 +319,10 @@ async def test_what_a_collector_refuses_is_not_sent_again(tmp_path, collector, q
     collector.status = status
     async with watched_picker(tmp_path, otlp={"traces": collector.url("traces")}) as (runner, _):
         asked(runner, 3)
-        await eventually(lambda: records(runner, "traces", "dropped") == 3, what="the count")
+        await eventually(lambda: records(runner, "traces", "failed") == 3, what="the count")
+        await eventually(lambda: "otlp traces" in runner.metrics.problems, what="the problem")
         assert f"answers {status}" in runner.metrics.problems["otlp traces"]
         assert collector.requests == 1
-
-
-async def test_what_a_collector_takes_in_part_is_counted_in_parts(tmp_path, collector, quick):
-    answer = otlp.trace_service.ExportTraceServiceResponse()
-    answer.partial_success.rejected_spans = 2
-    collector.answer = answer.SerializeToString()
-    async with watched_picker(tmp_path, otlp={"traces": collector.url("traces")}) as (runner, _):
-        asked(runner, 5)
-        await eventually(lambda: records(runner, "traces", "sent") == 3, what="the count")
-        assert records(runner, "traces", "dropped") == 2
-        assert "takes a part only" in runner.metrics.problems["otlp traces"]
-        collector.answer = b"thanks, all is well"  # prose is no rejection
-        asked(runner, 1)
-        await eventually(lambda: records(runner, "traces", "sent") == 4, what="the count")
-        assert not runner.metrics.problems
 
 
 # -- settings ----------------------------------------------------------------------------------
@@ -320,8 +341,8 @@ def starting(directory, **section):
         ("127.0.0.1:4318", "whole URL"),
         ("http://127.0.0.1:4318", "whole URL"),
         ("grpc://127.0.0.1:4317/", "whole URL"),
-        ("http://me:secret@host/v1/traces", "otlp.headers_file"),
-        ("https://host/v1/traces?key=secret", "otlp.headers_file"),
+        ("http://me:secret@host/v1/traces", "OTEL_EXPORTER_OTLP_HEADERS"),
+        ("https://host/v1/traces?key=secret", "OTEL_EXPORTER_OTLP_HEADERS"),
     ],
 )
 def test_a_url_that_cannot_be_is_told(tmp_path, url, why):
@@ -329,13 +350,28 @@ def test_a_url_that_cannot_be_is_told(tmp_path, url, why):
         starting(tmp_path, traces=url)
 
 
-@pytest.mark.parametrize("text", [None, "Bearer x", "authorization:", "a b: c", "x: \x01"])
-def test_a_file_of_headers_that_cannot_be_is_told_without_its_secrets(tmp_path, text):
-    if text is not None:
-        (tmp_path / "headers").write_text(f"ok: secret\n{text}\n")
-    with pytest.raises(SettingError, match=r"otlp.headers_file: .*headers") as told:
-        starting(tmp_path, traces="http://h/v1/traces", headers_file="headers")
-    assert "secret" not in str(told.value)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("OTEL_BSP_MAX_QUEUE_SIZE", "5"), ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many")],
+)
+async def test_an_environment_that_cannot_be_is_told(tmp_path, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingError, match=r"otlp: the environment's OTEL_\*"):
+        starting(tmp_path, traces="http://h/v1/traces").watch.tasks()
+
+
+async def test_an_environment_that_disables_the_sdk_is_heeded(tmp_path, collector, monkeypatch):
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    sections = {"traces": collector.url("traces"), "sample_without_parent": 1.0}
+    async with watched_picker(tmp_path, otlp=sections) as (runner, _):
+        asked(runner, 3)
+    assert collector.requests == 0
+
+
+def test_no_thread_is_there_before_a_picker_runs(tmp_path):
+    before = set(threading.enumerate())
+    starting(tmp_path, traces="http://h/v1/traces", logs="http://h/v1/logs")
+    assert set(threading.enumerate()) <= before
 
 
 def test_without_the_extra_the_start_says_what_to_install(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 
 class Collector:
-    """What it took, and how it answers: `status`, or never while `hangs`."""
+    """What it took, and how it answers: `status`, after the `refusals`; not while it `hangs`."""
 
     def __init__(self, port: int = 0) -> None:
         self.port = port
@@ -21,7 +21,7 @@ class Collector:
         self.resources: list[dict[str, Any]] = []
         self.headers: list[Any] = []
         self.status = 200
-        self.answer = b""
+        self.refusals: list[int] = []
         self.hangs = False
         self.requests = 0
 
@@ -55,15 +55,17 @@ class Collector:
         body = await request.read()
         self.requests += 1
         self.headers.append(request.headers)
-        if self.hangs:
-            await asyncio.Event().wait()
+        while self.hangs:  # noqa: ASYNC110 - tests set it as they go
+            await asyncio.sleep(0.01)
+        if self.refusals:
+            return web.Response(status=self.refusals.pop(0), headers={"retry-after": "0"})
         if self.status // 100 == 2:
             assert request.headers["content-type"] == "application/x-protobuf"
             if request.match_info["signal"] == "traces":
                 self._traces(body)
             else:
                 self._logs(body)
-        return web.Response(status=self.status, body=self.answer)
+        return web.Response(status=self.status)
 
     def _traces(self, body: bytes) -> None:
         request = trace_service_pb2.ExportTraceServiceRequest.FromString(body)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 __all__ = ["Api", "Request", "Trace"]
 
@@ -29,19 +30,11 @@ class Trace:
 
     Args:
         trace_id: 32 hex digits.
-        span_id: of the decision's own span, 16 hex digits.
-        parent_id: the span it was asked in, 16 hex digits; empty when the decision's is the first.
-        state: ``tracestate`` of the parent, as it came.
-        by_caller: the parent is whoever called the picker, not the client behind it.
-        asked_s: when the decision was asked for, in seconds since 1970.
+        span: of the decision, for whoever traces; nothing to us.
     """
 
     trace_id: str
-    span_id: str
-    parent_id: str = ""
-    state: str = ""
-    by_caller: bool = False
-    asked_s: float
+    span: Any
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,15 +6,14 @@ Nothing of OpenTelemetry is imported otherwise.
 from __future__ import annotations
 
 import random
-import time
-import uuid
+import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from laar.config import Settings
+from laar.config.otlp import ENVIRONMENT
 from laar.core.account import Account
 from laar.errors import SettingError
 
@@ -24,17 +23,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Exports"]
 
+_SLICE_S = 0.0005
+"""For which the threads that encode may hold the interpreter; its own 5 ms make decisions wait."""
+
 
 class Exports:
     """What is sent to a collector: nothing, spans, log records or both.
 
     Args:
         settings: all of them.
-        rng: draws samples and ids.
+        rng: draws the sample of log records.
         problem: told what is wrong with a source, or None once it works again.
 
     Raises:
-        SettingError: the extra is not installed, or the file of headers can't be used.
+        SettingError: the extra is not installed, or the environment's ``OTEL_*`` can't be used.
     """
 
     def __init__(
@@ -47,39 +49,48 @@ class Exports:
         self.spans: Spans | None = None
         self.senders: dict[str, Sender] = {}
         self._records: LogRecords | None = None
-        wanted = settings.otlp
-        if wanted.traces is None and wanted.logs is None:
+        self._problem = problem
+        if settings.otlp.traces is None and settings.otlp.logs is None:
             return
         try:
-            from laar.telemetry.otlp import LOGS, TRACES, Sender, resource
-            from laar.telemetry.tracing import LogRecords, Spans
+            self._build(settings, rng)
         except ImportError:
             raise SettingError(
-                "otlp needs the package opentelemetry-proto: pip install 'laar[otel]'"
+                "otlp needs OpenTelemetry's SDK and exporter: pip install 'laar[otel]'"
             ) from None
-        of = resource(wanted.service_name, version("laar"), str(uuid.uuid4()))
-        headers = _read_headers(wanted.headers_file)
-        for name, url, signal in (("traces", wanted.traces, TRACES), ("logs", wanted.logs, LOGS)):
-            if url is not None:
-                self.senders[name] = Sender(
-                    url,
-                    signal,
-                    of,
-                    headers=headers,
-                    timeout_s=wanted.timeout_s,
-                    max_queued=wanted.max_queued,
-                    on_problem=partial(problem, f"otlp {name}"),
-                )
+        except ValueError as fault:
+            raise _environment(fault) from None
+
+    def _build(self, settings: Settings, rng: random.Random) -> None:
+        from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        from laar.telemetry.otlp import quiet, resource
+        from laar.telemetry.tracing import LogRecords, Spans
+
+        quiet()
+        wanted = settings.otlp
+        of = resource(wanted.service_name, version("laar"))
         if wanted.traces is not None:
-            self.spans = Spans(
-                self.senders["traces"],
-                share=wanted.sample_without_parent,
-                rng=rng,
-                wall_clock=time.time,
-            )
+            sender = self._sender("traces", OTLPSpanExporter, wanted.traces)
+            self.spans = Spans(sender, of, share=wanted.sample_without_parent)
         if wanted.logs is not None:
+            sender = self._sender("logs", OTLPLogExporter, wanted.logs)
             share = settings.decisions.log_sample
-            self._records = LogRecords(self.senders["logs"], share=share, rng=rng)
+            self._records = LogRecords(sender, of, share=share, rng=rng)
+
+    def _sender(self, signal: str, exporter: Callable[..., Any], url: str) -> Sender:
+        from laar.telemetry.otlp import Sender
+
+        sender = self.senders[signal] = Sender(
+            exporter,
+            None if url == ENVIRONMENT else url,
+            on_problem=partial(self._told, signal),
+        )
+        return sender
+
+    def _told(self, signal: str, fault: str | None) -> None:
+        self._problem(f"otlp {signal}", f"otlp.{signal}: {fault}" if fault else None)
 
     def use(self, settings: Settings) -> None:
         """Goes by changed settings."""
@@ -90,32 +101,27 @@ class Exports:
 
     def settled(self, account: Account) -> None:
         """Takes a decision whose request has ended."""
+        if self._records is not None:
+            self._records.settled(account)  # names the span, which is gone once it has ended
         if self.spans is not None:
             self.spans.settled(account)
-        if self._records is not None:
-            self._records.settled(account)
 
     def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        """What has to run beside serving, by name."""
-        return [(f"otlp {name}", sender.run) for name, sender in self.senders.items()]
+        """Begins to send; what has to run beside serving, by name.
+
+        Raises:
+            SettingError: the environment's ``OTEL_BSP_*`` or ``OTEL_BLRP_*`` can't be used.
+        """
+        if self.senders:
+            sys.setswitchinterval(_SLICE_S)
+        try:
+            for made in (self.spans, self._records):
+                if made is not None:
+                    made.begin()
+        except ValueError as fault:
+            raise _environment(fault) from None
+        return [(f"otlp {signal}", sender.run) for signal, sender in self.senders.items()]
 
 
-def _read_headers(path: Path | None) -> dict[str, str]:
-    if path is None:
-        return {}
-    try:
-        lines = path.read_text("ascii").splitlines()
-    except (OSError, UnicodeDecodeError) as fault:
-        raise SettingError(f"otlp.headers_file: {path} can't be read: {fault}") from None
-    headers = {}
-    for number, line in enumerate(lines, 1):
-        name, colon, value = (part.strip() for part in line.partition(":"))
-        if not line.strip():
-            continue
-        if not (name and colon and value and value.isprintable()) or " " in name:
-            raise SettingError(
-                f"otlp.headers_file: {path}:{number}: give `name: value`, such as "
-                "`authorization: Bearer ...`"
-            )
-        headers[name] = value
-    return headers
+def _environment(fault: ValueError) -> SettingError:
+    return SettingError(f"otlp: the environment's OTEL_* variables can't be used: {fault}")

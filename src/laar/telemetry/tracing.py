@@ -1,30 +1,34 @@
 """Decisions as spans of their clients' traces, and as log records: what OpenTelemetry is sent.
 
-A span is made when its request has ended, so that it can say what came of the decision; it lasts
-from the request for a decision to the decision, waiting in the queue included. Both kinds are made
+A span lasts from the request for a decision to the decision, waiting in the queue included; it is
+sent when its request has ended, so that it can say what came of the decision. Both kinds are made
 from the record that `/decisions` shows, so all three say the same, and nothing of a prompt.
 
-W3C Trace Context, level 1, for what is read; names by OpenTelemetry's conventions where there are
-any (``gen_ai.*``, ``http.*``, ``error.type``).
+Names by OpenTelemetry's conventions where there are any (``gen_ai.*``, ``http.*``, ``error.type``).
 """
 
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
-from opentelemetry.proto.common.v1 import common_pb2 as common
-from opentelemetry.proto.logs.v1 import logs_pb2
-from opentelemetry.proto.trace.v1 import trace_pb2
+from opentelemetry._logs import SeverityNumber
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanLimits, Tracer, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ParentBased, Sampler, TraceIdRatioBased
+from opentelemetry.trace import SpanKind, StatusCode, format_trace_id, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from laar.core.account import Account
 from laar.core.explain import record
 from laar.core.request import Request, Trace
 from laar.errors import RequestError
-from laar.telemetry.otlp import Sender, tell
+from laar.telemetry.otlp import Sender
 
 __all__ = ["NAME", "RUNNERS_UP", "LogRecords", "Spans"]
 
@@ -34,14 +38,10 @@ RUNNERS_UP = 3
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
-_PARENT = re.compile(
-    r"(?!ff|00.{53}-)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})"
-    r"-([0-9a-f]{2})(?:-.*)?"
-)
-_MAX_STATE_CHARS = 512
-_SAMPLED = 0x01
-_PARENT_IS_REMOTE = 0x300  # known to be, and it is
-_SPAN = trace_pb2.Span
+_W3C = TraceContextTextMapPropagator()
+_HEADERS = frozenset({"traceparent", "tracestate"})
+_MAX_CHARS = 1024
+"""Of one attribute: names that clients send have no limit of their own."""
 
 _DECISION = {
     "id": "laar.decision.id",
@@ -77,23 +77,35 @@ class Spans:
 
     Args:
         sender: takes them.
-        share: of the requests without a trace, for which one is begun; may be changed.
-        rng: draws that share, and ids.
-        wall_clock: seconds since 1970.
+        of: who sends.
+        share: of the requests without a trace, for which one is begun.
     """
 
-    def __init__(
-        self,
-        sender: Sender,
-        *,
-        share: float,
-        rng: random.Random,
-        wall_clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, sender: Sender, of: Resource, *, share: float) -> None:
         self._sender = sender
-        self.share = share
-        self._rng = rng
-        self._wall_clock = wall_clock
+        self._provider = TracerProvider(
+            _sampler(share),
+            of,
+            shutdown_on_exit=False,
+            span_limits=SpanLimits(max_span_attribute_length=_MAX_CHARS),
+        )
+        self._tracer = self._provider.get_tracer("laar")
+        self._share = share
+
+    def begin(self) -> None:
+        """Starts to send."""
+        self._provider.add_span_processor(self._sender.begin(BatchSpanProcessor))
+
+    @property
+    def share(self) -> float:
+        """Of the requests without a trace, for which one is begun; may be changed."""
+        return self._share
+
+    @share.setter
+    def share(self, share: float) -> None:
+        self._share = share
+        if isinstance(self._tracer, Tracer):  # else OTEL_SDK_DISABLED
+            self._tracer.sampler = _sampler(share)
 
     def join(self, caller: Metadata, parent: str, state: str) -> Trace | None:
         """The trace that a decision asked for now is seen in; None when it is seen in none.
@@ -104,70 +116,48 @@ class Spans:
             parent: ``traceparent`` of the client's request.
             state: its ``tracestate``.
         """
-        found = _of_caller(caller)
-        if found is not None:
-            parent, state = found
-        if parent and (read := _PARENT.fullmatch(parent)):
-            trace_id, parent_id, flags = read.groups()
-            if not int(flags, 16) & _SAMPLED:
+        carrier = {name: str(value) for name, value in caller if name in _HEADERS}
+        kind = SpanKind.SERVER
+        if "traceparent" not in carrier:
+            if not parent and not self._share:
                 return None
-            good = len(state) <= _MAX_STATE_CHARS and state.isascii() and state.isprintable()
-            return Trace(
-                trace_id=trace_id,
-                span_id=self._id(64),
-                parent_id=parent_id,
-                state=state if good else "",
-                by_caller=found is not None,
-                asked_s=self._wall_clock(),
-            )
-        if self.share and self._rng.random() < self.share:
-            return Trace(trace_id=self._id(128), span_id=self._id(64), asked_s=self._wall_clock())
-        return None
-
-    def _id(self, bits: int) -> str:
-        return f"{self._rng.getrandbits(bits) or 1:0{bits // 4}x}"
+            carrier = {"traceparent": parent, "tracestate": state}
+            kind = SpanKind.INTERNAL
+        if carrier["traceparent"].endswith("-00"):
+            return None  # unsampled, without the 20 us that the SDK takes to find out
+        span = self._tracer.start_span(NAME, _W3C.extract(carrier), kind)
+        if not span.is_recording():
+            return None
+        return Trace(trace_id=format_trace_id(span.get_span_context().trace_id), span=span)
 
     def settled(self, account: Account) -> None:
-        """Makes a span of a decision whose request has ended, where it has a trace."""
-        trace = account.trace
-        if trace is not None:
-            self._sender.offer(lambda: self._decided(account, trace))
+        """Ends the span of a decision whose request has ended, where it has one."""
+        if account.trace is not None:
+            told = attributes(record(account, ranked=True))
+            self._end(account.trace, told, round(account.time_s * 1e9))
 
     def refused(self, request: Request, error: RequestError) -> None:
-        """Makes a span of a request that got no endpoint, where it has a trace."""
-        trace = request.trace
-        if trace is not None:
-            self._sender.offer(lambda: self._refused(request, trace, error))
+        """Ends the span of a request that got no endpoint, where it has one."""
+        if request.trace is not None:
+            request.trace.span.set_status(StatusCode.ERROR)
+            told = {
+                "gen_ai.request.model": request.model,
+                "laar.request.id": request.id,
+                "http.response.status_code": error.status,
+                "error.type": error.reason,
+            }
+            self._end(request.trace, told)
 
-    def _decided(self, account: Account, trace: Trace) -> bytes:
-        told = attributes(record(account, ranked=True))
-        return self._span(trace, account.time_s, told).SerializeToString()
+    def _end(self, trace: Trace, told: Mapping[str, object], end_ns: int | None = None) -> None:
+        span, trace.span = trace.span, None  # a remembered decision need not keep it
+        span.set_attributes(_said(told))
+        span.end(end_ns if end_ns is None else max(end_ns, span.start_time))
+        self._sender.made += 1
 
-    def _refused(self, request: Request, trace: Trace, error: RequestError) -> bytes:
-        told = {
-            "gen_ai.request.model": request.model,
-            "laar.request.id": request.id,
-            "http.response.status_code": error.status,
-            "error.type": error.reason,
-        }
-        span = self._span(trace, self._wall_clock(), told)
-        span.status.code = trace_pb2.Status.STATUS_CODE_ERROR
-        return span.SerializeToString()
 
-    def _span(self, trace: Trace, end_s: float, told: Mapping[str, object]) -> trace_pb2.Span:
-        span = _SPAN(
-            trace_id=bytes.fromhex(trace.trace_id),
-            span_id=bytes.fromhex(trace.span_id),
-            parent_span_id=bytes.fromhex(trace.parent_id),
-            trace_state=trace.state,
-            flags=_SAMPLED | (_PARENT_IS_REMOTE if trace.parent_id else 0),
-            name=NAME,
-            kind=_SPAN.SPAN_KIND_SERVER if trace.by_caller else _SPAN.SPAN_KIND_INTERNAL,
-            start_time_unix_nano=round(trace.asked_s * 1e9),
-            end_time_unix_nano=round(max(trace.asked_s, end_s) * 1e9),
-        )
-        tell(span, told)
-        return span
+def _sampler(share: float) -> Sampler:
+    """Who asks decides what is traced; the share is of those who don't say."""
+    return ParentBased(TraceIdRatioBased(share))
 
 
 class LogRecords:
@@ -175,35 +165,36 @@ class LogRecords:
 
     Args:
         sender: takes them.
+        of: who sends.
         share: of the decisions; may be changed.
         rng: draws it.
     """
 
-    def __init__(self, sender: Sender, *, share: float, rng: random.Random) -> None:
+    def __init__(self, sender: Sender, of: Resource, *, share: float, rng: random.Random) -> None:
         self._sender = sender
+        self._provider = LoggerProvider(of, shutdown_on_exit=False)
+        self._logger = self._provider.get_logger("laar")
         self.share = share
         self._rng = rng
 
+    def begin(self) -> None:
+        """Starts to send."""
+        self._provider.add_log_record_processor(self._sender.begin(BatchLogRecordProcessor))
+
     def settled(self, account: Account) -> None:
         """Makes a record of a decision whose request has ended, if it is drawn."""
-        if self.share >= 1.0 or self._rng.random() < self.share:
-            self._sender.offer(lambda: self._record(account))
-
-    def _record(self, account: Account) -> bytes:
-        shown = record(account)
-        trace = account.trace
-        made = logs_pb2.LogRecord(
-            time_unix_nano=round(account.time_s * 1e9),
-            severity_number=logs_pb2.SEVERITY_NUMBER_INFO,
+        if self.share < 1.0 and self._rng.random() >= self.share:
+            return
+        shown, trace = record(account), account.trace
+        self._logger.emit(
+            timestamp=round(account.time_s * 1e9),
+            context=None if trace is None else set_span_in_context(trace.span),
+            severity_number=SeverityNumber.INFO,
             event_name=NAME,
-            body=common.AnyValue(string_value=orjson.dumps(shown).decode()),
+            body=orjson.dumps(shown).decode(),
+            attributes=_said(_renamed(shown, _DECISION)),
         )
-        tell(made, _renamed(shown, _DECISION))
-        if trace is not None:
-            made.trace_id = bytes.fromhex(trace.trace_id)
-            made.span_id = bytes.fromhex(trace.span_id)
-            made.flags = _SAMPLED
-        return made.SerializeToString()
+        self._sender.made += 1
 
 
 def attributes(shown: Mapping[str, Any]) -> dict[str, object]:
@@ -234,11 +225,10 @@ def _renamed(shown: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, ob
     return {names[name]: value for name, value in shown.items() if name in names}
 
 
-def _of_caller(metadata: Metadata) -> tuple[str, str] | None:
-    parent = state = ""
-    for name, value in metadata:
-        if name == "traceparent":
-            parent = str(value)
-        elif name == "tracestate":
-            state = str(value)
-    return (parent, state) if parent else None
+def _said(told: Mapping[str, object]) -> dict[str, Any]:
+    """Without what says nothing: None, empty, NaN."""
+    return {
+        name: value
+        for name, value in told.items()
+        if not (value is None or value == "" or value == () or value != value)
+    }

@@ -152,13 +152,20 @@ class WatchingMetrics(Collector):
             lines.add_metric(("written",), self._log.written)
             lines.add_metric(("dropped",), self._log.dropped)
         yield lines
+        made = CounterMetricFamily(
+            "laar_otlp_records_made",
+            "Spans (signal traces) and log records (logs) to be sent. Those neither sent nor "
+            "failed wait, or were dropped by a full queue.",
+            labels=("signal",),
+        )
         records = CounterMetricFamily(
             "laar_otlp_records",
-            "Spans (signal traces) and log records (logs) that the collector took, or that were "
-            "dropped: it refused them, or took none for too long.",
+            "Of these, the ones that the collector took (sent), or that were given up (failed).",
             labels=("signal", "result"),
         )
         for signal, sender in self._senders.items():
+            made.add_metric((signal,), sender.made)
             records.add_metric((signal, "sent"), sender.sent)
-            records.add_metric((signal, "dropped"), sender.dropped)
+            records.add_metric((signal, "failed"), sender.failed)
+        yield made
         yield records
