@@ -31,8 +31,9 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.policies import build_policies
 from laar.protocol.rules import NoRules
+from laar.protocol.sampling import Sampler
 from laar.protocol.stream import StreamSettings
-from laar.server.extproc import ExternalProcessor, Sampler
+from laar.server.extproc import ExternalProcessor
 from laar.telemetry.metrics import Metrics
 
 TARGET_P99_US = 1000.0

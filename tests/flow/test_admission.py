@@ -50,7 +50,7 @@ def admission(director, *, max_requests=1, max_prefill_s=2.0, **limits):
 
 def end(gate, director, decision):
     director.settle(decision, GONE)
-    gate.answering(decision)
+    gate.ended(decision)
 
 
 def sent(outcomes):
@@ -243,7 +243,9 @@ def test_whatever_happens_nothing_is_left_and_each_gets_one_answer(events):
         if what == "ask":
             number += 1
             try:
-                answer = gate.ask(request(number, tokens, tenant=str(which % 3)), now)
+                one = request(number, tokens, tenant=str(which % 3))
+                one.first_token_seen = which % 2 == 0
+                answer = gate.ask(one, now)
             except RequestError:
                 answered.append(str(number))
             else:
@@ -263,10 +265,10 @@ def test_whatever_happens_nothing_is_left_and_each_gets_one_answer(events):
             decision = running[which % len(running)]
             if what == "first":
                 director.answering(decision)
-                gate.answering(decision)
+                gate.answering(decision, now)
             elif what == "move":
                 director.served_by(decision, "ab"[which % 2])
-                gate.moved(decision)
+                gate.moved(decision, now)
             elif what == "end":
                 running.remove(decision)
                 end(gate, director, decision)
@@ -276,9 +278,9 @@ def test_whatever_happens_nothing_is_left_and_each_gets_one_answer(events):
         end(gate, director, decision)
     assert sorted(answered, key=int) == [str(n + 1) for n in range(number)]
     assert not waiting
-    assert gate.prefills == 0
+    assert len(gate.prefills) == gate.prefills.counted == 0
     assert gate.queue.held_bytes == 0
-    for counts in (gate._seconds, gate._long_seconds, gate._longs):
+    for counts in (gate.prefills.seconds, gate.prefills.long_seconds, gate.prefills.longs):
         assert np.abs(counts).max(initial=0.0) < 1e-9
     assert not director.table.in_flight.any()
 
@@ -328,3 +330,12 @@ def test_a_single_endpoint_takes_longs_and_shorts():
     gate = admission(director, max_requests=9, max_prefill_s=10.0)
     for number, tokens in enumerate((100, 20_000, 100)):
         assert isinstance(gate.ask(request(number, tokens), 0.0), Decision)
+
+
+def test_a_prefill_whose_first_token_nobody_sees_makes_room_when_its_time_has_passed():
+    director = fleet(("a",))
+    gate = admission(director, max_requests=9, max_prefill_s=1.0)
+    for number in (1, 2):
+        gate.ask(request(number, 10_000, first_token_seen=False), 0.0)
+    assert gate.dispatch(0.9) == []
+    assert sent(gate.dispatch(1.1)) == ["2"]

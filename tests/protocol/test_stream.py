@@ -82,7 +82,7 @@ class Driver:
                             pending = Refused(error)
                     case Served(decision, address):
                         self.director.served_by(decision, address)
-                    case Answering(decision):
+                    case Answering(decision, _):
                         self.director.answering(decision)
                     case Ended(decision, completion):
                         self.director.settle(decision, completion)

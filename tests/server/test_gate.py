@@ -52,11 +52,16 @@ class Door:
 
     def end(self, decision):
         self.director.settle(decision, END)
-        self.gate.released(decision)
+        self.gate.ended(decision)
 
     def left(self):
         queue, table = self.admission.queue, self.director.table
-        return (queue.waiting, queue.held_bytes, self.admission.prefills, table.in_flight.sum())
+        return (
+            queue.waiting,
+            queue.held_bytes,
+            len(self.admission.prefills),
+            table.in_flight.sum(),
+        )
 
 
 async def test_ten_thousand_clients_that_leave_at_once_leave_nothing():

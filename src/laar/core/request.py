@@ -64,6 +64,8 @@ class Request:
         pool: of the endpoints that the gateway's route wants; empty for all.
         subset: addresses (with or without port) the gateway restricts the choice to; None for all.
         shadow: the decision is only recorded; somebody else chooses where the request goes.
+        first_token_seen: the picker will see the first token of the answer: it is streamed, and
+            read as it passes.
         trace: that the decision is to be seen in; None for nearly all requests.
     """
 
@@ -88,4 +90,5 @@ class Request:
     pool: str = ""
     subset: frozenset[str] | None = None
     shadow: bool = False
+    first_token_seen: bool = True
     trace: Trace | None = None

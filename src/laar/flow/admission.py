@@ -4,11 +4,8 @@ A request goes at once when nobody waits ahead and some candidate has room; else
 queue, and the director is asked again each time something leaves. The decision itself, with its
 reservation, stays one synchronous call.
 
-Prefill seconds in flight are counted here: c(m) for each token the endpoint is not believed to
-hold, long prompts by their quadratic price. They leave when the first byte of the answer is seen,
-else when the answer ends. That is late where answers are not read, so the cap then bounds decoding
-requests too; a clock that assumed prefills done would be early under load, and a queue that trusts
-it never fills.
+Prefill seconds in flight are counted by `laar.flow.prefills`: c(m) for each token the endpoint is
+not believed to hold, long prompts by their quadratic price.
 
 Synchronous and without a clock, so the lab drives the same. It promises nothing of requests that
 another picker sends to the same endpoints beyond what the endpoints' readings say.
@@ -27,11 +24,12 @@ from numpy.typing import NDArray
 
 from laar.core.decision import Decision
 from laar.core.director import Director
-from laar.core.endpoints import Floats, Slots
+from laar.core.endpoints import Slots
 from laar.core.interfaces import NoRoomError, PlainAssessor, View
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.flow.item import EXPIRED, NO_ENDPOINT, SATURATED, SHUTTING_DOWN, Item, Limits, Shed
+from laar.flow.prefills import Prefills
 from laar.flow.queue import Queue
 from laar.flow.saturation import Loads, Saturation
 from laar.flow.slack import RHO_MAX
@@ -104,20 +102,18 @@ class Admission:
     Attributes:
         queue: who waits.
         ready: whether endpoints are known where requests go; until then everything waits.
+        prefills: those in flight.
     """
 
     def __init__(self, director: Director, settings: FlowSettings) -> None:
         self.queue: Queue[Verdict] = Queue(settings.limits)
         self.ready = True
+        self.prefills = Prefills(director.table)
         self._director = director
         self._settings = settings
         self._tickets = 0
         self._short_at = -math.inf
         self._held: dict[Hashable, _Held] = {}
-        self._prefills: dict[str, tuple[int, float, bool]] = {}  # decision id: slot, s, is long
-        self._seconds: Floats = np.zeros(0)
-        self._long_seconds: Floats = np.zeros(0)
-        self._longs: Floats = np.zeros(0)
 
     def use(self, settings: FlowSettings) -> None:
         """Admits by other settings, in the same order; those that wait keep their objectives."""
@@ -153,7 +149,7 @@ class Admission:
             if not _may_come(error, request):
                 raise
             return self._hold(request, self._blind(request, now), now, ready=False)
-        self._count(decision)
+        self._count(decision, now)
         if decision.engine_priority is not None and decision.view is not None:
             decision.engine_priority = _engine_priority(self._item(request, decision.view, now))
         return decision
@@ -207,7 +203,7 @@ class Admission:
             return None if _may_come(error, request) else error
         if decision.engine_priority is not None:
             decision.engine_priority = _engine_priority(item)
-        self._count(decision)
+        self._count(decision, now)
         return decision
 
     def _outcomes(self, verdicts: list[tuple[Item, Verdict | Shed]], now: float) -> list[Outcome]:
@@ -276,12 +272,13 @@ class Admission:
         self, slots: Slots, item: Item, now: float, *, is_long: bool, shorts_wait: bool
     ) -> NDArray[np.bool_]:
         table = self._director.table
-        self._grow(table.capacity)
+        prefills = self.prefills
+        prefills.look(now)
         loads = Loads(
-            prefill_s=self._seconds[slots],
-            long_prefill_s=self._long_seconds[slots],
+            prefill_s=prefills.seconds[slots],
+            long_prefill_s=prefills.long_seconds[slots],
             requests=table.in_flight[slots],
-            longs=self._longs[slots],
+            longs=prefills.longs[slots],
             reported_requests=table.running[slots] + table.waiting[slots],
             kv_usage=table.kv_usage[slots],
             reading_age_s=now - table.read_at[slots],
@@ -314,48 +311,31 @@ class Admission:
 
     # -- what is in flight ---------------------------------------------------------------------
 
-    def answering(self, decision: Decision) -> None:
-        """The first byte of the answer was seen, or its end: the prefill is done."""
-        prefill = self._prefills.pop(decision.id, None)
-        if prefill is not None:
-            self._add(*prefill, sign=-1.0)
+    def answering(self, decision: Decision, now: float, *, ok: bool = True) -> None:
+        """The first byte of the answer was seen; `ok` when the endpoint took the request."""
+        self.prefills.answered(decision.id, now, ok=ok)
 
-    def moved(self, decision: Decision) -> None:
+    def ended(self, decision: Decision) -> None:
+        """The request is over, however it ended."""
+        self.prefills.ended(decision.id)
+
+    def moved(self, decision: Decision, now: float) -> None:
         """Envoy serves it elsewhere than it was sent."""
-        prefill = self._prefills.get(decision.id)
-        if prefill is not None and prefill[0] != decision.slot:
-            self._add(*prefill, sign=-1.0)
-            prefill = self._prefills[decision.id] = (decision.slot, *prefill[1:])
-            self._grow(self._director.table.capacity)
-            self._add(*prefill, sign=1.0)
+        self.prefills.moved(decision.id, decision.slot, now)
 
-    @property
-    def prefills(self) -> int:
-        """How many prefills are counted as in flight."""
-        return len(self._prefills)
-
-    def _count(self, decision: Decision) -> None:
+    def _count(self, decision: Decision, now: float) -> None:
         view = decision.view
         assert view is not None  # opaque requests are not counted
         at = decision.position
-        seconds = float(view.seconds_per_token[at] * self._director.prefill_weight(view)[at])
-        is_long = decision.uncached_tokens > self._settings.long_tokens
-        self._grow(self._director.table.capacity)
-        prefill = self._prefills[decision.id] = (decision.slot, seconds, is_long)
-        self._add(*prefill, sign=1.0)
-
-    def _add(self, slot: int, seconds: float, is_long: bool, *, sign: float) -> None:
-        self._seconds[slot] += sign * seconds
-        if is_long:
-            self._long_seconds[slot] += sign * seconds
-            self._longs[slot] += sign
-
-    def _grow(self, capacity: int) -> None:
-        missing = capacity - len(self._seconds)
-        if missing > 0:
-            self._seconds = np.append(self._seconds, np.zeros(missing))
-            self._long_seconds = np.append(self._long_seconds, np.zeros(missing))
-            self._longs = np.append(self._longs, np.zeros(missing))
+        self.prefills.add(
+            decision.id,
+            decision.slot,
+            decision.model,
+            float(view.seconds_per_token[at] * self._director.prefill_weight(view)[at]),
+            now,
+            is_long=decision.uncached_tokens > self._settings.long_tokens,
+            shown=decision.request.first_token_seen,
+        )
 
 
 def _none(view: View) -> NDArray[np.bool_]:

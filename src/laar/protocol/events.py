@@ -232,9 +232,10 @@ class Served:
 
 @dataclass(slots=True)
 class Answering:
-    """The first byte of the answer's body was seen."""
+    """The first byte of the answer's body was seen; `ok` when it is no refusal."""
 
     decision: Decision
+    ok: bool
 
 
 @dataclass(slots=True)

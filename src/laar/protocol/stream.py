@@ -334,6 +334,9 @@ class Stream:
             pool=self._pool,
             subset=self._subset,
             shadow=self._shadow,
+            first_token_seen=read is not None
+            and read.stream
+            and (self._read_answer or self._shape is Shape.GATEWAY),
             trace=self._join(head.trace_parent, head.trace_state) if self._join else None,
         )
 
@@ -521,7 +524,7 @@ class Stream:
         decision = self._decision
         if decision is not None and self._answered_at is None and event.data:
             self._answered_at = now
-            yield Answering(decision)
+            yield Answering(decision, self._status is not None and 200 <= self._status < 300)
         if self._usage_reader is not None:
             self._usage_reader.feed(event.data)
         if event.end:

@@ -1,7 +1,8 @@
 """The gate: requests that wait, as futures over the pure admission.
 
 A request that may go costs no suspension. One that waits costs a future; all that wait share one
-timer, which also looks at readings that came and went stale meanwhile, since nobody announces that.
+timer, which also looks at readings that came and went stale meanwhile, and at prefills that are
+taken to be done, since nobody announces that.
 
 Whatever ends a wait, nothing is left behind: a client that goes is forgotten, and a decision that
 came in the same moment is given back.
@@ -80,14 +81,19 @@ class Gate:
             raise outcome.verdict
         return outcome.verdict, outcome.waited_s
 
-    def released(self, decision: Decision) -> None:
-        """Its first byte was seen, or its end."""
-        self._admission.answering(decision)
+    def answering(self, decision: Decision, *, ok: bool) -> None:
+        """The first byte of its answer was seen; `ok` when the endpoint took it."""
+        self._admission.answering(decision, self._clock(), ok=ok)
+        self._call()
+
+    def ended(self, decision: Decision) -> None:
+        """It is over."""
+        self._admission.ended(decision)
         self._call()
 
     def moved(self, decision: Decision) -> None:
         """Envoy serves it elsewhere than it was sent."""
-        self._admission.moved(decision)
+        self._admission.moved(decision, self._clock())
 
     def endpoints_changed(self, *, known: bool) -> None:
         """Takes whether any endpoint is known; Envoy has just been told."""
@@ -152,4 +158,4 @@ class Gate:
         if isinstance(outcome.verdict, Decision):
             gone = Completion(status=None, cause="disconnect", latency_s=0.0)
             self._director.settle(outcome.verdict, gone)
-            self.released(outcome.verdict)
+            self.ended(outcome.verdict)

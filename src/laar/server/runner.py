@@ -35,9 +35,10 @@ from laar.errors import SettingError
 from laar.flow.admission import Admission
 from laar.policies import build_policies
 from laar.protocol.held import HeldBytes
+from laar.protocol.sampling import Sampler
 from laar.server.admin import AdminServer, admin_app
 from laar.server.context import ContextRoutes
-from laar.server.extproc import ExternalProcessor, Sampler
+from laar.server.extproc import ExternalProcessor
 from laar.server.fleet import FleetSink
 from laar.server.gate import Gate
 from laar.server.health import Health

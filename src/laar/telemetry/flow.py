@@ -44,7 +44,7 @@ class FlowMetrics(Collector):
             (
                 "laar_flow_prefills",
                 "Requests whose prefill counts as in flight.",
-                self._admission.prefills,
+                self._admission.prefills.counted,
             ),
         ):
             yield GaugeMetricFamily(name, help_text, value=value)

@@ -8,7 +8,8 @@ take them, and that a short one need not wait behind one that has no endpoint): 
 and how much the order.
 
 What the fleet carries is measured: thousands of requests all at once, by the time they take.
-First bytes are seen, as in the gateway shape.
+First tokens are seen of every answer, as in the gateway shape, and in one row of those alone that
+the native shape reads by default: one in a hundred, and one a second.
 """
 
 from __future__ import annotations
@@ -48,12 +49,14 @@ from laar.lab.workloads.overload import (
     weight,
 )
 from laar.policies import build_policies
+from laar.protocol.sampling import Sampler
 
 __all__ = ["EXPERIMENTS", "carried_per_s", "serve"]
 
 _MINUTE_S = 60.0
 _READ_EVERY_S = 1.0
-_ROUTES = ("slack", "arrival, kept apart", "arrival", "no queue")
+_SAMPLED = "slack, 1 in 100 read"
+_ROUTES = ("slack", _SAMPLED, "arrival, kept apart", "arrival", "no queue")
 PROBE_REQUESTS = 3000
 """Enough for the last answers, when few are left and some endpoints are done, to count little."""
 _NONE_IS_LONG = 1 << 30
@@ -118,6 +121,7 @@ class _Fleet:
     hosts: dict[str, EngineHost] = field(init=False)
     director: Director = field(init=False)
     admission: Admission = field(init=False)
+    sampler: Sampler = field(init=False)
     waiting: dict[object, _Asked] = field(init=False)
     open: int = field(init=False)
 
@@ -137,9 +141,16 @@ class _Fleet:
         self.admission = Admission(
             self.director,
             FlowSettings(
-                limits=Limits(order="lars" if self.route == "slack" else "fcfs", max_hold_s=60.0),
+                limits=Limits(
+                    order="lars" if self.route in ("slack", _SAMPLED) else "fcfs", max_hold_s=60.0
+                ),
                 long_tokens=_NONE_IS_LONG if plain else FlowSettings().long_tokens,
             ),
+        )
+        self.sampler = Sampler(
+            0.01 if self.route == _SAMPLED else 1.0,
+            every_s=1.0,
+            rng=random.Random(f"{self.seed}/read"),
         )
         self.waiting = {}
         self.open = 0
@@ -153,6 +164,7 @@ class _Fleet:
         self.clock.run()
 
     def _arrive(self, one: _Asked) -> None:
+        one.request.first_token_seen = self.sampler.draw(self.clock.now)
         if self.route == "no queue":
             self._send(one, self.director.decide(one.request, self.clock.now))
             return
@@ -184,14 +196,15 @@ class _Fleet:
     def _send(self, one: _Asked, decision: Decision) -> None:
         def first(_cached_tokens: int) -> None:
             one.ttft_s = self.clock.now - one.ask.at_s
-            self.director.answering(decision)
-            self.admission.answering(decision)
-            self._dispatch()
+            if one.request.first_token_seen:
+                self.director.answering(decision)
+                self.admission.answering(decision, self.clock.now)
+                self._dispatch()
 
         def end(_refusal: RequestError | None) -> None:
             done = Completion(status=200, cause="complete", latency_s=self.clock.now - one.ask.at_s)
             self.director.settle(decision, done)
-            self.admission.answering(decision)
+            self.admission.ended(decision)
             self.open -= 1
             self._dispatch()
 
@@ -238,7 +251,7 @@ def serve(route: str, seed: int, duration_s: float) -> Served:
         },
         shed=sum(bool(one.shed) for one in load) / len(load),
         longest_wait_s=max(one.ttft_s for one in load if one.ttft_s < math.inf),
-        left=fleet.open + fleet.admission.queue.waiting + fleet.admission.prefills,
+        left=fleet.open + fleet.admission.queue.waiting + len(fleet.admission.prefills),
     )
 
 
@@ -273,8 +286,8 @@ def run_picker(scope: Scope) -> Report:
     )
 
 
-def _gain(runs: dict[str, list[Served]], other: str) -> Ratio:
-    return over([one.within for one in runs[other]], [one.within for one in runs["slack"]])
+def _gain(runs: dict[str, list[Served]], other: str, route: str = "slack") -> Ratio:
+    return over([one.within for one in runs[other]], [one.within for one in runs[route]])
 
 
 def _checks(runs: dict[str, list[Served]]) -> list[Check]:
@@ -297,6 +310,15 @@ def _checks(runs: dict[str, list[Served]]) -> list[Check]:
                 seen=f"{ours.mean:.3f} against {theirs.mean:.3f} within the objective",
             )
         )
+    sampled, none = _gain(runs, "slack", _SAMPLED), _gain(runs, "no queue", _SAMPLED)
+    checks.append(
+        Check(
+            claim="with 1 answer in 100 read, slack order serves >= 95 % of what it does with all "
+            "read, and no less than no queue",
+            held=sampled.mean >= 0.95 and none.mean >= 1.0,
+            seen=f"{sampled} times, and {none} times",
+        )
+    )
     left = sum(one.left for route in _ROUTES for one in runs[route])
     checks.append(
         Check(claim="every request is answered and nothing leaks", held=left == 0, seen=f"{left}")

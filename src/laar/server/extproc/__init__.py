@@ -1,5 +1,5 @@
 """The external processor that Envoy calls: the only room of the picker that knows its messages."""
 
-from laar.server.extproc.processor import SERVICE, ExternalProcessor, Sampler
+from laar.server.extproc.processor import SERVICE, ExternalProcessor
 
-__all__ = ["SERVICE", "ExternalProcessor", "Sampler"]
+__all__ = ["SERVICE", "ExternalProcessor"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import random
 import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -35,6 +34,7 @@ from laar.protocol.events import (
 )
 from laar.protocol.held import HeldBytes
 from laar.protocol.rules import GatewayRules
+from laar.protocol.sampling import Sampler
 from laar.protocol.stream import Stream, StreamSettings
 from laar.server.extproc.mending import read_message
 from laar.server.extproc.messages import event_of, message_of
@@ -44,38 +44,12 @@ from laar.telemetry.metrics import Metrics
 if TYPE_CHECKING:
     from laar.telemetry.tracing import Spans
 
-__all__ = ["SERVICE", "ExternalProcessor", "Sampler"]
+__all__ = ["SERVICE", "ExternalProcessor"]
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _LOG = logging.getLogger(__name__)
 _LOG_FAULTS_EVERY_S = 10.0
 """A fault that meets every request would fill a disk; the counter counts them all."""
-
-
-class Sampler:
-    """Which answers are read: a share of them, and at least one in a while.
-
-    Reading costs a message for each chunk of the answer. Where traffic is thin that is nothing, and
-    the learners would starve on a share of it; where it is thick, the share bounds the cost.
-
-    Args:
-        share: of the requests, 0 to 1; 0 reads none; may be changed.
-        every_s: an answer is read when none was for so long; may be changed.
-        rng: draws.
-    """
-
-    def __init__(self, share: float, *, every_s: float, rng: random.Random) -> None:
-        self.share = share
-        self.every_s = every_s
-        self._rng = rng
-        self._last = -math.inf
-
-    def draw(self, now: float) -> bool:
-        """Whether to read the answer of the request that begins now."""
-        if self._rng.random() < self.share or (self.share and now - self._last > self.every_s):
-            self._last = now
-            return True
-        return False
 
 
 class ExternalProcessor:
@@ -257,11 +231,11 @@ class ExternalProcessor:
                 self._director.served_by(decision, address)
                 if self._gate is not None:
                     self._gate.moved(decision)
-            case Answering(decision):
+            case Answering(decision, ok):
                 self._director.answering(decision)
                 if self._gate is not None:
-                    self._gate.released(decision)
+                    self._gate.answering(decision, ok=ok)
             case Ended(decision, completion):
                 self._director.settle(decision, completion)
                 if self._gate is not None:
-                    self._gate.released(decision)
+                    self._gate.ended(decision)

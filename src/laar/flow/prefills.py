@@ -1,0 +1,238 @@
+"""Prefills in flight at each endpoint: seconds of work, until they are done or taken to be done.
+
+Where the first token of an answer will be seen, its prefill counts until then. Of most answers it
+is not (they are not read, or not streamed), and to count those until their end would fill every
+endpoint with requests that only decode. They count by a clock: an endpoint prefills in order of
+arrival, so what was sent before a moment is done when the seconds of it have passed.
+
+A clock alone would be as wrong as c(m) is: too slow, and endpoints look full while they idle; too
+fast, and the queue never fills. Two things correct it:
+
+* its pace, real seconds for one by c(m), learned for each model from the first tokens that are
+  seen;
+* the endpoints' readings: who waits in an engine has not begun, whatever the clock says, and who
+  was sent before those has.
+
+Synchronous; time is an argument, and may jump.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from laar.core.endpoints import EndpointTable, Floats
+
+__all__ = ["Prefills"]
+
+_LOOK_EVERY_S = 0.01
+"""Clocks are looked at no more often: a tenth of the gate's tick, an iteration of an engine."""
+
+_UNDER_WAY_S = 0.25
+"""An endpoint may not have had a request yet when it wrote a page that came so soon after it."""
+
+_MEMORY_S = 5.0
+"""Prefill seconds after which a pace is mostly learned anew: a few prompts of a loaded fleet. What
+a round trip or an iteration adds to short prompts of an idle one hardly moves it."""
+_MIN_PACE, _MAX_PACE = 1 / 16, 4.0
+"""c(m) that was never measured is rarely further off. A pace too low costs less: the queue then
+fills late, where one too high leaves endpoints idle."""
+_MAX_MODELS = 1024
+
+
+@dataclass(slots=True)
+class _Prefill:
+    model: str
+    seconds: float
+    is_long: bool
+    shown: bool
+    sent_s: float
+    ahead_s: float
+    left_s: float
+    counted: bool = True
+
+
+@dataclass(slots=True)
+class _Line:
+    """An endpoint's requests in the order in which they were sent, until they end."""
+
+    requests: dict[Hashable, _Prefill] = field(default_factory=dict)
+    at_s: float = -math.inf
+    read_s: float = math.nan
+
+
+class Prefills:
+    """Counts by endpoint.
+
+    Args:
+        table: the endpoints, whose readings are looked at.
+
+    Attributes:
+        seconds: float64 by slot: prefill seconds in flight, by c(m).
+        long_seconds: the part of it that is of long requests.
+        longs: how many those are.
+        counted: requests counted in `seconds`.
+    """
+
+    def __init__(self, table: EndpointTable) -> None:
+        self.seconds: Floats = np.zeros(0)
+        self.long_seconds: Floats = np.zeros(0)
+        self.longs: Floats = np.zeros(0)
+        self.counted = 0
+        self._table = table
+        self._lines: dict[int, _Line] = {}
+        self._slots: dict[Hashable, int] = {}
+        self._paces: dict[str, float] = {}
+        self._looked_s = -math.inf
+        self._grow()
+
+    def __len__(self) -> int:
+        """How many requests have not ended, counted or not."""
+        return len(self._slots)
+
+    def pace(self, model: str) -> float:
+        """Real seconds that a second by c(m) takes."""
+        return self._paces.get(model, 1.0)
+
+    def add(
+        self,
+        key: Hashable,
+        slot: int,
+        model: str,
+        seconds: float,
+        now: float,
+        *,
+        is_long: bool,
+        shown: bool,
+    ) -> None:
+        """Counts a prefill; `shown` where the first token of its answer will be seen."""
+        self._grow()
+        line = self._lines.setdefault(slot, _Line())
+        self._advance(slot, line, now)
+        ahead_s = seconds + sum(one.left_s for one in line.requests.values() if one.counted)
+        one = _Prefill(model, seconds, is_long, shown, now, ahead_s, seconds)
+        self._slots[key] = slot
+        line.requests[key] = one
+        self._count(slot, one)
+
+    def answered(self, key: Hashable, now: float, *, ok: bool) -> None:
+        """The first byte of an answer was seen; `ok` if the endpoint took the request."""
+        slot = self._slots.get(key)
+        if slot is None:
+            return
+        one = self._lines[slot].requests[key]
+        if one.counted and one.shown and ok:
+            self._learn(one, now)
+        self._uncount(slot, one)
+
+    def ended(self, key: Hashable) -> None:
+        """A request is over; harmless when it is not known."""
+        slot = self._slots.pop(key, None)
+        if slot is None:
+            return
+        line = self._lines[slot]
+        self._uncount(slot, line.requests.pop(key))
+        if not line.requests:
+            del self._lines[slot]
+            # Sums of floats drift; an idle endpoint has exactly nothing in flight.
+            self.seconds[slot] = self.long_seconds[slot] = self.longs[slot] = 0.0
+
+    def moved(self, key: Hashable, slot: int, now: float) -> None:
+        """A request is at another endpoint than it was sent to."""
+        before = self._slots.get(key)
+        if before is None or before == slot:
+            return
+        one = self._lines[before].requests[key]
+        self.ended(key)
+        self.add(key, slot, one.model, one.seconds, now, is_long=one.is_long, shown=one.shown)
+
+    def look(self, now: float) -> None:
+        """Brings the counts up to this moment."""
+        self._grow()
+        if 0.0 <= now - self._looked_s < _LOOK_EVERY_S:
+            return
+        self._looked_s = now
+        for slot, line in self._lines.items():
+            self._advance(slot, line, now)
+
+    # -- the clock -----------------------------------------------------------------------------
+
+    def _advance(self, slot: int, line: _Line, now: float) -> None:
+        read_s = float(self._table.read_at[slot])
+        if read_s != line.read_s and read_s <= now:
+            self._pass(slot, line, read_s)
+            line.read_s = read_s
+            self._believe(slot, line, read_s)
+        self._pass(slot, line, now)
+        line.at_s = now  # also when time was set back
+
+    def _pass(self, slot: int, line: _Line, now: float) -> None:
+        """Lets time pass: whoever was sent first is prefilled first."""
+        passed_s = now - line.at_s
+        if passed_s <= 0.0:
+            return
+        line.at_s = now
+        for one in line.requests.values():
+            if not one.counted:
+                continue
+            needed_s = one.left_s * self.pace(one.model)
+            if needed_s > passed_s:
+                one.left_s -= passed_s / self.pace(one.model)
+                return
+            passed_s -= needed_s
+            one.left_s = 0.0
+            if not one.shown:
+                self._uncount(slot, one)
+
+    def _believe(self, slot: int, line: _Line, read_s: float) -> None:
+        """Corrects the clock by what an endpoint said of itself."""
+        waiting, running = float(self._table.waiting[slot]), float(self._table.running[slot])
+        if math.isnan(waiting) or math.isnan(running):
+            return
+        there = [one for one in line.requests.values() if one.sent_s < read_s]
+        # Others may send there as well; then as large a share of those that wait are ours.
+        ours = min(1.0, len(there) / max(1.0, waiting + running))
+        begun = len(there) - min(len(there), math.ceil(waiting * ours))
+        for one in there[begun:]:
+            if not one.counted and not one.shown:
+                one.left_s = one.seconds
+                self._count(slot, one)
+        for one in there[: max(0, begun - 1)]:  # the last of them may be under way
+            if not one.shown and one.sent_s < read_s - _UNDER_WAY_S:
+                self._uncount(slot, one)
+
+    def _learn(self, one: _Prefill, now: float) -> None:
+        took_s = max(0.0, now - one.sent_s)
+        pace = (self.pace(one.model) * _MEMORY_S + took_s) / (_MEMORY_S + one.ahead_s)
+        if len(self._paces) >= _MAX_MODELS and one.model not in self._paces:
+            self._paces.clear()
+        self._paces[one.model] = min(_MAX_PACE, max(_MIN_PACE, pace))
+
+    # -- the sums ------------------------------------------------------------------------------
+
+    def _count(self, slot: int, one: _Prefill) -> None:
+        one.counted = True
+        self.counted += 1
+        self._add(slot, one, 1.0)
+
+    def _uncount(self, slot: int, one: _Prefill) -> None:
+        if one.counted:
+            one.counted = False
+            self.counted -= 1
+            self._add(slot, one, -1.0)
+
+    def _add(self, slot: int, one: _Prefill, sign: float) -> None:
+        self.seconds[slot] += sign * one.seconds
+        if one.is_long:
+            self.long_seconds[slot] += sign * one.seconds
+            self.longs[slot] += sign
+
+    def _grow(self) -> None:
+        missing = self._table.capacity - len(self.seconds)
+        if missing > 0:
+            self.seconds = np.append(self.seconds, np.zeros(missing))
+            self.long_seconds = np.append(self.long_seconds, np.zeros(missing))
+            self.longs = np.append(self.longs, np.zeros(missing))

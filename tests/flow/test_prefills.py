@@ -1,0 +1,174 @@
+"""Prefills in flight: what the clock says, what corrects it, and sums that stay true."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.flow.prefills import Prefills
+
+
+def table_of(names: str = "a") -> EndpointTable:
+    table = EndpointTable()
+    table.replace("t", [EndpointSpec(address=n, models=("m",)) for n in names])
+    return table
+
+
+def add(prefills: Prefills, key: str, seconds: float, now: float, *, shown: bool = False) -> None:
+    prefills.add(key, 0, "m", seconds, now, is_long=False, shown=shown)
+
+
+def seconds_at(prefills: Prefills, now: float) -> float:
+    prefills.look(now)
+    return float(prefills.seconds[0])
+
+
+def test_unseen_prefills_are_done_one_after_the_other_and_idle_time_earns_nothing() -> None:
+    prefills = Prefills(table_of())
+    add(prefills, "1", 1.0, 0.0)
+    add(prefills, "2", 2.0, 0.5)
+    assert [seconds_at(prefills, t) for t in (0.9, 1.1, 2.9, 3.1)] == [3.0, 2.0, 2.0, 0.0]
+    add(prefills, "3", 1.0, 100.0)
+    assert [seconds_at(prefills, t) for t in (100.9, 101.1)] == [1.0, 0.0]
+    assert len(prefills) == 3  # until they end
+    for key in "123":
+        prefills.ended(key)
+    assert len(prefills) == 0
+
+
+def test_a_prefill_whose_first_token_will_be_seen_counts_until_then() -> None:
+    prefills = Prefills(table_of())
+    add(prefills, "1", 1.0, 0.0, shown=True)
+    add(prefills, "2", 1.0, 0.0)
+    assert [seconds_at(prefills, t) for t in (1.5, 60.0)] == [2.0, 1.0]
+    prefills.answered("1", 60.0, ok=True)
+    assert seconds_at(prefills, 60.0) == 0.0
+
+
+@pytest.mark.parametrize("factor", [0.2, 1.0, 3.0])
+def test_the_pace_is_learned_from_first_tokens_and_from_no_refusal(factor: float) -> None:
+    prefills = Prefills(table_of())
+    now = 0.0
+    for number in range(40):
+        key = str(number)
+        add(prefills, key, 1.0, now, shown=True)
+        prefills.answered(key, now + factor, ok=True)
+        prefills.ended(key)
+        now += 10.0
+        add(prefills, key, 1.0, now, shown=True)
+        prefills.answered(key, now + 0.01, ok=False)
+        prefills.ended(key)
+        now += 10.0
+    assert prefills.pace("m") == pytest.approx(factor, rel=0.02)
+    assert prefills.pace("other") == 1.0
+    add(prefills, "last", 1.0, now)
+    assert seconds_at(prefills, now + 0.9 * factor) == 1.0
+    assert seconds_at(prefills, now + 1.1 * factor) == 0.0
+
+
+def test_a_pace_stays_within_bounds_whatever_is_measured() -> None:
+    prefills = Prefills(table_of())
+    for number, took_s in enumerate((1e9, -1e9)):
+        for again in range(200):
+            key = f"{number}/{again}"
+            add(prefills, key, 1.0, 0.0, shown=True)
+            prefills.answered(key, took_s, ok=True)
+            prefills.ended(key)
+        assert 1 / 16 <= prefills.pace("m") <= 4.0
+
+
+def test_who_waits_in_an_engine_has_not_begun_and_who_was_sent_before_has() -> None:
+    table = table_of()
+    prefills = Prefills(table)
+    for key in "1234":
+        add(prefills, key, 1.0, 0.0)
+    assert seconds_at(prefills, 5.0) == 0.0  # by the clock all are done
+    table.read("a", Reading(waiting=2, running=2), 5.0)
+    assert seconds_at(prefills, 5.02) == 2.0
+    assert seconds_at(prefills, 6.1) == 1.0
+    for key in "5678":
+        add(prefills, key, 100.0, 7.0)
+    table.read("a", Reading(waiting=0, running=8), 8.0)
+    assert seconds_at(prefills, 8.02) == 100.0  # the last may be under way
+    for key in "abc":
+        add(prefills, key, 1.0, 8.9)
+    table.read("a", Reading(waiting=0, running=8), 9.0)  # written before they came there
+    assert seconds_at(prefills, 9.02) == 3.0
+
+
+def test_of_those_that_wait_only_a_share_is_ours_where_others_send_as_well() -> None:
+    table = table_of()
+    prefills = Prefills(table)
+    for key in "1234":
+        add(prefills, key, 1.0, 0.0)
+    table.read("a", Reading(waiting=8, running=8), 5.0)
+    assert seconds_at(prefills, 5.0) == 2.0
+
+
+def test_an_endpoint_that_says_nothing_is_left_to_the_clock() -> None:
+    table = table_of()
+    prefills = Prefills(table)
+    add(prefills, "1", 1.0, 0.0)
+    table.read("a", Reading(), 0.5)
+    assert [seconds_at(prefills, t) for t in (0.9, 1.1)] == [1.0, 0.0]
+
+
+def test_a_clock_that_was_set_back_goes_on_from_there() -> None:
+    prefills = Prefills(table_of())
+    add(prefills, "1", 1.0, 1000.0)
+    assert [seconds_at(prefills, t) for t in (0.0, 0.9, 1.1)] == [1.0, 1.0, 0.0]
+
+
+_EVENTS = st.tuples(
+    st.sampled_from(["add", "answered", "refused", "ended", "moved", "read", "look"]),
+    st.integers(0, 9),
+    st.sampled_from([0.0, 0.01, 0.7, 30.0]),
+    st.sampled_from([0.0, 0.005, 0.3, 20.0, 1e6, -0.3, -1e6]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(_EVENTS, max_size=80))
+def test_sums_are_those_of_who_counts_and_come_back_to_nothing(
+    events: list[tuple[str, int, float, float]],
+) -> None:
+    table = table_of("abc")
+    prefills = Prefills(table)
+    now, alive = 1e7, dict[str, tuple[float, bool]]()
+    for number, (what, which, seconds, step_s) in enumerate(events):
+        now += step_s
+        key = list(alive)[which % len(alive)] if alive else ""
+        if what == "add":
+            alive[str(number)] = (seconds, which % 3 == 0)
+            prefills.add(
+                *(str(number), which % 3, "mn"[which % 2], seconds, now),
+                is_long=which % 3 == 0,
+                shown=which % 4 == 0,
+            )
+        elif what == "read":
+            waiting = math.nan if which == 9 else which
+            table.read("abc"[which % 3], Reading(waiting=waiting, running=which // 2), now)
+        elif what == "moved":
+            prefills.moved(key, which % 3, now)
+        elif what == "ended":
+            prefills.ended(key)
+            alive.pop(key, None)
+        elif what != "look":
+            prefills.answered(key, now, ok=what == "answered")
+        prefills.look(now)
+        for sums in (prefills.seconds, prefills.long_seconds, prefills.longs):
+            assert sums.min() > -1e-9
+        assert (prefills.long_seconds <= prefills.seconds + 1e-9).all()
+        assert prefills.seconds.sum() <= sum(s for s, _ in alive.values()) + 1e-9
+        assert prefills.longs.sum() <= sum(is_long for _, is_long in alive.values())
+        assert 0 <= prefills.counted <= len(prefills) == len(alive)
+    for key in alive:
+        prefills.ended(key)
+    assert len(prefills) == prefills.counted == 0
+    for sums in (prefills.seconds, prefills.long_seconds, prefills.longs):
+        assert np.abs(sums).max() < 1e-9
