@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from laar.commands import accuracy, context, lab, operating, serving, simulating
+from laar.commands.terminal import stopped_in_order
 
 __all__ = ["app"]
 
@@ -21,12 +22,14 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def main(
+    ctx: typer.Context,
     show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Sends each LLM request to the endpoint where a correct answer is expected soonest."""
     if show_version:
         typer.echo(f"laar {version('laar')}")
         raise typer.Exit
+    ctx.with_resource(stopped_in_order())
 
 
 app.command()(serving.serve)

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
 
 from laar.errors import LaarError
 
-__all__ = ["FAULT", "MIN_TABLE_WIDTH", "ConfigFile", "JsonFile", "faults_told", "log_to_stderr"]
+__all__ = [
+    "FAULT",
+    "MIN_TABLE_WIDTH",
+    "ConfigFile",
+    "JsonFile",
+    "faults_told",
+    "log_to_stderr",
+    "stopped_in_order",
+]
+
+_Handler = Callable[[int, FrameType | None], object]
 
 ConfigFile = Annotated[
     Path, typer.Option("--config", "-c", help="Settings file.", show_default=True)
@@ -38,6 +51,28 @@ def faults_told() -> Iterator[None]:
             raise
         typer.echo(f"laar: {error.filename}: {error.strerror}", err=True)
         raise typer.Exit(FAULT) from None
+
+
+@contextmanager
+def stopped_in_order() -> Iterator[None]:
+    """SIGTERM and a closed terminal end a command as Ctrl-C does, with all that it has started.
+
+    Ctrl-C itself as well where it was ignored, as in a script's background. Commands that stop in
+    their own way take the signals over.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers: dict[signal.Signals, _Handler] = {signal.SIGINT: signal.default_int_handler}
+    handlers[signal.SIGTERM] = lambda *_: signal.raise_signal(signal.SIGINT)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # no `nohup`
+        handlers[signal.SIGHUP] = handlers[signal.SIGTERM]
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def log_to_stderr(verbose: bool) -> None:

@@ -1,4 +1,7 @@
-"""Child processes of `laar up`: started together, waited for, and never left behind."""
+"""Child processes of `laar up`: started together, waited for, and never left behind.
+
+A command that is told to stop stops them; the kernel does when it is killed (`dying_with_us`).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from pathlib import Path
 
 import aiohttp
 
+from laar.envoy import dying_with_us
 from laar.errors import LaarError
 
 __all__ = ["LaarProcess", "free_ports", "wait_for"]
@@ -68,7 +72,9 @@ class LaarProcess:
     async def __aenter__(self) -> LaarProcess:
         with self._log_path.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "laar.cli", *self._arguments, stdout=log, stderr=log
+                *dying_with_us((sys.executable, "-m", "laar.cli", *self._arguments)),
+                stdout=log,
+                stderr=log,
             )
         return self
 
@@ -85,8 +91,11 @@ class LaarProcess:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await process.wait()
         except TimeoutError:
-            process.kill()
-            await process.wait()
+            pass
+        finally:  # also when this task is cancelled while it waits
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
 
     def kill(self) -> None:
         """Ends it without asking, as a crash would."""

@@ -2,7 +2,7 @@
 
 from laar.envoy.bootstrap import BodyMode, BootstrapOptions, Shape, render, to_yaml
 from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, EndpointAddress, write_eds
-from laar.envoy.process import EnvoyProcess, find_binary, validate
+from laar.envoy.process import EnvoyProcess, dying_with_us, find_binary, validate
 
 __all__ = [
     "ENDPOINTS_CLUSTER",
@@ -11,6 +11,7 @@ __all__ = [
     "EndpointAddress",
     "EnvoyProcess",
     "Shape",
+    "dying_with_us",
     "find_binary",
     "render",
     "to_yaml",

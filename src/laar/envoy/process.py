@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,7 +27,7 @@ import orjson
 
 from laar.errors import LaarError, SettingError
 
-__all__ = ["EnvoyProcess", "find_binary", "validate"]
+__all__ = ["EnvoyProcess", "dying_with_us", "find_binary", "validate"]
 
 _POLL_S = 0.02
 _VALIDATE_TIMEOUT_S = 30.0
@@ -34,9 +35,16 @@ _LOG_TAIL_BYTES = 4000
 
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, kept across exec
-os.execv(sys.argv[1], sys.argv[1:])
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, kept across exec
+if os.getppid() == int(sys.argv[1]):  # else it died before we asked
+    os.execv(sys.argv[2], sys.argv[2:])
 """
+
+
+def dying_with_us(command: Sequence[str | Path]) -> list[str | Path]:
+    """A command that gets SIGTERM when the thread that starts it dies, however it dies (Linux)."""
+    return [*(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())), *command]
 
 
 def find_binary() -> Path:
@@ -133,14 +141,13 @@ class EnvoyProcess:
         admin_address = self._directory / "admin-address"
         admin_address.unlink(missing_ok=True)
         command: list[str | Path] = [
-            *(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT),
             *(find_binary(), "-c", _write(self._bootstrap, self._directory)),
             *("--admin-address-path", admin_address, "--concurrency", str(self._concurrency)),
             *("--disable-hot-restart", "-l", "warning"),
         ]
         with self.log_path.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *command,
+                *dying_with_us(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -1,0 +1,87 @@
+"""Commands that start processes leave none behind, however they are ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from laar_command import start
+
+from support import eventually
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+UP = ("up", "--port", "0", "--time-scale", "0.05")
+OVERLOAD = ("overload", "--seconds", "5", "--time-scale", "0.05")
+
+
+def children(pid: int) -> list[int]:
+    """Those of its main thread, which starts them all."""
+    try:
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        # The state stands after the name, which is in brackets and may hold anything.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "number", "status"),
+    [
+        (UP, signal.SIGTERM, 130),
+        (OVERLOAD, signal.SIGTERM, 130),
+        (UP, signal.SIGINT, 130),
+        (UP, signal.SIGKILL, -9),
+    ],
+    ids=["up-term", "overload-term", "up-ctrl-c", "up-kill"],
+)
+async def test_nothing_is_left_of_a_command_that_is_ended(
+    arguments: Sequence[str], number: signal.Signals, status: int
+) -> None:
+    process = await start(*arguments)
+    try:
+        await eventually(
+            lambda: len(children(process.pid)) >= 4, what="processes to start", timeout_s=60
+        )
+        started = children(process.pid)
+        process.send_signal(number)
+        said, _ = await asyncio.wait_for(process.communicate(), 60)  # they share its output
+        assert process.returncode == status, said.decode()
+        await eventually(
+            lambda: not any(map(is_alive, started)), what="all of them to end", timeout_s=30
+        )
+    finally:
+        for pid in (process.pid, *children(process.pid)):
+            if is_alive(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+async def test_a_fleet_that_is_up_ends_with_its_command() -> None:
+    process = await start(*UP)
+    said = b""
+
+    async def until_ready() -> None:
+        nonlocal said
+        assert process.stdout is not None
+        while b"Ctrl-C stops everything" not in said:
+            said += await process.stdout.read(1 << 16)
+            assert not process.stdout.at_eof(), said.decode()
+
+    await asyncio.wait_for(until_ready(), 90)
+    started = children(process.pid)
+    assert len(started) == 7  # five endpoints, the picker and Envoy
+    process.send_signal(signal.SIGTERM)
+    await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0
+    assert not any(map(is_alive, started))
