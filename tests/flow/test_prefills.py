@@ -71,6 +71,22 @@ def test_the_pace_is_learned_from_first_tokens_and_from_no_refusal(factor: float
     assert seconds_at(prefills, now + 1.1 * factor) == 0.0
 
 
+def test_short_prompts_far_away_teach_no_pace() -> None:
+    prefills = Prefills(table_of())
+    for number in range(400):  # an idle fleet
+        add(prefills, str(number), 0.01, float(number), shown=True)
+        prefills.answered(str(number), number + 0.3, ok=True)
+        prefills.ended(str(number))
+    assert prefills.pace("m") == 1.0
+    for number in range(40):
+        prefills.add(
+            *(str(number), 0, "m", 0.5, 1e3 + number), is_long=False, shown=True, fixed_s=0.3
+        )
+        prefills.answered(str(number), 1e3 + number + 0.8, ok=True)
+        prefills.ended(str(number))
+    assert prefills.pace("m") == pytest.approx(1.0)
+
+
 def test_a_pace_stays_within_bounds_whatever_is_measured() -> None:
     prefills = Prefills(table_of())
     for number, took_s in enumerate((1e9, -1e9)):

@@ -65,6 +65,7 @@ class Driver:
         )
         self.now = 0.0
         self.log = []
+        self.began = []
 
     def feed(self, event):
         """Feeds an event; answers `Ask` as the server does; returns this event's other actions."""
@@ -82,8 +83,9 @@ class Driver:
                             pending = Refused(error)
                     case Served(decision, address):
                         self.director.served_by(decision, address)
-                    case Answering(decision, _):
+                    case Answering(decision, ok):
                         self.director.answering(decision)
+                        self.began.append(ok)
                     case Ended(decision, completion):
                         self.director.settle(decision, completion)
                         self.log.append(action)
@@ -144,6 +146,33 @@ def test_a_sampled_native_request_asks_for_its_answer_and_reads_it():
     assert (ended.completion.prompt_tokens, ended.completion.completion_tokens) == (9, 2)
     assert (ended.completion.ttft_s, ended.completion.latency_s) == (2.0, 3.0)
     assert [a.data for a in driver.answers(AnswerBody, Direction.RESPONSE)] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("shape", "read", "streamed", "seen"),
+    [
+        (Shape.NATIVE, False, True, False),
+        (Shape.NATIVE, True, True, True),
+        (Shape.NATIVE, True, False, False),
+        (Shape.GATEWAY, False, True, True),
+        (Shape.GATEWAY, False, False, False),
+    ],
+)
+def test_first_tokens_are_seen_of_streamed_answers_that_are_read(shape, read, streamed, seen):
+    driver = Driver(read_answer=read)
+    driver.feed(headers(shape))
+    driver.feed(RequestBody(orjson.dumps({**orjson.loads(BODY), "stream": streamed}), True))
+    assert driver.stream.decision.request.first_token_seen is seen
+
+
+@pytest.mark.parametrize(("status", "ok"), [(200, True), (503, False)])
+def test_the_first_byte_of_a_refusal_is_told_from_that_of_an_answer(status, ok):
+    driver = Driver()
+    driver.feed(headers(Shape.GATEWAY))
+    driver.feed(RequestBody(BODY, True))
+    driver.feed(ResponseHeaders(status))
+    driver.feed(ResponseBody(b"{", False))
+    assert driver.began == [ok]
 
 
 # -- gateway -------------------------------------------------------------------------------------

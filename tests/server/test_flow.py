@@ -144,6 +144,25 @@ async def test_a_full_queue_is_a_429_and_a_hopeless_wait_a_503(gateway, http, sh
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+async def test_a_prefill_does_not_last_as_long_as_its_answer(gateway, http, shape):
+    async with Busy(gateway, http, shape, max_requests=9, max_prefill_s=0.5) as busy:
+
+        async def answer():
+            yield b"{"
+            await busy.done.wait()
+            yield b"}"
+
+        busy.upstream.script(Answer(chunks=answer()))
+        decoding = asyncio.create_task(busy.ask("x" * 40_000))  # a second of prefill
+        await eventually(lambda: len(asked(busy.upstream)) == 2, what="the long prompt")
+        assert (await busy.ask("last")).status == 200
+        assert not decoding.done()
+        busy.done.set()
+        assert (await decoding).status == 200
+        await nothing_left(busy.runner)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 async def test_absurd_objectives_are_as_good_as_none(gateway, http, shape):
     async with Busy(gateway, http, shape) as busy:
         values = ("-5", "0", "1e400", "nan", "soon", "9" * 300)

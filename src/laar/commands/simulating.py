@@ -123,6 +123,15 @@ def overload(
         float,
         typer.Option(help="Real seconds for a simulated one; less needs more cores.", min=0.01),
     ] = 1.0,
+    sample_answers: Annotated[
+        float | None,
+        typer.Option(
+            help="bodies.sample_answers, for the native shape; the setting's default without.",
+            min=0.0,
+            max=1.0,
+            show_default=False,
+        ),
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Send a fleet 1.2 times what it carries, through a real Envoy, by each order of the queue.
@@ -142,5 +151,6 @@ def overload(
                 time_scale=time_scale,
                 shape=shape.value,
                 json_file=json_file,
+                sample_answers=sample_answers,
             )
         )

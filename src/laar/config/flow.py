@@ -105,8 +105,8 @@ class Flow(Section):
         description="Seconds of prefill in flight at an endpoint, by c(m), above which it is full. "
         "Enough to keep its batch full between two decisions, little enough for the order to "
         "matter. "
-        "A request counts until its first byte is seen, and until its end where answers are not "
-        "read (`bodies.sample_answers`): raise it there if endpoints idle while requests wait.",
+        "A request counts until its first token is seen; where answers are not streamed or not "
+        "read (`bodies.sample_answers`), by a clock that those seen and the readings correct.",
     )
     max_requests: int = Field(
         256,

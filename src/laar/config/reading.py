@@ -66,7 +66,8 @@ class Bodies(Section):
         ge=0,
         le=1,
         description="Share of answers that are read as they pass (native shape), for time to first "
-        "token and usage. Reading costs about 50 us a chunk, so 1 in 100; 0 reads none.",
+        "token, usage and the pace of prefills (`flow`). Reading costs about 50 us a chunk, so "
+        "1 in 100; 0 reads none.",
     )
     sample_every_s: float = Field(
         1.0,

@@ -14,8 +14,8 @@ once in either. Then the arrivals meet a fresh fleet for each order of the picke
 request must have exactly one answer, and nothing may be left in the picker, in Envoy or in the
 endpoints. Times are the fleet's own seconds: the clock's, divided by the time scale.
 
-Answers are read (`bodies.sample_answers` 1), or the queue would take a prefill to last as long as
-its answer.
+In the native shape as many answers are read as by default, one in a hundred and one a second of the
+fleet's; the report says how many. The gateway shape shows the picker all of them.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from pathlib import Path
 from rich.console import Console
 
 from laar.accuracy.artifact import Capability, ModelCapability, RetryTerms, Speed
+from laar.config.reading import Bodies
 from laar.core.request import Api, Request
 from laar.demo.fleet import Endpoint, started_fleet
 from laar.demo.leftovers import at_rest, begin, served
@@ -79,16 +80,19 @@ def run_overload(
     time_scale: float,
     shape: Shape,
     json_file: Path | None,
+    sample_answers: float | None = None,
 ) -> int:
     """Runs it and says what came of it; returns the exit status."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=240)  # a file has no edge
     began_s = time.monotonic()
+    if sample_answers is None:
+        sample_answers = Bodies().sample_answers
     chosen = range(seed, seed + seeds)
     runs: dict[str, list[Run]] = {route: [] for route in ROUTES}
     with tempfile.TemporaryDirectory(prefix="laar-overload-") as directory:
-        bench = _Bench(Path(directory), time_scale, shape)
+        bench = _Bench(Path(directory), time_scale, shape, sample_answers)
         with console.status("how fast this machine runs the fleet"):
             speed = asyncio.run(bench.speed(probe_requests))
         for one in chosen:
@@ -98,6 +102,9 @@ def run_overload(
                     runs[route].append(asyncio.run(bench.run(route, load, one)))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     busy_s = used.ru_utime + used.ru_stime + time.process_time()
+    read = "all answers read"
+    if shape != "gateway":
+        read = f"bodies.sample_answers {sample_answers:g}"
     report = judge(
         runs,
         speed=speed,
@@ -106,12 +113,17 @@ def run_overload(
         remarks=(
             f"{busy_s:.0f} s of processor time in {time.monotonic() - began_s:.0f} s on "
             f"{os.cpu_count()} cores, load average {os.getloadavg()[1]:.1f}; {shape} shape, "
-            f"{time_scale:g} real seconds for one of the fleet's",
+            f"{time_scale:g} real seconds for one of the fleet's; {read}",
         ),
     )
     show(report, console)
     if json_file is not None:
-        about = {"seeds": list(chosen), "seconds": seconds, "time_scale": time_scale}
+        about = {
+            "seeds": list(chosen),
+            "seconds": seconds,
+            "time_scale": time_scale,
+            "sample_answers": sample_answers,
+        }
         json_file.write_bytes(dump(report, **about, shape=shape, remarks=report.remarks))
     return 0 if report.held else NOT_HELD
 
@@ -123,6 +135,7 @@ class _Bench:
     directory: Path
     time_scale: float
     shape: Shape
+    sample_answers: float
     fleets: int = 0
 
     async def speed(self, requests: int) -> float:
@@ -185,7 +198,10 @@ class _Bench:
         scaled = {"max_prefill_s": 2.0, "min_hold_s": 5.0, "max_hold_s": 60.0}
         return directory, {
             "accuracy": {"capability": str(artifact)},
-            "bodies": {"sample_answers": 1.0},
+            "bodies": {
+                "sample_answers": self.sample_answers,
+                "sample_every_s": Bodies().sample_every_s * self.time_scale,
+            },
             "routing": {"quadratic_tokens": QUADRATIC_TOKENS},
             "flow": {**{k: v * self.time_scale for k, v in scaled.items()}, **flow},
         }

@@ -335,6 +335,7 @@ class Admission:
             now,
             is_long=decision.uncached_tokens > self._settings.long_tokens,
             shown=decision.request.first_token_seen,
+            fixed_s=float(view.rtt_s[at]),
         )
 
 

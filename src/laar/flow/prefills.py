@@ -19,7 +19,7 @@ Synchronous; time is an argument, and may jump.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,8 +35,9 @@ _UNDER_WAY_S = 0.25
 """An endpoint may not have had a request yet when it wrote a page that came so soon after it."""
 
 _MEMORY_S = 5.0
-"""Prefill seconds after which a pace is mostly learned anew: a few prompts of a loaded fleet. What
-a round trip or an iteration adds to short prompts of an idle one hardly moves it."""
+"""Prefill seconds after which a pace is mostly learned anew: a few prompts of a loaded fleet."""
+_LEAST_S = 0.2
+"""Work ahead from which a pace is learned: of less, an iteration and the way there tell more."""
 _MIN_PACE, _MAX_PACE = 1 / 16, 4.0
 """c(m) that was never measured is rarely further off. A pace too low costs less: the queue then
 fills late, where one too high leaves endpoints idle."""
@@ -45,21 +46,23 @@ _MAX_MODELS = 1024
 
 @dataclass(slots=True)
 class _Prefill:
+    key: Hashable
     model: str
     seconds: float
     is_long: bool
     shown: bool
     sent_s: float
+    fixed_s: float
     ahead_s: float
     left_s: float
-    counted: bool = True
 
 
 @dataclass(slots=True)
 class _Line:
-    """An endpoint's requests in the order in which they were sent, until they end."""
+    """An endpoint's requests until they end, and those of them that count; both as sent."""
 
     requests: dict[Hashable, _Prefill] = field(default_factory=dict)
+    counted: dict[Hashable, _Prefill] = field(default_factory=dict)
     at_s: float = -math.inf
     read_s: float = math.nan
 
@@ -97,6 +100,11 @@ class Prefills:
         """Real seconds that a second by c(m) takes."""
         return self._paces.get(model, 1.0)
 
+    @property
+    def paces(self) -> Mapping[str, float]:
+        """Those that were learned, by model."""
+        return self._paces
+
     def add(
         self,
         key: Hashable,
@@ -107,26 +115,40 @@ class Prefills:
         *,
         is_long: bool,
         shown: bool,
+        fixed_s: float = 0.0,
     ) -> None:
-        """Counts a prefill; `shown` where the first token of its answer will be seen."""
+        """Counts a prefill.
+
+        Args:
+            key: of the request.
+            slot: where it is sent.
+            model: whose pace it has.
+            seconds: by c(m).
+            now: of the decision.
+            is_long: for `longs`.
+            shown: whether the first token of its answer will be seen.
+            fixed_s: of the time to that, what is no prefill: the way there and back.
+        """
         self._grow()
         line = self._lines.setdefault(slot, _Line())
         self._advance(slot, line, now)
-        ahead_s = seconds + sum(one.left_s for one in line.requests.values() if one.counted)
-        one = _Prefill(model, seconds, is_long, shown, now, ahead_s, seconds)
+        ahead_s = seconds + sum(one.left_s for one in line.counted.values())
+        one = _Prefill(key, model, seconds, is_long, shown, now, fixed_s, ahead_s, seconds)
         self._slots[key] = slot
         line.requests[key] = one
-        self._count(slot, one)
+        self._count(slot, line, one)
 
     def answered(self, key: Hashable, now: float, *, ok: bool) -> None:
         """The first byte of an answer was seen; `ok` if the endpoint took the request."""
         slot = self._slots.get(key)
         if slot is None:
             return
-        one = self._lines[slot].requests[key]
-        if one.counted and one.shown and ok:
-            self._learn(one, now)
-        self._uncount(slot, one)
+        line = self._lines[slot]
+        one = line.counted.get(key)
+        if one is not None:
+            if one.shown and ok:
+                self._learn(one, now)
+            self._uncount(slot, line, one)
 
     def ended(self, key: Hashable) -> None:
         """A request is over; harmless when it is not known."""
@@ -134,7 +156,7 @@ class Prefills:
         if slot is None:
             return
         line = self._lines[slot]
-        self._uncount(slot, line.requests.pop(key))
+        self._uncount(slot, line, line.requests.pop(key))
         if not line.requests:
             del self._lines[slot]
             # Sums of floats drift; an idle endpoint has exactly nothing in flight.
@@ -147,7 +169,12 @@ class Prefills:
             return
         one = self._lines[before].requests[key]
         self.ended(key)
-        self.add(key, slot, one.model, one.seconds, now, is_long=one.is_long, shown=one.shown)
+        self.add(
+            *(key, slot, one.model, one.seconds, now),
+            is_long=one.is_long,
+            shown=one.shown,
+            fixed_s=one.fixed_s,
+        )
 
     def look(self, now: float) -> None:
         """Brings the counts up to this moment."""
@@ -175,9 +202,7 @@ class Prefills:
         if passed_s <= 0.0:
             return
         line.at_s = now
-        for one in line.requests.values():
-            if not one.counted:
-                continue
+        for one in tuple(line.counted.values()):
             needed_s = one.left_s * self.pace(one.model)
             if needed_s > passed_s:
                 one.left_s -= passed_s / self.pace(one.model)
@@ -185,7 +210,7 @@ class Prefills:
             passed_s -= needed_s
             one.left_s = 0.0
             if not one.shown:
-                self._uncount(slot, one)
+                self._uncount(slot, line, one)
 
     def _believe(self, slot: int, line: _Line, read_s: float) -> None:
         """Corrects the clock by what an endpoint said of itself."""
@@ -197,15 +222,18 @@ class Prefills:
         ours = min(1.0, len(there) / max(1.0, waiting + running))
         begun = len(there) - min(len(there), math.ceil(waiting * ours))
         for one in there[begun:]:
-            if not one.counted and not one.shown:
+            if one.key not in line.counted and not one.shown:
                 one.left_s = one.seconds
-                self._count(slot, one)
+                self._count(slot, line, one)
         for one in there[: max(0, begun - 1)]:  # the last of them may be under way
             if not one.shown and one.sent_s < read_s - _UNDER_WAY_S:
-                self._uncount(slot, one)
+                self._uncount(slot, line, one)
+        line.counted = {key: one for key, one in line.requests.items() if key in line.counted}
 
     def _learn(self, one: _Prefill, now: float) -> None:
-        took_s = max(0.0, now - one.sent_s)
+        if one.ahead_s < _LEAST_S:
+            return
+        took_s = max(0.0, now - one.sent_s - one.fixed_s)
         pace = (self.pace(one.model) * _MEMORY_S + took_s) / (_MEMORY_S + one.ahead_s)
         if len(self._paces) >= _MAX_MODELS and one.model not in self._paces:
             self._paces.clear()
@@ -213,14 +241,13 @@ class Prefills:
 
     # -- the sums ------------------------------------------------------------------------------
 
-    def _count(self, slot: int, one: _Prefill) -> None:
-        one.counted = True
+    def _count(self, slot: int, line: _Line, one: _Prefill) -> None:
+        line.counted[one.key] = one
         self.counted += 1
         self._add(slot, one, 1.0)
 
-    def _uncount(self, slot: int, one: _Prefill) -> None:
-        if one.counted:
-            one.counted = False
+    def _uncount(self, slot: int, line: _Line, one: _Prefill) -> None:
+        if line.counted.pop(one.key, None) is not None:
             self.counted -= 1
             self._add(slot, one, -1.0)
 

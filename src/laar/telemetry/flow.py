@@ -48,6 +48,14 @@ class FlowMetrics(Collector):
             ),
         ):
             yield GaugeMetricFamily(name, help_text, value=value)
+        pace = GaugeMetricFamily(
+            "laar_flow_prefill_pace",
+            "Seconds that a second of prefill by c(m) takes, learned from first tokens.",
+            labels=("model",),
+        )
+        for model, value in self._admission.prefills.paces.items():
+            pace.add_metric((model,), value)
+        yield pace
         yield CounterMetricFamily(
             "laar_flow_dispatched", "Requests that waited and were sent.", value=queue.dispatched
         )
