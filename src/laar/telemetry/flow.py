@@ -53,8 +53,8 @@ class FlowMetrics(Collector):
             "Seconds that a second of prefill by c(m) takes, learned from first tokens.",
             labels=("model",),
         )
-        for model, value in self._admission.prefills.paces.items():
-            pace.add_metric((model,), value)
+        for model, learned in self._admission.prefills.paces.items():
+            pace.add_metric((model,), learned)
         yield pace
         yield CounterMetricFamily(
             "laar_flow_dispatched", "Requests that waited and were sent.", value=queue.dispatched
