@@ -173,7 +173,11 @@ def _default(field: FieldInfo) -> str:
 def metrics_page() -> str:
     """The reference of the metrics."""
     settings = Settings.model_validate(
-        {"endpoints": [{"address": "127.0.0.1:1", "model": "m"}], "decisions": {"log": "x"}}
+        {
+            "endpoints": [{"address": "127.0.0.1:1", "model": "m"}],
+            "decisions": {"log": "x"},
+            "flow": {"enabled": True},
+        }
     )
     runner = Runner(settings)
     runner.metrics.certificate_expires_at_s = lambda: 0.0
