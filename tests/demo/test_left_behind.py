@@ -14,7 +14,12 @@ from laar_command import start
 
 from support import eventually
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+    pytest.mark.envoy,
+    pytest.mark.usefixtures("envoy_binary"),
+    pytest.mark.timeout(200),
+]
 
 UP = ("up", "--port", "0", "--time-scale", "0.05")
 OVERLOAD = ("overload", "--seconds", "5", "--time-scale", "0.05")
