@@ -87,6 +87,10 @@ async def _up(
 
 async def _stay(console: Console, fleet: Fleet) -> None:
     """Says what to try, and waits to be stopped."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
     body = '{"model": "auto", "messages": [{"role": "user", "content": "Hello"}]}'
     console.print(
         f"\nEnvoy listens on {fleet.url}. Try:\n\n"
@@ -100,10 +104,6 @@ async def _stay(console: Console, fleet: Fleet) -> None:
         soft_wrap=True,
         highlight=False,
     )
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
     await stopped.wait()
 
 
