@@ -63,14 +63,14 @@ class CostWeights:
         k_delay: part of the prefill that counts again for each request in flight there, up to
             `HELD_UP` of them.
         in_flight_tokens: what a request in flight counts for besides its prompt, in uncached tokens
-            of this one: 150 decoded tokens at 0.12 ms for each sequence of a batch are 180.
+            of this one: 80 decoded tokens at 0.12 ms for each sequence of a batch are about 100.
         retry_penalty: factor for each time the candidate's model was tried already.
     """
 
     k_rtt: float = 0.05
     k_queue: float = 0.2
     k_delay: float = 0.4
-    in_flight_tokens: float = 200.0
+    in_flight_tokens: float = 100.0
     retry_penalty: float = 100.0
 
     def tunable(self) -> dict[str, float]:
