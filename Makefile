@@ -14,6 +14,8 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/pip install --quiet --editable '.[all]' --group dev --group docs
+	@# xds-protos brings an old copy of some of its files; whichever came last counts.
+	$(BIN)/pip install --quiet --force-reinstall --no-deps 'opentelemetry-proto>=1.45,<1.46'
 	@touch $@
 
 demo: $(STAMP)  ## real Envoy, five simulated endpoints, verified questions, the table by policy
