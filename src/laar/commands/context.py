@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from laar.commands.terminal import faults_told
+from laar.commands.terminal import JsonFile, faults_told
 from laar.errors import SettingError
 
 __all__ = ["app"]
@@ -46,9 +46,7 @@ def plan(
     relabel: Annotated[
         bool, typer.Option("--relabel", help="Numbered labels are never cited; text may move.")
     ] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the figures there.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Order a batch's documents and requests so that prefixes repeat; say what hits to expect.
 

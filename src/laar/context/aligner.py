@@ -106,9 +106,8 @@ class OrderIndex:
         self._roots: dict[int, _Branch] = {}  # by seed
         self._orders: OrderedDict[int, _Order] = OrderedDict()  # by hash of the whole; oldest first
         self._sent_to: dict[str, set[int]] = {}  # by endpoint
-        self._brought: dict[
-            int, int
-        ] = {}  # by hash of the request's id: text would double the room
+        # By hash of the request's id: text would double the room.
+        self._brought: dict[int, int] = {}
         self._doomed: set[int] = set()
         self._positions = 0
 

@@ -33,6 +33,7 @@ from pathlib import Path
 from rich.console import Console
 
 from laar.accuracy.artifact import Capability, ModelCapability, RetryTerms, Speed
+from laar.config.flow import Flow
 from laar.config.reading import Bodies
 from laar.core.request import Api, Request
 from laar.demo.fleet import Endpoint, started_fleet
@@ -62,6 +63,9 @@ __all__ = ["ROUTES", "run_overload"]
 
 NOT_HELD = 3
 """Exit status when a check failed, as of the lab's experiments."""
+
+_SCALED = ("max_prefill_s", "min_hold_s", "max_hold_s")
+"""Settings of `flow` that are seconds of the fleet."""
 
 ROUTES: Mapping[str, Mapping[str, object]] = {
     "slack": {"enabled": True, "order": "lars"},
@@ -195,7 +199,8 @@ class _Bench:
         directory.mkdir()
         artifact = directory / "capability.json"
         artifact.write_bytes(_measured(self.time_scale).dump())
-        scaled = {"max_prefill_s": 2.0, "min_hold_s": 5.0, "max_hold_s": 60.0}
+        usual = Flow()
+        scaled = {name: getattr(usual, name) * self.time_scale for name in _SCALED}
         return directory, {
             "accuracy": {"capability": str(artifact)},
             "bodies": {
@@ -203,7 +208,7 @@ class _Bench:
                 "sample_every_s": Bodies().sample_every_s * self.time_scale,
             },
             "routing": {"quadratic_tokens": QUADRATIC_TOKENS},
-            "flow": {**{k: v * self.time_scale for k, v in scaled.items()}, **flow},
+            "flow": {**scaled, **flow},
         }
 
 

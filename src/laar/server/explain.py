@@ -13,6 +13,7 @@ it remembers what it sees, and a question must not change what follows.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from dataclasses import replace
 
 import orjson
 from starlette.requests import Request
@@ -92,9 +93,8 @@ class Explainer:
 
     def _read(self, body: bytes, headers: Mapping[str, str], now: float) -> CoreRequest:
         """Takes the request through a stream machine of its own, up to the question it asks."""
-        stream = Stream(
-            self.settings, read_answer=False, new_id=lambda: "explain", rules=self._rules
-        )
+        enforced = replace(self.settings, enforce_share=1.0)  # how it falls where it counts
+        stream = Stream(enforced, read_answer=False, new_id=lambda: "explain", rules=self._rules)
         subset = names.read_subset(headers.get(names.SUBSET))
         events: tuple[Event, ...] = (
             RequestHeaders(headers, end=False, shape=Shape.GATEWAY, subset=subset),

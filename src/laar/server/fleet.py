@@ -155,8 +155,7 @@ class FleetSink:
         slot = self._table.read(address, reading, now)
         if slot >= 0:
             if reading.restarted:
-                self._prefixes.drop(slot)
-                self._on_empty(address)
+                self.cleared(address)
             self._prefixes.set_capacity(slot, reading.capacity_tokens)
             self._on_reading(address, reading)
 

@@ -412,8 +412,9 @@ class Runner:
 
     def _read(self, address: str, reading: Reading) -> None:
         self.watch.hit_rates.read(address, reading)
-        tokens = self.table.cache_tokens()
-        self._context.set_capacity(None if math.isnan(tokens) else tokens * BYTES_PER_TOKEN)
+        if self._context.in_use is not None:  # all endpoints are summed up for each one's reading
+            tokens = self.table.cache_tokens()
+            self._context.set_capacity(None if math.isnan(tokens) else tokens * BYTES_PER_TOKEN)
 
     def _endpoints_changed(self) -> None:
         self.watch.hit_rates.keep(spec.address for spec in self.table.specs())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from importlib.metadata import version
 from importlib.resources import files
 
@@ -123,7 +122,7 @@ class Watch:
         """Goes by changed settings."""
         routing = settings.routing
         self._about |= {"policy": routing.policy, "enforced": routing.enforced}
-        self.explainer.settings = replace(settings.stream, enforce_share=1.0)
+        self.explainer.settings = settings.stream
         if self.log is not None:
             self.log.sample = settings.decisions.log_sample
         self.exports.use(settings)
