@@ -22,14 +22,14 @@ from pydantic_core import PydanticUndefined
 from typer.models import ArgumentInfo, ParameterInfo
 
 from laar.cli import app
-from laar.config import Settings, leaves
 from laar.server.runner import Runner
+from laar.settings import Settings, leaves
 
 HERE = Path(__file__).parent
 
 SETTINGS_HEAD = """# Settings
 
-One YAML document, given to `laar serve -c laar.yaml`. Made from `src/laar/config/` by
+One YAML document, given to `laar serve -c laar.yaml`. Made from `src/laar/settings/` by
 `python docs/reference/generate.py`; `laar check -c laar.yaml` prints every fault of a file with its
 line, and the settings in effect. For completion in an editor, point it at
 [settings.schema.json](settings.schema.json) (`laar check --schema` prints the same):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from laar.core.cost import Terms
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.request import Request
-from laar.network import Sample, Weights
+from laar.tuning import Sample, Weights
 
 __all__ = [
     "Assessment",
@@ -205,7 +205,7 @@ class NoRoomError(Exception):
 
 
 class Climb(Protocol):
-    """Sets a policy's weights while requests flow: `laar.network.Tuner` is the one that serves."""
+    """Sets a policy's weights while requests flow: `laar.tuning.Tuner` is the one that serves."""
 
     def weights(self, now: float) -> Weights:
         """The weights for one decision; asked once for each."""
