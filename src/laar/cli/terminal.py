@@ -21,9 +21,9 @@ __all__ = [
     "MIN_TABLE_WIDTH",
     "ConfigFile",
     "JsonFile",
-    "faults_told",
+    "handle_signals",
     "log_to_stderr",
-    "stopped_in_order",
+    "report_errors",
 ]
 
 _Handler = Callable[[int, FrameType | None], object]
@@ -33,16 +33,36 @@ ConfigFile = Annotated[
 ]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures there.")]
 
+_EXTRA_OF = {
+    "cryptography": "tls",
+    "envoy_data_plane": "envoy",
+    "joblib": "lab",
+    "matplotlib": "lab",
+    "msgpack": "kv-events",
+    "scipy": "lab",
+    "sklearn": "fit",
+    "zmq": "kv-events",
+}
+"""The extra that brings a package, by the package's name in imports."""
+
 MIN_TABLE_WIDTH = 125  # a narrow terminal wraps lines; a cut number is worse
 FAULT = 2
 """Exit status for anything a person has to put right."""
 
 
 @contextmanager
-def faults_told() -> Iterator[None]:
-    """Turns errors meant for people into their text and exit status 2."""
+def report_errors() -> Iterator[None]:
+    """Turn errors meant for people, and a missing extra, into their text and exit status 2."""
     try:
         yield
+    except ModuleNotFoundError as error:
+        extra = _EXTRA_OF.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        typer.echo(
+            f"laar: this needs the package {error.name}: pip install 'laar[{extra}]'", err=True
+        )
+        raise typer.Exit(FAULT) from None
     except LaarError as error:
         typer.echo(f"laar: {error}", err=True)
         raise typer.Exit(FAULT) from None
@@ -54,7 +74,7 @@ def faults_told() -> Iterator[None]:
 
 
 @contextmanager
-def stopped_in_order() -> Iterator[None]:
+def handle_signals() -> Iterator[None]:
     """SIGTERM and a closed terminal end a command as Ctrl-C does, with all that it has started.
 
     Ctrl-C itself as well where it was ignored, as in a script's background. Commands that stop in

@@ -11,6 +11,7 @@ Not for production: one log file that grows, no hot restart, no drain at the end
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -30,6 +31,7 @@ from laar.errors import LaarError, SettingError
 __all__ = ["EnvoyProcess", "dying_with_us", "find_binary", "validate"]
 
 _POLL_S = 0.02
+_DRAIN_POLL_S = 0.2
 _VALIDATE_TIMEOUT_S = 30.0
 _LOG_TAIL_BYTES = 4000
 
@@ -172,6 +174,24 @@ class EnvoyProcess:
         traceback: TracebackType | None,
     ) -> None:
         await self.stop()
+
+    async def drain(self, limit_s: float) -> None:
+        """Take no new connections, and wait until the open requests have ended or time is up."""
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with asyncio.timeout(limit_s), aiohttp.ClientSession() as session:
+                await (await session.post(f"{self._admin_url}/drain_listeners")).read()
+                open_requests = "stats?format=json&filter=http.data.downstream_rq_active"
+                while True:
+                    async with session.get(f"{self._admin_url}/{open_requests}") as response:
+                        stats = orjson.loads(await response.read())["stats"]
+                    if not any(stat.get("value") for stat in stats):
+                        return
+                    await asyncio.sleep(_DRAIN_POLL_S)
+
+    async def wait(self) -> int:
+        """The exit status, once the process has ended."""
+        assert self._process is not None
+        return await self._process.wait()
 
     async def stop(self) -> None:
         """End the process now; harmless when it has ended already."""

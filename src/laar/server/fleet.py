@@ -181,10 +181,11 @@ def _write_eds(path: Path, specs: Sequence[EndpointSpec]) -> str | None:
         host, port = split_address(spec.address)
         addresses.append(EndpointAddress(host=host, port=port, metadata={"model": spec.models[0]}))
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_eds(path, addresses)
     except OSError as error:
         return (
-            f"envoy.eds_file {path} can't be written ({error.strerror}); Envoy keeps the endpoints"
-            " it has"
+            f"envoy.eds_file {path} cannot be written ({error.strerror}); Envoy keeps the endpoints"
+            f" it has. Remedy: mkdir -p {path.parent}, writable by this user"
         )
     return None

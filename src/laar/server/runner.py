@@ -30,7 +30,8 @@ from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.interfaces import NoPrefixes
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, split_address
 from laar.datalayer.kubernetes import KubernetesEndpoints
-from laar.errors import SettingError
+from laar.envoy import EnvoyProcess
+from laar.errors import LaarError, SettingError
 from laar.flow.admission import Admission
 from laar.policies import build_policies
 from laar.protocol.held import HeldBytes
@@ -450,28 +451,63 @@ class Runner:
             self.metrics.problem(name, None)
 
 
-def serve(settings: Loaded) -> None:
+def serve(settings: Loaded, *, envoy: EnvoyProcess | None = None) -> None:
     """Runs a picker until SIGTERM or SIGINT; SIGHUP reads the settings again; blocks.
 
+    Args:
+        settings: as loaded.
+        envoy: a process to run beside the picker. It starts once the picker serves, and it is
+            drained before the picker stops.
+
     Raises:
-        LaarError: it cannot start.
+        LaarError: the picker or Envoy cannot start, or Envoy ended by itself.
     """
     import uvloop
 
     async def main() -> None:
         runner = Runner(settings)
         loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, runner.stop)
+            loop.add_signal_handler(number, runner.stop if envoy is None else stop.set)
         loop.add_signal_handler(signal.SIGHUP, runner.live.look)
         started = asyncio.Event()
         freezing = asyncio.create_task(_freeze(started))
+        running = asyncio.create_task(runner.run(started=started))
         try:
-            await runner.run(started=started)
+            if envoy is not None:
+                await _run_envoy(envoy, settings.settings.shutdown.grace_s, running, started, stop)
+                runner.stop()
+            await running
         finally:
-            await _cancel([freezing])
+            await _cancel([freezing, running])
 
     uvloop.run(main())
+
+
+async def _run_envoy(
+    envoy: EnvoyProcess,
+    grace_s: float,
+    picker: asyncio.Task[None],
+    started: asyncio.Event,
+    stop: asyncio.Event,
+) -> None:
+    """Keeps Envoy running while the picker runs and no stop is asked for; drains it then."""
+    starting = asyncio.create_task(started.wait())
+    await asyncio.wait([starting, picker], return_when=asyncio.FIRST_COMPLETED)
+    if picker.done():
+        starting.cancel()
+        return
+    async with envoy:
+        _LOG.info("Envoy listens on %s; its log is %s", envoy.url(), envoy.log_path)
+        ended = asyncio.create_task(envoy.wait())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait([ended, stopping, picker], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if ended.done():
+            raise LaarError(f"Envoy ended by itself:\n{envoy.log_tail()}")
+        ended.cancel()
+        await envoy.drain(grace_s)
 
 
 async def _freeze(started: asyncio.Event) -> None:

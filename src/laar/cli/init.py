@@ -1,0 +1,113 @@
+"""`laar init`: a configuration for one's own engines, made by a look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from laar.cli.terminal import report_errors
+
+if TYPE_CHECKING:
+    from laar.datalayer.discovery import Engine
+
+__all__ = ["init"]
+
+_SETTINGS = """\
+# Made by `laar init`. `laar check` prints every setting, and where each comes from.
+endpoints_file: endpoints.yaml
+envoy:
+  eds_file: run/endpoints.json
+"""
+
+
+def init(
+    endpoint: Annotated[
+        list[str],
+        typer.Option("--endpoint", "-e", help="URL or host:port of an engine; repeatable."),
+    ],
+    directory: Annotated[
+        Path, typer.Option("--directory", "-d", help="Directory for the files; made if absent.")
+    ] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+) -> None:
+    """Look at running engines and write laar.yaml, endpoints.yaml and envoy.yaml for them."""
+    with report_errors():
+        import asyncio
+
+        from laar.datalayer.discovery import address_of, look_at
+        from laar.errors import SettingError
+
+        addresses = list(dict.fromkeys(address_of(url) for url in endpoint))
+        names = ("laar.yaml", "endpoints.yaml", "envoy.yaml")
+        present = [name for name in names if (directory / name).exists()]
+        if present and not force:
+            raise SettingError(
+                f"{directory / present[0]} exists; choose another --directory, or add --force"
+            )
+        engines = asyncio.run(look_at(addresses))
+        _report(engines)
+        usable = [engine for engine in engines if engine.models]
+        if not usable:
+            raise SettingError(
+                "no engine named a model, so nothing was written; start the engines, or write "
+                "endpoints.yaml by hand (docs: In front of vLLM)"
+            )
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "endpoints.yaml").write_text(_endpoints(usable), "utf-8")
+        (directory / "laar.yaml").write_text(_SETTINGS, "utf-8")
+        _write_bootstrap(directory)
+        where = "" if directory == Path() else f"cd {directory} && "
+        typer.echo(f"\nNext:\n  {where}laar serve --with-envoy")
+        typer.echo("  curl http://127.0.0.1:8080/v1/models")
+
+
+def _report(engines: Sequence[Engine]) -> None:
+    for engine in engines:
+        names = ", ".join(engine.models) or "no model found"
+        kind = f" ({engine.kind})" if engine.kind else ""
+        typer.echo(f"{engine.address}{kind}: {names}")
+        if engine.adapters:
+            typer.echo(f"  adapters: {', '.join(engine.adapters)}")
+        for remark in engine.remarks:
+            typer.echo(f"  {remark}")
+
+
+def _endpoints(engines: Sequence[Engine]) -> str:
+    """The endpoints file; as YAML that a person goes on editing."""
+    import yaml
+
+    listed = []
+    for engine in engines:
+        entry: dict[str, object] = {
+            "address": engine.address,
+            "models": [*engine.models, *engine.adapters],
+        }
+        if engine.kind and engine.kind != "vllm":
+            entry["engine"] = engine.kind
+        if not engine.kind:
+            entry["metrics_url"] = ""
+        if engine.max_model_len is not None:
+            entry["max_model_len"] = engine.max_model_len
+        listed.append(entry)
+    return "# Made by `laar init`. laar reads this file again whenever it changes.\n" + str(
+        yaml.safe_dump({"endpoints": listed}, sort_keys=False, allow_unicode=True)
+    )
+
+
+def _write_bootstrap(directory: Path) -> None:
+    """Envoy's bootstrap; without the extra `envoy` a remark says what is missing."""
+    from laar.errors import LaarError
+
+    try:
+        from laar.envoy import BootstrapOptions, render, to_yaml
+
+        eds_path = str((directory / "run" / "endpoints.json").absolute())
+        bootstrap = to_yaml(render("sidecar", BootstrapOptions(eds_path=eds_path)))
+    except (ImportError, LaarError) as error:
+        typer.echo(f"envoy.yaml was not written: {error}")
+        return
+    (directory / "run").mkdir(exist_ok=True)
+    (directory / "envoy.yaml").write_text(bootstrap, "utf-8")

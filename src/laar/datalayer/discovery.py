@@ -1,0 +1,136 @@
+"""A look at an engine over HTTP: its models, adapters, kind and the parts that need a key.
+
+`laar init` writes a configuration from this. Nothing is changed at the engine, and every answer is
+untrusted: it is bounded in size and read defensively.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import aiohttp
+import orjson
+
+from laar.datalayer.endpoints_file import check_model_name, split_address
+from laar.errors import SettingError
+
+__all__ = ["Engine", "address_of", "look_at"]
+
+TIMEOUT_S = 5.0
+_MAX_ANSWER_BYTES = 4 << 20
+_MAX_MODELS = 256
+
+_MARKS = (
+    ("vllm", b"vllm:"),
+    ("sglang", b"sglang:"),
+    ("tensorrt-llm", b"trtllm_"),
+)
+"""Engine kinds by a prefix of the names on their metrics pages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """One engine as it presents itself.
+
+    Args:
+        address: ``host:port``.
+        models: names that it answers to, the model's own first, then its aliases.
+        adapters: LoRA adapters that are loaded, which are names as well.
+        kind: the engine, as `engine` in an endpoints file; empty when the page is unknown.
+        max_model_len: longest prompt and answer in tokens; None when the engine does not say.
+        remarks: findings that a person should read, each a sentence.
+    """
+
+    address: str
+    models: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
+    kind: str = ""
+    max_model_len: int | None = None
+    remarks: tuple[str, ...] = ()
+
+
+def address_of(url: str) -> str:
+    """The ``host:port`` of a URL or an address; port 80 where an http URL has none.
+
+    Raises:
+        SettingError: it is neither, or it is an https URL, which laar does not forward to.
+    """
+    text = url.strip()
+    if "://" in text:
+        parts = urlsplit(text)
+        if parts.scheme != "http":
+            raise SettingError(f"--endpoint {url}: endpoints speak plain HTTP; write http://...")
+        text = parts.netloc if ":" in parts.netloc.rpartition("]")[2] else f"{parts.netloc}:80"
+    try:
+        host, port = split_address(text.rstrip("/"))
+    except ValueError as error:
+        raise SettingError(f"--endpoint {url}: {error}") from error
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def look_at(addresses: Sequence[str]) -> list[Engine]:
+    """One `Engine` for each address, in order; unreachable ones have no models and a remark."""
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+    async with aiohttp.ClientSession(timeout=timeout) as http:
+        return list(await asyncio.gather(*(_look(http, address) for address in addresses)))
+
+
+async def _look(http: aiohttp.ClientSession, address: str) -> Engine:
+    status, body = await _get(http, f"http://{address}/v1/models")
+    _, page = await _get(http, f"http://{address}/metrics")
+    kind = next((name for name, mark in _MARKS if mark in page), "")
+    remarks = []
+    if not page:
+        remarks.append("no metrics page at /metrics: queues and caches stay estimates")
+    elif not kind:
+        remarks.append("the metrics page is of an unknown engine: only its latency is used")
+    if status is None:
+        remarks.insert(0, "no answer at /v1/models; is the engine running?")
+        return Engine(address=address, kind=kind, remarks=tuple(remarks))
+    if status in (401, 403):
+        remarks.insert(0, "/v1/models needs a key; clients must send it, laar forwards it")
+    elif status != 200:
+        remarks.insert(0, f"/v1/models answers {status}")
+    models, adapters, longest = _models(body if status == 200 else b"")
+    return Engine(
+        address=address,
+        models=models,
+        adapters=adapters,
+        kind=kind,
+        max_model_len=longest,
+        remarks=tuple(remarks),
+    )
+
+
+def _models(body: bytes) -> tuple[tuple[str, ...], tuple[str, ...], int | None]:
+    """Names, adapters and the longest context from the body of ``GET /v1/models``."""
+    try:
+        entries = orjson.loads(body)["data"][:_MAX_MODELS]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return (), (), None
+    models: list[str] = []
+    adapters: list[str] = []
+    lengths: list[int] = []
+    for entry in entries:
+        if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
+            continue
+        try:
+            name = check_model_name(entry["id"])
+        except ValueError:
+            continue
+        (adapters if entry.get("parent") else models).append(name)
+        if isinstance(entry.get("max_model_len"), int) and entry["max_model_len"] > 0:
+            lengths.append(entry["max_model_len"])
+    return tuple(dict.fromkeys(models)), tuple(dict.fromkeys(adapters)), min(lengths, default=None)
+
+
+async def _get(http: aiohttp.ClientSession, url: str) -> tuple[int | None, bytes]:
+    try:
+        async with http.get(url, allow_redirects=False) as response:
+            body = await response.content.read(_MAX_ANSWER_BYTES)
+            return response.status, body if response.status == 200 else b""
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        return None, b""

@@ -1,0 +1,47 @@
+"""A command whose extra is not installed says so in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+_WITHOUT = """
+import sys
+for name in sys.argv.pop(1).split(","):
+    sys.modules[name] = None
+from laar.cli import app
+app()
+"""
+
+
+@pytest.mark.parametrize(
+    ("absent", "arguments", "extra"),
+    [
+        ("scipy", ("lab", "list"), "lab"),
+        ("scipy", ("lab", "run", "gorgo-rtt", "--quick"), "lab"),
+        ("scipy", ("ttca",), "lab"),
+        ("scipy", ("overload",), "lab"),
+        ("sklearn", ("fit", "outcomes.jsonl"), "fit"),
+        (
+            "msgpack",
+            ("sim-endpoint", "--port", "0", "--kv-events", "tcp://127.0.0.1:0"),
+            "kv-events",
+        ),
+        ("envoy_data_plane", ("envoy", "--shape", "sidecar"), "envoy"),
+    ],
+)
+def test_a_missing_extra_is_named_in_one_line(
+    absent: str, arguments: tuple[str, ...], extra: str
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _WITHOUT, absent, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 2, ran.stderr
+    assert f"laar[{extra}]" in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1

@@ -1,0 +1,121 @@
+"""`laar init` and `laar serve --with-envoy`: from running engines to an answer through Envoy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from laar.lab.live.processes import LaarProcess, free_ports, wait_for
+from support.waiting import eventually
+
+
+async def _laar(*arguments: str) -> tuple[int, str]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "laar.cli", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    async with asyncio.timeout(60):
+        output, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, output.decode()
+
+
+async def test_two_engines_to_an_answer_in_two_commands(tmp_path: Path) -> None:
+    one, two, nothing, listen, ready, *picker = free_ports(8)
+    engines = [
+        LaarProcess(
+            ("sim-endpoint", "--port", str(port), "--served-name", name, "--time-scale", "0.01"),
+            tmp_path / f"{name}.log",
+        )
+        for port, name in ((one, "llama"), (two, "phi"))
+    ]
+    async with engines[0], engines[1]:
+        for port, process in zip((one, two), engines, strict=True):
+            await wait_for(f"http://127.0.0.1:{port}/health", process)
+        directory = tmp_path / "made"
+        status, text = await _laar(
+            *("init", "-e", f"http://127.0.0.1:{one}", "-e", f"127.0.0.1:{two}"),
+            *("-e", f"127.0.0.1:{nothing}", "-d", str(directory)),
+        )
+        assert status == 0, text
+        assert "no answer at /v1/models" in text
+        endpoints = yaml.safe_load((directory / "endpoints.yaml").read_text())["endpoints"]
+        assert [e["models"] for e in endpoints] == [["llama"], ["phi"]]
+        # Other ports than the defaults, since those may be in use where tests run.
+        settings = yaml.safe_load((directory / "laar.yaml").read_text())
+        names = ("ext_proc", "health", "admin")
+        settings["listen"] = {
+            name: f"127.0.0.1:{port}" for name, port in zip(names, picker, strict=True)
+        }
+        settings["shutdown"] = {"drain_s": 0.0, "grace_s": 2.0}
+        (directory / "laar.yaml").write_text(yaml.safe_dump(settings))
+        bootstrap = yaml.safe_load((directory / "envoy.yaml").read_text())
+        text = (directory / "envoy.yaml").read_text()
+        for old, new in ((8080, listen), (19001, ready), (9002, picker[0])):
+            text = text.replace(f"port_value: {old}", f"port_value: {new}")
+        text = text.replace("port_value: 19000", "port_value: 0")
+        (directory / "envoy.yaml").write_text(text)
+        assert bootstrap["node"]["id"] == "laar-sidecar"
+
+        serving = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "laar.cli", "serve", "--with-envoy"),
+            cwd=directory,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        try:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listen}") as http:
+
+                async def answered() -> bool:
+                    assert serving.returncode is None
+                    try:
+                        body = {"model": "phi", "messages": [{"role": "user", "content": "Hi"}]}
+                        answer = await http.post("/v1/chat/completions", json=body)
+                    except httpx.TransportError:
+                        return False
+                    return answer.status_code == 200 and answer.headers["x-laar-model"] == "phi"
+
+                await eventually(answered, timeout_s=40, what="an answer through Envoy")
+            serving.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(30):
+                output, _ = await serving.communicate()
+            assert serving.returncode == 0, output.decode()
+            assert "Envoy listens on" in output.decode()
+        finally:
+            if serving.returncode is None:
+                serving.kill()
+                await serving.wait()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("-e", "https://engine.example"), "plain HTTP"),
+        (("-e", "engine"), "has no port"),
+        (("-e", "127.0.0.1:1"), "start the engines"),
+    ],
+)
+async def test_what_cannot_be_is_an_error_with_a_remedy(
+    tmp_path: Path, arguments: tuple[str, ...], remedy: str
+) -> None:
+    status, text = await _laar("init", *arguments, "-d", str(tmp_path))
+    assert status == 2
+    assert remedy in text
+    assert not (tmp_path / "laar.yaml").exists()
+
+
+async def test_files_are_not_overwritten_unasked(tmp_path: Path) -> None:
+    (tmp_path / "laar.yaml").write_text("mine")
+    status, text = await _laar("init", "-e", "127.0.0.1:1", "-d", str(tmp_path))
+    assert status == 2
+    assert "--force" in text
+    assert (tmp_path / "laar.yaml").read_text() == "mine"
