@@ -14,7 +14,7 @@ from laar.accuracy import (
     parse_artifact,
 )
 from laar.lab.measure_fleet import default_artifact
-from laar.lab.workloads.kv_lookup import queries
+from laar.measuring.kv_lookup import queries
 
 _CALLS = 2000
 

@@ -31,7 +31,6 @@ from aiohttp import web
 from rich.console import Console
 from rich.table import Table
 
-from laar.demo.processes import free_ports
 from laar.envoy import (
     BootstrapOptions,
     EndpointAddress,
@@ -40,6 +39,7 @@ from laar.envoy import (
     render,
     write_eds,
 )
+from laar.lab.live.processes import free_ports
 
 TARGET_RATIO = 1.5
 CONNECTIONS = 8

@@ -16,12 +16,12 @@ import orjson
 import uvloop
 
 from bench.bench_decision import DISTINCT, Wire, messages
-from laar.config import Settings
 from laar.core.decision import Completion
 from laar.core.endpoints import EndpointSpec, Reading
-from laar.core.explain import record
 from laar.core.request import Api, Request
+from laar.explain.record import record
 from laar.server.runner import Runner
+from laar.settings import Settings
 
 END = Completion(status=200, cause="complete", latency_s=1.0, ttft_s=0.2)
 VIEWERS = 10
@@ -90,7 +90,7 @@ def _decide(runner: Runner, count: int) -> None:
 
 async def _feed() -> None:
     """What viewers cost a picker that decides: its CPU with them, less its CPU without."""
-    from laar.server.admin import AdminServer
+    from laar.server.admin.app import AdminServer
 
     runner = _runner(20)
     _decide(runner, 3000)

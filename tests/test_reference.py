@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from laar.config import Settings
+from laar.settings import Settings
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 

@@ -22,8 +22,8 @@ from pydantic_core import PydanticUndefined
 from typer.models import ArgumentInfo, ParameterInfo
 
 from laar.cli import app
-from laar.config import Settings, leaves
 from laar.server.runner import Runner
+from laar.settings import Settings, leaves
 
 HERE = Path(__file__).parent
 

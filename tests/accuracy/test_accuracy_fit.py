@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from laar.accuracy import CapabilityModel, Features, MeasuredOutcome, parse_artifact, parse_outcomes
-from laar.accuracy.evaluate import evaluate
-from laar.accuracy.fit import Fit, fit
-from laar.accuracy.outcomes import dump_outcome
-from laar.accuracy.report import render
+from laar.accuracy.fitting.evaluate import evaluate
+from laar.accuracy.fitting.fit import Fit, fit
+from laar.accuracy.fitting.outcomes import dump_outcome
+from laar.accuracy.fitting.report import render
 from laar.errors import SettingError
 
 NORMAL = NormalDist()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from laar.client.checks import CheckSpec, decide
-from laar.client.judge import Judge
+from laar.measuring.checks import CheckSpec, decide
+from laar.measuring.judge import Judge
 
 
 def spec(**fields: Any) -> CheckSpec:

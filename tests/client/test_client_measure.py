@@ -13,8 +13,9 @@ from aiohttp import web
 from scripted_fleet import completion
 
 from laar.accuracy import MeasuredOutcome, parse_outcomes
-from laar.client.checks import CheckSpec
-from laar.client.measure import (
+from laar.errors import SettingError
+from laar.measuring.checks import CheckSpec
+from laar.measuring.measure import (
     Progress,
     Question,
     Summary,
@@ -24,7 +25,6 @@ from laar.client.measure import (
     mend,
     read_questions,
 )
-from laar.errors import SettingError
 
 
 def question(number: int, check: dict[str, Any] | None = None) -> Question:

@@ -8,7 +8,7 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from laar.commands.context import app
+from laar.cli.context import app
 
 DOCS = {i: f'<document id="d{i}">{f"text {i} " * 60}</document>' for i in range(9)}
 

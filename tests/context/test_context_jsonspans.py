@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.context.jsonspans import JsonSpans, TooComplexError, splice
+from laar.context.formats.jsonspans import JsonSpans, TooComplexError, splice
 
 json_st = st.recursive(
     st.none()

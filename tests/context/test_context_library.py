@@ -21,9 +21,9 @@ from laar.context import (
     order_note,
     schedule,
 )
-from laar.context.cluster import MAX_CONTEXTS
-from laar.context.linkage import average_linkage
-from laar.context.tree import request_id
+from laar.context.offline.cluster import MAX_CONTEXTS
+from laar.context.offline.linkage import average_linkage
+from laar.context.offline.tree import request_id
 from laar.errors import SettingError
 
 A, B, C, D = [3, 5, 1, 7], [2, 6, 3, 5], [3, 5, 8, 9], [2, 6, 4, 0]

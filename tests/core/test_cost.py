@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laar.core.cost import CostWeights, expected_time, scores_of_costs
-from laar.network.gorgo import gorgo_score
+from laar.policies.gorgo_score import gorgo_score
 
 ARRAYS = st.integers(1, 8).flatmap(
     lambda n: st.tuples(

@@ -11,8 +11,8 @@ from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.request import Api, Request
-from laar.network import Tuner, TunerSettings
 from laar.policies import build_policies
+from laar.tuning import Tuner, TunerSettings
 
 NEAR, FAR, MUTE = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
 MAX_BYTES = 1 << 20

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from google.protobuf import json_format
 
-from laar.core.account import account_of
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
-from laar.core.explain import MAX_ROWS, explained, record
 from laar.core.filters import FilterSettings
 from laar.core.interfaces import Assessment
 from laar.core.request import Api, Request
+from laar.explain.account import account_of
+from laar.explain.record import MAX_ROWS, explained, record
 from laar.policies import build_policies
 from laar.v1.decision_pb2 import DecisionRecord
 

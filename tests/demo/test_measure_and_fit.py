@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from laar.accuracy import parse_artifact, parse_outcomes
 from laar.cli import app
-from laar.lab.answers import AccuracySurface
 from laar.lab.measure_fleet import default_artifact
+from laar.sim.answers import AccuracySurface
 from support import eventually
 
 Endpoints = Callable[..., Awaitable[list[str]]]

@@ -10,10 +10,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from laar.demo.leftovers import Rest, kept_files
-from laar.demo.openloop import HUNG, Answered, send
-from laar.demo.overload import ROUTES, run_overload
-from laar.demo.verdict import Run, judge
+from laar.lab.live.leftovers import Rest, kept_files
+from laar.lab.live.openloop import HUNG, Answered, send
+from laar.lab.live.overload import ROUTES, run_overload
+from laar.lab.live.verdict import Run, judge
 from laar.lab.report import Report
 from laar.lab.workloads.overload import asks
 from support import Answer, RecordingUpstream

@@ -10,10 +10,10 @@ import pytest
 from laar_command import laar
 
 from laar.client import Attempt, Outcome
-from laar.demo.agreement import Figures, agreements, in_lab, in_order
-from laar.demo.comparison import Tally
-from laar.demo.figures import Step, improvements, plot, steps
-from laar.lab.workloads.kv_lookup import Query, queries
+from laar.lab.live.agreement import Figures, agreements, in_lab, in_order
+from laar.lab.live.comparison import Tally
+from laar.lab.live.figures import Step, improvements, plot, steps
+from laar.measuring.kv_lookup import Query, queries
 
 
 def outcome(*latencies_s: float, correct: bool) -> Outcome:

@@ -13,8 +13,8 @@ import pytest
 import yaml
 from kustomized import documents, render
 
-from laar.config import Settings
 from laar.server.runner import Runner
+from laar.settings import Settings
 
 HERE = Path(__file__).parent
 COMPONENTS = HERE.parents[1] / "deploy" / "components"

@@ -11,11 +11,11 @@ from docs_pages import DOCS, ROOT
 from starlette.routing import Route
 
 import laar.client
-from laar.config import Settings
 from laar.core.director import Director
 from laar.flow import item
 from laar.protocol import headers
 from laar.server.runner import Runner
+from laar.settings import Settings
 from support import free_port
 
 REFERENCE = DOCS / "reference"

@@ -18,10 +18,10 @@ import pytest
 import yaml
 from docs_pages import DOCS, commands, fences
 
-from laar.config import load_settings
 from laar.envoy import BootstrapOptions, EnvoyProcess, render
-from laar.lab.endpoint import EndpointSettings, SimulatedEndpoint
 from laar.server.runner import Runner
+from laar.settings import load_settings
+from laar.sim.endpoint import EndpointSettings, SimulatedEndpoint
 from support import free_port
 
 pytestmark = pytest.mark.envoy

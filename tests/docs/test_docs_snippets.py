@@ -20,9 +20,9 @@ from docs_pages import (
 )
 
 from laar.cli import app
-from laar.config import Settings
 from laar.lab.experiments import all_experiments
-from laar.lab.fleet_file import FleetFile
+from laar.settings import Settings
+from laar.sim.fleet_file import FleetFile
 
 SOMEWHERE = {"endpoints": [{"address": "127.0.0.1:8000", "model": "m"}]}
 by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -24,9 +24,9 @@ from rich.console import Console
 from scipy.stats import spearmanr
 from vllm_driver import MODEL, QUIET
 
-from laar.lab.engine import load_profile
 from laar.lab.fit_engine import FitSettings, fit_engine, write_profile
 from laar.lab.report import show
+from laar.sim.engine import load_profile
 
 PYTHON = os.environ.get("LAAR_VLLM_PYTHON", sys.executable)
 

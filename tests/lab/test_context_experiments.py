@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from laar.lab.engine import load_profile
 from laar.lab.experiments import find_experiment
 from laar.lab.experiments.context_prefill import HOOK, RECEIVED, run_load
-from laar.lab.fleet import BLOCK_TOKENS, FleetSettings, Site, VirtualFleet, replay_open
 from laar.lab.workloads.rag_fleet import DOC_TOKENS, RagClient, prompt_of
+from laar.sim.engine import load_profile
+from laar.sim.fleet import BLOCK_TOKENS, FleetSettings, Site, VirtualFleet, replay_open
 
 
 def shared(a, b):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from laar.commands import lab as commands
+from laar.cli import lab as commands
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
@@ -22,9 +22,9 @@ from laar.core.request import Api, Request
 from laar.errors import SettingError
 from laar.lab import decisions
 from laar.lab.decisions import LoggedAssessor, is_decision_log, read_decisions
-from laar.lab.fleet import VirtualFleet, replay_open
-from laar.lab.fleet_file import read_fleet
 from laar.policies import build_policies
+from laar.sim.fleet import VirtualFleet, replay_open
+from laar.sim.fleet_file import read_fleet
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.log import DecisionLog
 

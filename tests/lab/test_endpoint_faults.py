@@ -11,10 +11,10 @@ import pytest
 from sim_endpoint import Running, events, running
 
 from laar.errors import SettingError
-from laar.lab.answers import AccuracySurface
-from laar.lab.endpoint import Fault, FaultKind, parse_fault
-from laar.lab.endpoint.faults import draw_fault, slow_factor, unhealthy
-from laar.lab.workloads.kv_lookup import queries
+from laar.measuring.kv_lookup import queries
+from laar.sim.answers import AccuracySurface
+from laar.sim.endpoint import Fault, FaultKind, parse_fault
+from laar.sim.endpoint.faults import draw_fault, slow_factor, unhealthy
 from support import eventually
 
 PROMPT = {"prompt": "a", "max_tokens": 12}

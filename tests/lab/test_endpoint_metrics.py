@@ -6,8 +6,8 @@ import re
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from laar.lab.endpoint.metrics import ServingMetrics
-from laar.lab.engine import Load
+from laar.sim.endpoint.metrics import ServingMetrics
+from laar.sim.engine import Load
 
 LOAD = Load(
     running=2,

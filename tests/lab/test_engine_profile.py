@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from laar.errors import SettingError
-from laar.lab.engine import (
+from laar.sim.engine import (
     SCHEDULERS,
     build_engine,
     load_hardware,
@@ -17,7 +17,7 @@ from laar.lab.engine import (
     load_profile,
     profile_names,
 )
-from laar.lab.engine.profile import DATA
+from laar.sim.engine.profile import DATA
 
 FILES = ("engine-hardware.yaml", "engine-models.yaml", "engine-profiles.yaml")
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from laar.lab.engine import (
+from laar.sim.engine import (
     CostModel,
     EngineSettings,
     Job,

@@ -12,15 +12,15 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from laar.commands import lab as commands
+from laar.cli import lab as commands
 from laar.errors import SettingError
 from laar.lab import experiments
 from laar.lab.experiment import Experiment, Scope
-from laar.lab.fleet_file import read_fleet
 from laar.lab.intervals import Estimate, estimate, gain
 from laar.lab.report import Chart, Check, Report, Table, dump, show
 from laar.lab.sweep import placed, sweep
 from laar.lab.trace import read_trace
+from laar.sim.fleet_file import read_fleet
 
 RUN = CliRunner()
 FLEET = """

@@ -13,13 +13,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from laar.commands import lab as commands
+from laar.cli import lab as commands
 from laar.errors import SettingError
-from laar.lab.endpoint import EndpointSettings, SimulatedEndpoint
-from laar.lab.engine import EngineProfile, EngineSettings, LinearCost, load_profile
-from laar.lab.engine.fitting import Facts, check_points, fit, fit_points, predict
-from laar.lab.fleet_file import read_fleet
 from laar.lab.probing import facts_of
+from laar.sim.endpoint import EndpointSettings, SimulatedEndpoint
+from laar.sim.engine import EngineProfile, EngineSettings, LinearCost, load_profile
+from laar.sim.engine.fitting import Facts, check_points, fit, fit_points, predict
+from laar.sim.fleet_file import read_fleet
 
 RUN = CliRunner()
 LONGEST = 4096

@@ -10,10 +10,6 @@ import numpy as np
 import pytest
 
 from laar.accuracy.features import features_of
-from laar.lab.answers import AccuracySurface, Answerer
-from laar.lab.fleet import Arrival
-from laar.lab.tokens import count_tokens
-from laar.lab.workloads.kv_lookup import queries
 from laar.lab.workloads.kv_questions import as_questions
 from laar.lab.workloads.mixed_lengths import LONG, MixedLengths, mixed_lengths
 from laar.lab.workloads.sessions import (
@@ -23,6 +19,10 @@ from laar.lab.workloads.sessions import (
     chats,
     router_sessions,
 )
+from laar.measuring.kv_lookup import queries
+from laar.measuring.tokens import count_tokens
+from laar.sim.answers import AccuracySurface, Answerer
+from laar.sim.fleet import Arrival
 
 
 def reuse(arrivals: list[Arrival]) -> float:

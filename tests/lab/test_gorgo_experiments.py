@@ -6,7 +6,7 @@ from laar.lab.experiments import all_experiments, find_experiment
 from laar.lab.experiments.gorgo_published import PublishedClimb
 from laar.lab.experiments.gorgo_runs import Run, arrivals_of, run_one, sites_of
 from laar.lab.report import dump
-from laar.network import Sample
+from laar.tuning import Sample
 
 NAMES = (
     "gorgo-baselines",

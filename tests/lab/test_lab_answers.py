@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from laar.errors import SettingError
-from laar.lab.answers import NO_QUESTION, AccuracySurface, Answerer
-from laar.lab.workloads.kv_lookup import queries
+from laar.measuring.kv_lookup import queries
+from laar.sim.answers import NO_QUESTION, AccuracySurface, Answerer
 
 SURFACE = AccuracySurface.load()
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.accuracy.features import Features, features_of
-from laar.lab.tokens import count_tokens
-from laar.lab.workloads.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries, solve
+from laar.measuring.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries, solve
+from laar.measuring.tokens import count_tokens
 
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-a[0-9a-f]{3}-[0-9a-f]{12}")
 

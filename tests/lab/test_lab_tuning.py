@@ -8,14 +8,14 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from laar.commands.operating import tune as command
+from laar.cli.operating import tune as command
 from laar.core.cost import TUNABLE, CostWeights
 from laar.datalayer.weights_file import read_weights, write_weights
 from laar.errors import SettingError
-from laar.lab.engine import EngineProfile, EngineSettings, LinearCost
-from laar.lab.fleet import Arrival, FleetSettings, Prompt, Site, spread
 from laar.lab.tuning import tune
-from laar.network import TunerSettings
+from laar.sim.engine import EngineProfile, EngineSettings, LinearCost
+from laar.sim.fleet import Arrival, FleetSettings, Prompt, Site, spread
+from laar.tuning import TunerSettings
 
 WINDOW = 20
 

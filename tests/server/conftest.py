@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from laar.config import load
 from laar.envoy import BootstrapOptions, EnvoyProcess, render
 from laar.server.runner import Runner
+from laar.settings import load
 from support import RecordingUpstream, free_port
 
 

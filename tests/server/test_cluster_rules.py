@@ -7,7 +7,7 @@ import pytest
 
 from laar.datalayer.kubernetes import Rewrite
 from laar.protocol.stream import Ask, RequestBody, RequestHeaders, Shape, Stream, StreamSettings
-from laar.server.rules import ClusterRules
+from laar.server.cluster_rules import ClusterRules
 
 
 @pytest.fixture

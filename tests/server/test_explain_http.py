@@ -7,7 +7,7 @@ import pytest
 from watching import PROMPT, ask, read, settle, watched_picker
 
 from laar.errors import SettingError
-from laar.server.viewers import read_viewers_token
+from laar.server.admin.auth import read_viewers_token
 from support import eventually
 
 CHAT = {"model": "auto", "messages": [{"role": "user", "content": PROMPT * 50}]}
@@ -264,7 +264,7 @@ async def test_the_time_to_a_correct_answer_runs_from_the_first_attempt(tmp_path
 
 
 async def test_viewers_beyond_the_limit_are_told_to_come_back(tmp_path, http, monkeypatch):
-    monkeypatch.setattr("laar.server.feed.MAX_VIEWERS", 1)
+    monkeypatch.setattr("laar.server.admin.feed.MAX_VIEWERS", 1)
     async with watched_picker(tmp_path) as (_, url), http.get(f"{url}/events") as first:
         await event(first)
         async with http.get(f"{url}/events") as second:

@@ -3,8 +3,8 @@
 import asyncio
 import socket
 
-from laar.server.admin import AdminServer
-from laar.server.feed import Feed
+from laar.server.admin.app import AdminServer
+from laar.server.admin.feed import Feed
 from support import eventually
 
 

@@ -5,8 +5,8 @@ import random
 
 from laar.core.endpoints import EndpointTable
 from laar.core.interfaces import NoPrefixes
+from laar.server.cluster_rules import ClusterRules
 from laar.server.fleet import FleetSink
-from laar.server.rules import ClusterRules
 from laar.telemetry.metrics import Metrics
 
 

@@ -17,7 +17,7 @@ from laar.flow.admission import Admission, FlowSettings
 from laar.flow.item import Limits
 from laar.flow.saturation import Saturation
 from laar.policies import build_policies
-from laar.server.gate import Gate
+from laar.server.flow_control import Gate
 from support import eventually
 
 END = Completion(status=200, cause="complete", latency_s=0.0)

@@ -12,9 +12,9 @@ import orjson
 import pytest
 import yaml
 
-from laar.config import Applies, Settings, leaves, load
 from laar.core.request import Api, Request
 from laar.server.runner import Runner
+from laar.settings import Applies, Settings, leaves, load
 from support import eventually, free_port, metric
 from support.other_settings import OTHER, document
 
@@ -182,7 +182,7 @@ async def test_endpoints_in_the_settings_come_and_go(gateway):
 
 def artifact(mean):
     """The one that comes with the lab, with all of one model's cells at a mean."""
-    known = orjson.loads((files("laar.lab") / "data" / "laar-fleet.capability.json").read_bytes())
+    known = orjson.loads((files("laar.sim") / "data" / "laar-fleet.capability.json").read_bytes())
     known["models"]["phi3-mini"] |= {"mean": mean, "cells": []}
     return orjson.dumps(known)
 

@@ -14,9 +14,9 @@ import yaml
 from test_gateway import chat, post
 from watching import PROMPT, ask, settle, watched_picker
 
-from laar.config import load_settings
 from laar.errors import SettingError
 from laar.server.runner import Runner
+from laar.settings import load_settings
 from laar.telemetry import otlp
 from support import eventually, free_port, metric
 from support.collector import Collector, attributes

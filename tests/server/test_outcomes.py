@@ -13,7 +13,7 @@ from laar.client import report_outcome, until_correct
 from laar.core.decision import Completion
 from laar.core.request import Api, Request
 from laar.errors import SettingError
-from laar.server.outcomes import MAX_BATCH, MAX_BODY_BYTES
+from laar.server.admin.outcomes import MAX_BATCH, MAX_BODY_BYTES
 from laar.v1 import outcomes_pb2 as pb
 from support import Answer, eventually, free_port
 

@@ -7,16 +7,16 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from laar.config import Tuning, load_settings
+from laar.cli.tuning import follow
 from laar.core.cost import CostWeights
 from laar.core.endpoints import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import LaarError, SettingError
-from laar.network import Sample
-from laar.operate.tuning import follow
-from laar.server.admin import AdminServer
+from laar.server.admin.app import AdminServer
+from laar.server.admin.tuner import TunerKeeper, routes
 from laar.server.runner import Runner
-from laar.server.tuner import TunerKeeper, routes
+from laar.settings import Tuning, load_settings
+from laar.tuning import Sample
 from support import eventually
 
 INITIAL = CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.5).tunable()
@@ -110,7 +110,7 @@ async def test_laar_tune_follows_a_live_climb_freezes_it_and_says_when_there_is_
 
 
 async def test_waiting_for_the_end_outlives_a_restart_of_the_picker(monkeypatch):
-    monkeypatch.setattr("laar.operate.tuning._POLL_S", 0.01)
+    monkeypatch.setattr("laar.cli.tuning._POLL_S", 0.01)
     lives = [keeper(window=20), keeper(window=20)]
     for life, windows in zip(lives, (3, 1), strict=True):
         serve_windows(life.tuner, windows, lambda weights: 1.0 + weights["k_rtt"])

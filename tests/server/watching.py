@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 
 import yaml
 
-from laar.config import load_settings
 from laar.core.decision import Completion
 from laar.core.endpoints import Reading
 from laar.core.request import Api, Request
 from laar.server.runner import Runner
+from laar.settings import load_settings
 from support import free_port
 
 PROMPT = "a secret of the client's "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from laar.demo.processes import free_ports
+from laar.lab.live.processes import free_ports
 
 
 def free_port() -> int:

@@ -1,6 +1,6 @@
 """LAAR: what each model can do on a request, what that costs, and what outcomes teach.
 
-Serving needs the names below; `laar.accuracy.fit` and `laar.accuracy.report` are imported by name,
+Serving needs the names below; `laar.accuracy.fitting.fit` and `laar.accuracy.fitting.report` are imported by name,
 because they bring scikit-learn with them.
 """
 
@@ -14,9 +14,9 @@ from laar.accuracy.features import (
     language_of,
     task_of,
 )
+from laar.accuracy.fitting.outcomes import MeasuredOutcome, OutcomeFile, parse_outcomes
 from laar.accuracy.latency import Drift, LatencyCheck
 from laar.accuracy.online import OnlineOutcomes
-from laar.accuracy.outcomes import MeasuredOutcome, OutcomeFile, parse_outcomes
 from laar.accuracy.reports import OutcomeReports, Verdict
 from laar.accuracy.retry import Tried, format_tried, is_exhausted, parse_tried, retry_factors
 from laar.accuracy.success import SuccessModel

@@ -8,16 +8,16 @@ request fails.
 
 from laar.context.aligner import Alignment, OrderIndex
 from laar.context.cache import DocCache
-from laar.context.cluster import Built, Ordered, build
-from laar.context.dedup import Deduplicated, deduplicate
-from laar.context.distance import distance, distances
 from laar.context.guard import RouteGain, RunningMean
 from laar.context.hook import ContextHook, HookResult, Receipt
 from laar.context.notes import duplicate_note, order_note
-from laar.context.plan import BatchPlan, Planned, PlanReport, plan, plan_file, plan_lines
-from laar.context.schedule import schedule
+from laar.context.offline.cluster import Built, Ordered, build
+from laar.context.offline.dedup import Deduplicated, deduplicate
+from laar.context.offline.distance import distance, distances
+from laar.context.offline.plan import BatchPlan, Planned, PlanReport, plan, plan_file, plan_lines
+from laar.context.offline.schedule import schedule
+from laar.context.offline.tree import ContextTree, Found, Inserted, Node, Reading
 from laar.context.settings import ContextSettings, Dedup, Format, Mode, Reason, Role
-from laar.context.tree import ContextTree, Found, Inserted, Node, Reading
 
 __all__ = [
     "Alignment",

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import orjson
 
 from laar.context.blocks import Refused
-from laar.context.jsonspans import Path
+from laar.context.formats.jsonspans import Path
 from laar.context.settings import Reason, Role
 
 __all__ = ["Text", "prompt_texts", "said_before"]

@@ -28,8 +28,8 @@ from laar.context import fences, results, xml
 from laar.context.aligner import OrderIndex
 from laar.context.blocks import Marks, Refused
 from laar.context.cache import DocCache
+from laar.context.formats.jsonspans import TooComplexError, splice
 from laar.context.guard import GainGuard, RouteGain
-from laar.context.jsonspans import TooComplexError, splice
 from laar.context.memo import Memo, Orders
 from laar.context.settings import ContextSettings, Format, Mode, Reason
 from laar.context.turn import Turn, TurnPlan

@@ -18,8 +18,8 @@ from laar.context.blocks import Block, Refused
 from laar.context.bodies import Text, prompt_texts, said_before
 from laar.context.cache import DocCache
 from laar.context.chunks import shorten
+from laar.context.formats.jsonspans import Path
 from laar.context.guard import GainGuard
-from laar.context.jsonspans import Path
 from laar.context.memo import Memo, Orders
 from laar.context.rewrite import Change, rewrite, verified
 from laar.context.settings import ContextSettings, Reason

@@ -13,8 +13,8 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.filters import FilterSettings, in_subset, reachable, unsaturated
+from laar.core.roundtrip import fresh_rtt
 from laar.errors import RequestError
-from laar.network import fresh_rtt
 
 __all__ = ["Candidates", "Group"]
 

@@ -36,7 +36,7 @@ from laar.core.picker import pick
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.errors import RequestError
-from laar.network import Sample, Weights
+from laar.tuning import Sample, Weights
 
 __all__ = ["Director"]
 

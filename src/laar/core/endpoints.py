@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from laar.network import fresh_rtt, smooth_rtt
+from laar.core.roundtrip import fresh_rtt, smooth_rtt
 
 __all__ = ["POOL_LABEL", "EndpointSpec", "EndpointTable", "Floats", "Reading", "Slots"]
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from laar.core.cost import Terms
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.request import Request
-from laar.network import Sample, Weights
+from laar.tuning import Sample, Weights
 
 __all__ = [
     "Assessment",

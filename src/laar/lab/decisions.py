@@ -31,8 +31,8 @@ import numpy as np
 from laar.core.interfaces import Assessment, Cell
 from laar.core.request import Request
 from laar.errors import SettingError
-from laar.lab.fleet import BLOCK_TOKENS, Arrival, MeasuredAssessor, Prompt, Site, spread
 from laar.lab.trace import MAX_TOKENS, Entry, entries, field, number, whole
+from laar.sim.fleet import BLOCK_TOKENS, Arrival, MeasuredAssessor, Prompt, Site, spread
 
 __all__ = ["LoggedAssessor", "LoggedRequest", "is_decision_log", "read_decisions"]
 

@@ -18,20 +18,13 @@ import yaml
 from scipy.stats import spearmanr  # type: ignore[import-untyped]
 
 from laar.errors import SettingError
-from laar.lab.engine.cost import LinearCost
-from laar.lab.engine.fitting import (
-    Point,
-    Seen,
-    check_points,
-    fit,
-    fit_points,
-    predict,
-)
-from laar.lab.engine.profile import EngineProfile
-from laar.lab.fleet import BLOCK_TOKENS
 from laar.lab.intervals import Estimate
 from laar.lab.probing import facts_of, measure
 from laar.lab.report import Chart, Check, Report, Table, Value
+from laar.sim.engine.cost import LinearCost
+from laar.sim.engine.fitting import Point, Seen, check_points, fit, fit_points, predict
+from laar.sim.engine.profile import EngineProfile
+from laar.sim.fleet import BLOCK_TOKENS
 
 __all__ = ["FitSettings", "Fitted", "check_out", "fit_engine", "write_profile"]
 

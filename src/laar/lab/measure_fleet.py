@@ -1,7 +1,7 @@
 """The demo's artifact: the simulated fleet measured and fitted without a server in between.
 
 Each model of a fleet file is asked the first split of look-ups through its `Answerer`, and the
-outcomes go through the same `laar.accuracy.fit` that `laar fit` runs. Latencies are the file's:
+outcomes go through the same `laar.accuracy.fitting.fit` that `laar fit` runs. Latencies are the file's:
 prompt tokens times seconds per token, then the answer's tokens; an idle engine, nothing cached.
 """
 
@@ -12,11 +12,11 @@ from hashlib import sha256
 from importlib.resources import files
 
 from laar.accuracy.features import language_of, task_of
-from laar.accuracy.fit import Fit, fit
-from laar.accuracy.outcomes import MeasuredOutcome, dump_outcome
-from laar.lab.answers import AccuracySurface, Answerer
-from laar.lab.tokens import count_tokens
-from laar.lab.workloads.kv_lookup import Query, queries
+from laar.accuracy.fitting.fit import Fit, fit
+from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome
+from laar.measuring.kv_lookup import Query, queries
+from laar.measuring.tokens import count_tokens
+from laar.sim.answers import AccuracySurface, Answerer
 
 __all__ = ["DEFAULT_CREATED", "default_artifact", "fleet_outcomes", "measure_fleet"]
 
@@ -65,4 +65,4 @@ def measure_fleet(
 
 def default_artifact() -> bytes:
     """The artifact that comes with the package, as it was fitted on the package's fleet file."""
-    return (files("laar.lab") / "data" / "laar-fleet.capability.json").read_bytes()
+    return (files("laar.sim") / "data" / "laar-fleet.capability.json").read_bytes()

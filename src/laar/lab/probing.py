@@ -19,7 +19,7 @@ import aiohttp
 import orjson
 
 from laar.errors import SettingError
-from laar.lab.engine.fitting import Facts, Point, Seen
+from laar.sim.engine.fitting import Facts, Point, Seen
 
 __all__ = ["facts_of", "measure"]
 

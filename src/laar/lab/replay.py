@@ -11,14 +11,14 @@ from pathlib import Path
 
 from laar.errors import SettingError
 from laar.lab.decisions import LoggedAssessor, is_decision_log, read_decisions
-from laar.lab.fleet import MeasuredAssessor, VirtualFleet, replay_open
-from laar.lab.fleet_file import read_fleet
 from laar.lab.intervals import Estimate
 from laar.lab.report import Chart, Report, Table, Value
 from laar.lab.sweep import sweep
 from laar.lab.tally import METRICS, Tally
 from laar.lab.trace import read_trace
 from laar.policies import POLICY_NAMES
+from laar.sim.fleet import MeasuredAssessor, VirtualFleet, replay_open
+from laar.sim.fleet_file import read_fleet
 
 __all__ = ["replay", "replay_one"]
 

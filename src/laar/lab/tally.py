@@ -11,7 +11,7 @@ from collections import Counter
 
 import numpy as np
 
-from laar.lab.fleet import Arrival, Exchange
+from laar.sim.fleet import Arrival, Exchange
 
 __all__ = ["METRICS", "Histogram", "Tally"]
 

@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 
 from laar.errors import SettingError
-from laar.lab.fleet import BLOCK_TOKENS, Arrival, Prompt
+from laar.sim.fleet import BLOCK_TOKENS, Arrival, Prompt
 
 __all__ = [
     "MAX_TOKENS",

@@ -16,18 +16,10 @@ import numpy as np
 
 from laar.core.policy import Policy
 from laar.errors import SettingError
-from laar.lab.fleet import (
-    Arrival,
-    Exchange,
-    FleetSettings,
-    Prompt,
-    Site,
-    VirtualFleet,
-    replay_open,
-)
 from laar.lab.intervals import Estimate
 from laar.lab.report import Chart, Report, Table, Value
-from laar.network import Tuner, TunerSettings
+from laar.sim.fleet import Arrival, Exchange, FleetSettings, Prompt, Site, VirtualFleet, replay_open
+from laar.tuning import Tuner, TunerSettings
 
 __all__ = ["tune", "tuning_report"]
 

@@ -7,7 +7,7 @@ import numpy as np
 from laar.core.cost import scores_of_costs
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
-from laar.network import gorgo_score
+from laar.policies.gorgo_score import gorgo_score
 
 __all__ = ["Gorgo"]
 

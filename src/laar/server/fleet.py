@@ -13,7 +13,7 @@ from laar.core.interfaces import Prefixes
 from laar.datalayer import split_address
 from laar.datalayer.kubernetes import Rewrite
 from laar.envoy.endpoints_file import EndpointAddress, write_eds
-from laar.server.rules import ClusterRules
+from laar.server.cluster_rules import ClusterRules
 from laar.telemetry.metrics import Metrics
 
 __all__ = ["FleetSink"]

@@ -22,11 +22,11 @@ from laar.accuracy.features import Features
 from laar.accuracy.latency import LatencyCheck
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports
-from laar.config import Accuracy
 from laar.core.beliefs import CapabilityAssessor, read_capability
 from laar.core.decision import Completion, Decision
 from laar.core.request import Request
 from laar.server.state_file import StateFile
+from laar.settings import Accuracy
 
 __all__ = ["MAX_STATE_BYTES", "Learning"]
 

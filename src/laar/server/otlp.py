@@ -12,10 +12,10 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from laar.config import Settings
-from laar.config.otlp import ENVIRONMENT
-from laar.core.account import Account
 from laar.errors import SettingError
+from laar.explain.account import Account
+from laar.settings import Settings
+from laar.settings.otlp import ENVIRONMENT
 
 if TYPE_CHECKING:
     from laar.telemetry.otlp import Sender

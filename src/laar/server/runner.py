@@ -23,7 +23,6 @@ from importlib.util import find_spec
 import grpc
 
 from laar.accuracy.capability import CapabilityModel
-from laar.config import Loaded, Settings
 from laar.core.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
@@ -36,21 +35,22 @@ from laar.flow.admission import Admission
 from laar.policies import build_policies
 from laar.protocol.held import HeldBytes
 from laar.protocol.sampling import Sampler
-from laar.server.admin import AdminServer, admin_app
-from laar.server.context import ContextRoutes
+from laar.server.admin.app import AdminServer, admin_app
+from laar.server.admin.auth import Viewers, read_viewers_token
+from laar.server.admin.context import ContextRoutes
+from laar.server.admin.outcomes import grpc_handler, read_token, routes
+from laar.server.admin.tuner import TunerKeeper
+from laar.server.admin.tuner import routes as tuner_routes
+from laar.server.admin.watch import Watch
+from laar.server.cluster_rules import ClusterRules
 from laar.server.extproc import ExternalProcessor
 from laar.server.fleet import FleetSink
-from laar.server.gate import Gate
+from laar.server.flow_control import Gate
 from laar.server.health import Health
 from laar.server.learning import Learning
-from laar.server.live import LiveSettings
-from laar.server.outcomes import grpc_handler, read_token, routes
-from laar.server.rules import ClusterRules
+from laar.server.reload import LiveSettings
 from laar.server.tls import ServerTls
-from laar.server.tuner import TunerKeeper
-from laar.server.tuner import routes as tuner_routes
-from laar.server.viewers import Viewers, read_viewers_token
-from laar.server.watch import Watch
+from laar.settings import Loaded, Settings
 from laar.telemetry.context import ContextMetrics
 from laar.telemetry.flow import FlowMetrics
 from laar.telemetry.learning import LearningMetrics

@@ -24,7 +24,7 @@ import grpc
 from laar.errors import SettingError
 
 if TYPE_CHECKING:
-    from laar.config import Tls
+    from laar.settings import Tls
 
 __all__ = ["ServerTls", "check_tls"]
 

@@ -13,9 +13,9 @@ from itertools import islice
 
 import numpy as np
 
-from laar.core.account import Account
 from laar.core.director import Director
 from laar.core.endpoints import Floats, Reading
+from laar.explain.account import Account
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.metrics import Metrics
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
 from laar.accuracy.reports import OutcomeReports
-from laar.core.account import Account, account_of
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointSpec, EndpointTable
-from laar.core.explain import explained
+from laar.explain.account import Account, account_of
+from laar.explain.record import explained
 
 __all__ = ["MAX_BYTES", "MAX_DECISIONS", "DecisionMemory"]
 

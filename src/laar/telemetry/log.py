@@ -16,8 +16,8 @@ from pathlib import Path
 
 import orjson
 
-from laar.core.account import Account
-from laar.core.explain import record
+from laar.explain.account import Account
+from laar.explain.record import record
 
 __all__ = ["DecisionLog"]
 

@@ -24,10 +24,10 @@ from opentelemetry.sdk.trace.sampling import ParentBased, Sampler, TraceIdRatioB
 from opentelemetry.trace import SpanKind, StatusCode, format_trace_id, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from laar.core.account import Account
-from laar.core.explain import record
 from laar.core.request import Request, Trace
 from laar.errors import RequestError
+from laar.explain.account import Account
+from laar.explain.record import record
 from laar.telemetry.otlp import Sender
 
 __all__ = ["NAME", "RUNNERS_UP", "LogRecords", "Spans"]

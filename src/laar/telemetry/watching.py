@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from laar.core.account import Account
 from laar.core.director import Director
+from laar.explain.account import Account
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.log import DecisionLog
 

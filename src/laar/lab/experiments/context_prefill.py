@@ -17,9 +17,15 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, repeat
 
 from laar.context import plan
-from laar.lab.engine import load_profile
 from laar.lab.experiment import Experiment, Scope
-from laar.lab.fleet import (
+from laar.lab.intervals import Estimate, estimate
+from laar.lab.report import Chart, Check, Report, Table, Value
+from laar.lab.sweep import sweep
+from laar.lab.tally import Tally
+from laar.lab.workloads import rag
+from laar.lab.workloads.rag_fleet import DOC_TOKENS, RagClient, prompt_of
+from laar.sim.engine import load_profile
+from laar.sim.fleet import (
     Arrival,
     Exchange,
     FleetSettings,
@@ -29,12 +35,6 @@ from laar.lab.fleet import (
     generator,
     replay_open,
 )
-from laar.lab.intervals import Estimate, estimate
-from laar.lab.report import Chart, Check, Report, Table, Value
-from laar.lab.sweep import sweep
-from laar.lab.tally import Tally
-from laar.lab.workloads import rag
-from laar.lab.workloads.rag_fleet import DOC_TOKENS, RagClient, prompt_of
 
 __all__ = ["EXPERIMENTS"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from laar.lab.engine.validation import published_figures
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Check, Report, Table
+from laar.sim.engine.validation import published_figures
 
 __all__ = ["EXPERIMENTS"]
 

@@ -25,10 +25,10 @@ from laar.lab.experiments.gorgo_runs import (
     run_policies,
     tuned,
 )
-from laar.lab.fleet import VirtualFleet
 from laar.lab.report import Check, Report
 from laar.lab.sweep import sweep
-from laar.network import Tuner, TunerSettings
+from laar.sim.fleet import VirtualFleet
+from laar.tuning import Tuner, TunerSettings
 
 __all__ = ["EXPERIMENTS", "run_live"]
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from laar.network import Sample, Weights
+from laar.tuning import Sample, Weights
 
 __all__ = ["PublishedClimb"]
 

@@ -22,7 +22,10 @@ from laar.core.policy import ExpectedTime, Policy
 from laar.core.request import Request
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.gorgo_runs import NEAR, sites_of
-from laar.lab.fleet import (
+from laar.lab.report import Check, Report, Table, Value
+from laar.policies.gorgo import Gorgo
+from laar.policies.ranking import ByChance
+from laar.sim.fleet import (
     Arrival,
     BlockPrefixes,
     FleetSettings,
@@ -32,9 +35,6 @@ from laar.lab.fleet import (
     request_of,
     spread,
 )
-from laar.lab.report import Check, Report, Table, Value
-from laar.policies.gorgo import Gorgo
-from laar.policies.ranking import ByChance
 
 __all__ = ["EXPERIMENTS"]
 

@@ -16,8 +16,17 @@ from typing import cast
 
 from laar.core.cost import CostWeights
 from laar.core.policy import Policy
-from laar.lab.engine import load_profile
-from laar.lab.fleet import (
+from laar.lab.intervals import Estimate, estimate, gain
+from laar.lab.report import Table, Value
+from laar.lab.sweep import sweep
+from laar.lab.tally import Tally
+from laar.lab.tuning import tune
+from laar.lab.workloads.sessions import GORGO_CHATS, ChatShape, chats
+from laar.policies import build_policies
+from laar.policies.gorgo import Gorgo
+from laar.policies.ranking import ByChance
+from laar.sim.engine import load_profile
+from laar.sim.fleet import (
     Arrival,
     Exchange,
     FleetSettings,
@@ -27,16 +36,7 @@ from laar.lab.fleet import (
     generator,
     replay_open,
 )
-from laar.lab.intervals import Estimate, estimate, gain
-from laar.lab.report import Table, Value
-from laar.lab.sweep import sweep
-from laar.lab.tally import Tally
-from laar.lab.tuning import tune
-from laar.lab.workloads.sessions import GORGO_CHATS, ChatShape, chats
-from laar.network import TunerSettings
-from laar.policies import build_policies
-from laar.policies.gorgo import Gorgo
-from laar.policies.ranking import ByChance
+from laar.tuning import TunerSettings
 
 __all__ = [
     "NEAR",

@@ -15,7 +15,7 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.gorgo_published import PublishedClimb
 from laar.lab.intervals import estimate
 from laar.lab.report import Check, Report, Table
-from laar.network import Sample, Tuner, TunerSettings, better
+from laar.tuning import Sample, Tuner, TunerSettings, better
 
 __all__ = ["EXPERIMENTS"]
 

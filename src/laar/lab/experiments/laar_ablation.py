@@ -38,12 +38,12 @@ from laar.lab.experiments.lookups import (
     surface_of,
     uncached,
 )
-from laar.lab.fleet import Exchange, FleetSettings, VirtualFleet, ask_until_correct
 from laar.lab.intervals import Estimate, estimate
 from laar.lab.report import Chart, Check, Report, Table, Value
 from laar.lab.sweep import sweep
-from laar.lab.workloads.kv_lookup import queries
 from laar.lab.workloads.kv_questions import as_questions
+from laar.measuring.kv_lookup import queries
+from laar.sim.fleet import Exchange, FleetSettings, VirtualFleet, ask_until_correct
 
 __all__ = ["EXPERIMENTS"]
 

@@ -28,9 +28,9 @@ from laar.lab.experiments.lookups import (
     sites_of,
     surface_of,
 )
-from laar.lab.fleet import FleetSettings, VirtualFleet
 from laar.lab.intervals import Estimate, estimate, gain
 from laar.lab.report import Chart, Check, Report, Table, Value
+from laar.sim.fleet import FleetSettings, VirtualFleet
 
 __all__ = ["EXPERIMENTS"]
 

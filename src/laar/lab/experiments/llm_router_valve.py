@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from laar.lab.engine import EngineProfile, EngineSettings, LinearCost
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.router_sessions import run_on
 from laar.lab.intervals import Estimate, estimate
 from laar.lab.report import Chart, Check, Report, Table, Value
 from laar.lab.sweep import sweep
 from laar.lab.workloads.sessions import RouterShape
+from laar.sim.engine import EngineProfile, EngineSettings, LinearCost
 
 __all__ = ["EXPERIMENTS"]
 

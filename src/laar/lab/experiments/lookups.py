@@ -23,10 +23,14 @@ from laar.accuracy.capability import CapabilityModel
 from laar.core.beliefs import CapabilityAssessor
 from laar.core.interfaces import Assessment, Assessor
 from laar.core.request import Request
-from laar.lab.answers import AccuracySurface
-from laar.lab.engine import EngineProfile, EngineSettings, LinearCost, load_profile
 from laar.lab.experiment import Scope
-from laar.lab.fleet import (
+from laar.lab.measure_fleet import default_artifact
+from laar.lab.sweep import sweep
+from laar.lab.workloads.kv_questions import as_questions
+from laar.measuring.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries
+from laar.sim.answers import AccuracySurface
+from laar.sim.engine import EngineProfile, EngineSettings, LinearCost, load_profile
+from laar.sim.fleet import (
     Answered,
     FleetSettings,
     LinkProfile,
@@ -35,10 +39,6 @@ from laar.lab.fleet import (
     VirtualFleet,
     ask_until_correct,
 )
-from laar.lab.measure_fleet import default_artifact
-from laar.lab.sweep import sweep
-from laar.lab.workloads.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries
-from laar.lab.workloads.kv_questions import as_questions
 
 __all__ = [
     "BASELINES",

@@ -16,12 +16,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from laar.lab.engine import EngineProfile, Job, build_engine, load_profile
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.medha_runs import MEDHA, SARATHI
 from laar.lab.intervals import estimate
 from laar.lab.report import Check, Report, Table, Value
 from laar.lab.sweep import sweep
+from laar.sim.engine import EngineProfile, Job, build_engine, load_profile
 
 __all__ = ["EXPERIMENTS"]
 

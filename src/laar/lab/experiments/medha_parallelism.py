@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from laar.lab.engine import EngineProfile, RooflineCost, load_hardware, load_model, load_profile
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.medha_runs import over, percentile, run
 from laar.lab.intervals import estimate
 from laar.lab.report import Check, Report, Table, Value
 from laar.lab.sweep import sweep
 from laar.lab.workloads.medha_mix import Mix
+from laar.sim.engine import EngineProfile, RooflineCost, load_hardware, load_model, load_profile
 
 __all__ = ["EXPERIMENTS"]
 

@@ -28,10 +28,8 @@ from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission, FlowSettings
 from laar.flow.item import Limits
-from laar.lab.engine import Job
 from laar.lab.experiment import FIRST_SEED, Experiment, Scope
 from laar.lab.experiments.medha_runs import Ratio, over
-from laar.lab.fleet import EngineHost, VirtualClock
 from laar.lab.intervals import estimate
 from laar.lab.report import Check, Report, Table, Value
 from laar.lab.sweep import sweep
@@ -50,6 +48,8 @@ from laar.lab.workloads.overload import (
 )
 from laar.policies import build_policies
 from laar.protocol.sampling import Sampler
+from laar.sim.engine import Job
+from laar.sim.fleet import EngineHost, VirtualClock
 
 __all__ = ["EXPERIMENTS", "carried_per_s", "serve"]
 

@@ -28,13 +28,13 @@ import numpy as np
 
 from laar.flow.prefill_time import PrefillTable
 from laar.flow.slack import RHO_MAX
-from laar.lab.engine import EngineProfile, Work
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.medha_runs import Ratio, over, percentile, run, with_slack
 from laar.lab.intervals import Estimate, estimate
 from laar.lab.report import Chart, Check, Report, Table, Value
 from laar.lab.sweep import sweep
 from laar.lab.workloads.medha_mix import Mix, jobs
+from laar.sim.engine import EngineProfile, Work
 
 __all__ = ["EXPERIMENTS"]
 

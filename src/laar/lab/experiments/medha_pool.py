@@ -14,7 +14,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from laar.lab.engine import (
+from laar.lab.experiment import Experiment, Scope
+from laar.lab.experiments.medha_runs import MEDHA, Floats, over, percentile, run
+from laar.lab.intervals import estimate
+from laar.lab.report import Check, Report, Table, Value
+from laar.lab.sweep import sweep
+from laar.lab.workloads.medha_mix import Mix, jobs
+from laar.sim.engine import (
     EngineProfile,
     EngineSettings,
     RooflineCost,
@@ -24,12 +30,6 @@ from laar.lab.engine import (
     load_model,
     load_profile,
 )
-from laar.lab.experiment import Experiment, Scope
-from laar.lab.experiments.medha_runs import MEDHA, Floats, over, percentile, run
-from laar.lab.intervals import estimate
-from laar.lab.report import Check, Report, Table, Value
-from laar.lab.sweep import sweep
-from laar.lab.workloads.medha_mix import Mix, jobs
 
 __all__ = ["EXPERIMENTS"]
 

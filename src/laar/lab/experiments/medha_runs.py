@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from laar.lab.engine import EngineProfile, build_engine, drive, load_profile
 from laar.lab.intervals import estimate
 from laar.lab.workloads.medha_mix import Mix, jobs
+from laar.sim.engine import EngineProfile, build_engine, drive, load_profile
 
 __all__ = [
     "MEDHA",

@@ -20,13 +20,13 @@ from laar.core.cost import CostWeights
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 from laar.core.policy import Policy
-from laar.lab.engine import EngineProfile, load_profile
-from laar.lab.fleet import FleetSettings, LinkProfile, Site, VirtualFleet, converse, generator
 from laar.lab.tally import Tally
 from laar.lab.workloads.sessions import RouterShape, router_sessions
 from laar.policies import build_policies
 from laar.policies.llm_router import LONGEST, REASONS, PrefixAware
 from laar.policies.ranking import ranks
+from laar.sim.engine import EngineProfile, load_profile
+from laar.sim.fleet import FleetSettings, LinkProfile, Site, VirtualFleet, converse, generator
 
 __all__ = ["PROFILES", "SESSIONS", "WORKERS", "run_on", "run_sessions"]
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 from functools import lru_cache
 
 from laar.core.request import Request
-from laar.lab.answers import AccuracySurface
-from laar.lab.fleet import BLOCK_TOKENS, Arrival, Prompt, Question, request_of, spread
-from laar.lab.tokens import count_tokens
-from laar.lab.workloads.kv_lookup import Query
+from laar.measuring.kv_lookup import Query
+from laar.measuring.tokens import count_tokens
+from laar.sim.answers import AccuracySurface
+from laar.sim.fleet import BLOCK_TOKENS, Arrival, Prompt, Question, request_of, spread
 
 __all__ = ["as_questions", "request_for"]
 

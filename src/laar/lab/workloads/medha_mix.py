@@ -18,7 +18,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from laar.lab.engine import Job
+from laar.sim.engine import Job
 
 __all__ = ["LONG_FROM_TOKENS", "Mix", "jobs"]
 

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from laar.lab.fleet import Arrival, Prompt
+from laar.sim.fleet import Arrival, Prompt
 
 __all__ = ["LONG", "SHORT", "MixedLengths", "mixed_lengths"]
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from laar.core.request import Api, Request
-from laar.lab.engine import load_profile
-from laar.lab.fleet import MeasuredAssessor, Site
+from laar.sim.engine import load_profile
+from laar.sim.fleet import MeasuredAssessor, Site
 
 __all__ = [
     "CLASSES",

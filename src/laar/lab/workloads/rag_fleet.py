@@ -18,7 +18,7 @@ import orjson
 import xxhash
 
 from laar.context import ContextHook, ContextSettings, Receipt
-from laar.lab.fleet import BLOCK_TOKENS, Arrival, Exchange, Prompt, VirtualFleet, spread
+from laar.sim.fleet import BLOCK_TOKENS, Arrival, Exchange, Prompt, VirtualFleet, spread
 
 __all__ = ["DOC_TOKENS", "RagClient", "prompt_of"]
 

@@ -21,7 +21,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from laar.lab.fleet import BLOCK_TOKENS, Arrival, Conversation, Prompt, spread
+from laar.sim.fleet import BLOCK_TOKENS, Arrival, Conversation, Prompt, spread
 
 __all__ = ["GORGO_CHATS", "WILDCHAT", "ChatShape", "RouterShape", "chats", "router_sessions"]
 

@@ -38,7 +38,7 @@ from laar.protocol.sampling import Sampler
 from laar.protocol.stream import Stream, StreamSettings
 from laar.server.extproc.mending import read_message
 from laar.server.extproc.messages import event_of, message_of
-from laar.server.gate import Gate
+from laar.server.flow_control import Gate
 from laar.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Fitting: from outcomes to a capability artifact. Serving never imports this package."""

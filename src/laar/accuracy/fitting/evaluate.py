@@ -1,0 +1,214 @@
+"""How good an artifact is on queries it was not fitted on.
+
+Three questions: are the probabilities right (Brier score, AUC, calibration error, reliability
+bins); do the retry terms help where they are used, at attempts 2 and later; and what would
+routing by this artifact have cost (regret), replayed over the held-out queries with each model's
+measured verdict and latency, on an idle fleet.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laar.accuracy.artifact import Capability, HeldOut
+from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
+
+__all__ = ["MAX_ATTEMPTS", "Bin", "Evaluation", "Replay", "RetryScores", "evaluate", "retry_scores"]
+
+MAX_ATTEMPTS = 10
+"""The paper's cap R on attempts."""
+
+_BINS = 10
+
+_Floats = NDArray[np.float64]
+
+
+class Bin(NamedTuple):
+    """One bin of a reliability diagram: mean predicted and observed share of correct answers."""
+
+    predicted: float
+    observed: float
+    outcomes: int
+
+
+class RetryScores(NamedTuple):
+    """Brier scores at attempts 2 and later, with and without the retry terms; 0 if none."""
+
+    brier_unconditional: float
+    brier: float
+    attempts: int
+
+
+class Replay(NamedTuple):
+    """One policy over the held-out queries.
+
+    Args:
+        policy: ``laar``, ``best single: MODEL``, ``oracle``.
+        success_rate: queries that got a correct answer.
+        ttca_s: mean time to correct answer, right-censored after `MAX_ATTEMPTS`.
+        regret_s: that of the oracle subtracted.
+    """
+
+    policy: str
+    success_rate: float
+    ttca_s: float
+    regret_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Held-out quality of a fit.
+
+    Args:
+        overall: over all models.
+        models: by model.
+        reliability: bins of equal width with outcomes in them.
+        retries: what the retry terms change.
+        replays: in order laar, best single model, oracle; empty if no query was put to all models.
+        queries: held out.
+    """
+
+    overall: HeldOut
+    models: Mapping[str, HeldOut]
+    reliability: Sequence[Bin]
+    retries: RetryScores
+    replays: Sequence[Replay]
+    queries: int
+
+
+def evaluate(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> Evaluation:
+    """Scores an artifact on outcomes that it was not fitted on."""
+    capability = CapabilityModel(artifact)
+    predicted: dict[str, list[float]] = defaultdict(list)
+    correct: dict[str, list[bool]] = defaultdict(list)
+    for outcome in held_out:
+        row = capability.probabilities((outcome.model,), features_of_outcome(outcome))
+        predicted[outcome.model].append(float(row[0]))
+        correct[outcome.model].append(bool(outcome.correct))
+    all_predicted = np.concatenate([np.array(predicted[model]) for model in predicted])
+    all_correct = np.concatenate([np.array(correct[model]) for model in predicted])
+    return Evaluation(
+        overall=_held_out(all_predicted, all_correct),
+        models={m: _held_out(np.array(predicted[m]), np.array(correct[m])) for m in predicted},
+        reliability=_bins(all_predicted, all_correct),
+        retries=retry_scores(artifact, held_out),
+        replays=_replays(capability, held_out),
+        queries=len({outcome.query_id for outcome in held_out}),
+    )
+
+
+def retry_scores(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> RetryScores:
+    """Brier scores over the second and later attempts that routing by this artifact would make."""
+    capability = CapabilityModel(artifact)
+    plain: list[float] = []
+    given: list[float] = []
+    for answers in _by_query(held_out).values():
+        tried: list[str] = []
+        for outcome in _attempts(capability, answers):
+            if tried:
+                features = features_of_outcome(outcome)
+                models = (outcome.model,)
+                right = float(bool(outcome.correct))
+                plain.append((float(capability.probabilities(models, features)[0]) - right) ** 2)
+                moved = float(capability.probabilities(models, features, tried)[0])
+                given.append((moved - right) ** 2)
+            tried.append(outcome.model)
+    if not plain:
+        return RetryScores(0.0, 0.0, 0)
+    return RetryScores(float(np.mean(plain)), float(np.mean(given)), len(plain))
+
+
+def _attempts(
+    capability: CapabilityModel, answers: Mapping[str, MeasuredOutcome]
+) -> Iterator[MeasuredOutcome]:
+    """Models in the order of latency / P(correct), up to the first that was correct."""
+    left = dict(answers)
+    tried: list[str] = []
+    while left:
+        models = tuple(left)
+        c_s = capability.seconds_per_token(models)
+        fixed_s = capability.fixed_s(models)
+        costs = []
+        for at, model in enumerate(models):
+            tokens = left[model].prompt_tokens or left[model].prompt_chars / 4
+            p = capability.probabilities((model,), features_of_outcome(left[model]), tried)
+            costs.append((c_s[at] * tokens + fixed_s[at]) / float(p[0]))
+        outcome = left.pop(models[int(np.argmin(costs))])
+        yield outcome
+        if outcome.correct:
+            return
+        tried.append(outcome.model)
+
+
+def _replays(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> list[Replay]:
+    everyone = set(capability.models)
+    complete = [a for a in _by_query(held_out).values() if everyone <= a.keys()]
+    if not complete:
+        return []
+    routed = []
+    for answers in complete:
+        made = list(_attempts(capability, answers))
+        routed.append((bool(made[-1].correct), sum(outcome.latency_s for outcome in made)))
+    # At temperature 0 one model gives one answer, however often it is asked.
+    single = {
+        f"best single: {model}": [
+            (bool(o.correct), o.latency_s * (1 if o.correct else MAX_ATTEMPTS))
+            for o in (answers[model] for answers in complete)
+        ]
+        for model in sorted(everyone)
+    }
+    best = min(single, key=lambda policy: _mean_s(single[policy]))
+    # Asks the fastest model that is right, and nobody if none is: what no policy can beat.
+    known = []
+    for answers in complete:
+        right = [outcome.latency_s for outcome in answers.values() if outcome.correct]
+        known.append((bool(right), min(right, default=0.0)))
+    return [
+        Replay(
+            policy,
+            sum(correct for correct, _ in tries) / len(tries),
+            _mean_s(tries),
+            _mean_s(tries) - _mean_s(known),
+        )
+        for policy, tries in (("laar", routed), (best, single[best]), ("oracle", known))
+    ]
+
+
+def _mean_s(tries: Sequence[tuple[bool, float]]) -> float:
+    return sum(seconds for _, seconds in tries) / len(tries)
+
+
+def _by_query(outcomes: Sequence[MeasuredOutcome]) -> dict[str, dict[str, MeasuredOutcome]]:
+    grouped: dict[str, dict[str, MeasuredOutcome]] = defaultdict(dict)
+    for outcome in outcomes:
+        grouped[outcome.query_id][outcome.model] = outcome
+    return grouped
+
+
+def _held_out(predicted: _Floats, correct: NDArray[np.bool_]) -> HeldOut:
+    from sklearn.metrics import roc_auc_score
+
+    bins = _bins(predicted, correct)
+    gap = sum(b.outcomes * abs(b.predicted - b.observed) for b in bins) / len(correct)
+    return HeldOut(
+        outcomes=len(correct),
+        brier=float(np.mean((predicted - correct) ** 2)),
+        auc=float(roc_auc_score(correct, predicted)) if 0 < correct.sum() < len(correct) else None,
+        calibration_error=gap,
+    )
+
+
+def _bins(predicted: _Floats, correct: NDArray[np.bool_]) -> list[Bin]:
+    at = np.minimum((predicted * _BINS).astype(int), _BINS - 1)
+    return [
+        Bin(float(predicted[here].mean()), float(correct[here].mean()), int(here.sum()))
+        for here in (at == number for number in range(_BINS))
+        if here.any()
+    ]

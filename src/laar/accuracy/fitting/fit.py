@@ -1,0 +1,297 @@
+"""From outcomes to an artifact: one logistic regression per model (LAAR, section 5.2).
+
+The features are classes, so outcomes are summed by cell and the regression sees counts: the time
+to fit hardly grows with the data. Language, bucket and task come in one-hot with their pairwise
+interactions; the strength of the L2 penalty is chosen by cross-validation over queries.
+
+Every figure of quality is held out: queries are split in two halves by a hash of their id, the
+figures come from a fit on one half seen on the other, and the artifact's coefficients from a fit on
+everything. scikit-learn and scipy are imported in here only; serving an artifact needs neither.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import log
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laar.accuracy.artifact import (
+    Capability,
+    Cell,
+    ModelCapability,
+    RetryTerms,
+    Speed,
+    terms_of,
+)
+from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.features import Features
+from laar.accuracy.fitting.evaluate import Evaluation, evaluate, retry_scores
+from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
+from laar.accuracy.fitting.retry import fit_retry
+from laar.errors import SettingError
+
+__all__ = ["Fit", "fit"]
+
+_STRENGTHS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)  # C, the inverse of the L2 penalty
+_FOLDS = 5
+_MAX_LOG_ODDS = 50.0
+_MIN_RATIO_CHARS = 400  # shorter prompts tell about the chat template, not about the text
+
+_Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """An artifact, and how well the same procedure did on queries it had not seen."""
+
+    artifact: Capability
+    evaluation: Evaluation
+
+
+class _Counts(NamedTuple):
+    """Outcomes of one model in one cell and fold."""
+
+    features: Features
+    fold: int
+    right: int
+    wrong: int
+
+
+def fit(outcomes: Sequence[MeasuredOutcome], *, created: str, data_sha256: str) -> Fit:
+    """Fits an artifact and evaluates the procedure.
+
+    Args:
+        outcomes: judged ones, one for each query and model.
+        created: the date to note in the artifact.
+        data_sha256: of the file the outcomes come from.
+
+    Raises:
+        SettingError: there are no judged outcomes, or too few queries to hold any out.
+    """
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # ships no types
+
+    judged = [outcome for outcome in outcomes if outcome.correct is not None]
+    first = [outcome for outcome in judged if not _held_out(outcome.query_id)]
+    second = [outcome for outcome in judged if _held_out(outcome.query_id)]
+    if not first or not second:
+        raise SettingError(f"{len(judged)} outcomes are too few to fit: measure more queries")
+    # Matrices of some 30 columns: threads of the linear algebra library would only wait for each
+    # other, twenty times longer than the work takes on a busy machine.
+    with threadpool_limits(1):
+        return _fit_and_evaluate(first, second, created, data_sha256)
+
+
+def _fit_and_evaluate(
+    first: Sequence[MeasuredOutcome],
+    second: Sequence[MeasuredOutcome],
+    created: str,
+    data_sha256: str,
+) -> Fit:
+    on_first = _artifact(first, created, data_sha256, use_pairs=True)
+    plain = on_first.model_copy(update={"retry": on_first.retry.model_copy(update={"pairs": []})})
+    # Pair terms stay only if they earn their place on queries they have not seen.
+    use_pairs = bool(on_first.retry.pairs) and (
+        retry_scores(on_first, second).brier < retry_scores(plain, second).brier
+    )
+    evaluation = evaluate(on_first if use_pairs else plain, second)
+    whole = _artifact([*first, *second], created, data_sha256, use_pairs=use_pairs)
+    scores = evaluation.retries
+    retry = whole.retry.model_copy(
+        update={
+            "brier_unconditional": scores.brier_unconditional if scores.attempts else None,
+            "brier": scores.brier if scores.attempts else None,
+            "attempts": scores.attempts,
+        }
+    )
+    models = {
+        name: model.model_copy(update={"held_out": evaluation.models.get(name)})
+        for name, model in whole.models.items()
+    }
+    return Fit(
+        artifact=whole.model_copy(update={"models": models, "retry": retry}),
+        evaluation=evaluation,
+    )
+
+
+def _held_out(query_id: str) -> bool:
+    return blake2b(query_id.encode(), digest_size=1).digest()[0] % 2 == 1
+
+
+def _fold(query_id: str) -> int:
+    return blake2b(query_id.encode(), digest_size=2).digest()[1] % _FOLDS
+
+
+def _artifact(
+    outcomes: Sequence[MeasuredOutcome], created: str, data_sha256: str, *, use_pairs: bool
+) -> Capability:
+    by_model: dict[str, list[MeasuredOutcome]] = defaultdict(list)
+    for outcome in outcomes:
+        by_model[outcome.model].append(outcome)
+    artifact = Capability(
+        created=created,
+        data_sha256=data_sha256,
+        outcomes=len(outcomes),
+        models={name: _fit_model(by_model[name]) for name in sorted(by_model)},
+        retry=RetryTerms(per_failure=0, pairs=[], brier_unconditional=None, brier=None, attempts=0),
+    )
+    cells = [(outcome, features_of_outcome(outcome)) for outcome in outcomes]
+    retry = fit_retry(CapabilityModel(artifact), cells, use_pairs=use_pairs)
+    return artifact.model_copy(update={"retry": retry})
+
+
+def _fit_model(outcomes: Sequence[MeasuredOutcome]) -> ModelCapability:
+    counts = _counted(outcomes)
+    right = sum(count.right for count in counts)
+    cells: dict[Features, list[int]] = {}
+    for count in counts:
+        cell = cells.setdefault(count.features, [0, 0])
+        cell[0] += count.right + count.wrong
+        cell[1] += count.right
+    # All right or all wrong: nothing to regress on; half an outcome of the other kind is added.
+    odds = (right + 0.5) / (len(outcomes) - right + 0.5)
+    intercept, terms, strength = round(log(odds), 4), dict[str, float](), None
+    if 0 < right < len(outcomes):
+        intercept, terms, strength = _regress(counts)
+    return ModelCapability(
+        intercept=intercept,
+        terms=terms,
+        mean=right / len(outcomes),
+        regularisation=strength,
+        cells=[
+            Cell(language=f.language, bucket=f.bucket, task=f.task, outcomes=n, correct=k)
+            for f, (n, k) in sorted(cells.items())
+        ],
+        speed=_speed(outcomes),
+        chars_per_token=_chars_per_token(outcomes),
+        held_out=None,
+    )
+
+
+def _counted(outcomes: Sequence[MeasuredOutcome]) -> list[_Counts]:
+    sums: dict[tuple[Features, int], list[int]] = {}
+    for outcome in outcomes:
+        key = (features_of_outcome(outcome), _fold(outcome.query_id))
+        sums.setdefault(key, [0, 0])[0 if outcome.correct else 1] += 1
+    return [_Counts(*key, *sums[key]) for key in sorted(sums)]
+
+
+def _regress(counts: Sequence[_Counts]) -> tuple[float, dict[str, float], float]:
+    """Intercept, terms and the C that cross-validation prefers."""
+    names = _useful_terms({count.features for count in counts})
+    column = {name: at for at, name in enumerate(names)}
+    design = np.zeros((len(counts), len(names)))
+    for row, count in enumerate(counts):
+        for term in terms_of(count.features):
+            if term in column:
+                design[row, column[term]] = 1.0
+    x = np.vstack([design, design])
+    y = np.repeat([1, 0], len(counts))
+    weight = np.array([c.right for c in counts] + [c.wrong for c in counts], dtype=float)
+    folds = np.array([c.fold for c in counts] * 2)
+    losses = [_cross_validated(x, y, weight, folds, strength) for strength in _STRENGTHS]
+    strength = _STRENGTHS[int(np.argmin(losses))]
+    regression = _logistic(x, y, weight, strength)
+    bounded = np.clip(regression, -_MAX_LOG_ODDS, _MAX_LOG_ODDS)
+    intercept, *coefficients = np.round(bounded, 4).tolist()  # finer would only be noise
+    return intercept, dict(zip(names, coefficients, strict=True)), strength
+
+
+def _useful_terms(cells: set[Features]) -> list[str]:
+    """Terms that tell some cells from others; of several that tell the same ones, the shortest."""
+    carriers: dict[str, set[Features]] = defaultdict(set)
+    for cell in cells:
+        for term in terms_of(cell):
+            carriers[term].add(cell)
+    useful: dict[frozenset[Features], str] = {}
+    for term in sorted(carriers, key=lambda name: (len(name.split()), name)):
+        if len(carriers[term]) < len(cells):
+            useful.setdefault(frozenset(carriers[term]), term)
+    return sorted(useful.values())
+
+
+def _cross_validated(
+    x: _Floats, y: NDArray[np.int64], weight: _Floats, folds: NDArray[np.int64], strength: float
+) -> float:
+    """Summed log loss on folds left out."""
+    loss = 0.0
+    for fold in range(_FOLDS):
+        out = folds == fold
+        kept = weight * ~out
+        if not (kept[y == 1].sum() and kept[y == 0].sum()):
+            continue  # this fold holds all outcomes of one kind
+        intercept, *coefficients = _logistic(x[~out], y[~out], weight[~out], strength)
+        log_odds = x[out] @ np.array(coefficients) + intercept
+        loss += float(weight[out] @ np.logaddexp(0, np.where(y[out] == 1, -log_odds, log_odds)))
+    return loss
+
+
+def _logistic(x: _Floats, y: NDArray[np.int64], weight: _Floats, strength: float) -> _Floats:
+    """Intercept and coefficients of an L2-penalised logistic regression on weighted rows."""
+    from sklearn.linear_model import LogisticRegression
+
+    some = weight > 0
+    if x.shape[1] == 0:  # one cell only
+        right, wrong = weight[y == 1].sum(), weight[y == 0].sum()
+        return np.array([log(right / wrong)])
+    regression = LogisticRegression(C=strength, solver="newton-cholesky", max_iter=100)
+    regression.fit(x[some], y[some], sample_weight=weight[some])
+    return np.concatenate([regression.intercept_, regression.coef_[0]])
+
+
+def _speed(outcomes: Sequence[MeasuredOutcome]) -> Speed | None:
+    """c(m) from answers that had to compute their prompt; None if no answer tells its length.
+
+    A line through (tokens, seconds), fitted on relative errors. Seconds are to the first token
+    where it was seen, because decoding depends on the answer and not on the prompt.
+    """
+    usable = [o for o in outcomes if o.prompt_tokens and o.latency_s > 0 and not o.cached_tokens]
+    if not usable:
+        return None
+    seen = [o for o in usable if o.ttft_s]
+    timed = seen if 2 * len(seen) >= len(usable) else usable
+    tokens = np.array([float(o.prompt_tokens or 1) for o in timed])
+    seconds = np.array([(o.ttft_s or o.latency_s) if timed is seen else o.latency_s for o in timed])
+    slope, start_s = _line(tokens, seconds)
+    total_s = np.array([o.latency_s for o in timed])
+    spread = 1.4826 * float(np.median(np.abs(seconds - start_s - slope * tokens) / tokens))
+    return Speed(
+        seconds_per_token=_rounded(min(slope, 10.0)),
+        spread_s_per_token=round(spread, 12),
+        fixed_s=_rounded(max(float(np.median(total_s - slope * tokens)), 0.0)),
+        samples=len(timed),
+    )
+
+
+def _line(tokens: _Floats, seconds: _Floats) -> tuple[float, float]:
+    """Slope and start of a line with relative errors; through the origin if it can't be told."""
+    through_origin = float(np.median(seconds / tokens))
+    if tokens.max() < 2 * tokens.min():
+        return through_origin, 0.0
+    weight = 1 / tokens
+    basis = np.stack([np.ones_like(tokens), tokens], axis=1) * weight[:, None]
+    (start_s, slope), *_ = np.linalg.lstsq(basis, seconds * weight)
+    return (float(slope), float(start_s)) if slope > 0 else (through_origin, 0.0)
+
+
+def _chars_per_token(outcomes: Sequence[MeasuredOutcome]) -> dict[str, float]:
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.prompt_tokens and outcome.prompt_chars >= _MIN_RATIO_CHARS:
+            ratios[outcome.language].append(outcome.prompt_chars / outcome.prompt_tokens)
+    return _medians(ratios)
+
+
+def _medians(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    medians = {name: float(np.median(values)) for name, values in sorted(samples.items())}
+    return {name: _rounded(min(max(value, 0.01), 1000.0)) for name, value in medians.items()}
+
+
+def _rounded(value: float) -> float:
+    """Six significant digits: more than any measurement has."""
+    return float(f"{value:.6g}")

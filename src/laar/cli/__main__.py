@@ -1,0 +1,5 @@
+"""`python -m laar.cli`."""
+
+from laar.cli.app import app
+
+app()

@@ -1,0 +1,149 @@
+"""`laar explain`: one request, every candidate's terms, and the sentence.
+
+Offline it builds the picker from its settings, without readings: nothing is queued, caches are
+empty and no round trip is known, so what it shows is what accuracy and speed alone would decide.
+Against a live picker (`--url`) everything that the picker knows counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from laar.datalayer import load_endpoints
+from laar.errors import LaarError, SettingError
+from laar.server.runner import Runner
+from laar.settings import Settings
+
+__all__ = ["explain_live", "explain_offline", "read_headers", "show_explanation"]
+
+_TIMEOUT_S = 30.0
+
+
+def read_headers(lines: list[str]) -> dict[str, str]:
+    """``name: value`` lines as a mapping with names in lower case.
+
+    Raises:
+        SettingError: a line has no colon.
+    """
+    found = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip():
+            raise SettingError(f"--header {line!r}: write it as 'name: value'")
+        found[name.strip().lower()] = value.strip()
+    return found
+
+
+def read_body(path: Path) -> bytes:
+    """The request's body.
+
+    Raises:
+        SettingError: the file can't be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SettingError(f"{path}: can't be read: {error.strerror}") from None
+
+
+def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+    """The record of the decision that the settings alone would make.
+
+    Raises:
+        LaarError: the settings can't be used, or the request would be refused.
+    """
+    runner = Runner(settings)
+    runner.table.replace("settings", [endpoint.spec() for endpoint in settings.endpoints])
+    if settings.endpoints_file is not None:
+        runner.table.replace("endpoints file", load_endpoints(settings.endpoints_file))
+    if not len(runner.table):
+        raise SettingError(
+            "these settings name no endpoint that is known without a cluster; ask the running "
+            "picker: laar explain request.json --url http://picker:9090"
+        )
+    return runner.watch.explainer.explain(body, headers)
+
+
+async def explain_live(
+    url: str, body: bytes, headers: Mapping[str, str], token: str | None
+) -> dict[str, Any]:
+    """The record of the decision that a running picker would make now.
+
+    Raises:
+        LaarError: the picker can't be reached, or says no; with its words.
+    """
+    sent = {**headers, "content-type": "application/json"}
+    params = {"path": sent.pop(":path")} if ":path" in sent else {}
+    if token:
+        sent["authorization"] = f"Bearer {token}"
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as http,
+            http.post(f"{url.rstrip('/')}/explain", data=body, headers=sent, params=params) as got,
+        ):
+            answer = orjson.loads(await got.read())
+            status = got.status
+    except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
+        raise LaarError(f"{url}: no picker's admin port answers there ({error})") from None
+    if status != 200:
+        told = answer.get("error")
+        message = told.get("message") if isinstance(told, dict) else told
+        raise LaarError(f"{url}: {status}: {message}")
+    return dict(answer)
+
+
+def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
+    """Prints a record for a reader."""
+    priced = "cost_s" in shown["candidates"][0]
+    table = Table(box=None, header_style="dim")
+    names = ["#", "endpoint", "model", "P", "n", "tokens", "cached"]
+    names += ["rtt s", "answer s", "read s", "queue s", "tried", "cost s"] if priced else ["score"]
+    for name in names:
+        text = name in ("endpoint", "model")
+        table.add_column(
+            name,
+            justify="left" if text else "right",
+            no_wrap=not text,
+            overflow="fold",
+            min_width=14 if text else 1,
+        )
+    for row in shown["candidates"]:
+        table.add_row(*_cells(row, priced=priced))
+    console.print(shown["sentence"], highlight=False, soft_wrap=True, markup=False)
+    console.print(
+        f"policy {shown['policy']}, reason {shown['reason']}, asked for "
+        f"{shown['asked_model'] or 'no model'}; priced as {shown['language'] or '-'} / "
+        f"{shown['bucket_tokens']} tokens / {shown['task'] or '-'}",
+        style="dim",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+    console.print(table)
+    without = [row for row in shown["candidates"] if "why" in row]
+    for row in (*without, *shown.get("filtered", ())):
+        left_out = f"not considered: {row['endpoint']} ({row['model']}): {row['why']}"
+        console.print(left_out, highlight=False, soft_wrap=True, markup=False)
+    if shown["exhausted"]:
+        console.print("After this attempt every model that could serve has been tried.")
+
+
+def _cells(row: Mapping[str, Any], *, priced: bool) -> list[str]:
+    cells = [f"{row['rank']}" if "rank" in row else "1", row["endpoint"], row["model"]]
+    if "probability" not in row:  # an opaque request
+        return [*cells, "-", "-", "-", "-", "-"]
+    cells += [f"{row['probability']:.2f}", f"{row['evidence']:.0f}"]
+    cells += [f"{row['tokens']:.0f}", f"{row['cached_tokens']:.0f}"]
+    if not priced:
+        return [*cells, f"{row['score']:.3g}"]
+    terms = ("rtt_s", "base_s", "prefill_s", "queue_s")
+    cells += [f"{row[term]:.3f}" for term in terms]
+    again = f"x{row['penalty']:.3g}" if row["penalty"] > 1.0 else "-"
+    return [*cells, again, f"{row['cost_s']:.3f}"]

@@ -1,0 +1,156 @@
+"""Simulated endpoints, and a whole fleet of them behind a real Envoy."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from laar.cli.terminal import JsonFile, faults_told
+
+__all__ = ["overload", "sim_endpoint", "up"]
+
+
+def sim_endpoint(
+    port: Annotated[int, typer.Option(help="Port; 0 for a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    model: Annotated[str, typer.Option(help="The model's name.")] = "",
+    served_name: Annotated[
+        list[str] | None, typer.Option(help="A name clients may ask for; may be repeated.")
+    ] = None,
+    profile: Annotated[
+        str,
+        typer.Option(help="What the engine imitates: a name, or a file of `laar lab fit-engine`."),
+    ] = "qwen2.5-7b-a100",
+    fleet_model: Annotated[
+        str | None, typer.Option(help="A model of the fleet file: its speed and its accuracy.")
+    ] = None,
+    fleet: Annotated[
+        Path | None, typer.Option(help="Fleet file; the one that comes with laar by default.")
+    ] = None,
+    time_scale: Annotated[
+        float, typer.Option(help="Real seconds for a simulated one; 0.05 is twenty times faster.")
+    ] = 1.0,
+    round_trip: Annotated[
+        float, typer.Option(help="Seconds that answers come later, as from another region.")
+    ] = 0.0,
+    prefix_caching: Annotated[
+        bool,
+        typer.Option(
+            "--prefix-caching/--no-prefix-caching", help="Keep the prompts of earlier requests."
+        ),
+    ] = True,
+    fault: Annotated[
+        list[str] | None, typer.Option(help="kind:value@share, such as 503:2@0.1; repeatable.")
+    ] = None,
+    fault_header: Annotated[
+        bool, typer.Option(help="Honour the x-sim-fault request header.")
+    ] = False,
+    kv_events: Annotated[
+        str | None, typer.Option(help="ZMQ address to publish KV events on.")
+    ] = None,
+) -> None:
+    """Run one simulated vLLM endpoint."""
+    with faults_told():
+        from laar.sim.endpoint import EndpointSettings, KvEventSettings, parse_fault, run
+
+        run(
+            EndpointSettings(
+                model=model or fleet_model or profile,
+                served_names=tuple(served_name or ()),
+                host=host,
+                port=port,
+                profile=profile,
+                fleet_model=fleet_model,
+                fleet=fleet,
+                time_scale=time_scale,
+                round_trip_s=round_trip,
+                prefix_caching=prefix_caching,
+                faults=tuple(parse_fault(text) for text in fault or ()),
+                allow_fault_header=fault_header,
+                kv_events=KvEventSettings(endpoint=kv_events) if kv_events else None,
+            )
+        )
+
+
+def up(
+    requests: Annotated[
+        int | None,
+        typer.Option(help="Verified questions per policy; without it everything stays up."),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(help="Questions under way at once.")] = 8,
+    time_scale: Annotated[
+        float, typer.Option(help="Real seconds for a simulated one; 0.05 is twenty times faster.")
+    ] = 0.05,
+    port: Annotated[int, typer.Option(help="Envoy's port; 0 for a free one.")] = 8080,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the table there.")] = None,
+) -> None:
+    """Run everything on this machine: simulated endpoints, the picker, and a real Envoy."""
+    with faults_told():
+        from laar.lab.live.up import run_up
+
+        raise typer.Exit(
+            run_up(
+                requests=requests,
+                concurrency=concurrency,
+                time_scale=time_scale,
+                port=port,
+                json_file=json_file,
+            )
+        )
+
+
+class _Shape(StrEnum):
+    STANDALONE = "standalone"
+    GATEWAY = "gateway"
+
+
+def overload(
+    seconds: Annotated[
+        float, typer.Option(help="How long requests come, in the fleet's seconds.", min=0.1)
+    ] = 60.0,
+    seed: Annotated[int, typer.Option(help="Of the first load.")] = 1000,
+    seeds: Annotated[int, typer.Option(help="How many loads.", min=1)] = 1,
+    shape: Annotated[
+        _Shape, typer.Option(help="Envoy's: native bodies, or every chunk by the picker.")
+    ] = _Shape.STANDALONE,
+    probe_requests: Annotated[
+        int, typer.Option(help="Sent at once to see how fast this machine is.", min=1)
+    ] = 120,
+    time_scale: Annotated[
+        float,
+        typer.Option(help="Real seconds for a simulated one; less needs more cores.", min=0.01),
+    ] = 1.0,
+    sample_answers: Annotated[
+        float | None,
+        typer.Option(
+            help="bodies.sample_answers, for the native shape; the setting's default without.",
+            min=0.0,
+            max=1.0,
+            show_default=False,
+        ),
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Send a fleet 1.2 times what it carries, through a real Envoy, by each order of the queue.
+
+    Exits 0 when no request hung, nothing leaked and slack order served enough within the objective,
+    3 when not.
+    """
+    with faults_told():
+        from laar.lab.live.overload import run_overload
+
+        raise typer.Exit(
+            run_overload(
+                seconds=seconds,
+                seed=seed,
+                seeds=seeds,
+                probe_requests=probe_requests,
+                time_scale=time_scale,
+                shape=shape.value,
+                json_file=json_file,
+                sample_answers=sample_answers,
+            )
+        )

@@ -1,0 +1,1 @@
+"""The paper's batch algorithms: all requests are known beforehand."""

@@ -1,0 +1,6 @@
+"""Checks of a deployment: each finding names a place, a value and the remedy."""
+
+from laar.doctor.doctor import Doctor, Places, admin_url
+from laar.doctor.findings import Finding, Level, show_findings
+
+__all__ = ["Doctor", "Finding", "Level", "Places", "admin_url", "show_findings"]

@@ -1,0 +1,363 @@
+"""`laar doctor`: looks at the endpoints, the picker and Envoy, and says what to change.
+
+Everything is read over HTTP with short time-outs; nothing is changed. What can't be reached is a
+finding too. The picker's own admin port gives the freshness of readings and the traffic seen; the
+endpoints are asked directly as well, since a doctor is called when a picker does not start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from importlib.metadata import version
+from math import isnan
+from typing import Any
+
+import aiohttp
+import orjson
+
+from laar.core.endpoints import EndpointSpec
+from laar.datalayer import load_endpoints, split_address
+from laar.datalayer.metrics_page import read_page
+from laar.doctor.envoy import DECISION_MARGIN_S, Needs, envoy_findings
+from laar.doctor.findings import Finding, Level
+from laar.server.reload import RESTART
+from laar.settings import Settings
+
+__all__ = ["Doctor", "Places", "admin_url"]
+
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared with, never listened on
+_TIMEOUT_S = 3.0
+_MAX_ENDPOINTS = 200
+_AT_ONCE = 20
+_MAX_SKEW_S = 2.0
+_MAX_CELLS_SHOWN = 5
+_OLDEST_ENVOY = (1, 35)
+_DECISIONS = 200
+_COUNTERS = {
+    "failure_mode_allowed": "requests went on without the picker's choice",
+    "message_timeouts": "the picker did not answer in time",
+    "spurious_msgs_received": "the picker's answer did not fit Envoy's state",
+    "rejected_header_mutations": "a header of the picker's was refused",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where to look; None leaves a part out.
+
+    Args:
+        envoy: URL of Envoy's admin port.
+        picker: URL of the picker's admin port.
+        token: the viewers' token, where the picker asks for one.
+    """
+
+    envoy: str | None
+    picker: str | None
+    token: str | None = None
+
+
+def admin_url(settings: Settings) -> str:
+    """Where a picker with these settings has its admin port, seen from its own machine."""
+    host, port = split_address(settings.listen.admin)
+    if host in _EVERYWHERE:
+        host = "::1" if ":" in host else "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    body: bytes
+    date: str
+
+    def json(self) -> Any:
+        return orjson.loads(self.body)
+
+
+class Doctor:
+    """Examines one deployment.
+
+    Args:
+        settings: of the picker.
+        places: where it and its Envoy are.
+    """
+
+    def __init__(self, settings: Settings, places: Places) -> None:
+        self._settings = settings
+        self._places = places
+        self.config_dump: dict[str, Any] | None = None
+        """Envoy's, once `examine` has read it."""
+
+    @property
+    def needs(self) -> Needs:
+        """What the settings ask of Envoy."""
+        flow = self._settings.flow
+        return Needs(
+            max_body_bytes=self._settings.bodies.max_body_bytes,
+            tenant_header=flow.tenant_header,
+            message_timeout_s=(flow.max_hold_s if flow.enabled else 0.0) + DECISION_MARGIN_S,
+        )
+
+    async def examine(self) -> list[Finding]:
+        """Every finding, the parts in order: endpoints, picker, Envoy."""
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+        async with aiohttp.ClientSession(timeout=timeout) as http:
+            parts = await asyncio.gather(
+                self._endpoints(http), self._picker(http), self._envoy(http)
+            )
+        return [finding for part in parts for finding in part]
+
+    # -- endpoints -----------------------------------------------------------------------------
+
+    async def _endpoints(self, http: aiohttp.ClientSession) -> list[Finding]:
+        settings = self._settings
+        specs = [endpoint.spec() for endpoint in settings.endpoints]
+        if settings.endpoints_file is not None:
+            specs += load_endpoints(settings.endpoints_file)
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(spec: EndpointSpec) -> list[Finding]:
+            async with gate:
+                return await _endpoint(http, spec)
+
+        parts = await asyncio.gather(*(one(spec) for spec in specs[:_MAX_ENDPOINTS]))
+        return [finding for part in parts for finding in part]
+
+    # -- picker --------------------------------------------------------------------------------
+
+    async def _picker(self, http: aiohttp.ClientSession) -> list[Finding]:
+        url = self._places.picker
+        if url is None:
+            return []
+        headers = {"authorization": f"Bearer {self._places.token}"} if self._places.token else {}
+        ready = await _get(http, f"{url}/readyz")
+        if ready is None:
+            return [
+                _error(
+                    f"picker {url}",
+                    "its admin port does not answer",
+                    "start it (`laar serve -c ...`), or name listen.admin with --picker",
+                )
+            ]
+        fleet = await _get(http, f"{url}/fleet", headers)
+        seen = await _get(http, f"{url}/decisions?limit={_DECISIONS}", headers)
+        found = [*_clock(f"picker {url}", ready.date)]
+        if ready.status != 200:
+            found.append(
+                _error(f"picker {url}", ready.body.decode().strip(), "see the endpoints above")
+            )
+        if fleet is None or fleet.status != 200 or seen is None or seen.status != 200:
+            what = "does not show its fleet"
+            return [*found, _error(f"picker {url}", what, "give the token with --token-file")]
+        found += _fleet_findings(url, fleet.json())
+        found += _coverage(seen.json()["decisions"])
+        return found
+
+    # -- Envoy ---------------------------------------------------------------------------------
+
+    async def _envoy(self, http: aiohttp.ClientSession) -> list[Finding]:
+        url = self._places.envoy
+        if url is None:
+            return []
+        dump = await _get(http, f"{url}/config_dump")
+        if dump is None or dump.status != 200:
+            return [
+                _error(
+                    f"Envoy {url}",
+                    "its admin port does not answer",
+                    "name it with --envoy; it is on loopback beside Envoy, 19000 in laar's own "
+                    "bootstraps",
+                )
+            ]
+        self.config_dump = dump.json()
+        found = [*_clock(f"Envoy {url}", dump.date), *envoy_findings(dump.json(), self.needs)]
+        about = await _get(http, f"{url}/server_info")
+        if about is not None and about.status == 200:
+            found += _envoy_version(str(about.json().get("version", "")))
+        stats = await _get(http, f"{url}/stats?format=json&filter=ext_proc|overflow")
+        if stats is not None and stats.status == 200:
+            found += _envoy_counters(stats.json().get("stats", []))
+        return found
+
+
+def _error(where: str, what: str, remedy: str) -> Finding:
+    return Finding(level=Level.ERROR, where=where, what=what, remedy=remedy)
+
+
+def _warning(where: str, what: str, remedy: str) -> Finding:
+    return Finding(level=Level.WARNING, where=where, what=what, remedy=remedy)
+
+
+def _fine(where: str, what: str) -> Finding:
+    return Finding(level=Level.OK, where=where, what=what)
+
+
+async def _get(
+    http: aiohttp.ClientSession, url: str, headers: Mapping[str, str] | None = None
+) -> _Answer | None:
+    """An answer; None when nobody answers."""
+    try:
+        async with http.get(url, headers=headers) as answer:
+            return _Answer(answer.status, await answer.read(), answer.headers.get("date", ""))
+    except (aiohttp.ClientError, TimeoutError, ValueError):
+        return None
+
+
+# -- what was read -----------------------------------------------------------------------------
+
+
+async def _endpoint(http: aiohttp.ClientSession, spec: EndpointSpec) -> list[Finding]:
+    where = f"endpoint {spec.address}"
+    models = await _get(http, f"http://{spec.address}/v1/models")
+    if models is None:
+        what = f"nobody answers at http://{spec.address}/v1/models within {_TIMEOUT_S:g} s"
+        return [_error(where, what, "start it, open the way to it, or take it out of the settings")]
+    found = []
+    served = _names(models)
+    missing = [name for name in spec.models if served is not None and name not in served]
+    if missing:
+        found.append(
+            _error(
+                where,
+                f"does not serve {', '.join(missing)}, but {', '.join(served or ())}",
+                "write the names it serves under `models`, or start vLLM with "
+                f"--served-model-name {' '.join(spec.models)}",
+            )
+        )
+    if spec.metrics_url != "":
+        found += await _metrics(http, spec, where)
+    return found or [_fine(where, f"serves {', '.join(spec.models)}; its metrics can be read")]
+
+
+def _names(models: _Answer) -> list[str] | None:
+    try:
+        return [str(model["id"]) for model in models.json()["data"]]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return None
+
+
+async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) -> list[Finding]:
+    url = spec.metrics_url or f"http://{spec.address}/metrics"
+    page = await _get(http, url)
+    if page is None or page.status != 200:
+        says = "does not answer" if page is None else f"answers {page.status}"
+        return [
+            _error(where, f"{url} {says}: its queue is not seen", "set metrics_url, or '' for none")
+        ]
+    reading, _ = read_page(page.body, spec.engine, None)
+    unknown = [n for n in ("waiting", "running", "kv_usage") if isnan(getattr(reading, n))]
+    if unknown:
+        what = f"{url} has no {', '.join(unknown)} of {spec.engine}"
+        return [
+            _warning(where, what, "set `engine` to what runs there: vllm, sglang, tensorrt-llm")
+        ]
+    return []
+
+
+def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
+    where = f"picker {url}"
+    found = []
+    running = shown["about"]["version"]
+    if running != version("laar"):
+        what = f"runs laar {running}, and this is {version('laar')}"
+        found.append(_warning(where, what, "install the same version, then ask again"))
+    for source, problem in shown["problems"].items():
+        if source == RESTART:
+            remedy = "restart the picker, or put the settings back"
+            found.append(_warning(where, f"{source}: {problem}", remedy))
+            continue
+        found.append(
+            _error(where, f"{source}: {problem}", "put it right; it is tried again by itself")
+        )
+    states = Counter(row["health"] for row in shown["fleet"])
+    for row in shown["fleet"]:
+        if row["health"] in ("stale", "not read"):
+            what = f"its metrics are {row['health']}: its queue and cache count as unknown"
+            remedy = "see that the picker reaches its metrics_url; '' if it has none"
+            found.append(_warning(f"endpoint {row['endpoint']}", what, remedy))
+    if shown["about"]["enforced"] < 1.0:
+        what = f"enforces {shown['about']['enforced']:.0%} of its decisions; the rest is shadow"
+        remedy = "when it agrees with you: routing.mode: enforce, routing.enforce_share: 1"
+        found.append(_warning(where, what, remedy))
+    told = ", ".join(f"{count} {state}" for state, count in states.items()) or "no endpoints"
+    return [*found, _fine(where, f"laar {running}, policy {shown['about']['policy']}: {told}")]
+
+
+def _coverage(decisions: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """Whether the artifact has outcomes for the traffic seen."""
+    where = "artifact"
+    if not decisions:
+        return [_warning(where, "no decision yet, so its coverage is unknown", "send requests")]
+    bare: Counter[tuple[str, int, str]] = Counter()
+    priced = 0
+    for decision in decisions:
+        rows = [row for row in decision["candidates"] if "evidence" in row]
+        priced += bool(rows)
+        if rows and not all(row["evidence"] > 0 for row in rows):
+            bare[decision["language"], decision["bucket_tokens"], decision["task"]] += 1
+    found = [
+        _warning(
+            where,
+            f"{count} of {len(decisions)} requests were {task or 'any'} tasks in {language} up to "
+            f"{bucket} tokens, and some model has no outcome for them",
+            "report outcomes (POST /outcomes), or `laar measure` those and `laar fit`",
+        )
+        for (language, bucket, task), count in bare.most_common(_MAX_CELLS_SHOWN)
+        if bucket
+    ]
+    if priced and sum(bare.values()) and not found:
+        what = "nothing was measured: every model counts as equally good"
+        found.append(_warning(where, what, "`laar measure`, `laar fit`, then accuracy.capability"))
+    degraded = sum(1 for d in decisions if d["reason"].startswith("degraded"))
+    if degraded:
+        what = f"{degraded} of {len(decisions)} decisions were made without a part that failed"
+        found.append(_error("decisions", what, "see laar_degraded_total and the log"))
+    return found or [_fine(where, f"covers the last {len(decisions)} requests")]
+
+
+def _clock(where: str, date: str) -> Iterable[Finding]:
+    """Logs and traces of several machines are joined by time."""
+    try:
+        skew_s = parsedate_to_datetime(date).timestamp() - time.time()
+    except ValueError:
+        return
+    if abs(skew_s) > _MAX_SKEW_S:
+        what = f"its clock differs from this machine's by {skew_s:.0f} s"
+        yield _warning(where, what, "let NTP or chrony set both clocks")
+
+
+def _envoy_version(text: str) -> list[Finding]:
+    """`text` is as ``commit/1.40.0/Clean/RELEASE/BoringSSL``."""
+    parts = text.split("/")
+    number = parts[1] if len(parts) > 1 else ""
+    try:
+        major, minor = (int(part) for part in number.split(".")[:2])
+    except ValueError:
+        return []
+    if (major, minor) < _OLDEST_ENVOY:
+        what = f"is {number}: in full duplex it can't fail open, and override_host is young"
+        return [_warning("Envoy", what, f"take {_OLDEST_ENVOY[0]}.{_OLDEST_ENVOY[1]} or later")]
+    return [_fine("Envoy", f"version {number}")]
+
+
+def _envoy_counters(stats: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    totals: Counter[str] = Counter()
+    for stat in stats:
+        name, value = str(stat.get("name", "")), stat.get("value", 0)
+        if isinstance(value, int):
+            totals[name.rpartition(".")[2]] += value
+    found = [
+        _warning("Envoy", f"{name} {totals[name]}: {what}", "see laar's log and its metrics' times")
+        for name, what in _COUNTERS.items()
+        if totals[name]
+    ]
+    overflows = sum(count for name, count in totals.items() if name.endswith("_overflow"))
+    if overflows:
+        what = f"circuit breakers turned {overflows} requests away"
+        found.append(_warning("Envoy", what, "raise circuit_breakers.thresholds, as above"))
+    return found

@@ -1,0 +1,1 @@
+"""Explanations: the record of a decision, and a sentence that a person can read."""

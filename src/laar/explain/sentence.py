@@ -1,0 +1,135 @@
+"""Why an endpoint was picked, in one sentence that a person can read."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from laar.core.cost import Terms
+from laar.core.endpoints import EndpointSpec
+from laar.core.interfaces import View
+from laar.core.picker import NEAR_TIE
+from laar.explain.account import Account
+
+__all__ = ["ranking", "sentence", "why_not"]
+
+_MUCH = 1.2  # a ratio below it is not worth a reader's attention
+
+_LANGUAGES = {
+    "en": "Latin-script text",
+    "ja": "Japanese",
+    "zh": "Chinese",
+    "ko": "Korean",
+    "ru": "Cyrillic-script text",
+    "ar": "Arabic",
+    "he": "Hebrew",
+    "hi": "Hindi",
+    "th": "Thai",
+    "el": "Greek",
+}
+
+
+def sentence(account: Account) -> str:
+    """Why it won, in words; a second sentence when something degraded."""
+    winner = f"{account.model} at {account.picked}"
+    view, scores = account.view, account.scores
+    if view is None or scores is None:
+        return f"{winner} was drawn at random: the body of this kind of request is not read."
+    degraded = _DEGRADED.get(account.reason, "")
+    if len(view.slots) == 1:
+        return f"{winner} was the only candidate.{degraded}"
+    rival = ranking(account)[1]
+    name = _name(account, view, rival)
+    if scores[rival] < 0.0:
+        why = why_not(account.specs[int(view.slots[rival])], view.tokens[rival])
+        return f"{winner} was the only candidate left: {name} {why}.{degraded}"
+    if view.terms is None:
+        mine, other = float(scores[account.position]), float(scores[rival])
+        return (
+            f"{winner} won by the score of {account.policy}: {mine:.3g} against {other:.3g} of "
+            f"{name}.{degraded}"
+        )
+    if scores[rival] >= (1.0 - NEAR_TIE) * scores[account.position]:
+        reason = f"cost the same within {NEAR_TIE:.0%}, and it had the least queued or the luck"
+        return f"{winner} won a tie: {name} {reason}.{degraded}"
+    margin_s = float(view.terms.cost_s[rival] - view.terms.cost_s[account.position])
+    why = _why(view, view.terms, account.position, rival)
+    return f"{winner} won by {_seconds(margin_s)}: {name} {why}.{degraded}"
+
+
+_DEGRADED = {
+    "degraded-assessor": " What is known of the models could not be used: all counted alike.",
+    "degraded-prefixes": " What is believed of the caches could not be used.",
+    "degraded-scorer": " The policy's scorer failed: the fewest requests in flight decided.",
+}
+
+
+def _name(account: Account, view: View, rival: int) -> str:
+    """The rival's model, or its address when the winner serves the same one."""
+    spec = account.specs[int(view.slots[rival])]
+    return spec.address if spec.models[0] == account.model else spec.models[0]
+
+
+def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
+    """What speaks against the rival, and for it."""
+    if view.times_tried[rival] > view.times_tried[winner]:
+        return "was tried already"
+    mine, other = float(view.probability[winner]), float(view.probability[rival])
+    took = f"{_seconds(terms.latency_s[rival])} against {_seconds(terms.latency_s[winner])}"
+    if terms.latency_s[rival] < terms.latency_s[winner]:
+        return f"is faster ({took}) but right with P={other:.2f} against {mine:.2f}{_on(view)}"
+    slower = f"slower ({took}{_largest_difference(view, terms, winner, rival)})"
+    if other > mine:
+        return f"is more often right (P={other:.2f} against {mine:.2f}) but {slower}"
+    if mine > _MUCH * other:
+        return f"is {slower}, and right with P={other:.2f} against {mine:.2f}{_on(view)}"
+    return f"is {slower}"
+
+
+def _on(view: View) -> str:
+    language, bucket, task = view.cell
+    if not bucket:
+        return ""
+    kind = f" {task}" if task not in ("", "generic") else ""
+    length = _tokens(float(view.tokens.max()))
+    return f" on {length} tokens of{kind} {_LANGUAGES.get(language, language)}"
+
+
+def _largest_difference(view: View, terms: Terms, winner: int, rival: int) -> str:
+    """Which term makes most of the difference, in words."""
+    uncached = view.tokens[rival] - view.cached_tokens[rival]
+    told = (
+        (terms.queue_s, f"{_tokens(view.queued_tokens[rival])} tokens are queued there"),
+        (terms.prefill_s, f"{_tokens(uncached)} tokens to read"),
+        (terms.rtt_s, f"a round trip of {_seconds(terms.rtt_s[rival])}"),
+        (terms.base_s, "its model takes longer to answer"),
+    )
+    extra = [float(term[rival] - term[winner]) for term, _ in told]
+    largest = int(np.argmax(extra))
+    return f"; {told[largest][1]}" if extra[largest] > 0.0 else ""
+
+
+def _tokens(count: float) -> str:
+    return f"{count / 1000:.0f}k" if count >= 10_000 else f"{count:.0f}"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} us"
+    if seconds < 0.1:
+        return f"{seconds * 1e3:.1f} ms"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def why_not(spec: EndpointSpec, tokens: float) -> str:
+    """Why a candidate could not take the request: its score is below 0."""
+    if spec.max_model_len is not None and tokens > spec.max_model_len:
+        return f"takes no more than {_tokens(spec.max_model_len)} tokens"
+    return "has no room"
+
+
+def ranking(account: Account) -> list[int]:
+    """Positions of the candidates by rank, the picked one first."""
+    first, scores = account.position, account.scores
+    assert scores is not None
+    order: list[int] = np.argsort(-scores, kind="stable").tolist()
+    return [first, *(i for i in order if i != first)]

@@ -1,0 +1,147 @@
+"""Verified questions through a gateway, once under every policy.
+
+Each policy gets the same questions, under a cache salt of its own, so that nobody finds the cache
+warm. A question is asked until its answer is correct, every model has been tried, or ten attempts
+are made (LAAR, section 6.1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import aiohttp
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from laar.client import Outcome, until_correct
+from laar.measuring.kv_lookup import Query
+from laar.policies import llm_router
+
+__all__ = ["MAX_ATTEMPTS", "Tally", "compare", "exit_status"]
+
+MAX_ATTEMPTS = 10
+"""The paper's cap R."""
+BROKEN = 1
+"""Exit status when an exchange was not answered as the contract says."""
+_FAULTS_SHOWN = 10
+
+_REASONS = {"llm-router": llm_router.REASONS}
+"""Of policies that give reasons of their own; the others' is their name."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one policy came to: each question with its outcome, and breaches of the contract."""
+
+    policy: str
+    results: list[tuple[Query, Outcome]] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+
+async def compare(
+    console: Console,
+    url: str,
+    asked: Sequence[Query],
+    *,
+    policies: Sequence[str],
+    concurrency: int,
+    models: Mapping[str, str] | None = None,
+    stream: bool = False,
+) -> list[Tally]:
+    """Asks everything under each policy in turn.
+
+    Args:
+        console: for the progress bars.
+        url: of Envoy.
+        asked: the questions.
+        policies: by name.
+        concurrency: questions under way at once.
+        models: model of each endpoint, by address, where it is known: the answers' headers are
+            then held against it.
+        stream: ask for streams, so that the picker sees when a prompt has been read.
+    """
+    tallies = [Tally(policy) for policy in policies]
+    columns = (TextColumn("{task.description:>16}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        for tally in tallies:
+            task = progress.add_task(tally.policy, total=len(asked))
+            async with aiohttp.ClientSession() as session:
+                await _run_policy(
+                    url,
+                    session,
+                    tally,
+                    asked,
+                    concurrency,
+                    models,
+                    stream,
+                    partial(progress.advance, task),
+                )
+    return tallies
+
+
+async def _run_policy(
+    url: str,
+    session: aiohttp.ClientSession,
+    tally: Tally,
+    asked: Sequence[Query],
+    concurrency: int,
+    models: Mapping[str, str] | None,
+    stream: bool,
+    advance: Callable[[], None],
+) -> None:
+    waiting = iter(asked)
+
+    async def worker() -> None:
+        for query in waiting:
+            outcome = await until_correct(
+                [{"role": "user", "content": query.prompt}],
+                partial(_holds, query.answer),
+                base_url=url,
+                client=session,
+                max_attempts=MAX_ATTEMPTS,
+                stream=stream,
+                headers={"x-laar-policy": tally.policy, "x-laar-session": query.id},
+                params={"cache_salt": tally.policy},
+            )
+            tally.results.append((query, outcome))
+            tally.faults += _breaches(tally.policy, outcome, models)
+            advance()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(worker())
+
+
+def exit_status(console: Console, tallies: Sequence[Tally]) -> int:
+    """Shows the first breaches of the contract; `BROKEN` when there are any, else 0."""
+    faults = [fault for tally in tallies for fault in tally.faults]
+    for fault in faults[:_FAULTS_SHOWN]:
+        console.print(f"[red]not as the contract says:[/red] {fault}")
+    return BROKEN if faults else 0
+
+
+def _holds(value: str, answer: str) -> bool:
+    return value in answer
+
+
+def _breaches(policy: str, outcome: Outcome, models: Mapping[str, str] | None) -> list[str]:
+    """Where the answers were not what overview section 4 promises."""
+    found = []
+    tried: list[str | None] = []
+    for attempt in outcome.attempts:
+        if attempt.status != 200:
+            found.append(f"{policy}: status {attempt.status} ({attempt.error})")
+            continue
+        if models is not None and models.get(attempt.endpoint or "") != attempt.model:
+            found.append(f"{policy}: {attempt.endpoint} does not serve {attempt.model}")
+        if not attempt.decision_id or attempt.reason not in _REASONS.get(policy, (policy,)):
+            found.append(f"{policy}: decided as {attempt.reason} ({attempt.decision_id})")
+        if policy == "laar" and attempt.model in tried:
+            found.append(f"laar: {attempt.model} was tried twice")
+        tried.append(attempt.model)
+    if models is not None and outcome.exhausted and set(tried) != set(models.values()):
+        found.append(f"{policy}: exhausted after {tried}")
+    return found

@@ -1,0 +1,1 @@
+"""Measuring models: questions with checkable answers, put to every model."""

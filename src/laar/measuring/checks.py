@@ -1,0 +1,95 @@
+"""Whether an answer is correct: the checkers of an evaluation set.
+
+    {"contains": "42"}                     the text occurs in the answer
+    {"exact": "42"}                        the answer is the text, white space at the ends aside
+    {"regex": "4[0-9]"}                    the pattern is found in the answer
+    {"json": {"x": 1}}                     the answer is this JSON, alone or in a code fence
+    {"number": 42, "tolerance": 0.5}       the last number in the answer is near enough
+    {"python": "package.module:function"}  the function, called with the answer, returns true
+
+The first, second, fourth and fifth are decided here. A pattern or a function may run for ever or
+raise, so those go to a process of their own with a deadline (`laar.measuring.judge`). No verdict is
+None, which is not the same as wrong: it is recorded and never counts against a model.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+__all__ = ["CheckSpec", "decide"]
+
+_NUMBER = re.compile(r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
+_NUMBER_CHARS = 10_000  # of the answer's end, where the last number is looked for
+_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+
+
+class CheckSpec(BaseModel):
+    """One checker; exactly one kind is named."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    contains: str | None = None
+    exact: str | None = None
+    regex: str | None = None
+    json_value: Annotated[JsonValue, Field(alias="json")] = None
+    number: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    python: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
+
+    @model_validator(mode="after")
+    def _names_one_kind(self) -> CheckSpec:
+        kinds = self.model_fields_set - {"tolerance"}
+        named = [kind for kind in kinds if kind == "json_value" or getattr(self, kind) is not None]
+        if len(kinds) != 1 or not named:
+            raise ValueError("name exactly one of contains, exact, regex, json, number, python")
+        if self.regex is not None:
+            try:
+                re.compile(self.regex)
+            except re.error as fault:
+                raise ValueError(f"regex does not compile: {fault}") from fault
+        return self
+
+    @property
+    def needs_process(self) -> bool:
+        """Only a process of its own can decide it safely."""
+        return self.regex is not None or self.python is not None
+
+
+def decide(spec: CheckSpec, answer: str) -> bool:
+    """Decides a check that needs no process."""
+    if spec.contains is not None:
+        return spec.contains in answer
+    if spec.exact is not None:
+        return spec.exact.strip() == answer.strip()
+    if spec.number is not None:
+        return _is_near(answer, spec.number, spec.tolerance)
+    return _is_json(answer, spec.json_value)
+
+
+def _is_near(answer: str, number: float, tolerance: float) -> bool:
+    found = _NUMBER.findall(answer[-_NUMBER_CHARS:])
+    if not found:
+        return False
+    return abs(float(found[-1].replace(",", "")) - number) <= tolerance
+
+
+def _is_json(answer: str, value: JsonValue) -> bool:
+    fenced = _FENCE.search(answer)
+    try:
+        found = orjson.loads((fenced[1] if fenced else answer).encode("utf-8", "replace"))
+    except orjson.JSONDecodeError:
+        return False
+    return _same(found, value)
+
+
+def _same(found: object, value: object) -> bool:
+    """JSON equality: 1 equals 1.0, but true does not equal 1."""
+    if isinstance(found, dict) and isinstance(value, dict):
+        return found.keys() == value.keys() and all(_same(found[k], value[k]) for k in value)
+    if isinstance(found, list) and isinstance(value, list):
+        return len(found) == len(value) and all(map(_same, found, value))
+    return isinstance(found, bool) == isinstance(value, bool) and found == value

@@ -1,0 +1,411 @@
+"""`laar measure`: put every query to every model, and write down what came of it.
+
+Outcomes are appended to a JSONL file as they arrive, one whole line at a time, and a run that is
+started again goes on where the last one stopped: an interruption costs the requests in flight. A
+torn last line (a full disk, a power cut) is mended before anything is appended. Requests that got
+no answer are written down too, and asked again by the next run.
+
+Each target is asked one query at a time by default: latencies are to show the model, not a queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import aiohttp
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from laar.accuracy.features import language_of, task_of
+from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome, parse_outcome
+from laar.client.loop import RETRYABLE, Message, Reply, Send
+from laar.client.transport import completions_url, post
+from laar.errors import SettingError
+from laar.measuring.checks import CheckSpec
+from laar.measuring.judge import Judge
+
+__all__ = [
+    "Progress",
+    "Question",
+    "Summary",
+    "Target",
+    "discover",
+    "measure",
+    "mend",
+    "read_questions",
+]
+
+_TRIES = 3  # of one request that an endpoint turns away: the next run asks again
+_MAX_PAUSE_S = 30.0
+_MAX_LINE_BYTES = 64 * 2**20  # of an evaluation set: a few million tokens
+_MAX_MODELS_BYTES = 4 * 2**20
+_NOT_A_LIST = (ValueError, LookupError, TypeError, AttributeError)  # what other JSON comes to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked, and how an answer is judged.
+
+    Args:
+        id: names it across runs; unique in its set.
+        ask: gives the messages. A function, because a set of long prompts is better built one at a
+            time than held in memory.
+        check: whether an answer is correct.
+        task: None where the detectors are to tell it.
+    """
+
+    id: str
+    ask: Callable[[], Sequence[Message]]
+    check: CheckSpec
+    task: str | None = None
+
+
+class _FileQuestion(BaseModel):
+    """One line of a user's evaluation set."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: Annotated[str, Field(min_length=1, max_length=256)] = ""
+    messages: Annotated[list[dict[str, object]], Field(min_length=1)]
+    check: CheckSpec
+    task: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A model behind a base URL."""
+
+    base_url: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a measurement is; `done` counts what earlier runs wrote as well."""
+
+    done: int
+    total: int
+    correct: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a run added.
+
+    Args:
+        asked: requests of this run that were written down.
+        resumed: outcomes that earlier runs had written.
+        unjudged: answers without a verdict.
+        failed: requests without an answer; run again to ask them again.
+        mended_bytes: of a torn last line that were cut off.
+    """
+
+    asked: int
+    resumed: int
+    unjudged: int
+    failed: int
+    mended_bytes: int
+
+
+def read_questions(path: Path) -> Iterator[Question]:
+    """Reads an evaluation set, a line at a time.
+
+    Raises:
+        SettingError: the file can't be read, or a line breaks the format; both are named.
+    """
+    try:
+        with path.open("rb") as lines:
+            for number, line in enumerate(iter(lambda: lines.readline(_MAX_LINE_BYTES), b""), 1):
+                if line.strip():
+                    yield _question(line, f"{path}:{number}")
+    except OSError as fault:
+        raise SettingError(f"{path}: {fault.strerror}") from fault
+
+
+def _question(line: bytes, where: str) -> Question:
+    try:
+        question = _FileQuestion.model_validate(orjson.loads(line))
+    except ValidationError as fault:
+        first = fault.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise SettingError(f"{where}: {field}: {first['msg']}") from fault
+    except ValueError as fault:
+        raise SettingError(f"{where}: not JSON: {fault}") from fault
+    messages = question.messages
+    return Question(
+        id=question.id or blake2b(orjson.dumps(messages), digest_size=12).hexdigest(),
+        ask=lambda: messages,
+        check=question.check,
+        task=question.task,
+    )
+
+
+async def discover(
+    base_urls: Sequence[str],
+    *,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = 10.0,
+) -> list[Target]:
+    """The models that endpoints say they serve, each once: not also by its other names.
+
+    Raises:
+        SettingError: an endpoint does not answer ``/v1/models`` with any model.
+    """
+    targets: list[Target] = []
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+        for base_url in base_urls:
+            url = completions_url(base_url).removesuffix("chat/completions") + "models"
+            try:
+                async with session.get(url) as answer:
+                    answer.raise_for_status()
+                    listed = orjson.loads(await answer.content.read(_MAX_MODELS_BYTES))
+                # One root under several names is vLLM's --served-model-name; answers carry the
+                # first. An adapter has a root of its own.
+                roots: dict[str, str] = {}
+                for model in listed["data"]:
+                    roots.setdefault(str(model.get("root") or model["id"]), str(model["id"]))
+            except (aiohttp.ClientError, OSError, *_NOT_A_LIST) as fault:
+                raise SettingError(f"{url} lists no models ({fault!r}): is it running?") from fault
+            if not roots:
+                raise SettingError(f"{url} lists no models: is one loaded?")
+            targets.extend(Target(base_url=base_url, model=name) for name in roots.values())
+    return targets
+
+
+async def measure(
+    targets: Sequence[Target],
+    questions: Iterable[Question],
+    out: Path,
+    *,
+    concurrency: int = 1,
+    rate_per_s: float | None = None,
+    stream: bool = True,
+    timeout_s: float = 600.0,
+    check_timeout_s: float = 5.0,
+    headers: Mapping[str, str] | None = None,
+    max_tokens: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Summary:
+    """Asks whatever `out` has no answer for, and appends the outcomes to it.
+
+    Args:
+        targets: each model is put every question; targets of one model share them.
+        questions: read once; ids have to be unique.
+        out: JSONL of `MeasuredOutcome`; made if it does not exist.
+        concurrency: requests in flight at each target.
+        rate_per_s: requests started per second over all targets; None for no limit.
+        stream: ask for streams, which tell the time to first token.
+        timeout_s: for one request.
+        check_timeout_s: for one check.
+        headers: sent with each request, such as ``authorization``.
+        max_tokens: of an answer; None leaves it to the endpoint.
+        progress: called after each outcome.
+
+    Raises:
+        SettingError: two questions have the same id, or the file can't be written.
+    """
+    asked = list(questions)
+    if len({question.id for question in asked}) < len(asked):
+        raise SettingError("two questions have the same id: give each its own")
+    mended_bytes, done = mend(out)
+    params: dict[str, object] = {"temperature": 0}
+    if stream:
+        params |= {"stream": True, "stream_options": {"include_usage": True}}
+    if max_tokens is not None:
+        params["max_tokens"] = max_tokens
+    async with _open(out) as file, Judge(timeout_s=check_timeout_s) as judge:
+        # One connection for each request in flight, so that none waits for another target's.
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            run = _Run(
+                file=file,
+                judge=judge,
+                session=session,
+                params=params,
+                headers=dict(headers or {}),
+                timeout_s=timeout_s,
+                pace=_Pace(rate_per_s),
+                progress=progress,
+            )
+            left: dict[str, Iterator[Question]] = {}
+            for model in {target.model for target in targets}:
+                unanswered = [q for q in asked if (q.id, model) not in done]
+                run.total += len(asked)
+                run.resumed += len(asked) - len(unanswered)
+                left[model] = iter(unanswered)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for target in targets:
+                        for _ in range(concurrency):
+                            group.create_task(run.work(target, left[target.model]))
+            except ExceptionGroup as faults:
+                raise faults.exceptions[0] from faults
+    return Summary(
+        asked=run.asked,
+        resumed=run.resumed,
+        unjudged=run.unjudged,
+        failed=run.failed,
+        mended_bytes=mended_bytes,
+    )
+
+
+def mend(out: Path) -> tuple[int, set[tuple[str, str]]]:
+    """Cuts a torn last line off, and tells which (query, model) have been answered.
+
+    Returns:
+        How many bytes were cut, and the answered pairs. A last line that only lacks its newline is
+        kept. Other lines that can't be read are left in place: `laar fit` names them.
+    """
+    answered: set[tuple[str, str]] = set()
+    if not out.exists():
+        return 0, answered
+    with out.open("r+b") as file:
+        whole_to = 0
+        last = b""
+        for line in file:
+            last = line
+            try:
+                outcome = parse_outcome(line)
+            except ValueError:
+                outcome = None
+            if outcome is not None and outcome.status == 200:
+                answered.add((outcome.query_id, outcome.model))
+            if line.endswith(b"\n"):
+                whole_to += len(line)
+            elif outcome is not None:
+                file.seek(0, os.SEEK_END)
+                file.write(b"\n")
+                return 0, answered
+        torn = 0 if last.endswith(b"\n") else len(last)
+        if torn:
+            file.truncate(whole_to)
+        return torn, answered
+
+
+@asynccontextmanager
+async def _open(out: Path) -> AsyncIterator[BinaryIO]:
+    """The file, open for appending; on the disk when the run ends, however it ends."""
+    try:
+        with out.open("ab") as file:
+            try:
+                yield file
+            finally:
+                os.fsync(file.fileno())
+    except OSError as fault:
+        raise SettingError(f"{out}: {fault.strerror or fault}") from fault
+
+
+class _Pace:
+    """Starts at most so many requests a second, evenly spaced."""
+
+    def __init__(self, rate_per_s: float | None) -> None:
+        self._gap_s = 1 / rate_per_s if rate_per_s else 0.0
+        self._next_s = 0.0
+
+    async def turn(self) -> None:
+        if self._gap_s:
+            now = asyncio.get_running_loop().time()
+            start_s = max(self._next_s, now)
+            self._next_s = start_s + self._gap_s
+            await asyncio.sleep(start_s - now)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """One run's settings, and its counts so far."""
+
+    file: BinaryIO
+    judge: Judge
+    session: aiohttp.ClientSession
+    params: Mapping[str, object]
+    headers: dict[str, str]
+    timeout_s: float
+    pace: _Pace
+    progress: Callable[[Progress], None] | None
+    total: int = 0
+    asked: int = 0
+    resumed: int = 0
+    correct: int = 0
+    unjudged: int = 0
+    failed: int = 0
+
+    async def work(self, target: Target, left: Iterator[Question]) -> None:
+        for question in left:
+            self._note(await self._outcome(target, question))
+
+    async def _outcome(self, target: Target, question: Question) -> MeasuredOutcome:
+        messages = question.ask()
+        body = {"model": target.model, "messages": list(messages), **self.params}
+        reply = await self._reply(target, Send(body=body, headers=self.headers))
+        texts = [text for message in messages for text in _texts(message)]
+        completion = reply.completion
+        correct, error = None, reply.error
+        if completion is not None:
+            correct, error = await self.judge.judge(question.check, completion.text)
+        return MeasuredOutcome(
+            query_id=question.id,
+            model=target.model,
+            correct=correct,
+            language=language_of(texts[-1] if texts else ""),
+            task=question.task or task_of(texts[-1] if texts else ""),
+            prompt_chars=sum(map(len, texts)),
+            prompt_tokens=completion.prompt_tokens if completion else None,
+            cached_tokens=completion.cached_tokens if completion else None,
+            completion_tokens=completion.completion_tokens if completion else None,
+            latency_s=reply.latency_s,
+            ttft_s=reply.ttft_s,
+            status=reply.status,
+            endpoint=target.base_url,
+            error=error,
+        )
+
+    async def _reply(self, target: Target, send: Send) -> Reply:
+        url = completions_url(target.base_url)
+        for number in range(_TRIES):
+            await self.pace.turn()
+            reply = await post(self.session, url, send, self.timeout_s)
+            if reply.completion is not None or reply.status not in RETRYABLE:
+                break
+            if number + 1 < _TRIES:
+                asked = reply.headers.get("retry-after", "")
+                pause_s = float(asked) if asked.isascii() and asked.isdigit() else 2.0**number / 2
+                await asyncio.sleep(min(pause_s, _MAX_PAUSE_S))
+        return reply
+
+    def _note(self, outcome: MeasuredOutcome) -> None:
+        self.file.write(dump_outcome(outcome))
+        self.file.flush()  # a line is whole in the file before the next request starts
+        self.asked += 1
+        self.correct += outcome.correct is True
+        answered = outcome.status == 200
+        self.failed += not answered
+        self.unjudged += answered and outcome.correct is None
+        if self.progress is not None:
+            self.progress(
+                Progress(
+                    done=self.resumed + self.asked,
+                    total=self.total,
+                    correct=self.correct,
+                    failed=self.failed,
+                )
+            )
+
+
+def _texts(message: Message) -> Iterator[str]:
+    """The text of a message, in parts or whole."""
+    content = message.get("content")
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list):
+        for part in content:
+            if isinstance(part, dict) and isinstance(part.get("text"), str):
+                yield part["text"]

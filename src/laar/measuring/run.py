@@ -1,0 +1,173 @@
+"""`laar measure`: from endpoints and an evaluation set to a file of outcomes, with a progress bar.
+
+The set is a file of the user's, or `kv-lookup`: the first half of the paper's look-ups, of which
+`laar ttca` asks the second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from laar.client.loop import Message
+from laar.errors import SettingError
+from laar.measuring.checks import CheckSpec
+from laar.measuring.kv_lookup import Query, queries
+from laar.measuring.measure import (
+    Progress,
+    Question,
+    Summary,
+    Target,
+    discover,
+    measure,
+    read_questions,
+)
+
+__all__ = ["KV_LOOKUP", "key_headers", "questions_of", "run_measure"]
+
+KV_LOOKUP = "kv-lookup"
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
+INCOMPLETE = 1
+"""Exit status when some requests got no answer."""
+_COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TextColumn("{task.fields[note]}"),
+    TimeElapsedColumn(),
+)
+
+
+def run_measure(
+    *,
+    endpoints: Sequence[str],
+    models: Sequence[str],
+    questions: Sequence[Question],
+    out: Path,
+    concurrency: int,
+    rate_per_s: float | None,
+    stream: bool,
+    timeout_s: float,
+    check_timeout_s: float,
+    max_tokens: int | None,
+    key_variable: str | None,
+    json_file: Path | None,
+) -> int:
+    """Measures, and says what came of it; returns the exit status.
+
+    Raises:
+        SettingError: no such endpoint, model, file or environment variable.
+    """
+    console = Console()
+    headers = key_headers(key_variable)
+    try:
+        with Bar(*_COLUMNS, console=console) as bar:
+            task = bar.add_task("measuring", total=None, note="")
+
+            def show(progress: Progress) -> None:
+                note = f"{progress.correct} right, {progress.failed} without an answer"
+                bar.update(task, completed=progress.done, total=progress.total, note=note)
+
+            async def run() -> Summary:
+                return await measure(
+                    await _targets(endpoints, models, headers),
+                    questions,
+                    out,
+                    concurrency=concurrency,
+                    rate_per_s=rate_per_s,
+                    stream=stream,
+                    timeout_s=timeout_s,
+                    check_timeout_s=check_timeout_s,
+                    headers=headers,
+                    max_tokens=max_tokens,
+                    progress=show,
+                )
+
+            summary = asyncio.run(run())
+    except KeyboardInterrupt:
+        console.print(f"stopped; all outcomes so far are in {out}. Run it again to go on.")
+        return INTERRUPTED
+    _tell(console, summary, out)
+    if json_file is not None:
+        json_file.write_bytes(orjson.dumps(asdict(summary), option=orjson.OPT_INDENT_2))
+    return INCOMPLETE if summary.failed else 0
+
+
+def questions_of(
+    task: str,
+    *,
+    languages: Sequence[str],
+    lengths_tokens: Sequence[int],
+    per_cell: int,
+    seed: int,
+) -> list[Question]:
+    """The questions of a task: the first half of `kv-lookup`, or a file of them.
+
+    Raises:
+        SettingError: there is no such file, or it breaks the format.
+    """
+    if task == KV_LOOKUP:
+        drawn = queries(
+            languages=languages,
+            lengths_tokens=lengths_tokens,
+            per_cell=per_cell,
+            seed=seed,
+            split="fit",
+        )
+        return [_kv_question(query) for query in drawn]
+    found = list(read_questions(Path(task)))
+    if not found:
+        raise SettingError(f"{task} holds no question")
+    return found
+
+
+def _kv_question(query: Query) -> Question:
+    def ask() -> Sequence[Message]:
+        return [{"role": "user", "content": query.prompt}]
+
+    return Question(id=query.id, ask=ask, check=CheckSpec(contains=query.answer), task=KV_LOOKUP)
+
+
+async def _targets(
+    endpoints: Sequence[str], models: Sequence[str], headers: Mapping[str, str]
+) -> list[Target]:
+    targets = await discover(endpoints, headers=headers)
+    missing = set(models) - {target.model for target in targets}
+    if missing:
+        known = ", ".join(sorted({target.model for target in targets}))
+        raise SettingError(f"no endpoint serves {', '.join(sorted(missing))}; they serve {known}")
+    return [target for target in targets if not models or target.model in models]
+
+
+def key_headers(key_variable: str | None) -> Mapping[str, str]:
+    """The header with the API key that an environment variable holds; none without a variable.
+
+    Raises:
+        SettingError: the variable is not set.
+    """
+    if key_variable is None:
+        return {}
+    key = os.environ.get(key_variable)
+    if not key:
+        raise SettingError(f"--key-env: the environment variable {key_variable} is not set")
+    return {"authorization": f"Bearer {key}"}
+
+
+def _tell(console: Console, summary: Summary, out: Path) -> None:
+    console.print(
+        f"{out}: {summary.asked} outcomes added to {summary.resumed}; {summary.unjudged} without a "
+        "verdict."
+    )
+    if summary.mended_bytes:
+        console.print(f"A torn last line of {summary.mended_bytes} bytes was cut off first.")
+    if summary.failed:
+        console.print(f"{summary.failed} got no answer: run it again to ask them again.")

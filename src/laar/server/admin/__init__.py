@@ -1,0 +1,1 @@
+"""The admin port: metrics, health, the page, explanations, outcomes and settings over HTTP."""

@@ -1,0 +1,217 @@
+"""The settings of a running picker: which are in effect, and what a changed file makes of them.
+
+The settings file, and the weights file and the artifact that it names, are looked at once in a
+while and on SIGHUP, and read as a whole in a thread. What would not start is not applied: a fault
+in any of them leaves everything as it was, and is told with file, line and key. Of a file that can
+be used, the settings that may change at once do so together, in one call between two messages of
+the streams; the others are named until the picker was restarted or they were put back.
+
+A change counts once the files have stayed the same from one look to the next, so that none is taken
+half-written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from laar.accuracy.capability import CapabilityModel
+from laar.core.beliefs import read_capability
+from laar.datalayer.stamp import Stamp, stamp_of
+from laar.errors import SettingError
+from laar.settings import Change, Loaded, Settings, change, load
+
+__all__ = ["RESTART", "LiveSettings", "Use"]
+
+_LOG = logging.getLogger(__name__)
+
+POLL_S = 0.5
+"""A change is in effect within two looks, as with the endpoints file."""
+
+AGAIN_S = 15.0
+"""How soon files that can't be used are read again though none of them has changed: the fault may
+be in a file that isn't known to belong to the settings before they can be read."""
+
+_SOURCE = "settings"
+RESTART = "settings restart"
+"""The source of the problem that says what waits for a restart."""
+
+_NAMED = 10
+"""Settings named in one problem; a file with more is another file."""
+
+Use = Callable[[Settings, CapabilityModel | None], None]
+"""Puts settings into effect, and an artifact where it is another one; must not await."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    loaded: Loaded
+    change: Change
+    capability: CapabilityModel | None
+
+    @property
+    def applied(self) -> list[str]:
+        """What changes now; the artifact may without its path."""
+        artifact = ["accuracy.capability"] if self.capability is not None else []
+        return list(dict.fromkeys([*self.change.applied, *artifact]))
+
+
+class LiveSettings(Collector):
+    """What is in effect, where it came from, and what waits for a restart.
+
+    Args:
+        loaded: the settings to begin with; nothing is followed where they came from no file.
+        problem: told what is wrong, and None once it is not.
+        poll_s: seconds between two looks; may be changed.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        *,
+        problem: Callable[[str, str | None], None],
+        poll_s: float = POLL_S,
+    ) -> None:
+        self.settings = loaded.settings
+        self._path = loaded.path
+        self._stamps = loaded.stamps
+        self._origins = loaded.origins
+        self._artifact = _artifact(loaded)
+        self._wanted = loaded
+        self._pending: tuple[str, ...] = ()
+        self._problem = problem
+        self.poll_s = poll_s
+        self._asked = asyncio.Event()
+        self._refused = False
+        self._applied = 0
+
+    # -- following -----------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Reads the files again soon, changed or not."""
+        self._asked.set()
+
+    async def follow(self, use: Use) -> None:
+        """Follows the files until cancelled."""
+        if self._path is None:
+            return
+        loop = asyncio.get_running_loop()
+        seen, tried_at = self._stamps, loop.time()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), self.poll_s)
+            found = await asyncio.to_thread(_stamps, self._stamps)
+            changed = found == seen and found != self._stamps
+            again = self._refused and loop.time() - tried_at >= AGAIN_S
+            if changed or again or self._asked.is_set():
+                self._asked.clear()
+                self._stamps, tried_at = found, loop.time()
+                await self._reload(self._path, use)
+            seen = found
+
+    async def _reload(self, path: Path, use: Use) -> None:
+        try:
+            read = await asyncio.to_thread(self._read, path)
+        except SettingError as error:
+            self._refused = True
+            self._problem(_SOURCE, f"all settings stay as they were: {error}")
+            return
+        self._refused = False
+        self._problem(_SOURCE, None)
+        self._take(read, use)
+
+    def _read(self, path: Path) -> _Read:
+        """Reads everything anew; in a thread.
+
+        Raises:
+            SettingError: something can't be used.
+        """
+        loaded = load(path)
+        found = change(self.settings, loaded.settings)
+        capability = None
+        if not found.obstacle and _artifact(loaded) != self._artifact:
+            artifact = loaded.settings.accuracy.capability
+            capability = read_capability(artifact) if artifact else CapabilityModel()
+        return _Read(loaded=loaded, change=found, capability=capability)
+
+    def _take(self, read: _Read, use: Use) -> None:
+        loaded, found = read.loaded, read.change
+        if read.applied:
+            use(found.settings, read.capability)
+            self._applied += 1
+            _LOG.info("in effect from now on: %s", ", ".join(read.applied))
+        if read.capability is not None:
+            self._artifact = _artifact(loaded)
+        kept = {path: self._origins[path] for path in found.pending}
+        self.settings = found.settings
+        self._origins = {**loaded.origins, **kept}
+        self._wanted, self._pending, self._stamps = loaded, found.pending, loaded.stamps
+        self._problem(RESTART, self._remedy(found) if found.pending else None)
+
+    def _remedy(self, found: Change) -> str:
+        origins = self._wanted.origins
+        named = ", ".join(f"{path} ({origins[path]})" for path in found.pending[:_NAMED])
+        if len(found.pending) > _NAMED:
+            named += f" and {len(found.pending) - _NAMED} more"
+        told = f"needed to apply {named}; until then, or until it is put back, the old value counts"
+        if found.obstacle:
+            told += f". No part of it can go before the rest ({found.obstacle})"
+        if self.settings.tuner.enabled and any("routing." in path for path in found.pending):
+            told += ". The tuner has its own weights: these count where a climb begins anew"
+        return told
+
+    # -- showing -------------------------------------------------------------------------------
+
+    def shown(self) -> dict[str, Any]:
+        """The settings in effect, the origin of each, and what is written but not in effect."""
+        running = self.settings.model_dump(mode="json")
+        wanted = self._wanted.settings.model_dump(mode="json") if self._pending else {}
+        pending = {
+            path: {
+                "in_effect": _at(running, path),
+                "in_file": _at(wanted, path),
+                "origin": self._wanted.origins[path],
+            }
+            for path in self._pending
+        }
+        return {**running, "origins": self._origins, "pending_restart": pending}
+
+    def collect(self) -> Iterator[Metric]:
+        """Makes the metric families; called for each scrape."""
+        yield GaugeMetricFamily(
+            "laar_settings_pending_restart",
+            "Settings that are written but need a restart to apply; /config names them.",
+            len(self._pending),
+        )
+        yield GaugeMetricFamily(
+            "laar_settings_refused",
+            "1 while the settings files can't be used and the old settings stay.",
+            float(self._refused),
+        )
+        yield CounterMetricFamily(
+            "laar_settings_changes", "Changes of settings applied at once.", self._applied
+        )
+
+
+def _artifact(loaded: Loaded) -> Stamp | None:
+    """By what the artifact's next change is known; None without one."""
+    path = loaded.settings.accuracy.capability
+    return loaded.stamps[path] if path is not None else None
+
+
+def _stamps(files: Mapping[Path, Stamp]) -> dict[Path, Stamp]:
+    return {path: stamp_of(path) for path in files}
+
+
+def _at(values: Any, path: str) -> Any:
+    for name in path.split("."):
+        values = values[name]
+    return values

@@ -1,0 +1,32 @@
+"""The settings file: one YAML document, every setting with unit, default and reason.
+
+Unknown keys are errors, faults are named by file, line and key, and all of them are shown at once.
+The field descriptions are the reference: the documentation and the editors' JSON schema are made
+from them. Each section says of its settings whether a change counts at once or after a restart.
+"""
+
+from laar.settings.changes import Change, change
+from laar.settings.context import Context, ContextRoute
+from laar.settings.listening import Tls
+from laar.settings.routing import Accuracy, Tuning
+from laar.settings.section import Applies, leaves, value_at
+from laar.settings.settings import Loaded, Settings, load, load_settings
+from laar.settings.showing import as_yaml
+
+__all__ = [
+    "Accuracy",
+    "Applies",
+    "Change",
+    "Context",
+    "ContextRoute",
+    "Loaded",
+    "Settings",
+    "Tls",
+    "Tuning",
+    "as_yaml",
+    "change",
+    "leaves",
+    "load",
+    "load_settings",
+    "value_at",
+]

@@ -1,0 +1,76 @@
+"""What a changed settings file changes in a running picker, and what has to wait for a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from laar.settings.section import Applies, Section, leaves, value_at
+from laar.settings.settings import Settings
+
+__all__ = ["Change", "change"]
+
+_OF_THE_TUNER = frozenset(
+    {"routing.k_rtt", "routing.k_queue", "routing.k_delay", "routing.weights_file"}
+)
+"""While it is on, the weights are where its climb began: to set them would undo what it found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The difference between settings that run and settings that are wanted.
+
+    Args:
+        settings: to run with from now on: those that ran, with what may change at once.
+        applied: paths of the settings that change now.
+        pending: paths of those that need a restart.
+        obstacle: why nothing changes though some could; empty when that is not so.
+    """
+
+    settings: Settings
+    applied: tuple[str, ...]
+    pending: tuple[str, ...]
+    obstacle: str = ""
+
+
+def change(running: Settings, wanted: Settings) -> Change:
+    """Takes of the wanted settings what a running picker can take.
+
+    Both are valid, yet a mixture of the two may not be: endpoints that move into a file have left
+    before the file is read. Then everything waits.
+    """
+    differing = [
+        (path, applies)
+        for path, applies in leaves(Settings)
+        if value_at(running, path) != value_at(wanted, path)
+    ]
+    applied = tuple(
+        path
+        for path, applies in differing
+        if applies is Applies.AT_ONCE and not (running.tuner.enabled and path in _OF_THE_TUNER)
+    )
+    pending = tuple(path for path, _ in differing if path not in applied)
+    mixed = _mixed(running, wanted, applied)
+    if applied and pending:
+        try:
+            Settings.model_validate(mixed.model_dump())
+        except ValidationError as error:
+            told = "; ".join(fault["msg"].removeprefix("Value error, ") for fault in error.errors())
+            everything = tuple(path for path, _ in differing)
+            return Change(settings=running, applied=(), pending=everything, obstacle=told)
+    return Change(settings=mixed, applied=applied, pending=pending)
+
+
+def _mixed(running: Settings, wanted: Settings, paths: Iterable[str]) -> Settings:
+    updates: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        section, _, name = path.rpartition(".")
+        updates.setdefault(section, {})[name] = value_at(wanted, path)
+    top = updates.pop("", {})
+    for section, values in updates.items():
+        known: Section = getattr(running, section)
+        top[section] = known.model_copy(update=values)
+    return running.model_copy(update=top)

@@ -1,0 +1,108 @@
+"""Where laar listens, what it writes for Envoy, and how it stops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, Field, model_validator
+
+from laar.datalayer.endpoints_file import split_address
+from laar.settings.section import Applies, Section
+
+__all__ = ["EnvoySection", "Listen", "Shutdown", "Tls"]
+
+
+def _listen_address(value: str) -> str:
+    split_address(value)
+    return value
+
+
+Address = Annotated[str, AfterValidator(_listen_address)]
+
+
+class Tls(Section):
+    """TLS on the ext_proc port; needs the extra `tls`."""
+
+    certificate: Path | None = Field(
+        None, description="PEM file, the chain; read again when it changes."
+    )
+    key: Path | None = Field(None, description="PEM file of the certificate's private key.")
+    self_signed: bool = Field(
+        False,
+        description="Make a certificate at start instead: for gateways of the endpoint-picker "
+        "contract, which encrypt and don't verify.",
+    )
+    client_ca: Path | None = Field(
+        None,
+        description="PEM file of authorities; callers without a certificate of theirs are refused.",
+    )
+
+    @model_validator(mode="after")
+    def _one_certificate(self) -> Tls:
+        if (self.certificate is None) is not (self.key is None):
+            raise ValueError("`certificate` and `key` belong together")
+        if (self.certificate is None) is not self.self_signed:
+            raise ValueError("give `certificate` and `key`, or `self_signed: true`")
+        return self
+
+
+class Listen(Section):
+    """Where laar listens, each as host:port."""
+
+    applies: ClassVar = Applies.AFTER_RESTART
+
+    ext_proc: Address = Field(
+        "127.0.0.1:9002",
+        description="gRPC external processor. Loopback by default: beside Envoy nobody else "
+        "needs it. 0.0.0.0:9002 for an Envoy on another host.",
+    )
+    health: Address = Field(
+        "0.0.0.0:9003",
+        description="gRPC health checks (liveness, readiness); open to the kubelet.",
+    )
+    admin: Address = Field(
+        "127.0.0.1:9090",
+        description="HTTP: metrics, health, live page. Loopback by default, since the page "
+        "shows the fleet; 0.0.0.0:9090 for a scraper on another host.",
+    )
+    tls: Tls | None = Field(
+        None,
+        description="TLS on the ext_proc port. None by default: on loopback it only costs. Health "
+        "and admin are always plain.",
+    )
+
+
+class EnvoySection(Section):
+    """What laar writes for Envoy."""
+
+    applies: ClassVar = Applies.AFTER_RESTART
+
+    eds_file: Path | None = Field(
+        None,
+        description="Endpoints file for Envoy's EDS, rewritten whenever the endpoints change. Its "
+        "directory must be the one that Envoy's bootstrap watches.",
+    )
+
+
+class Shutdown(Section):
+    """How laar stops."""
+
+    applies: ClassVar = Applies.AT_ONCE
+
+    drain_s: float = Field(
+        5.0,
+        ge=0,
+        le=600,
+        description="Seconds of serving on after SIGTERM while readiness says no, so that nobody "
+        "sends "
+        "new streams to a picker that is leaving.",
+    )
+    grace_s: float = Field(
+        30.0,
+        ge=0,
+        le=3600,
+        description="Seconds that open streams then have to finish before they are cut. In the "
+        "native shape answers go on without the picker; in the gateway shape they pass through "
+        "it and end there, so allow for the longest answer.",
+    )

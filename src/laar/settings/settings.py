@@ -1,0 +1,163 @@
+"""All settings, and how they are read: from the file, the weights file, and by default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from laar.datalayer.document import Place, line_of, read_with_lines
+from laar.datalayer.endpoints_file import Endpoint
+from laar.datalayer.kubernetes import KubernetesSource
+from laar.datalayer.stamp import Stamp, stamp_of
+from laar.datalayer.weights_file import read_weights
+from laar.errors import SettingError
+from laar.protocol.stream import StreamSettings
+from laar.settings.context import Context
+from laar.settings.flow import Flow
+from laar.settings.listening import EnvoySection, Listen, Shutdown
+from laar.settings.otlp import Otlp
+from laar.settings.reading import Bodies, Decisions, Readings
+from laar.settings.routing import Accuracy, Prefix, Routing, Tuning
+from laar.settings.section import Applies, Section, leaves, value_at
+
+__all__ = ["Loaded", "Settings", "load", "load_settings"]
+
+MAX_FILE_BYTES = 4 << 20
+"""Room for ten thousand endpoints written into the settings themselves."""
+
+
+class Settings(Section):
+    """Everything laar can be told."""
+
+    endpoints: Annotated[tuple[Endpoint, ...], Applies.AT_ONCE] = Field(
+        (), description="Endpoints written here; for a fleet that seldom changes."
+    )
+    endpoints_file: Annotated[Path | None, Applies.AFTER_RESTART] = Field(
+        None, description="YAML file of endpoints, read again whenever it changes."
+    )
+    kubernetes: Annotated[tuple[KubernetesSource, ...], Applies.AFTER_RESTART] = Field(
+        (),
+        max_length=64,
+        description="Pods as endpoints, of InferencePools or by labels; several make one fleet.",
+    )
+    listen: Listen = Listen()
+    routing: Routing = Routing()
+    accuracy: Accuracy = Accuracy()
+    prefix: Prefix = Prefix()
+    readings: Readings = Readings()
+    bodies: Bodies = Bodies()
+    flow: Flow = Flow()
+    context: Context = Context()
+    tuner: Tuning = Tuning()
+    decisions: Decisions = Decisions()
+    otlp: Otlp = Otlp()
+    envoy: EnvoySection = EnvoySection()
+    shutdown: Shutdown = Shutdown()
+
+    @property
+    def stream(self) -> StreamSettings:
+        """The stream machine's part."""
+        return StreamSettings(
+            max_body_bytes=self.bodies.max_body_bytes,
+            opaque_paths=self.bodies.opaque_paths,
+            tenant_header=self.flow.tenant_header,
+            enforce_share=self.routing.enforced,
+        )
+
+    @model_validator(mode="after")
+    def _has_endpoints(self) -> Settings:
+        if not (self.endpoints or self.endpoints_file or self.kubernetes):
+            raise ValueError("no endpoints: give `endpoints`, `endpoints_file` or `kubernetes`")
+        return self
+
+    @model_validator(mode="after")
+    def _tunes_what_it_serves(self) -> Settings:
+        if self.tuner.enabled and self.routing.policy != "laar":
+            raise ValueError(
+                "tuner.enabled: only the policy `laar` is tuned, and routing.policy is "
+                f"`{self.routing.policy}`"
+            )
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """Settings in full, and where each comes from.
+
+    Args:
+        settings: with absolute paths, and with the weights of the weights file.
+        path: the settings file; None when there is none.
+        origins: ``default``, ``FILE:LINE`` or ``FILE`` for every setting by its path.
+        stamps: of the files whose change is a change of the settings, taken before they were read.
+    """
+
+    settings: Settings
+    path: Path | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+    stamps: Mapping[Path, Stamp] = field(default_factory=dict)
+
+
+def load(path: Path) -> Loaded:
+    """Reads the settings; relative paths in them are relative to the directory `path` names.
+
+    To that directory, not to the one behind a symbolic link: in a ConfigMap mount the file is a
+    link, and what is behind it has another name after each update.
+
+    Raises:
+        SettingError: one line for each fault.
+    """
+    stamps = {path: stamp_of(path)}
+    written, lines = read_with_lines(path, Settings, max_bytes=MAX_FILE_BYTES)
+    base = path.absolute().parent
+
+    def absolute(value: Any) -> Any:
+        if isinstance(value, Path):
+            return base / value
+        if isinstance(value, Section):
+            changed = {name: absolute(getattr(value, name)) for name in type(value).model_fields}
+            return value.model_copy(update=changed)
+        return value
+
+    settings: Settings = absolute(written)
+    state = settings.accuracy.state_file
+    if state is not None and not state.parent.is_dir():
+        raise SettingError(
+            f"{path}: accuracy.state_file: {state.parent} is not a directory; create it"
+        )
+    artifact = settings.accuracy.capability
+    if artifact is not None:
+        stamps[artifact] = stamp_of(artifact)
+        if not artifact.is_file():
+            raise SettingError(
+                f"{path}: accuracy.capability: {artifact} is not a file; run `laar fit`"
+            )
+    origins = {name: _origin(written, name, path, lines) for name, _ in leaves(Settings)}
+    weights_file = settings.routing.weights_file
+    if weights_file is not None:
+        stamps[weights_file] = stamp_of(weights_file)
+        weights = read_weights(weights_file)
+        origins |= {f"routing.{name}": weights_file.name for name in weights}
+        routing = settings.routing.model_copy(update=weights)
+        settings = settings.model_copy(update={"routing": routing})
+    return Loaded(settings=settings, path=path, origins=origins, stamps=stamps)
+
+
+def load_settings(path: Path) -> Settings:
+    """Only the settings that `load` reads.
+
+    Raises:
+        SettingError: one line for each fault.
+    """
+    return load(path).settings
+
+
+def _origin(written: Settings, name: str, path: Path, lines: Mapping[Place, int]) -> str:
+    *above, own = name.split(".")
+    section = value_at(written, above[0]) if above else written
+    if own not in section.model_fields_set:
+        return "default"
+    return f"{path.name}:{line_of((*above, own), lines)}"

@@ -1,0 +1,38 @@
+"""The effective settings as a YAML document that says where each came from."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from typing import Any
+
+import yaml
+
+from laar.settings.settings import Loaded
+
+__all__ = ["as_yaml"]
+
+
+def as_yaml(loaded: Loaded) -> str:
+    """Every setting with its origin as a comment; `load` takes the result as it takes the file."""
+    parts = []
+    for name, value in loaded.settings.model_dump(mode="json").items():
+        origin = loaded.origins.get(name)
+        if origin is not None:
+            parts.append(_entry(name, value, origin))
+            continue
+        parts.append(f"{name}:\n")
+        parts += [
+            textwrap.indent(_entry(key, below, loaded.origins[f"{name}.{key}"]), "  ")
+            for key, below in value.items()
+        ]
+    return "".join(parts)
+
+
+def _entry(name: str, value: Any, origin: str) -> str:
+    # A comment may stand behind the first line only while no scalar goes on in the next.
+    several = isinstance(value, str) and len(value.splitlines()) > 1
+    style = '"' if several else None
+    text = yaml.safe_dump({name: value}, sort_keys=False, width=math.inf, default_style=style)
+    first, newline, rest = text.partition("\n")
+    return f"{first}  # {origin}{newline}{rest}"

@@ -1,0 +1,1 @@
+"""The simulator: an engine model, endpoints that speak vLLM, and a fleet in virtual time."""

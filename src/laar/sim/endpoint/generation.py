@@ -1,0 +1,240 @@
+"""One generation request's life on an endpoint: into the engine, out as a body or a stream.
+
+The shape of vLLM's answers is kept where a relay can trip over it: a stream's head goes out before
+the engine has looked at the request, so what goes wrong later comes as an SSE line under status
+200.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from laar.errors import RequestError
+from laar.sim.endpoint.answering import Answer
+from laar.sim.endpoint.driver import EngineDriver, Flight, Lost
+from laar.sim.endpoint.errors import ApiError, error_event
+from laar.sim.endpoint.faults import Fault, FaultKind
+from laar.sim.endpoint.metrics import ServingMetrics
+from laar.sim.endpoint.replies import Reply, Usage
+from laar.sim.engine.interface import Job, Load
+
+__all__ = ["ENGINE_GONE", "QUEUE_FULL", "Generation", "Refusal", "Silence", "until_disconnect"]
+
+ENGINE_GONE = ApiError(500, "EngineCore encountered an issue. See the server's own logs.")
+QUEUE_FULL = ApiError(503, "The engine is currently busy: its queue is full.")
+
+_JSON = (b"content-type", b"application/json")
+_SSE = (b"content-type", b"text/event-stream; charset=utf-8")
+
+
+async def until_disconnect(receive: Receive) -> None:
+    """Returns when the client has gone, or the response is complete."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class Refusal(Response):
+    """An error that the engine would find: a status, or a line of a stream that is under way."""
+
+    def __init__(self, error: ApiError, *, stream: bool) -> None:
+        self._error = error
+        self._is_stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends it."""
+        if self._is_stream:
+            await _send_head(send, 200, _SSE)
+            await _send_body(send, error_event(self._error))
+        else:
+            await _send_json(send, self._error.status, self._error.body())
+
+
+class Silence(Response):
+    """A hung engine: a stream's head at most, and nothing until the client gives up."""
+
+    def __init__(self, *, stream: bool) -> None:
+        self._is_stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Says nothing."""
+        if self._is_stream:
+            await _send_head(send, 200, _SSE)
+        await until_disconnect(receive)
+
+
+class Generation(Response):
+    """Runs a job and sends what comes of it; a client that leaves aborts the job.
+
+    Args:
+        driver: of the endpoint's engine.
+        metrics: of the endpoint's present life.
+        job: what the engine is given.
+        answer: what it will say.
+        reply: in which shape.
+        stream: piece by piece, or in one body.
+        fault: slow or reset; others are not this class's.
+        load_format: value of the request's ``endpoint-load-metrics-format``.
+        reset: cuts the connection of this scope.
+    """
+
+    def __init__(
+        self,
+        *,
+        driver: EngineDriver,
+        metrics: ServingMetrics,
+        job: Job,
+        answer: Answer,
+        reply: Reply,
+        stream: bool,
+        fault: Fault | None,
+        load_format: str | None,
+        reset: Callable[[Scope], None],
+    ) -> None:
+        self._driver = driver
+        self._metrics = metrics
+        self._job = job
+        self._answer = answer
+        self._reply = reply
+        self._is_stream = stream
+        self._load_format = load_format
+        self._reset = reset
+        self._last_s = 0.0
+        self._cut_at = job.output_tokens + 1
+        self._drag = 0.0
+        if fault is not None and fault.value is not None:
+            if fault.kind is FaultKind.RESET:
+                self._cut_at = min(int(fault.value), job.output_tokens)
+            elif fault.kind is FaultKind.SLOW:
+                self._drag = fault.value - 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Runs the job to its end, or to the client's."""
+        try:
+            flight = self._driver.submit(self._job)
+        except RequestError as refused:
+            full = refused.status == QUEUE_FULL.status
+            if full:
+                self._metrics.rejected()
+            error = QUEUE_FULL if full else ApiError(refused.status, str(refused))
+            await Refusal(error, stream=self._is_stream and full)(scope, receive, send)
+            return
+        watch = asyncio.create_task(until_disconnect(receive))
+        watch.add_done_callback(lambda _: flight.lose(Lost.CLIENT_LEFT))
+        try:
+            await (self._stream if self._is_stream else self._whole)(flight, send)
+            if flight.tokens >= self._cut_at or flight.lost is Lost.CRASH:
+                self._reset(scope)
+                await watch
+        finally:
+            watch.cancel()
+            self._driver.abort(self._job.id)
+
+    async def _stream(self, flight: Flight, send: Send) -> None:
+        await _send_head(send, 200, _SSE)
+        sent, finish = 0, None
+        while finish is None:
+            made, finish = await self._next(flight, sent)
+            if flight.lost is Lost.SHUTDOWN:
+                await _send_body(send, error_event(ENGINE_GONE))
+            if flight.lost is not None:
+                return
+            usage = self._usage(flight, made)
+            chunk = self._reply.opening(usage) if sent == 0 else b""
+            chunk += self._reply.piece(self._answer.piece(sent, made), finish, usage)
+            if made >= self._cut_at:
+                await _send_body(send, chunk, more=True)
+                return
+            if finish is not None:
+                chunk += self._reply.closing(self._answer.piece(0, made), finish, usage)
+            await _send_body(send, chunk, more=finish is None)
+            sent = made
+
+    async def _whole(self, flight: Flight, send: Send) -> None:
+        made, finish = 0, None
+        while finish is None:
+            made, finish = await self._next(flight, made)
+            if flight.lost is Lost.SHUTDOWN:
+                await _send_json(send, ENGINE_GONE.status, ENGINE_GONE.body())
+            if flight.lost is not None or made >= self._cut_at:
+                return
+        body = self._reply.whole(self._answer.piece(0, made), finish, self._usage(flight, made))
+        load = _load_header(self._load_format, self._driver.reported)
+        await _send_json(send, 200, body, *load)
+
+    async def _next(self, flight: Flight, seen: int) -> tuple[int, str | None]:
+        """Waits for more tokens; returns how many there are, and why they end if they do."""
+        await flight.more(seen)
+        made, at_s, finished = flight.tokens, flight.updated_s, flight.finished
+        if self._drag and flight.lost is None:
+            due_s = at_s + self._drag * (at_s - flight.submitted_s)
+            await asyncio.sleep(due_s - time.monotonic())
+        if flight.lost is None:
+            self._count(flight, seen, made, finished, at_s)
+        return made, self._answer.finish if finished else None
+
+    def _count(self, flight: Flight, seen: int, made: int, finished: bool, at_s: float) -> None:
+        job, metrics = self._job, self._metrics
+        queued_s = flight.started_s - flight.submitted_s
+        if seen == 0:
+            metrics.first_token(
+                prompt=job.prompt_tokens,
+                cached=flight.cached_tokens,
+                queued_s=queued_s,
+                prefill_s=flight.first_s - flight.started_s,
+            )
+            seen, self._last_s = 1, flight.first_s
+        if made > seen:
+            metrics.next_tokens(made - seen, (at_s - self._last_s) / (made - seen))
+        self._last_s = at_s
+        if finished:
+            metrics.finished(
+                reason=self._answer.finish,
+                prompt=job.prompt_tokens,
+                cached=flight.cached_tokens,
+                generated=made,
+                total_s=at_s - flight.submitted_s,
+                queued_s=queued_s,
+                decode_s=at_s - flight.first_s,
+            )
+
+    def _usage(self, flight: Flight, made: int) -> Usage:
+        return Usage(
+            prompt_tokens=self._job.prompt_tokens,
+            completion_tokens=made,
+            cached_tokens=flight.cached_tokens,
+        )
+
+
+def _load_header(wanted: str | None, load: Load) -> list[tuple[bytes, bytes]]:
+    """The two readings that vLLM puts into an ORCA header, in the form that was asked for."""
+    readings = {
+        "num_requests_waiting": float(load.waiting),
+        "kv_cache_usage_perc": load.kv_usage,
+    }
+    if wanted == "TEXT":
+        text = "TEXT " + ", ".join(f"named_metrics.{k}={v}" for k, v in readings.items())
+    elif wanted == "JSON":
+        text = "JSON " + orjson.dumps({"named_metrics": readings}).decode()
+    else:
+        return []
+    return [(b"endpoint-load-metrics", text.encode())]
+
+
+async def _send_head(send: Send, status: int, *headers: tuple[bytes, bytes]) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+
+async def _send_json(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+    length = (b"content-length", str(len(body)).encode())
+    await _send_head(send, status, _JSON, length, *headers)
+    await _send_body(send, body)
+
+
+async def _send_body(send: Send, body: bytes, *, more: bool = False) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": more})

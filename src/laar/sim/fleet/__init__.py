@@ -1,0 +1,41 @@
+"""The fleet in virtual time: the product's director, simulated engines, links and clients."""
+
+from laar.sim.fleet.assessor import MeasuredAssessor
+from laar.sim.fleet.clients import (
+    Answered,
+    Conversation,
+    Question,
+    ask_until_correct,
+    converse,
+    replay_open,
+)
+from laar.sim.fleet.clock import VirtualClock
+from laar.sim.fleet.fleet import Exchange, FleetSettings, VirtualFleet, generator
+from laar.sim.fleet.link import Link, LinkProfile
+from laar.sim.fleet.prompts import BLOCK_TOKENS, Arrival, BlockPrefixes, Prompt, request_of, spread
+from laar.sim.fleet.site import EngineHost, Site
+
+__all__ = [
+    "BLOCK_TOKENS",
+    "Answered",
+    "Arrival",
+    "BlockPrefixes",
+    "Conversation",
+    "EngineHost",
+    "Exchange",
+    "FleetSettings",
+    "Link",
+    "LinkProfile",
+    "MeasuredAssessor",
+    "Prompt",
+    "Question",
+    "Site",
+    "VirtualClock",
+    "VirtualFleet",
+    "ask_until_correct",
+    "converse",
+    "generator",
+    "replay_open",
+    "request_of",
+    "spread",
+]

@@ -1,0 +1,225 @@
+"""Clients: an open loop that follows its schedule, and a closed loop of users who retry.
+
+The open loop sends at the scheduled times, whatever the fleet does, up to a cap of requests in
+flight; beyond it requests wait their turn, and the schedule is read no further, so a schedule of
+any length takes no memory. Latency counts from the scheduled time as well as from dispatch: under
+saturation the cap turns the loop into a closed one, and only the first of the two shows it.
+
+Conversations are sessions that wait for an answer before they go on.
+
+The closed loop is LAAR's: so many users, each asks, checks, and asks again until the answer is
+right. `laar.client.loop` is the same loop over HTTP; the lab may not import it, being its sibling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from laar.core.request import Request
+from laar.sim.fleet.fleet import Exchange, VirtualFleet
+from laar.sim.fleet.prompts import Arrival, Prompt, request_of
+
+__all__ = [
+    "Answered",
+    "Conversation",
+    "Question",
+    "ask_until_correct",
+    "converse",
+    "replay_open",
+]
+
+MAX_IN_FLIGHT = 64
+"""GORGO's client."""
+
+MAX_ATTEMPTS = 10
+"""LAAR's R."""
+
+
+def replay_open(
+    fleet: VirtualFleet,
+    arrivals: Iterable[Arrival],
+    on_end: Callable[[Arrival, Exchange], None],
+    *,
+    max_in_flight: int = MAX_IN_FLIGHT,
+) -> None:
+    """Runs a schedule to its end.
+
+    Args:
+        fleet: fresh.
+        arrivals: in order of time; read as they fall due.
+        on_end: called with each as it ends; refused ones have another status than 200.
+        max_in_flight: the client's cap.
+    """
+    _OpenLoop(fleet, iter(arrivals), on_end, max_in_flight).start()
+    fleet.clock.run()
+
+
+class _OpenLoop:
+    def __init__(
+        self,
+        fleet: VirtualFleet,
+        arrivals: Iterator[Arrival],
+        on_end: Callable[[Arrival, Exchange], None],
+        cap: int,
+    ) -> None:
+        self._fleet, self._arrivals, self._on_end, self._cap = fleet, arrivals, on_end, cap
+        self._open = self._sent = 0
+        self._held: Arrival | None = None
+
+    def start(self) -> None:
+        arrival = next(self._arrivals, None)
+        if arrival is not None:
+            self._fleet.clock.at(arrival.at_s, self._due, arrival)
+
+    def _due(self, arrival: Arrival) -> None:
+        if self._open >= self._cap:
+            self._held = arrival
+        else:
+            self._send(arrival)
+
+    def _send(self, arrival: Arrival) -> None:
+        self._open += 1
+        self._sent += 1
+        request = request_of(self._sent, arrival)
+
+        def ended(exchange: Exchange) -> None:
+            self._open -= 1
+            self._on_end(arrival, exchange)
+            held, self._held = self._held, None
+            if held is not None:
+                self._send(held)
+
+        self._fleet.send(request, arrival.prompt, ended)
+        self.start()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """A session's turns, one after the other.
+
+    Args:
+        session: its id.
+        turns: the prompts, each with what went before.
+        due_s: when each is due; it is sent then, or as soon as the one before is answered.
+    """
+
+    session: str
+    turns: tuple[Prompt, ...]
+    due_s: tuple[float, ...]
+
+
+def converse(
+    fleet: VirtualFleet,
+    conversations: Iterable[Conversation],
+    on_end: Callable[[Arrival, Exchange], None],
+) -> None:
+    """Runs all conversations side by side to their end."""
+    numbers = count(1)
+
+    def turn(conversation: Conversation, index: int) -> None:
+        arrival = Arrival(
+            at_s=fleet.clock.now,
+            prompt=conversation.turns[index],
+            session=conversation.session,
+        )
+
+        def ended(exchange: Exchange) -> None:
+            on_end(arrival, exchange)
+            begin(conversation, index + 1)
+
+        fleet.send(request_of(next(numbers), arrival), arrival.prompt, ended)
+
+    def begin(conversation: Conversation, index: int) -> None:
+        if index < len(conversation.turns):  # the clock makes a call of the past at once
+            fleet.clock.at(conversation.due_s[index], turn, conversation, index)
+
+    for conversation in conversations:
+        begin(conversation, 0)
+    fleet.clock.run()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One question of the closed loop.
+
+    Args:
+        request: the first attempt's.
+        prompt: the same at each attempt.
+        is_correct: what the user finds, by the model that answered.
+        normals: draws of jitter, one for each attempt.
+    """
+
+    request: Request
+    prompt: Prompt
+    is_correct: Callable[[str], bool]
+    normals: tuple[float, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Answered:
+    """What the user came to: each attempt's model and latency, and whether the last was right."""
+
+    question: Question
+    models: list[str] = field(default_factory=list)
+    latencies_s: list[float] = field(default_factory=list)
+    correct: bool = False
+
+    @property
+    def ttca_s(self) -> float:
+        """Time to correct answer; a lower bound where there was none."""
+        return sum(self.latencies_s)
+
+
+def ask_until_correct(
+    fleet: VirtualFleet,
+    questions: Iterable[Question],
+    *,
+    concurrency: int,
+    max_attempts: int = MAX_ATTEMPTS,
+    stop_when_exhausted: bool = True,
+    on_attempt: Callable[[Exchange, bool], None] = lambda _exchange, _correct: None,
+) -> list[Answered]:
+    """Runs the closed loop to its end; returns what became of each question, in their order.
+
+    Args:
+        fleet: fresh.
+        questions: asked in order, `concurrency` at a time.
+        concurrency: users.
+        max_attempts: a user gives up after so many.
+        stop_when_exhausted: give up as soon as the picker says that every model was tried.
+        on_attempt: called after each attempt with what the user found.
+    """
+    waiting = iter(questions)
+    answered: list[Answered] = []
+
+    def begin() -> None:
+        question = next(waiting, None)
+        if question is not None:
+            record = Answered(question=question)
+            answered.append(record)
+            ask(record, "")
+
+    def ask(record: Answered, tried: str) -> None:
+        question, number = record.question, len(record.models)
+        request = replace(question.request, id=f"{question.request.id}/{number}", tried=tried)
+        draw = question.normals[number % len(question.normals)]
+        fleet.send(request, question.prompt, lambda ex: judge(record, ex), normal=draw)
+
+    def judge(record: Answered, exchange: Exchange) -> None:
+        decision = exchange.decision
+        record.models.append(decision.model)
+        record.latencies_s.append(exchange.latency_s)
+        record.correct = exchange.status == 200 and record.question.is_correct(decision.model)
+        on_attempt(exchange, record.correct)
+        gone = len(record.models) >= max_attempts or (stop_when_exhausted and decision.exhausted)
+        if record.correct or gone:
+            begin()
+        else:
+            ask(record, ",".join(decision.tried))
+
+    for _ in range(concurrency):
+        begin()
+    fleet.clock.run()
+    return answered

@@ -1,0 +1,290 @@
+"""A fleet in virtual time behind the director that serves.
+
+The picker of the lab is the product's: `laar.core.director.Director` with its table, policies,
+prefix index and learners. Only what surrounds it is simulated: engines, links, and the collectors,
+whose readings travel and are as old here as there. Per request: decide and reserve; half a round
+trip; the engine; half a round trip back, when the picker sees the first byte; and the end.
+
+One generator for each concern (ties, each link, each probe, engines, sampling), all made from the
+run's seed, so that two policies with one seed meet the same network and the same fleet.
+
+It does not model Envoy, the picker's own time, or a client's distance to the picker: clients sit
+beside it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from laar.core.cost import CostWeights
+from laar.core.decision import Completion, Decision, DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.filters import FilterSettings
+from laar.core.interfaces import Assessor, NoPrefixes
+from laar.core.policy import Policy
+from laar.core.request import Request
+from laar.errors import RequestError, SettingError
+from laar.policies import build_policies
+from laar.sim.engine import Job, Load
+from laar.sim.fleet.assessor import MeasuredAssessor
+from laar.sim.fleet.clock import VirtualClock
+from laar.sim.fleet.link import Link
+from laar.sim.fleet.prompts import BLOCK_TOKENS, BlockPrefixes, Prompt
+from laar.sim.fleet.site import EngineHost, Site
+
+__all__ = ["Exchange", "FleetSettings", "VirtualFleet", "generator"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSettings:
+    """How the picker of a run is set up; defaults are the product's.
+
+    Args:
+        policy: by name.
+        weights: of the cost.
+        filters: thresholds of the filters.
+        use_prefixes: keep a prefix index.
+        prefix_bytes: memory for it.
+        scrape_interval_s: between two readings of an engine's metrics.
+        probe_interval_s: between two round-trip probes.
+        sample_answers: share of answers whose usage is read.
+    """
+
+    policy: str = "laar"
+    weights: CostWeights = field(default_factory=CostWeights)
+    filters: FilterSettings = field(default_factory=FilterSettings)
+    use_prefixes: bool = True
+    prefix_bytes: int = 128 << 20
+    scrape_interval_s: float = 1.0
+    probe_interval_s: float = 5.0
+    sample_answers: float = 0.05
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """One request on its way; what a client beside the picker saw, seconds on the virtual clock."""
+
+    request: Request
+    prompt: Prompt
+    decision: Decision
+    sent_s: float
+    first_s: float = 0.0
+    end_s: float = 0.0
+    cached_tokens: int = 0
+    status: int = 200
+
+    @property
+    def latency_s(self) -> float:
+        """From sending to the last byte."""
+        return self.end_s - self.sent_s
+
+
+OnEnd = Callable[[Exchange], None]
+
+
+def generator(seed: int, concern: str) -> random.Random:
+    """The random numbers of one concern of one run."""
+    return random.Random(f"{seed}/{concern}")
+
+
+class VirtualFleet:
+    """Endpoints, collectors and the director on one virtual clock.
+
+    Args:
+        sites: the endpoints, at least one.
+        settings: of the picker.
+        seed: of the run.
+        assessor: what the picker knows of models; None for the engines' measured speeds.
+        policies: by name; None for the product's, fresh.
+
+    Raises:
+        SettingError: no endpoints, two of one name, a block size that is no multiple of 16, or an
+            unknown policy.
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[Site],
+        settings: FleetSettings,
+        *,
+        seed: int,
+        assessor: Assessor | None = None,
+        policies: Mapping[str, Policy] | None = None,
+    ) -> None:
+        if not sites:
+            raise SettingError("the fleet has no endpoints; describe at least one")
+        for site in sites:
+            if site.engine.settings.block_size % BLOCK_TOKENS:
+                raise SettingError(
+                    f"{site.name}: block_size must be a multiple of {BLOCK_TOKENS} in the lab"
+                )
+        if len({site.name for site in sites}) < len(sites):
+            raise SettingError("two endpoints of the fleet have one name; rename one")
+        self.clock = VirtualClock()
+        self.settings = settings
+        self._samples = generator(seed, "samples")
+        self._jitter = generator(seed, "jitter")
+        self._sites = {site.name: site for site in sites}
+        self._links = {
+            name: Link(site.link, generator(seed, f"link {name}"))
+            for name, site in self._sites.items()
+        }
+        self._probes = {name: generator(seed, f"probe {name}") for name in self._sites}
+        self._hosts = {
+            name: EngineHost(
+                self.clock,
+                site.engine,
+                seed=generator(seed, f"engine {name}").getrandbits(32),
+            )
+            for name, site in self._sites.items()
+        }
+        self._prefixes = BlockPrefixes(key=b"lab", max_bytes=settings.prefix_bytes)
+        self.director = self._picker(
+            seed,
+            assessor or MeasuredAssessor(sites),
+            policies or build_policies(settings.weights),
+        )
+        self._start_collectors(seed)
+
+    def send(
+        self,
+        request: Request,
+        prompt: Prompt,
+        on_end: OnEnd,
+        *,
+        normal: float | None = None,
+    ) -> Exchange:
+        """Sends a request now.
+
+        Args:
+            request: as the picker sees it; its id must be new.
+            prompt: as the engine sees it.
+            on_end: called when its last byte, or its refusal, is here.
+            normal: its draw of jitter; None to draw one.
+
+        Raises:
+            RequestError: the picker has no endpoint for it.
+        """
+        now = self.clock.now
+        self._prefixes.upcoming = prompt
+        decision = self.director.decide(request, now)
+        exchange = Exchange(request=request, prompt=prompt, decision=decision, sent_s=now)
+        draw = self._jitter.gauss(0.0, 1.0) if normal is None else normal
+        half = 0.5 * self._links[decision.address].rtt_s(now, draw)
+        self.clock.at(now + half, self._arrive, exchange, half, on_end)
+        return exchange
+
+    # -- a request's life ----------------------------------------------------------------------
+
+    def _arrive(self, exchange: Exchange, half: float, on_end: OnEnd) -> None:
+        clock, prompt = self.clock, exchange.prompt
+
+        def first(cached_tokens: int) -> None:
+            exchange.cached_tokens = cached_tokens
+            exchange.first_s = clock.now + half
+            clock.at(exchange.first_s, self.director.answering, exchange.decision)
+
+        def end(refusal: RequestError | None) -> None:
+            exchange.status = refusal.status if refusal else 200
+            clock.at(clock.now + half, self._settle, exchange, on_end)
+
+        address = exchange.decision.address
+        stride = self._sites[address].engine.settings.block_size // BLOCK_TOKENS
+        self._hosts[address].submit(
+            Job(
+                id=exchange.request.id,
+                arrival_s=clock.now,
+                prompt_tokens=prompt.prompt_tokens,
+                output_tokens=prompt.output_tokens,
+                blocks=prompt.blocks[stride - 1 :: stride],
+                ttft_objective_s=exchange.request.ttft_objective_s,
+            ),
+            first,
+            end,
+        )
+
+    def _settle(self, exchange: Exchange, on_end: OnEnd) -> None:
+        now = self.clock.now
+        exchange.end_s = now
+        ok = exchange.status == 200
+        sampled = self._samples.random() < self.settings.sample_answers and ok
+        end = Completion(
+            status=exchange.status,
+            cause="complete",
+            latency_s=now - exchange.sent_s,
+            ttft_s=exchange.first_s - exchange.sent_s if ok else None,
+            prompt_tokens=exchange.prompt.prompt_tokens if sampled else None,
+            completion_tokens=exchange.prompt.output_tokens if sampled else None,
+            cached_tokens=exchange.cached_tokens if sampled else None,
+        )
+        self.director.settle(exchange.decision, end)
+        on_end(exchange)
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    def _picker(self, seed: int, assessor: Assessor, policies: Mapping[str, Policy]) -> Director:
+        table = EndpointTable()
+        table.replace(
+            "lab", [EndpointSpec(address=s.name, models=(s.model,)) for s in self._sites.values()]
+        )
+        if self.settings.policy not in policies:
+            raise SettingError(
+                f"no policy `{self.settings.policy}`; there are: {', '.join(policies)}"
+            )
+        return Director(
+            table,
+            policies,
+            DirectorSettings(
+                policy=self.settings.policy, fallbacks=0, filters=self.settings.filters
+            ),
+            rng=generator(seed, "ties"),
+            assessor=assessor,
+            prefixes=self._prefixes if self.settings.use_prefixes else NoPrefixes(),
+        )
+
+    def _start_collectors(self, seed: int) -> None:
+        """The picker has been up for a while: everything was read once, intervals are out of step.
+
+        Intervals are not jittered as the product's are: phases drawn once spread them as well.
+        """
+        phases = generator(seed, "phases")
+        scrape_s, probe_s = self.settings.scrape_interval_s, self.settings.probe_interval_s
+        for name in self._sites:
+            self._read(name, self._hosts[name].load())
+            self._measured(name, self._round_trip_s(name))
+            self.clock.later(phases.random() * scrape_s, self._scrape, name)
+            self.clock.later(phases.random() * probe_s, self._probe, name)
+
+    def _round_trip_s(self, name: str) -> float:
+        return self._links[name].rtt_s(self.clock.now, self._probes[name].gauss(0.0, 1.0))
+
+    def _scrape(self, name: str) -> None:
+        """The page is made half a round trip from now, and read another half later."""
+        now, half = self.clock.now, 0.5 * self._round_trip_s(name)
+        self.clock.later(now + half, self._page, name, half)
+        self.clock.later(now + self.settings.scrape_interval_s, self._scrape, name)
+
+    def _page(self, name: str, half: float) -> None:
+        self.clock.later(self.clock.now + half, self._read, name, self._hosts[name].load())
+
+    def _read(self, name: str, load: Load) -> None:
+        settings = self._sites[name].engine.settings
+        reading = Reading(
+            waiting=load.waiting,
+            running=load.running,
+            kv_usage=load.kv_usage,
+            capacity_tokens=settings.num_blocks * settings.block_size,
+        )
+        slot = self.director.table.read(name, reading, self.clock.now)
+        self._prefixes.set_capacity(slot, reading.capacity_tokens)
+
+    def _probe(self, name: str) -> None:
+        now, rtt_s = self.clock.now, self._round_trip_s(name)
+        self.clock.later(now + rtt_s, self._measured, name, rtt_s)
+        self.clock.later(now + self.settings.probe_interval_s, self._probe, name)
+
+    def _measured(self, name: str, rtt_s: float) -> None:
+        self.director.table.round_trip(name, rtt_s, self.clock.now)

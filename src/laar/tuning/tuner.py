@@ -1,0 +1,379 @@
+"""The hill-climb over the cost's weights: a (1+1) evolution strategy in log space.
+
+Each trial perturbs every weight of the incumbent by an independent lognormal factor, clipped to its
+floor and cap, and measures the result on one window. The step grows on success and shrinks on
+failure so that it stays where one trial in five succeeds (Rechenberg). GORGO section 3, with these
+differences, each because the published form was seen to go wrong:
+
+* Windows are closed cohorts of the candidate's own decisions (see `windows`).
+* Noise. The authors measured identical weights again and got large swings, and their incumbent
+  keeps the luckiest score it ever had. Here the incumbent is measured again every few trials, and a
+  win counts only when it repeats, against an incumbent measured just before; the second window's
+  cost is the one kept. Interleaving the two would be cheaper but wrong: they share queues.
+* Safety. A candidate whose slow requests or failures already exceed what the incumbent's window
+  allows is stopped at once and the incumbent serves again; a candidate that says nothing serves one
+  window.
+* What is exported are the incumbent's weights, never the proposal that happened to be live.
+* The default objective counts the whole answer, and every weight has a floor and a cap.
+
+A tuner on a live picker is an experiment on users; freeze it and serve the exported weights. Pure:
+time is an argument, and a proposal is a function of the seed and the trial's number, so no
+generator's state needs to survive a restart.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TypeGuard
+
+from laar.errors import SettingError
+from laar.tuning.windows import OBJECTIVES, Sample, Window, WindowScore, better
+
+__all__ = ["Tuner", "TunerSettings", "Weights"]
+
+UNMEASURED = 0
+"""Version of decisions that belong to no window."""
+
+REMEASURE_EVERY = 4
+"""Trials lost in a row before the incumbent is measured again: load drifts."""
+
+GROWTH = 1.5
+"""Step factor on success; on failure its fourth root, inverted, so one in five is the balance."""
+
+SIGMA_MAX = 1.0
+"""A factor of e: wider jumps leave the usual boxes at once."""
+
+SETTLING_SHARE = 8
+"""One decision for each eight of the window lets the queues of other weights drain first."""
+
+SLOW_RATIO = 1.5
+LEAST_STRIKES = 3
+STRIKES_SHARE = 0.03
+"""A candidate is stopped when more than 3 requests, or 3 % of the window, took 1.5 times the
+incumbent's p99, or failed beyond the incumbent's own share of failures."""
+
+CORNER_DRAWS = 16
+"""Draws until a candidate differs from the incumbent: with n weights in a corner of the box one
+draw in 2**n is clipped back to it."""
+
+LONGEST_GAP_S = 60.0
+"""Time between two calls counts for at most this much, and never backwards: clocks jump."""
+
+HISTORY = 64
+"""Windows kept for the export."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunerSettings:
+    """How to climb.
+
+    Args:
+        bounds: floor and cap of each weight; the names are the weights.
+        objective: a name in `OBJECTIVES`.
+        window: requests in a window; the published runs had 64 to 256. At least 20 for a p95.
+        tolerance: part by which a candidate must be better; below it differences are noise.
+        sigma: first step, standard deviation of the logarithm of a weight; 0.7 is a factor of two.
+        sigma_min: the tuner freezes when the step falls below.
+        max_windows: the tuner freezes after so many.
+        window_s: a window takes no more decisions after this long.
+        drain_s: outcomes that come later than this after the last decision are failures.
+        seed: of all proposals.
+
+    Raises:
+        SettingError: naming the setting and its range.
+    """
+
+    bounds: Mapping[str, tuple[float, float]]
+    objective: str = "ttft-and-e2e-p95"
+    window: int = 128
+    tolerance: float = 0.005
+    sigma: float = 0.7
+    sigma_min: float = 0.05
+    max_windows: int = 1000
+    window_s: float = 900.0
+    drain_s: float = 120.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.bounds:
+            raise SettingError("tuner.bounds: empty; name at least one weight with [floor, cap]")
+        for name, (floor, cap) in self.bounds.items():
+            if not 0.0 < floor <= cap < math.inf:
+                raise SettingError(
+                    f"tuner.bounds.{name}: [{floor}, {cap}] must have 0 < floor <= cap"
+                )
+        if self.objective not in OBJECTIVES:
+            known = ", ".join(OBJECTIVES)
+            raise SettingError(f"tuner.objective: {self.objective!r} must be one of {known}")
+        for name, value, least, most in (
+            ("window", self.window, 20, 1e5),
+            ("tolerance", self.tolerance, 0.0, 0.5),
+            ("sigma_min", self.sigma_min, 1e-4, SIGMA_MAX),
+            ("sigma", self.sigma, self.sigma_min, SIGMA_MAX),
+            ("max_windows", self.max_windows, 1, math.inf),
+            ("window_s", self.window_s, 1.0, math.inf),
+            ("drain_s", self.drain_s, 1.0, math.inf),
+        ):
+            if not least <= value <= most:
+                raise SettingError(f"tuner.{name}: {value} must be in [{least:g}, {most:g}]")
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What to decide with, and the tag for the request's `Sample`."""
+
+    version: int
+    values: Mapping[str, float]
+
+
+class Tuner:
+    """Climbs while requests flow.
+
+    Args:
+        settings: bounds and budgets.
+        initial: the weights to start from, clipped to the bounds.
+
+    Raises:
+        SettingError: when the names differ from those in the bounds, or a weight is not positive.
+    """
+
+    def __init__(self, settings: TunerSettings, initial: Mapping[str, float]) -> None:
+        self._settings = settings
+        self._incumbent = _checked(initial, settings, "tuner.initial")
+        self._baseline: WindowScore | None = None  # the incumbent's latest window
+        self._remeasure = True
+        self._candidate: dict[str, float] | None = None  # has won once and must repeat it
+        self._sigma = settings.sigma
+        self._trials = self._windows = self._lost_in_a_row = 0
+        self._history: deque[WindowScore] = deque(maxlen=HISTORY)
+        self._elapsed_s = self._since_s = 0.0  # own time; when the window opened or closed
+        self._now: float | None = None
+        self._window: Window | None = None
+        self._open_next()
+
+    def weights(self, now: float) -> Weights:
+        """The weights for one decision; call it once for each, for windows count decisions."""
+        self._tick(now)
+        window = self._window
+        if window is None or window.closed:
+            return self._resting
+        counted = window.assign()
+        if window.closed:
+            self._since_s = self._elapsed_s
+        return self._tagged if counted else self._settling
+
+    def observe(self, sample: Sample, now: float) -> None:
+        """Take the outcome of one request; those of other windows are ignored."""
+        self._tick(now)
+        window = self._window
+        if window is None or sample.version != window.version:
+            return
+        window.add(sample)
+        if window.role == "candidate" and self._breached(window):
+            self._conclude(window, stopped=True)
+        elif window.drained:
+            self._conclude(window)
+
+    def freeze(self) -> None:
+        """Serve the incumbent from now on."""
+        self._window = None
+        self._resting = Weights(UNMEASURED, MappingProxyType(self._incumbent))
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the climb is over."""
+        return self._window is None
+
+    @property
+    def sigma(self) -> float:
+        """The step, as the standard deviation of the logarithm of a weight."""
+        return self._sigma
+
+    @property
+    def under_way(self) -> dict[str, object]:
+        """What the next decision is made with: a window's weights, else the incumbent's."""
+        window = self._window
+        if window is None:
+            return {"role": "frozen", "weights": dict(self._incumbent)}
+        # A closed window only waits for its answers, and the incumbent serves meanwhile.
+        weights = self._incumbent if window.closed else window.weights
+        return {
+            "role": window.role,
+            "weights": dict(weights),
+            "version": window.version,
+            "decided": max(window.assigned, 0),
+            "answered": window.finished,
+        }
+
+    def export(self) -> dict[str, object]:
+        """The best weights found and the windows they rest on, as plain values."""
+        return {
+            "weights": dict(self._incumbent),
+            "objective": self._settings.objective,
+            "cost_s": self._baseline.cost_s if self._baseline else None,
+            "frozen": self.frozen,
+            "trials": self._trials,
+            "windows": [score.to_dict() for score in self._history],
+        }
+
+    def state_dict(self) -> dict[str, object]:
+        """What a restart needs, as plain values. A window under way is not kept."""
+        return {
+            "weights": dict(self._incumbent),
+            "sigma": self._sigma,
+            "trials": self._trials,
+            "windows": self._windows,
+            "frozen": self.frozen,
+        }
+
+    @classmethod
+    def from_state(cls, settings: TunerSettings, state: object) -> Tuner:
+        """Go on from `state_dict`. Weights are clipped to today's bounds.
+
+        Raises:
+            SettingError: when the state is not one; it may come from a file that anyone edited.
+        """
+        if not isinstance(state, dict):
+            raise SettingError("tuner state: not a mapping; delete it to start from the settings")
+        tuner = cls(settings, _checked(state.get("weights"), settings, "tuner state: weights"))
+        sigma, trials, windows, frozen = map(state.get, ("sigma", "trials", "windows", "frozen"))
+        if not (
+            _is_number(sigma)
+            and 0.0 < sigma <= SIGMA_MAX
+            and _is_count(trials)
+            and _is_count(windows)
+            and type(frozen) is bool
+        ):
+            raise SettingError(
+                f"tuner state: needs sigma in (0, {SIGMA_MAX:g}], counts trials and windows, "
+                "and frozen true or false; delete it to start from the settings"
+            )
+        tuner._sigma, tuner._trials, tuner._windows = sigma, trials, windows
+        if frozen:
+            tuner.freeze()
+        else:
+            tuner._open_next()
+        return tuner
+
+    def _tick(self, now: float) -> None:
+        """Let time pass: end a window that waits for decisions or outcomes in vain."""
+        if not math.isfinite(now):
+            return
+        if self._now is not None:
+            self._elapsed_s += min(max(now - self._now, 0.0), LONGEST_GAP_S)
+        self._now = now
+        window = self._window
+        if window is None:
+            return
+        if not window.closed and self._elapsed_s - self._since_s > self._settings.window_s:
+            window.closed, self._since_s = True, self._elapsed_s
+        if window.drained or (
+            window.closed and self._elapsed_s - self._since_s > self._settings.drain_s
+        ):
+            self._conclude(window)
+
+    def _breached(self, window: Window) -> bool:
+        """Whether the candidate can no longer end within what the incumbent did."""
+        baseline = self._baseline
+        if baseline is None:
+            return False
+        strikes = max(LEAST_STRIKES, STRIKES_SHARE * window.size)
+        return (
+            window.failures - baseline.failure_share * window.size > strikes
+            or window.slower_than(SLOW_RATIO * baseline.e2e_p99_s) > strikes
+        )
+
+    def _conclude(self, window: Window, *, stopped: bool = False) -> None:
+        """Draw the window's lesson and open the next one."""
+        self._windows += 1
+        score = window.score(self._settings.objective, stopped=stopped)
+        if stopped:
+            outcome = self._lose("stopped", remeasure=True)
+        elif math.isnan(score.cost_s):
+            # Too few answers may be the fleet's doing: see how the incumbent fares.
+            self._candidate, self._remeasure, outcome = None, True, "no evidence"
+        elif window.role == "incumbent":
+            self._baseline, self._remeasure, outcome = score, False, "measured"
+        else:
+            outcome = self._judge(score)
+        self._history.append(replace(score, outcome=outcome))
+        if self._sigma < self._settings.sigma_min or self._windows >= self._settings.max_windows:
+            self.freeze()
+        else:
+            self._open_next()
+
+    def _judge(self, score: WindowScore) -> str:
+        """Compare a candidate's window with the incumbent's latest."""
+        baseline = self._baseline
+        if baseline is None or not better(score.cost_s, baseline.cost_s, self._settings.tolerance):
+            return self._lose("rejected", remeasure=self._lost_in_a_row + 1 >= REMEASURE_EVERY)
+        if self._candidate is None:
+            # The rematch is against an incumbent of the same minutes.
+            self._candidate = score.weights
+            self._remeasure = baseline.version != score.version - 1
+            return "won once"
+        self._incumbent, self._baseline, self._candidate = score.weights, score, None
+        self._sigma = min(self._sigma * GROWTH, SIGMA_MAX)
+        self._lost_in_a_row = 0
+        return "accepted"
+
+    def _lose(self, outcome: str, *, remeasure: bool) -> str:
+        self._candidate, self._remeasure = None, remeasure
+        self._sigma *= GROWTH**-0.25
+        self._lost_in_a_row = 0 if remeasure else self._lost_in_a_row + 1
+        return outcome
+
+    def _open_next(self) -> None:
+        """Start the next window: the incumbent's when it is due, else a candidate's."""
+        if self._remeasure:
+            role, weights = "incumbent", self._incumbent
+        else:
+            role, weights = "candidate", self._candidate or self._propose()
+        size = self._settings.window
+        window = Window(self._windows + 1, role, weights, size, size // SETTLING_SHARE)
+        live = MappingProxyType(weights)
+        self._resting = Weights(UNMEASURED, MappingProxyType(self._incumbent))
+        self._settling, self._tagged = Weights(UNMEASURED, live), Weights(window.version, live)
+        self._window, self._since_s = window, self._elapsed_s
+
+    def _propose(self) -> dict[str, float]:
+        """The next candidate: not the incumbent again, as clipping in a corner would give."""
+        self._trials += 1
+        rng = random.Random(f"{self._settings.seed}:{self._trials}")
+        proposal = self._incumbent
+        for _ in range(CORNER_DRAWS):
+            proposal = {
+                name: min(max(weight * math.exp(rng.gauss(0.0, self._sigma)), floor), cap)
+                for name, weight in self._incumbent.items()
+                for floor, cap in (self._settings.bounds[name],)
+            }
+            if proposal != self._incumbent:
+                break
+        return proposal
+
+
+def _checked(weights: object, settings: TunerSettings, where: str) -> dict[str, float]:
+    """Weights with exactly the bounds' names, positive, clipped to the bounds."""
+    if not isinstance(weights, Mapping) or set(weights) != set(settings.bounds):
+        names = ", ".join(settings.bounds)
+        raise SettingError(f"{where}: must have exactly the weights in tuner.bounds ({names})")
+    checked = {}
+    for name, (floor, cap) in settings.bounds.items():
+        weight = weights[name]
+        if not _is_number(weight) or weight <= 0.0:
+            raise SettingError(f"{where}.{name}: must be a positive number")
+        checked[name] = min(max(float(weight), floor), cap)
+    return checked
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and -1e300 < value < 1e300
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value < 1 << 53

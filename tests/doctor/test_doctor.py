@@ -1,0 +1,287 @@
+"""`laar doctor` and `laar explain` against real ports: endpoints, a picker, an Envoy."""
+
+import asyncio
+import io
+import json
+import re
+from contextlib import asynccontextmanager
+
+import pytest
+import yaml
+from aiohttp import web
+from rich.console import Console
+from typer.testing import CliRunner
+
+from laar.cli import app
+from laar.cli.explaining import explain_live, explain_offline, read_headers, show_explanation
+from laar.core.endpoints import Reading
+from laar.doctor import Doctor, Finding, Level, Places, admin_url, show_findings
+from laar.doctor.doctor import _clock
+from laar.envoy import BootstrapOptions, EnvoyProcess, render
+from laar.errors import LaarError, SettingError
+from laar.server.runner import Runner
+from laar.settings import load_settings
+from support import free_port
+
+PAGE = "vllm:num_requests_waiting 1\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.5\n"
+CHAT = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "hello " * 90}]})
+
+
+@asynccontextmanager
+async def serving(routes):
+    """Serves fixed answers: path -> JSON value, or text."""
+
+    async def answer(request):
+        value = routes.get(request.path)
+        if value is None:
+            raise web.HTTPNotFound
+        return web.Response(text=value) if isinstance(value, str) else web.json_response(value)
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def endpoint(*models, page=PAGE):
+    return {"/v1/models": {"data": [{"id": m} for m in models]}, "/metrics": page}
+
+
+def settings(tmp_path, *endpoints, **sections):
+    document = {
+        "endpoints": [{"address": a, "model": m, **more} for a, m, more in endpoints],
+        "listen": {"admin": f"127.0.0.1:{free_port()}"},
+        **sections,
+    }
+    (tmp_path / "laar.yaml").write_text(yaml.safe_dump(document))
+    return load_settings(tmp_path / "laar.yaml")
+
+
+async def examine(given, **places):
+    found = await Doctor(given, Places(**{"envoy": None, "picker": None} | places)).examine()
+    return {(f.where.split()[0], f.level): f for f in found}, found
+
+
+async def test_a_good_endpoint_is_fine_and_a_bad_one_gets_its_remedy(tmp_path):
+    async with (
+        serving(endpoint("a")) as good,
+        serving(endpoint("b")) as other,
+        serving(endpoint("a", page="nothing 1\n")) as mute,
+        serving({"/v1/models": "?"}) as bare,
+    ):
+        gone = f"127.0.0.1:{free_port()}"
+        given = settings(
+            tmp_path,
+            (good, "a", {}),
+            (other, "a", {}),
+            (mute, "a", {}),
+            (bare, "a", {}),
+            (gone, "a", {}),
+        )
+        _, found = await examine(given)
+    by_address = {finding.where.removeprefix("endpoint "): finding for finding in found}
+    assert by_address[good].level is Level.OK
+    assert by_address[other].remedy.endswith("start vLLM with --served-model-name a")
+    assert "does not serve a, but b" in by_address[other].what
+    assert by_address[mute].level is Level.WARNING
+    assert "waiting, running, kv_usage of vllm" in by_address[mute].what
+    assert "/metrics answers 404" in by_address[bare].what
+    assert by_address[gone].level is Level.ERROR
+    assert "nobody answers" in by_address[gone].what
+
+
+async def test_a_picker_and_an_envoy_that_are_not_there_are_findings(tmp_path):
+    given = settings(tmp_path, ("10.0.0.1:1", "m", {"metrics_url": ""}))
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    found, _ = await examine(
+        given.model_copy(update={"endpoints": ()}), envoy=nowhere, picker=nowhere
+    )
+    assert set(found) == {("picker", Level.ERROR), ("Envoy", Level.ERROR)}
+
+
+FLEET = {
+    "about": {"version": "0.0.1", "policy": "laar", "enforced": 0.25},
+    "fleet": [
+        {"endpoint": "10.0.0.1:1", "health": "ok"},
+        {"endpoint": "10.0.0.2:1", "health": "stale"},
+    ],
+    "problems": {"eds": "can't be written", "settings restart": "needed to apply listen.admin"},
+}
+
+
+def decision(evidence, reason="laar", bucket=8192):
+    return {
+        "reason": reason,
+        "language": "ja",
+        "bucket_tokens": bucket,
+        "task": "code",
+        "candidates": [{"evidence": 30}, {"evidence": evidence}],
+    }
+
+
+async def test_what_the_picker_knows_becomes_findings(tmp_path):
+    given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
+    decisions = [decision(0), decision(0), decision(9), decision(9, "degraded-prefixes")]
+    routes = {"/readyz": "ready", "/fleet": FLEET, "/decisions": {"decisions": decisions}}
+    async with serving(routes) as address:
+        _, found = await examine(given, picker=f"http://{address}")
+    texts = [f"{finding.level}: {finding.what}" for finding in found]
+    assert any("runs laar 0.0.1" in text for text in texts)
+    assert "error: eds: can't be written" in texts
+    assert "warning: settings restart: needed to apply listen.admin" in texts
+    assert any("metrics are stale" in text for text in texts)
+    assert any(text.startswith("warning: enforces 25%") for text in texts)
+    assert any("2 of 4 requests were code tasks in ja up to 8192 tokens" in text for text in texts)
+    assert any("1 of 4 decisions were made without a part" in text for text in texts)
+    assert all(finding.remedy for finding in found if finding.level is not Level.OK)
+
+
+async def test_a_clock_that_is_off_and_envoys_counters_are_told(tmp_path):
+    given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
+    stats = [
+        {"name": "http.data.ext_proc.laar.failure_mode_allowed", "value": 3},
+        {"name": "cluster.laar-picker.upstream_rq_pending_overflow", "value": 2},
+        {"name": "cluster.laar-picker.upstream_cx_overflow", "value": 0},
+        {"histograms": {}},
+    ]
+    routes = {
+        "/config_dump": {"configs": []},
+        "/server_info": {"version": "abc/1.31.2/Clean/RELEASE/BoringSSL"},
+        "/stats": {"stats": stats},
+    }
+
+    async with serving(routes) as address:
+        _, found = await examine(given, envoy=f"http://{address}")
+    texts = " | ".join(finding.what for finding in found)
+    assert "failure_mode_allowed 3" in texts
+    assert "turned 2 requests away" in texts
+    assert "1.31.2" in texts
+    assert "clock" not in texts
+    (finding,) = _clock("x", "Thu, 01 Jan 2015 00:00:00 GMT")
+    assert "NTP" in finding.remedy
+    assert not list(_clock("x", "no date"))
+
+
+def test_findings_are_printed_worst_first_with_the_remedy_below():
+    console = Console(width=60, record=True, file=io.StringIO())
+    show_findings(
+        console,
+        [
+            Finding(level=Level.OK, where="a", what="fine"),
+            Finding(level=Level.ERROR, where="b [x]", what="bad", remedy="set x: true"),
+        ],
+    )
+    assert console.export_text().splitlines() == [
+        "error   b [x]: bad",
+        "        -> set x: true",
+        "ok      a: fine",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("admin", "url"),
+    [
+        ("127.0.0.1:9090", "http://127.0.0.1:9090"),
+        ("0.0.0.0:80", "http://127.0.0.1:80"),
+        ("[::]:80", "http://[::1]:80"),
+        ("picker.example:9090", "http://picker.example:9090"),
+    ],
+)
+def test_the_pickers_admin_port_is_found_by_its_settings(tmp_path, admin, url):
+    assert admin_url(settings(tmp_path, ("10.0.0.1:1", "m", {}), listen={"admin": admin})) == url
+
+
+@pytest.mark.envoy
+async def test_a_real_envoy_is_examined_over_its_admin_port(tmp_path, envoy_binary):
+    eds = tmp_path / "endpoints.json"
+    eds.write_text('{"resources": []}')
+    admin = free_port()
+    options = BootstrapOptions(
+        listen_port=0, ready_port=0, admin_port=admin, eds_path=str(eds), max_body_bytes=5000
+    )
+    given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
+    (tmp_path / "envoy").mkdir()
+    async with EnvoyProcess(render("standalone", options), tmp_path / "envoy"):
+        doctor = Doctor(given, Places(envoy=f"http://127.0.0.1:{admin}", picker=None))
+        found = await doctor.examine()
+    errors = [finding for finding in found if finding.level is Level.ERROR]
+    assert [finding.remedy for finding in errors] == [
+        f"set per_connection_buffer_limit_bytes: {32 << 20}"
+    ]
+    assert any(re.search(r"version 1\.\d+", finding.what) for finding in found)
+    assert doctor.config_dump is not None
+
+
+# -- explain -----------------------------------------------------------------------------------
+
+
+def test_explain_works_from_the_settings_alone(tmp_path):
+    given = settings(tmp_path, ("10.0.0.1:1", "small", {}), ("10.0.0.2:1", "large", {}))
+    shown = explain_offline(given, CHAT.encode(), {"x-laar-tried-models": "small"})
+    assert shown["model"] == "large"
+    console = Console(width=120, record=True, file=io.StringIO())
+    show_explanation(console, shown)
+    text = console.export_text()
+    assert "large at 10.0.0.2:1 won by" in text
+    assert "x100" in text
+    for policy in ("random", "least-loaded"):
+        show_explanation(console, explain_offline(given, CHAT.encode(), {"x-laar-policy": policy}))
+        assert f"won by the score of {policy}" in console.export_text()
+    opaque = explain_offline(given, b"\x00\xff", {":path": "/v1/files"})
+    show_explanation(console, opaque)
+    assert "drawn at random" in console.export_text()
+
+
+async def test_explain_asks_a_running_picker_and_passes_its_words_on(tmp_path):
+    given = settings(tmp_path, ("10.0.0.1:1", "m", {}))
+    runner = Runner(given)
+    runner.table.replace("test", [e.spec() for e in given.endpoints])
+    runner.table.read("10.0.0.1:1", Reading(waiting=1), runner._clock())
+    admin = runner._admin()
+    task = asyncio.create_task(admin.run_until_stopped())
+    url = f"http://127.0.0.1:{admin.port}"
+    try:
+        shown = await explain_live(url, CHAT.encode(), {}, None)
+        assert shown["endpoint"] == "10.0.0.1:1"
+        with pytest.raises(LaarError, match="404: the model `nobody` does not exist"):
+            await explain_live(url, CHAT.replace("auto", "nobody").encode(), {}, None)
+        with pytest.raises(LaarError, match="no picker's admin port answers there"):
+            await explain_live(f"http://127.0.0.1:{free_port()}", b"{}", {}, None)
+    finally:
+        admin.should_exit = True
+        await task
+
+
+def test_commands_exit_as_they_promise(tmp_path):
+    settings(tmp_path, ("127.0.0.1:1", "m", {"metrics_url": ""}))
+    run = CliRunner().invoke
+    config = ["-c", str(tmp_path / "laar.yaml")]
+    (tmp_path / "request.json").write_text(CHAT)
+    good = run(app, ["explain", str(tmp_path / "request.json"), *config, "--json"])
+    assert (good.exit_code, json.loads(good.stdout)["endpoint"]) == (0, "127.0.0.1:1")
+    (tmp_path / "bad.json").write_text('{"model":')
+    for arguments in (
+        ["explain", str(tmp_path / "bad.json"), *config],
+        ["explain", str(tmp_path / "none.json"), *config],
+        ["explain", str(tmp_path / "request.json"), *config, "--header", "nonsense"],
+        ["doctor", *config, "--envoy", "http://127.0.0.1:1", "--fix-envoy"],
+    ):
+        failed = run(app, arguments)
+        assert failed.exit_code == 2, arguments
+        assert failed.stderr.startswith("laar: ")
+    ill = run(app, ["doctor", *config, "--envoy", "http://127.0.0.1:1", "--json"])
+    assert ill.exit_code == 1
+    assert {finding["level"] for finding in json.loads(ill.stdout)} == {"error"}
+    assert json.loads(run(app, ["check", "--schema"]).stdout)["title"] == "Settings"
+
+
+def test_a_header_without_a_colon_is_named():
+    assert read_headers(["X-Laar-Task: code", "a:b:c"]) == {"x-laar-task": "code", "a": "b:c"}
+    with pytest.raises(SettingError, match="nonsense"):
+        read_headers(["nonsense"])

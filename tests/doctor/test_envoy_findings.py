@@ -1,0 +1,148 @@
+"""What the doctor sees in an Envoy's configuration, and that its bootstrap is put right."""
+
+import copy
+
+import pytest
+
+from laar.doctor.envoy import Needs, configuration, envoy_findings, faults, fixed
+from laar.doctor.findings import Level
+from laar.envoy import BootstrapOptions, render, validate
+
+NEEDS = Needs()
+SHAPES = ("sidecar", "standalone", "gateway")
+
+
+def manager(bootstrap):
+    chain = bootstrap["static_resources"]["listeners"][0]["filter_chains"][0]
+    return chain["filters"][0]["typed_config"]
+
+
+def processor(bootstrap):
+    return manager(bootstrap)["http_filters"][0]["typed_config"]
+
+
+def route(bootstrap):
+    return manager(bootstrap)["route_config"]["virtual_hosts"][0]["routes"][-1]["route"]
+
+
+def cluster(bootstrap, name):
+    clusters = bootstrap["static_resources"]["clusters"]
+    return next(c for c in clusters if c["name"] == name)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_bootstraps_of_laar_envoy_have_no_faults(shape):
+    (finding,) = envoy_findings(render(shape), NEEDS)
+    assert finding.level is Level.OK
+
+
+BREAKS = {
+    "message_timeout": lambda b: processor(b).pop("message_timeout"),
+    "processing_mode.request_body_mode": lambda b: processor(b)["processing_mode"].update(
+        request_body_mode="STREAMED"
+    ),
+    "processing_mode.response_body_mode": lambda b: processor(b)["processing_mode"].update(
+        response_body_mode="STREAMED"
+    ),
+    "processing_mode.response_header_mode": lambda b: processor(b)["processing_mode"].update(
+        response_header_mode="SKIP"
+    ),
+    "request_attributes": lambda b: processor(b)["request_attributes"].remove("request.path"),
+    "allow_mode_override": lambda b: processor(b).pop("allow_mode_override"),
+    "failure_mode_allow": lambda b: processor(b).pop("failure_mode_allow"),
+    "observability_mode": lambda b: processor(b).update(observability_mode=True),
+    "disable_immediate_response": lambda b: processor(b).update(disable_immediate_response=True),
+    "metadata_options.forwarding_namespaces.untyped": lambda b: processor(b)[
+        "metadata_options"
+    ].pop("forwarding_namespaces"),
+    "metadata_options.receiving_namespaces.untyped": lambda b: processor(b)["metadata_options"][
+        "receiving_namespaces"
+    ].update(untyped=["other"]),
+    "per_connection_buffer_limit_bytes": lambda b: b["static_resources"]["listeners"][0].pop(
+        "per_connection_buffer_limit_bytes"
+    ),
+    "timeout": lambda b: route(b).pop("timeout"),
+    "idle_timeout": lambda b: route(b).update(idle_timeout="30s"),
+    "load_balancing_policy": lambda b: cluster(b, "laar-endpoints").pop("load_balancing_policy"),
+    "load_balancing_policy.selected_host_key": lambda b: cluster(b, "laar-endpoints")[
+        "load_balancing_policy"
+    ]["policies"][0]["typed_extension_config"]["typed_config"].pop("selected_host_key"),
+    "circuit_breakers.thresholds": lambda b: cluster(b, "laar-picker").pop("circuit_breakers"),
+    "common_lb_config.healthy_panic_threshold": lambda b: cluster(b, "laar-picker").pop(
+        "common_lb_config"
+    ),
+}
+
+
+@pytest.mark.parametrize("field", BREAKS)
+def test_each_fault_is_found_with_its_remedy_and_put_right(field):
+    good = render("standalone")
+    broken = copy.deepcopy(good)
+    BREAKS[field](broken)
+    found = list(faults(configuration(copy.deepcopy(broken)), NEEDS))
+    assert [fault.field for fault in found] == [field]
+    finding = found[0].finding
+    assert finding.remedy.startswith(f"set {field}: ")
+    assert finding.what
+    before = copy.deepcopy(broken)
+    right = fixed(broken, NEEDS)
+    assert broken == before, "the document that was read is not to be changed"
+    assert [f.level for f in envoy_findings(right, NEEDS)] == [Level.OK]
+
+
+def test_full_duplex_needs_trailers_and_bodies_both_ways_and_no_buffer():
+    broken = render("gateway", BootstrapOptions(max_body_bytes=1024))
+    processor(broken)["processing_mode"].pop("response_body_mode")
+    processor(broken)["processing_mode"]["request_trailer_mode"] = "SKIP"
+    fields = {fault.field for fault in faults(copy.deepcopy(broken), NEEDS)}
+    assert fields == {"processing_mode.response_body_mode", "processing_mode.request_trailer_mode"}
+
+
+def test_settings_say_how_much_envoy_has_to_hold_and_to_wait():
+    needs = Needs(max_body_bytes=64 << 20, message_timeout_s=700.0)
+    found = {f.field: f.wanted for f in faults(render("standalone"), needs)}
+    assert found == {"message_timeout": "700s", "per_connection_buffer_limit_bytes": 64 << 20}
+
+
+def test_an_envoy_without_the_filter_is_told_where_to_start():
+    bare = render("standalone")
+    manager(bare)["http_filters"].pop(0)
+    (finding,) = envoy_findings(bare, NEEDS)
+    assert finding.level is Level.ERROR
+    assert "laar envoy --shape" in finding.remedy
+
+
+def test_what_comes_over_xds_is_read_too():
+    bootstrap = render("standalone")
+    resources = bootstrap.pop("static_resources")
+    listener = resources["listeners"][0]
+    table = manager({"static_resources": resources}).pop("route_config") | {"name": "t"}
+    manager({"static_resources": resources})["rds"] = {"route_config_name": "t"}
+    table["virtual_hosts"][0]["routes"][-1]["route"].pop("timeout")
+    kind = "type.googleapis.com/envoy.admin.v3."
+    dump = {
+        "configs": [
+            {"@type": f"{kind}BootstrapConfigDump", "bootstrap": {}},
+            {"dynamic_active_clusters": [{"cluster": c} for c in resources["clusters"]]},
+            {"dynamic_listeners": [{"active_state": {"listener": listener}}, {"name": "warming"}]},
+            {"dynamic_route_configs": [{"route_config": table}]},
+        ]
+    }
+    (finding,) = envoy_findings(dump, NEEDS)
+    assert finding.remedy == "set timeout: 3600s"
+
+
+@pytest.mark.parametrize("junk", [{}, {"configs": []}, {"static_resources": {"listeners": [{}]}}])
+def test_a_configuration_with_nothing_in_it_is_no_fault_of_ours(junk):
+    assert envoy_findings(junk, NEEDS)[0].level is Level.ERROR
+
+
+@pytest.mark.envoy
+def test_a_real_envoy_takes_the_bootstrap_put_right(envoy_binary, tmp_path):
+    eds = tmp_path / "endpoints.json"
+    eds.write_text('{"resources": []}')
+    broken = render("standalone", BootstrapOptions(eds_path=str(eds)))
+    for field, damage in BREAKS.items():
+        if field != "load_balancing_policy.selected_host_key":
+            damage(broken)
+    validate(fixed(broken, NEEDS))

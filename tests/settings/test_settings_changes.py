@@ -1,0 +1,136 @@
+"""What of a changed settings file counts at once, what waits, and where each value came from."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.settings import Applies, Settings, as_yaml, change, leaves, load, value_at
+from support.other_settings import BASE, OTHER, document
+
+LIVE = {path for path, applies in leaves(Settings) if applies is Applies.AT_ONCE}
+CLIMB = {"routing.k_rtt", "routing.k_queue", "routing.k_delay", "routing.weights_file"}
+
+
+def differing(one, other):
+    return {path for path, _ in leaves(Settings) if value_at(one, path) != value_at(other, path)}
+
+
+def test_every_setting_says_when_a_change_of_it_applies():
+    silent = [path for path, applies in leaves(Settings) if applies is None]
+    assert silent == []
+    assert set(OTHER) == {path for path, _ in leaves(Settings)}, "give OTHER a value for it"
+
+
+chosen = st.sets(st.sampled_from(sorted(set(OTHER) - {"tuner.enabled"})))
+
+
+@given(chosen, chosen)
+@settings(max_examples=150, deadline=None)
+def test_live_settings_change_together_and_the_others_stay(before, after):
+    running, wanted = (Settings.model_validate(document(paths)) for paths in (before, after))
+    found = change(running, wanted)
+    assert set(found.applied) | set(found.pending) == differing(running, wanted)
+    assert not found.obstacle
+    assert differing(running, found.settings) == set(found.applied) == (before ^ after) & LIVE
+    assert differing(found.settings, wanted) == set(found.pending)
+    assert change(found.settings, wanted).applied == ()
+    back = change(found.settings, running)
+    assert (back.settings, back.pending) == (running, ())
+
+
+@given(chosen)
+@settings(max_examples=100, deadline=None)
+def test_what_would_run_is_always_valid(paths):
+    """Whatever changes, with the tuner on or off before."""
+    paths -= {"routing.policy"}
+    for running_paths in (set(), {"tuner.enabled"}):
+        running = Settings.model_validate(document(running_paths))
+        found = change(running, Settings.model_validate(document(paths)))
+        Settings.model_validate(found.settings.model_dump())
+        if running.tuner.enabled:
+            assert not CLIMB & set(found.applied)
+
+
+def test_endpoints_that_move_into_a_file_stay_until_the_restart():
+    running = Settings.model_validate(BASE)
+    wanted = Settings.model_validate({"endpoints_file": "e.yaml", "flow": {"patience": 7}})
+    found = change(running, wanted)
+    assert found.settings == running
+    assert found.applied == ()
+    assert set(found.pending) == {"endpoints", "endpoints_file", "flow.patience"}
+    assert "no endpoints" in found.obstacle
+
+
+def test_a_policy_that_cannot_be_tuned_waits_until_the_tuner_is_off():
+    running = Settings.model_validate(document({"tuner.enabled"}))
+    found = change(running, Settings.model_validate(document({"routing.policy"})))
+    assert found.settings == running
+    assert "only the policy `laar` is tuned" in found.obstacle
+
+
+# -- origins -----------------------------------------------------------------------------------
+
+
+def write(path, made):
+    path.write_text(yaml.safe_dump(made, sort_keys=False))
+    return path
+
+
+@given(chosen)
+@settings(max_examples=60, deadline=None)
+def test_what_check_prints_loads_as_the_same_settings(tmp_path_factory, paths):
+    """And each line says where its value came from."""
+    directory = tmp_path_factory.mktemp("settings")
+    write(directory / "weights.yaml", {"weights": {"k_rtt": 0.25}})
+    (directory / "capability.json").touch()
+    made = document(paths)
+    loaded = load(write(directory / "laar.yaml", made))
+    lines = (directory / "laar.yaml").read_text().splitlines()
+    for path, _ in leaves(Settings):
+        origin = loaded.origins[path]
+        if path == "routing.k_rtt" and "routing.weights_file" in paths:
+            assert origin == "weights.yaml"
+        elif path in paths or path == "endpoints":
+            name, number = origin.split(":")
+            assert name == "laar.yaml"
+            assert lines[int(number) - 1].strip().startswith(f"{path.rpartition('.')[2]}:")
+        else:
+            assert origin == "default"
+    printed = as_yaml(loaded)
+    assert len([line for line in printed.splitlines() if "  # " in line]) == len(loaded.origins)
+    again = directory / "again.yaml"
+    again.write_text(printed)
+    assert load(again).settings == loaded.settings
+
+
+def test_a_value_from_an_anchor_is_not_taken_for_a_default(tmp_path):
+    path = tmp_path / "laar.yaml"
+    path.write_text(
+        "endpoints: [{address: '10.0.0.1:80', model: m}]\n"
+        "prefix: &same {enabled: false}\n"
+        "flow:\n"
+        "  <<: *same\n"
+    )
+    assert load(path).origins["flow.enabled"] == "laar.yaml:3"
+
+
+def test_relative_paths_are_beside_the_name_of_the_file_not_behind_its_link(tmp_path):
+    """A ConfigMap's directory has another name after each update."""
+    behind = tmp_path / "..2026_01"
+    behind.mkdir()
+    write(behind / "laar.yaml", {**BASE, "endpoints_file": "endpoints.yaml"})
+    (tmp_path / "laar.yaml").symlink_to(Path("..2026_01/laar.yaml"))
+    assert load(tmp_path / "laar.yaml").settings.endpoints_file == tmp_path / "endpoints.yaml"
+
+
+@pytest.mark.parametrize("name", ["weights.yaml", "capability.json"])
+def test_the_files_that_belong_to_the_settings_are_followed(tmp_path, name):
+    write(tmp_path / "weights.yaml", {"weights": {"k_rtt": 0.25}})
+    (tmp_path / "capability.json").touch()
+    path = write(tmp_path / "laar.yaml", document({"routing.weights_file", "accuracy.capability"}))
+    before = load(path).stamps[tmp_path / name]
+    (tmp_path / name).write_text("weights: {k_rtt: 0.125}  # longer than before")
+    assert load(path).stamps[tmp_path / name] != before

@@ -1,0 +1,74 @@
+"""Round trips: the mean, its clip, and what is unknown."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laar.core.roundtrip import STALE_AFTER_S, UNKNOWN, fresh_rtt, smooth_rtt
+
+
+def after(samples_s: list[float], start_s: float = UNKNOWN) -> float:
+    for sample_s in samples_s:
+        start_s = smooth_rtt(start_s, sample_s)
+    return start_s
+
+
+def test_the_first_sample_is_taken_as_it_is() -> None:
+    assert smooth_rtt(UNKNOWN, 0.456) == 0.456
+
+
+def test_samples_below_the_clip_weigh_three_tenths() -> None:
+    assert smooth_rtt(0.100, 0.200) == pytest.approx(0.130)
+    assert smooth_rtt(0.100, 0.010) == pytest.approx(0.073)
+
+
+@pytest.mark.parametrize("sample_s", [math.nan, math.inf, -math.inf, 0.0, -0.1])
+def test_what_is_no_time_changes_nothing(sample_s: float) -> None:
+    assert smooth_rtt(0.1, sample_s) == 0.1
+    assert math.isnan(smooth_rtt(UNKNOWN, sample_s))
+
+
+def test_one_spike_of_545_ms_moves_a_mean_of_37_ms_by_less_than_25() -> None:
+    assert smooth_rtt(0.037, 0.545) - 0.037 < 0.025
+    assert 0.3 * (0.545 - 0.037) > 0.150  # what the unclipped mean would do
+
+
+def test_a_lasting_change_is_followed_up_in_ten_probes_and_down_as_well() -> None:
+    assert after([0.456] * 10, 0.037) > 0.9 * 0.456
+    assert after([0.037] * 10, 0.456) < 0.037 * 1.4
+
+
+def test_a_mean_under_a_millisecond_still_learns() -> None:
+    assert after([0.010] * 20, 0.0002) == pytest.approx(0.010, rel=0.01)
+
+
+def test_jitter_leaves_the_mean_where_it_is() -> None:
+    rng = random.Random(1)
+    means, mean_s = [], UNKNOWN
+    for _ in range(3000):
+        mean_s = smooth_rtt(mean_s, 0.279 * math.exp(rng.gauss(0, 0.1)))
+        means.append(mean_s)
+    # The standard error of this mean is 0.279 * 0.1 / sqrt(3000), under 1 ms.
+    assert sum(means) / len(means) == pytest.approx(0.279 * math.exp(0.005), abs=0.003)
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True)))
+def test_a_mean_is_unknown_or_positive_whatever_comes(samples_s: list[float]) -> None:
+    mean_s = after(samples_s)
+    if any(0 < sample_s < math.inf for sample_s in samples_s):
+        assert 0 < mean_s < math.inf
+    else:
+        assert math.isnan(mean_s)
+
+
+def test_old_and_missing_means_are_unknown_and_not_zero() -> None:
+    now = 1000.0
+    rtt_s = np.array([0.1, 0.2, UNKNOWN, 0.3])
+    measured_s = np.array([now - 1, now - STALE_AFTER_S, UNKNOWN, now + 50])
+    believed = fresh_rtt(rtt_s, measured_s, now)
+    assert believed[[0, 3]].tolist() == [0.1, 0.3]
+    assert np.isnan(believed[[1, 2]]).all()

@@ -1,0 +1,462 @@
+"""The tuner: what it believes, what it refuses, and where it ends."""
+
+import json
+import math
+import random
+import statistics
+from collections.abc import Callable, Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.errors import SettingError
+from laar.tuning import Sample, Tuner, TunerSettings, Weights
+
+BOUNDS = {"rtt": (0.01, 10.0), "queue": (0.01, 10.0)}
+START = {"rtt": 0.5, "queue": 0.1}
+BEST = {"rtt": 0.276, "queue": 0.5}
+Weighting = Mapping[str, float]
+
+
+def tuner(window: int = 20, start: Weighting = START, **options: object) -> Tuner:
+    options = {"bounds": BOUNDS} | options
+    return Tuner(TunerSettings(window=window, **options), start)  # type: ignore[arg-type]
+
+
+def bowl(weights: Weighting) -> float:
+    """A quadratic in the logarithms; 1 at BEST."""
+    return 1 + sum(math.log(weights[name] / BEST[name]) ** 2 for name in BEST)
+
+
+def fill(tuning: Tuner, now: float = 0.0) -> list[Weights]:
+    """Decide until the window takes no more; the measured decisions."""
+    assert not tuning.frozen
+    measured: list[Weights] = []
+    while True:
+        weights = tuning.weights(now)
+        if weights.version:
+            measured.append(weights)
+        elif measured:
+            return measured
+
+
+def finish(
+    tuning: Tuner,
+    decisions: list[Weights],
+    cost: Callable[[Weighting], float],
+    ok: bool = True,
+    now: float = 0.0,
+) -> None:
+    for decision in decisions:
+        seconds = cost(decision.values)
+        tuning.observe(Sample(version=decision.version, ttft_s=seconds, e2e_s=seconds, ok=ok), now)
+
+
+def step(tuning: Tuner, cost: Callable[[Weighting], float], *, ok: bool = True) -> Weighting:
+    """One whole window; the weights it measured."""
+    decisions = fill(tuning)
+    finish(tuning, decisions, cost, ok)
+    return decisions[0].values
+
+
+def last(tuning: Tuner) -> dict[str, object]:
+    windows = tuning.export()["windows"]
+    assert isinstance(windows, list)
+    assert isinstance(windows[-1], dict)
+    return windows[-1]
+
+
+def best(tuning: Tuner) -> dict[str, float]:
+    weights = tuning.export()["weights"]
+    assert isinstance(weights, dict)
+    return weights
+
+
+def climb(tuning: Tuner, cost: Callable[[Weighting], float]) -> dict[str, float]:
+    while not tuning.frozen:
+        step(tuning, cost)
+    return best(tuning)
+
+
+def test_without_noise_it_comes_within_a_fifth_of_the_optimum_in_forty_windows() -> None:
+    reached = [bowl(climb(tuner(max_windows=40, seed=seed), bowl)) for seed in range(20)]
+    assert bowl(START) > 3.9
+    assert sum(cost <= 1.2 for cost in reached) >= 17
+
+
+def noisy_climb(seed: int, windows: int) -> dict[str, float]:
+    """Up the bowl with every window 10 % off, all its requests in one direction."""
+    tuning, rng = tuner(max_windows=windows, seed=seed), random.Random(seed)
+    while not tuning.frozen:
+        error = math.exp(rng.gauss(0, 0.1))
+        step(tuning, lambda weights, error=error: bowl(weights) * error)  # type: ignore[misc]
+    return best(tuning)
+
+
+def single_shot(seed: int, windows: int) -> dict[str, float]:
+    """The published climb: one look at each candidate, the luckiest score kept for good."""
+    rng, sigma, recent = random.Random(seed), 0.5, [False] * 0
+    incumbent, lowest = dict(START), bowl(START) * math.exp(rng.gauss(0, 0.1))
+    for _ in range(windows - 1):
+        candidate = {
+            name: min(max(weight * math.exp(rng.gauss(0, sigma)), 0.01), 10.0)
+            for name, weight in incumbent.items()
+        }
+        cost = bowl(candidate) * math.exp(rng.gauss(0, 0.1))
+        recent = [*recent, cost < lowest * 1.005][-8:]  # the sign trap is theirs
+        if recent[-1]:
+            incumbent, lowest = candidate, cost
+        if len(recent) == 8:
+            sigma *= 1 / 0.817 if sum(recent) / 8 > 0.2 else 0.817
+        if sigma < 0.02:
+            break
+    return incumbent
+
+
+def test_with_noise_it_ends_near_the_optimum_and_nearer_than_the_published_climb() -> None:
+    ours = [bowl(noisy_climb(seed, 100)) for seed in range(20)]
+    theirs = [bowl(single_shot(seed, 100)) for seed in range(20)]
+    assert sum(cost <= 1.15 for cost in ours) >= 17
+    assert statistics.mean(ours) < statistics.mean(theirs)
+
+
+def test_a_candidate_a_little_worse_or_hardly_better_is_rejected() -> None:
+    for factor in (1.003, 0.997):
+        tuning = tuner()
+        step(tuning, lambda _: 2.0)
+        step(tuning, lambda _, factor=factor: 2.0 * factor)  # type: ignore[misc]
+        assert last(tuning)["outcome"] == "rejected"
+        assert best(tuning) == START
+
+
+def test_a_win_counts_when_it_repeats() -> None:
+    tuning = tuner()
+    step(tuning, lambda _: 2.0)
+    winner = step(tuning, lambda _: 1.9)
+    assert last(tuning)["outcome"] == "won once"
+    assert best(tuning) == START
+    assert step(tuning, lambda _: 1.95) == winner
+    assert last(tuning)["outcome"] == "accepted"
+    assert best(tuning) == winner
+    assert tuning.export()["cost_s"] == pytest.approx(1.95)  # not the lucky 1.9
+    assert tuning.sigma > 0.7
+
+
+def test_a_lucky_window_is_found_out() -> None:
+    tuning = tuner()
+    step(tuning, lambda _: 2.0)
+    step(tuning, lambda _: 1.0)
+    step(tuning, lambda _: 2.5)
+    assert last(tuning)["outcome"] == "rejected"
+    assert best(tuning) == START
+
+
+def test_when_the_load_falls_everything_wins_once_but_the_incumbent_is_measured_again() -> None:
+    tuning = tuner()
+    step(tuning, lambda _: 2.0)
+    step(tuning, lambda _: 3.0)  # rejected: the incumbent's window is no longer the one before
+    step(tuning, lambda _: 1.0)  # half the load
+    assert step(tuning, lambda _: 1.0) == START
+    step(tuning, lambda _: 1.1)
+    assert last(tuning)["outcome"] == "rejected"
+    assert best(tuning) == START
+
+
+def test_after_four_lost_trials_the_incumbent_is_measured_again() -> None:
+    tuning = tuner()
+    measured = [
+        step(tuning, lambda weights: 2.0 + (weights != START) / 2) == START for _ in range(6)
+    ]
+    assert measured == [True, False, False, False, False, True]
+
+
+def test_a_window_holds_only_its_own_decisions_and_waits_for_all_of_them() -> None:
+    tuning = tuner()
+    step(tuning, lambda _: 2.0)
+    decisions = fill(tuning)
+    assert len(decisions) == 20
+    finish(tuning, decisions[:-1], lambda _: 1.0)
+    stray = Sample(version=decisions[0].version - 1, ttft_s=0.1, e2e_s=0.1)
+    for _ in range(50):
+        tuning.observe(stray, 0.0)
+        assert tuning.weights(0.0) == Weights(0, START)  # the incumbent serves while it drains
+    assert last(tuning)["role"] == "incumbent"
+    finish(tuning, decisions[-1:], lambda _: 1.0)
+    assert last(tuning)["role"] == "candidate"
+    assert last(tuning)["requests"] == 20
+    assert last(tuning)["cost_s"] == pytest.approx(1.0)
+
+
+def test_a_candidate_that_hangs_serves_one_window_and_loses() -> None:
+    tuning = tuner(drain_s=60.0)
+    step(tuning, lambda _: 2.0)
+    live = [tuning.weights(0.0) for _ in range(200)]
+    assert sum(weights.values != START for weights in live) == 20 + 20 // 8
+    for second in range(120):
+        tuning.weights(float(second))
+    assert last(tuning)["outcome"] == "no evidence"
+    assert last(tuning)["failure_share"] == 1.0
+    assert best(tuning) == START
+
+
+def test_it_says_what_is_under_way() -> None:
+    tuning = tuner()
+    step(tuning, bowl)
+    shown = tuning.under_way
+    assert (shown["role"], shown["version"], shown["decided"]) == ("candidate", 2, 0)
+    assert shown["weights"] == tuning.weights(0.0).values != START
+    decisions = fill(tuning)  # the incumbent serves while the answers come
+    assert tuning.under_way == shown | {"weights": START, "decided": 20}
+    finish(tuning, decisions[:5], bowl)
+    assert tuning.under_way["answered"] == 5
+    tuning.freeze()
+    assert tuning.under_way == {"role": "frozen", "weights": START}
+
+
+def test_slow_requests_that_never_report_are_not_left_out() -> None:
+    tuning = tuner(drain_s=60.0)
+    step(tuning, lambda _: 2.0)
+    decisions = fill(tuning)
+    finish(tuning, decisions[:-4], lambda _: 1.9)  # quick, but one in five hangs
+    for second in range(120):
+        tuning.weights(float(second))
+    assert last(tuning)["cost_s"] == pytest.approx(1.9 * 20 / 16)
+    assert last(tuning)["outcome"] == "rejected"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"ttft_s": 0.1, "e2e_s": 60.0},
+        {"ttft_s": 0.1, "e2e_s": 0.1, "ok": False},
+        {"ttft_s": math.nan, "e2e_s": 0.1},
+        {"ttft_s": 0.1, "e2e_s": -1.0},
+    ],
+)
+def test_a_candidate_that_worsens_the_tail_or_the_errors_is_stopped_inside_its_window(
+    bad: dict[str, float],
+) -> None:
+    tuning = tuner()
+    step(tuning, lambda _: 2.0)
+    decisions = fill(tuning)
+    for decision in decisions[:4]:
+        assert last(tuning)["role"] == "incumbent"
+        tuning.observe(Sample(version=decision.version, **bad), 0.0)  # type: ignore[arg-type]
+    assert last(tuning)["outcome"] == "stopped"
+    # Those still to be answered are not failures.
+    assert last(tuning)["failure_share"] == (0.0 if bad["e2e_s"] == 60.0 else 1.0)
+    assert tuning.under_way["role"] == "incumbent"
+    assert tuning.weights(0.0).values == START
+    assert step(tuning, lambda _: 2.0) == START
+
+
+def test_failures_that_the_incumbent_has_too_stop_nobody() -> None:
+    tuning = tuner(window=40)
+
+    def window(failures: int, seconds: float) -> None:
+        decisions = fill(tuning)
+        finish(tuning, decisions[:failures], lambda _: seconds, ok=False)
+        finish(tuning, decisions[failures:], lambda _: seconds)
+
+    window(8, 2.0)
+    for _ in range(2):
+        window(8, 1.5)
+    assert last(tuning)["outcome"] == "accepted"
+
+
+def test_failures_only_teach_nothing_and_end_nothing() -> None:
+    tuning = tuner()
+    for _ in range(10):
+        assert step(tuning, bowl, ok=False) == START
+        assert last(tuning)["outcome"] == "no evidence"
+    assert tuning.sigma == 0.7
+
+
+def test_a_window_without_requests_ends_by_the_clock_and_teaches_nothing() -> None:
+    tuning = tuner(window_s=100.0)
+    step(tuning, lambda _: 2.0)
+    for minute in range(10):
+        tuning.observe(Sample(version=0, ttft_s=1.0, e2e_s=1.0), minute * 60.0)
+    assert last(tuning)["outcome"] == "no evidence"
+    assert (best(tuning), tuning.sigma) == (START, 0.7)
+
+
+def test_constant_latency_shrinks_the_step_until_it_freezes_where_it_was() -> None:
+    tuning = tuner()
+    assert climb(tuning, lambda _: 2.0) == START
+    assert tuning.sigma < 0.05
+
+
+def test_a_clock_that_jumps_backwards_or_far_ahead_ends_no_window() -> None:
+    tuning = tuner(window_s=200.0, drain_s=200.0)
+    decisions = fill(tuning, now=1e6)
+    for now in (0.0, 1e9, math.nan, -1e9, math.inf):
+        tuning.observe(Sample(version=0, ttft_s=1.0, e2e_s=1.0), now)
+    finish(tuning, decisions, lambda _: 2.0, now=5.0)
+    assert last(tuning)["outcome"] == "measured"
+
+
+def hoarding(weights: Weighting) -> tuple[float, float]:
+    """Less queue weight, more on one endpoint: slightly earlier tokens, much later ends."""
+    share = 1 / (1 + weights["queue"] / 0.05)
+    return 1.136 - 0.035 * share, 2.46 + 10.1 * share
+
+
+def test_the_published_objective_is_hacked_and_the_default_is_not() -> None:
+    ends = {}
+    for objective in ("ttft-p95", "e2e-p95", "ttft-and-e2e-p95"):
+        # Small steps, each within the guard on the tail: only the objective can refuse them.
+        tuning = tuner(
+            objective=objective,
+            bounds=BOUNDS | {"queue": (1e-6, 10.0)},
+            seed=3,
+            tolerance=0.0,
+            max_windows=150,
+        )
+        while not tuning.frozen:
+            for decision in fill(tuning):
+                ttft_s, e2e_s = hoarding(decision.values)
+                tuning.observe(Sample(version=decision.version, ttft_s=ttft_s, e2e_s=e2e_s), 0.0)
+        ends[objective] = best(tuning)["queue"]
+    assert ends["ttft-p95"] < 0.01
+    assert ends["e2e-p95"] > 0.5
+    assert ends["ttft-and-e2e-p95"] > 0.5
+
+
+def test_weights_stay_between_floor_and_cap_and_a_corner_is_left() -> None:
+    corner = {"rtt": 10.0, "queue": 10.0}
+    tuning = tuner(start={"rtt": 1e9, "queue": 10.0})
+    assert best(tuning) == corner
+    seen = [step(tuning, lambda _: 2.0) for _ in range(30)]
+    for weights in seen:
+        assert all(0.01 <= weight <= 10.0 for weight in weights.values())
+    assert sum(weights != corner for weights in seen) >= 23  # all but the re-measurements
+
+
+def test_frozen_it_serves_and_exports_the_incumbent_and_not_the_live_proposal() -> None:
+    tuning = tuner()
+    step(tuning, lambda _: 2.0)
+    while (live := tuning.weights(0.0)).values == START:
+        pass
+    tuning.freeze()
+    assert live.values != START
+    assert tuning.weights(0.0) == Weights(0, START)
+    tuning.observe(Sample(version=live.version, ttft_s=0.1, e2e_s=0.1), 0.0)
+    exported = json.loads(json.dumps(tuning.export(), allow_nan=False))
+    assert exported["weights"] == START
+    assert exported["frozen"]
+    assert exported["windows"][0]["cost_s"] == pytest.approx(2.0)
+
+
+def test_the_same_seed_makes_the_same_climb_and_another_another() -> None:
+    ends = [climb(tuner(max_windows=20, seed=seed), bowl) for seed in (1, 1, 2)]
+    assert ends[0] == ends[1] != ends[2]
+
+
+def test_a_restart_goes_on_from_the_incumbent_with_its_step_and_fresh_versions() -> None:
+    tuning = tuner()
+    for _ in range(12):
+        step(tuning, bowl)
+    state = json.loads(json.dumps(tuning.state_dict()))
+    later = Tuner.from_state(TunerSettings(bounds=BOUNDS, window=20), state)
+    assert (best(later), later.sigma) == (best(tuning), tuning.sigma)
+    decisions = fill(later)
+    assert decisions[0].values == best(tuning)  # measured again before anything is compared
+    assert decisions[0].version == 13
+    tuning.freeze()
+    assert Tuner.from_state(TunerSettings(bounds=BOUNDS), tuning.state_dict()).frozen
+
+
+def test_a_restart_under_tighter_bounds_clips() -> None:
+    bounds = {"rtt": (0.01, 0.2), "queue": (0.01, 10.0)}
+    later = Tuner.from_state(TunerSettings(bounds=bounds), tuner().state_dict())
+    assert best(later)["rtt"] == 0.2
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["weights", "sigma", "trials", "windows", "frozen", "other"]),
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.floats(),
+            st.text(max_size=3),
+            st.just(10**400),
+            st.integers(-5, 5),
+            st.lists(st.integers(), max_size=2),
+            st.dictionaries(
+                st.sampled_from(["rtt", "queue"]), st.one_of(st.floats(), st.none(), st.just("x"))
+            ),
+        ),
+    )
+)
+def test_an_edited_state_is_refused_or_good(state: dict[str, object]) -> None:
+    state = tuner().state_dict() | state
+    try:
+        later = Tuner.from_state(TunerSettings(bounds=BOUNDS, window=20), state)
+    except SettingError:
+        return
+    assert 0 < later.sigma <= 1
+    if not later.frozen:
+        step(later, bowl)
+    assert all(0.01 <= weight <= 10.0 for weight in later.weights(0.0).values.values())
+
+
+@pytest.mark.parametrize("state", [None, [], "x", {}, {"weights": {"rtt": 1.0}}])
+def test_what_is_no_state_is_refused(state: object) -> None:
+    with pytest.raises(SettingError, match="tuner state"):
+        Tuner.from_state(TunerSettings(bounds=BOUNDS), state)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"bounds": {}}, "bounds"),
+        ({"bounds": {"rtt": (0.0, 1.0)}}, "bounds.rtt"),
+        ({"bounds": {"rtt": (2.0, 1.0)}}, "bounds.rtt"),
+        ({"bounds": {"rtt": (1.0, math.inf)}}, "bounds.rtt"),
+        ({"objective": "p95"}, "objective"),
+        ({"window": 5}, "window"),
+        ({"sigma": math.nan}, "sigma"),
+        ({"sigma": 0.01}, "sigma"),
+        ({"tolerance": -0.1}, "tolerance"),
+    ],
+)
+def test_settings_outside_their_range_are_named(options: dict[str, object], names: str) -> None:
+    with pytest.raises(SettingError, match=rf"tuner\.{names}"):
+        TunerSettings(**({"bounds": BOUNDS} | options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("start", [{"rtt": 1.0}, START | {"x": 1.0}, START | {"rtt": -1.0}])
+def test_a_start_that_does_not_fit_the_bounds_is_refused(start: dict[str, float]) -> None:
+    with pytest.raises(SettingError, match=r"tuner\.initial"):
+        tuner(start=start)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("decide"), st.integers(1, 40), st.floats()),
+            st.tuples(st.just("report"), st.integers(0, 40), st.floats()),
+        ),
+        max_size=60,
+    )
+)
+def test_nothing_that_comes_in_makes_it_raise_or_leave_the_box(
+    steps: list[tuple[str, int, float]],
+) -> None:
+    tuning, tags = tuner(), [0]
+    for action, number, value in steps:
+        if action == "decide":
+            for _ in range(number):
+                weights = tuning.weights(value)
+                tags.append(weights.version)
+                assert all(0.01 <= weight <= 10.0 for weight in weights.values.values())
+        else:
+            for tag in tags[-number:]:
+                tuning.observe(
+                    Sample(version=tag, ttft_s=value, e2e_s=value, ok=number % 7 > 0), value
+                )
+    json.dumps(tuning.export(), allow_nan=False)
