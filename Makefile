@@ -14,8 +14,6 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/pip install --quiet --editable '.[all]' --group dev --group docs
-	@# xds-protos brings an old copy of some of its files; whichever came last counts.
-	$(BIN)/pip install --quiet --force-reinstall --no-deps 'opentelemetry-proto>=1.45,<1.46'
 	@touch $@
 
 demo: $(STAMP)  ## real Envoy, five simulated endpoints, verified questions, the table by policy
@@ -51,7 +49,7 @@ test-vllm: $(STAMP)  ## against a real vLLM on CPU, where one is installed
 bench: $(STAMP)  ## the hot path beside the no-op picker, as ratios in one run
 	$(BIN)/python -m bench
 
-proto: $(STAMP)  ## generate src/laar/v1 from proto/laar/v1 again
+proto: $(STAMP)  ## generate src/laar/v1 and src/laar/wire from proto/ again
 	$(BIN)/python proto/generate.py
 
 reference: $(STAMP)  ## write the settings' and metrics' reference pages again

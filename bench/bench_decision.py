@@ -19,8 +19,6 @@ from typing import Any
 
 import grpc
 import orjson
-from envoy.config.core.v3.base_pb2 import HeaderValue
-from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from rich.console import Console
 from rich.table import Table
 
@@ -35,6 +33,7 @@ from laar.protocol.sampling import Sampler
 from laar.protocol.stream import StreamSettings
 from laar.server.extproc import ExternalProcessor
 from laar.telemetry.metrics import Metrics
+from laar.wire import ext_proc_pb2 as pb
 
 TARGET_P99_US = 1000.0
 SIZES = ((1_000, "1 KB"), (16_000, "16 KB"), (400_000, "400 KB"))
@@ -128,12 +127,14 @@ def messages(size: int, number: int, trace: str = "") -> list[pb.ProcessingReque
         ("content-length", str(size)),
         *((("traceparent", trace),) if trace else ()),
     ):
-        head.request_headers.headers.headers.append(HeaderValue(key=name, raw_value=value.encode()))
+        head.request_headers.headers.headers.append(
+            pb.HeaderValue(key=name, raw_value=value.encode())
+        )
     body = pb.ProcessingRequest(
         request_body=pb.HttpBody(body=orjson.dumps(chat), end_of_stream=True)
     )
     answer = pb.ProcessingRequest(response_headers=pb.HttpHeaders())
-    answer.response_headers.headers.headers.append(HeaderValue(key=":status", raw_value=b"200"))
+    answer.response_headers.headers.headers.append(pb.HeaderValue(key=":status", raw_value=b"200"))
     return [head, body, answer]
 
 

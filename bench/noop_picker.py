@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator
 import grpc
 import orjson
 import uvloop
-from envoy.config.core.v3.base_pb2 import HeaderValue, HeaderValueOption
-from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
-from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
+
+from laar.wire import ext_proc_pb2 as ext_proc
 
 DESTINATION = "x-gateway-destination-endpoint"
 _CHUNK_BYTES = 62_000  # some Envoys refuse a streamed chunk of more than 64 KiB
@@ -37,22 +36,22 @@ class NoopPicker:
     def __init__(
         self, endpoints: str, *, sample: bool = False, observe: Observer | None = None
     ) -> None:
-        destination = HeaderValue(key=DESTINATION, raw_value=endpoints.encode())
+        destination = ext_proc.HeaderValue(key=DESTINATION, raw_value=endpoints.encode())
         pick = ext_proc.CommonResponse(
             header_mutation=ext_proc.HeaderMutation(
-                set_headers=[HeaderValueOption(header=destination)]
+                set_headers=[ext_proc.HeaderValueOption(header=destination)]
             )
         )
-        metadata = {"envoy.lb": {DESTINATION: endpoints}}
         response = ext_proc.ProcessingResponse
         self._pick_at_headers = response(request_headers={"response": pick})
-        self._pick_at_headers.dynamic_metadata.update(metadata)
         self._pick_at_body = response(request_body={"response": pick})
-        self._pick_at_body.dynamic_metadata.update(metadata)
+        for answer in (self._pick_at_headers, self._pick_at_body):
+            known = answer.dynamic_metadata.fields["envoy.lb"].struct_value
+            known.fields[DESTINATION].string_value = endpoints.encode()
         self._pick_for_upgrade = response()
         self._pick_for_upgrade.CopyFrom(self._pick_at_headers)
         # An upgraded connection's body never ends, so it must not be waited for.
-        self._pick_for_upgrade.mode_override.request_header_mode = ProcessingMode.SEND
+        self._pick_for_upgrade.mode_override.request_header_mode = ext_proc.ProcessingMode.SEND
         self._continue = {
             "request_headers": response(request_headers={}),
             "request_trailers": response(request_trailers={}),
@@ -63,9 +62,9 @@ class NoopPicker:
         if sample:  # at the headers of whichever is asked about first: where Envoy keeps the
             for phase in ("request_headers", "response_headers"):  # request's, the answer's
                 self._continue[phase].mode_override.MergeFrom(
-                    ProcessingMode(
-                        request_body_mode=ProcessingMode.BUFFERED,
-                        response_body_mode=ProcessingMode.STREAMED,
+                    ext_proc.ProcessingMode(
+                        request_body_mode=ext_proc.ProcessingMode.BUFFERED,
+                        response_body_mode=ext_proc.ProcessingMode.STREAMED,
                     )
                 )
         self._observe = observe
@@ -80,8 +79,8 @@ class NoopPicker:
             phase = message.WhichOneof("request")
             if phase == "request_headers":
                 mode = message.protocol_config.request_body_mode
-                full_duplex = mode == ProcessingMode.FULL_DUPLEX_STREAMED
-                if message.request_headers.end_of_stream or mode == ProcessingMode.NONE:
+                full_duplex = mode == ext_proc.ProcessingMode.FULL_DUPLEX_STREAMED
+                if message.request_headers.end_of_stream or mode == ext_proc.ProcessingMode.NONE:
                     answers = [self._pick_at_headers]
                 elif _is_upgrade(message.request_headers):
                     answers = [self._pick_for_upgrade]

@@ -1,4 +1,4 @@
-"""Generates `src/laar/v1` from `proto/laar/v1`; `make proto` runs it, and a test compares."""
+"""Generates `src/laar/v1` and `src/laar/wire` from `proto/`; a test compares."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from pathlib import Path
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = {"v1": ("--grpc_python_out",), "wire": ()}
+"""The packages below `laar`, each with the outputs it needs besides messages and typing files."""
 
 
 def generate(target: Path) -> None:
     """Writes messages, stubs and typing files below `target`."""
-    sources = sorted((ROOT / "proto/laar/v1").glob("*.proto"))
-    status = protoc.main(
-        [
-            "protoc",
-            f"-I{ROOT / 'proto'}",
-            f"-I{files('grpc_tools') / '_proto'}",
-            f"--python_out={target}",
-            f"--pyi_out={target}",
-            f"--grpc_python_out={target}",
-            *map(str, sources),
-        ]
-    )
-    if status:
-        sys.exit(status)
-    (target / "laar/v1/__init__.py").touch()
+    for package, outputs in PACKAGES.items():
+        sources = sorted((ROOT / "proto/laar" / package).glob("*.proto"))
+        status = protoc.main(
+            [
+                "protoc",
+                f"-I{ROOT / 'proto'}",
+                f"-I{files('grpc_tools') / '_proto'}",
+                *(f"{option}={target}" for option in ("--python_out", "--pyi_out", *outputs)),
+                *map(str, sources),
+            ]
+        )
+        if status:
+            sys.exit(status)
+        (target / "laar" / package / "__init__.py").touch()
 
 
 if __name__ == "__main__":

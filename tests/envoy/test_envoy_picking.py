@@ -35,7 +35,7 @@ async def post(http: aiohttp.ClientSession, url: str, body: bytes = BODY, **kwar
 def served(fleet: Any) -> list[str]:
     """The endpoints that Envoy told the picker had served."""
     return [
-        message.metadata_context.filter_metadata["envoy.lb"][SERVED]
+        message.metadata_context.filter_metadata["envoy.lb"].fields[SERVED].string_value.decode()
         for message in fleet.seen
         if message.WhichOneof("request") == "response_headers"
     ]
@@ -228,7 +228,8 @@ async def test_a_subset_hint_in_the_metadata_reaches_the_picker(fleet, http, sha
     envoy = await fleet.envoy(shape, edit=add_hint)
     await post(http, envoy.url())
     received = fleet.seen[0].metadata_context.filter_metadata["envoy.lb.subset_hint"]
-    assert list(received["x-gateway-destination-endpoint-subset"]) == [a.address]
+    values = received.fields["x-gateway-destination-endpoint-subset"].list_value.values
+    assert [value.string_value.decode() for value in values] == [a.address]
 
 
 def gated_events(count: int) -> tuple[asyncio.Semaphore, AsyncIterator[bytes]]:
@@ -288,7 +289,8 @@ async def test_what_the_picker_reads_of_the_headers_comes_with_the_body_and_goes
     sent = {"x-laar-tried-models": "a,b", "x-team": "blue", "x-request-id": "mine"}
     await post(http, envoy.url(), headers=sent)
     (attributes,) = fleet.seen[0].attributes.values()
-    read = {header_of(name): value.string_value for name, value in attributes.fields.items()}
+    fields = attributes.fields.items()
+    read = {header_of(name): value.string_value.decode() for name, value in fields}
     assert read == {":path": "/v1/completions", **sent}
     assert "x-laar-tried-models" not in a.requests[0].headers
     assert a.requests[0].headers["x-team"] == "blue"

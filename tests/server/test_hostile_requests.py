@@ -260,9 +260,10 @@ async def test_envoys_file_is_written_once_it_can_be(gateway, http, monkeypatch)
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     gateway.eds.parent.rmdir()
+    gateway.eds.parent.write_text("a file where the directory has to be")
     runner = await gateway.picker()
-    assert "can't be written" in runner.metrics.problems["eds"]
-    gateway.eds.parent.mkdir()
+    assert "cannot be written" in runner.metrics.problems["eds"]
+    gateway.eds.parent.unlink()
     await eventually(gateway.eds.exists, what="the file")
     await eventually(lambda: "eds" not in runner.metrics.problems, what="the end of the problem")
     envoy = await gateway.envoy()

@@ -5,11 +5,10 @@ import socket
 
 import grpc
 import pytest
-from envoy.config.core.v3 import base_pb2
-from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from laar.errors import SettingError
+from laar.wire import ext_proc_pb2 as pb
 from support import eventually
 
 NAMES = (
@@ -76,20 +75,37 @@ class Exchange:
         message.protocol_config.request_body_mode = 4  # FULL_DUPLEX_STREAMED
         for name, value in {":path": "/v1/models", ":method": "GET", **headers}.items():
             message.request_headers.headers.headers.append(
-                base_pb2.HeaderValue(key=name, raw_value=value.encode())
+                pb.HeaderValue(key=name, raw_value=value.encode())
             )
         if subset is not None:
             hint = message.metadata_context.filter_metadata["envoy.lb.subset_hint"]
-            hint.update({"x-gateway-destination-endpoint-subset": subset})
+            _fill(hint.fields["x-gateway-destination-endpoint-subset"], subset)
         await self.call.write(message)
 
     async def answer(self):
         return await asyncio.wait_for(self.call.read(), 10)
 
 
+def _fill(value, content):
+    match content:
+        case str():
+            value.string_value = content.encode()
+        case bool():
+            value.bool_value = content
+        case int():
+            value.number_value = content
+        case list():
+            value.list_value.SetInParent()
+            for item in content:
+                _fill(value.list_value.values.add(), item)
+        case dict():
+            for name, item in content.items():
+                _fill(value.struct_value.fields[name], item)
+
+
 def destination(answer):
     fields = answer.dynamic_metadata.fields["envoy.lb"].struct_value.fields
-    in_metadata = fields["x-gateway-destination-endpoint"].string_value
+    in_metadata = fields["x-gateway-destination-endpoint"].string_value.decode()
     headers = answer.request_headers.response.header_mutation.set_headers
     in_headers = {h.header.key: h.header.raw_value.decode() for h in headers}
     assert in_headers["x-gateway-destination-endpoint"] == in_metadata

@@ -13,12 +13,12 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.testing import CliRunner
 
 from laar.cli import app
 from laar.errors import SettingError
+from laar.wire import ext_proc_pb2 as pb
 from support import eventually
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

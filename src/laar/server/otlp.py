@@ -56,9 +56,7 @@ class Exports:
             self._build(settings, rng)
         except ImportError:
             raise SettingError(
-                "otlp needs OpenTelemetry's SDK and exporter: pip install 'laar[otel]', and then, "
-                "since xds-protos brings old copies of its files, pip install --force-reinstall "
-                "--no-deps 'opentelemetry-proto>=1.45,<1.46'"
+                "otlp needs OpenTelemetry's SDK and exporter: pip install 'laar[otel]'"
             ) from None
         except ValueError as fault:
             raise _environment(fault) from None

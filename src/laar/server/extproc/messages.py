@@ -6,13 +6,9 @@ once.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
-
-from envoy.config.core.v3 import base_pb2
-from envoy.extensions.filters.http.ext_proc.v3 import processing_mode_pb2
-from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
-from envoy.type.v3 import http_status_pb2
 
 from laar.protocol import headers as names
 from laar.protocol.events import (
@@ -32,28 +28,30 @@ from laar.protocol.events import (
     Shape,
     WholeRequest,
 )
+from laar.wire import ext_proc_pb2 as pb
 
 __all__ = ["event_of", "message_of"]
 
-_FULL_DUPLEX = processing_mode_pb2.ProcessingMode.FULL_DUPLEX_STREAMED
+_FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
+
+
+def _plain(field: str) -> bytes:
+    response = pb.ProcessingResponse()
+    getattr(response, field).SetInParent()
+    return response.SerializeToString()
+
 
 # Answers without content, written once. The first of a native stream is one of them.
-_PLAIN: dict[str, bytes] = {
-    field: pb.ProcessingResponse(**{field: kind()}).SerializeToString()
-    for field, kind in (
-        ("request_headers", pb.HeadersResponse),
-        ("request_body", pb.BodyResponse),
-        ("request_trailers", pb.TrailersResponse),
-        ("response_headers", pb.HeadersResponse),
-        ("response_body", pb.BodyResponse),
-        ("response_trailers", pb.TrailersResponse),
-    )
+_PLAIN = {
+    f"{direction}_{part}": _plain(f"{direction}_{part}")
+    for direction in ("request", "response")
+    for part in ("headers", "body", "trailers")
 }
 _READ_ANSWER: bytes = pb.ProcessingResponse(
     request_headers=pb.HeadersResponse(),
-    mode_override=processing_mode_pb2.ProcessingMode(
-        request_body_mode=processing_mode_pb2.ProcessingMode.BUFFERED,
-        response_body_mode=processing_mode_pb2.ProcessingMode.STREAMED,
+    mode_override=pb.ProcessingMode(
+        request_body_mode=pb.ProcessingMode.BUFFERED,
+        response_body_mode=pb.ProcessingMode.STREAMED,
     ),
 ).SerializeToString()
 
@@ -107,9 +105,11 @@ def _attributes(message: pb.ProcessingRequest) -> tuple[dict[str, str], str]:
     for attributes in message.attributes.values():
         for name, value in attributes.fields.items():
             if header := names.header_of(name):
-                headers[header] = value.string_value
+                # What is not UTF-8 counts as absent, as a malformed header does everywhere else.
+                with contextlib.suppress(UnicodeDecodeError):
+                    headers[header] = value.string_value.decode()
             elif name == names.POOL:
-                pool = value.string_value
+                pool = _text(value)
     return headers, pool
 
 
@@ -117,7 +117,7 @@ def _pool(message: pb.ProcessingRequest) -> str:
     """The pool that the route's metadata names; nothing a client can set."""
     for attributes in message.attributes.values():
         if names.POOL in attributes.fields:
-            return str(attributes.fields[names.POOL].string_value)
+            return _text(attributes.fields[names.POOL])
     return ""
 
 
@@ -135,9 +135,12 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
     return ResponseHeaders(status, streamed, len(headers), end, _served(message))
 
 
-def _value(header: base_pb2.HeaderValue) -> str:
-    raw = header.raw_value
-    return raw.decode("utf-8", "replace") if raw else str(header.value)
+def _value(header: pb.HeaderValue) -> str:
+    return (header.raw_value or header.value).decode("utf-8", "replace")
+
+
+def _text(value: pb.Value) -> str:
+    return value.string_value.decode("utf-8", "replace")
 
 
 def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
@@ -149,8 +152,8 @@ def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
     value = hint.fields[names.SUBSET]
     kind = value.WhichOneof("kind")
     if kind == "list_value":
-        return names.read_subset([item.string_value for item in value.list_value.values])
-    return names.read_subset(value.string_value) if kind == "string_value" else None
+        return names.read_subset([_text(item) for item in value.list_value.values])
+    return names.read_subset(_text(value)) if kind == "string_value" else None
 
 
 def _served(message: pb.ProcessingRequest) -> str:
@@ -159,7 +162,7 @@ def _served(message: pb.ProcessingRequest) -> str:
     known = message.metadata_context.filter_metadata.get("envoy.lb")
     if known is None or names.SERVED not in known.fields:
         return ""
-    return str(known.fields[names.SERVED].string_value)
+    return _text(known.fields[names.SERVED])
 
 
 # -- actions to messages -----------------------------------------------------------------------
@@ -179,7 +182,7 @@ def _headers_answer(action: AnswerHeaders) -> bytes:
     if action.destination:
         _send_to(response, target.response, action.destination)
     if action.skip_body or action.read_answer:
-        mode = processing_mode_pb2.ProcessingMode
+        mode = pb.ProcessingMode
         response.mode_override.request_body_mode = mode.NONE if action.skip_body else mode.BUFFERED
         response.mode_override.response_body_mode = (
             mode.STREAMED if action.read_answer else mode.NONE
@@ -208,8 +211,7 @@ def _body_answer(action: AnswerBody) -> bytes:
 
 
 def _bytes(response: pb.ProcessingResponse) -> bytes:
-    written: bytes = response.SerializeToString()
-    return written
+    return response.SerializeToString()
 
 
 def _trailers_answer(action: AnswerTrailers) -> bytes:
@@ -219,12 +221,12 @@ def _trailers_answer(action: AnswerTrailers) -> bytes:
 
 def _immediate_answer(action: Immediate) -> bytes:
     response = pb.ImmediateResponse(
-        status=http_status_pb2.HttpStatus(code=action.status),
+        status=pb.HttpStatus(code=action.status),
         body=action.body,
     )
     for name, value in action.headers:
         response.headers.set_headers.add().header.MergeFrom(
-            base_pb2.HeaderValue(key=name, raw_value=value.encode())
+            pb.HeaderValue(key=name, raw_value=value.encode())
         )
     return _bytes(pb.ProcessingResponse(immediate_response=response))
 
@@ -247,7 +249,7 @@ def _send_to(response: pb.ProcessingResponse, common: pb.CommonResponse, destina
     """The destination, in the metadata as in the header, and the route worked out again."""
     common.clear_route_cache = True
     known = response.dynamic_metadata.fields["envoy.lb"].struct_value
-    known.fields[names.DESTINATION].string_value = destination
+    known.fields[names.DESTINATION].string_value = destination.encode()
 
 
 _ANSWERS: dict[type, Callable[[Any], bytes]] = {

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from laar.core.director import Director
 from laar.core.request import Request, Trace
@@ -36,10 +35,10 @@ from laar.protocol.held import HeldBytes
 from laar.protocol.rules import GatewayRules
 from laar.protocol.sampling import Sampler
 from laar.protocol.stream import Stream, StreamSettings
-from laar.server.extproc.mending import read_message
 from laar.server.extproc.messages import event_of, message_of
 from laar.server.flow_control import Gate
 from laar.telemetry.metrics import Metrics
+from laar.wire import ext_proc_pb2 as pb
 
 if TYPE_CHECKING:
     from laar.telemetry.tracing import Spans
@@ -99,7 +98,7 @@ class ExternalProcessor:
         """The generic handler to add to a grpc.aio server."""
         method = grpc.stream_stream_rpc_method_handler(
             self._process,
-            request_deserializer=read_message,
+            request_deserializer=pb.ProcessingRequest.FromString,
             response_serializer=None,  # answers are bytes already
         )
         return grpc.method_handlers_generic_handler(SERVICE, {"Process": method})

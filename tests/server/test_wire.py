@@ -1,0 +1,80 @@
+"""laar's messages are Envoy's on the wire: names and numbers held to Envoy's own definitions."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+
+import betterproto2
+import pytest
+from envoy_data_plane.envoy.config.core.v3 import (
+    HeaderMap,
+    HeaderValue,
+    HeaderValueOption,
+    Metadata,
+)
+from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import ProcessingMode
+from envoy_data_plane.envoy.service.ext_proc import v3 as envoy
+from envoy_data_plane.envoy.type.v3 import HttpStatus
+
+from laar.server.extproc.messages import event_of
+from laar.wire import ext_proc_pb2 as ours
+
+ENVOYS: dict[str, type[betterproto2.Message]] = {
+    **{name: kind for name, kind in vars(envoy).items() if isinstance(kind, type)},
+    "HeaderMap": HeaderMap,
+    "HeaderValue": HeaderValue,
+    "HeaderValueOption": HeaderValueOption,
+    "HttpStatus": HttpStatus,
+    "Metadata": Metadata,
+    "ProcessingMode": ProcessingMode,
+}
+STRUCTS = {
+    "Struct": {"fields": 1},
+    "Value": {
+        "number_value": 2,
+        "string_value": 3,
+        "bool_value": 4,
+        "struct_value": 5,
+        "list_value": 6,
+    },
+    "ListValue": {"values": 1},
+}
+"""google/protobuf/struct.proto."""
+
+
+def numbers(kind: type[betterproto2.Message]) -> dict[str, int]:
+    return {
+        field.name: field.metadata["betterproto"].number
+        for field in dataclasses.fields(typing.cast("typing.Any", kind))
+    }
+
+
+@pytest.mark.parametrize("name", sorted(ours.DESCRIPTOR.message_types_by_name))
+def test_every_field_has_envoys_number(name: str) -> None:
+    descriptor = ours.DESCRIPTOR.message_types_by_name[name]
+    known = STRUCTS.get(name) or numbers(ENVOYS[name])
+    made = {field.name: field.number for field in descriptor.fields}
+    assert made.items() <= known.items()
+
+
+def test_a_message_of_envoys_reads_the_same() -> None:
+    theirs = envoy.ProcessingRequest(
+        request_headers=envoy.HttpHeaders(
+            headers=HeaderMap(headers=[HeaderValue(key=":path", raw_value=b"/v1/completions")])
+        ),
+        protocol_config=envoy.ProtocolConfiguration(request_body_mode=4),
+    )
+    read = ours.ProcessingRequest.FromString(bytes(theirs))
+    assert read.request_headers.headers.headers[0].raw_value == b"/v1/completions"
+    assert read.protocol_config.request_body_mode == ours.ProcessingMode.FULL_DUPLEX_STREAMED
+
+
+def test_a_header_that_is_no_text_counts_as_absent_and_the_rest_stays() -> None:
+    message = ours.ProcessingRequest(request_body=ours.HttpBody(body=b"{}", end_of_stream=True))
+    message.protocol_config.request_body_mode = ours.ProcessingMode.BUFFERED
+    fields = message.attributes["envoy.filters.http.ext_proc"].fields
+    fields["request.headers['x-laar-task']"].string_value = b"\xff\xfe"
+    fields["request.headers['x-laar-session']"].string_value = b"s1"
+    event = event_of(ours.ProcessingRequest.FromString(message.SerializeToString()))
+    assert event.headers == {"x-laar-session": "s1"}
