@@ -117,8 +117,8 @@ _IN_FLIGHT = 100_000
 
 _RETRY_SHARE = 25.0
 _FREE_RETRIES = 100
-"""Retries at once: so many in any case, then this share (percent) of the requests in flight. A
-failing fleet gets a quarter more work from retries, not three times its load."""
+"""Requests that may wait for a retry at a time: so many in any case, then this share (percent) of
+those in flight. The others see the first failure."""
 
 _EJECTED = timedelta(seconds=5)
 
