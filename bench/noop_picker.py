@@ -17,6 +17,9 @@ import uvloop
 from envoy.config.core.v3.base_pb2 import HeaderValue, HeaderValueOption
 from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from laar.protocol.agreed import PICKING_SERVICE
 
 DESTINATION = "x-gateway-destination-endpoint"
 _CHUNK_BYTES = 62_000  # some Envoys refuse a streamed chunk of more than 64 KiB
@@ -154,6 +157,9 @@ async def start(
     server.add_generic_rpc_handlers(
         [grpc.method_handlers_generic_handler(service, {"Process": handler})]
     )
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    await servicer.set(PICKING_SERVICE, health_pb2.HealthCheckResponse.SERVING)
     address = f"127.0.0.1:{port}"
     if credentials is None:
         server.add_insecure_port(address)

@@ -14,6 +14,7 @@ from envoy.extensions.filters.http.ext_proc.v3 import processing_mode_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from envoy.type.v3 import http_status_pb2
 
+from laar.protocol import agreed
 from laar.protocol import headers as names
 from laar.protocol.events import (
     Action,
@@ -33,9 +34,11 @@ from laar.protocol.events import (
     WholeRequest,
 )
 
-__all__ = ["event_of", "message_of"]
+__all__ = ["event_of", "message_of", "patience"]
 
 _FULL_DUPLEX = processing_mode_pb2.ProcessingMode.FULL_DUPLEX_STREAMED
+_ATTEMPTS = frozenset(map(str, range(100)))
+"""More than any Envoy makes; anything else is no number of attempts."""
 
 # Answers without content, written once. The first of a native stream is one of them.
 _PLAIN: dict[str, bytes] = {
@@ -49,13 +52,6 @@ _PLAIN: dict[str, bytes] = {
         ("response_trailers", pb.TrailersResponse),
     )
 }
-_READ_ANSWER: bytes = pb.ProcessingResponse(
-    request_headers=pb.HeadersResponse(),
-    mode_override=processing_mode_pb2.ProcessingMode(
-        request_body_mode=processing_mode_pb2.ProcessingMode.BUFFERED,
-        response_body_mode=processing_mode_pb2.ProcessingMode.STREAMED,
-    ),
-).SerializeToString()
 
 
 # -- messages to events ------------------------------------------------------------------------
@@ -69,7 +65,8 @@ def event_of(message: pb.ProcessingRequest) -> Event | None:
     if kind == "request_body":
         body = message.request_body
         if message.HasField("protocol_config"):  # the first message: Envoy keeps the headers
-            return WholeRequest(*_attributes(message), body.body, _subset(message))
+            found = _attributes(message)
+            return WholeRequest(*found, body.body, _subset(message), _attempts(message))
         return RequestBody(body.body, body.end_of_stream, _subset(message))
     if kind == "response_headers":
         return _response_headers(message)
@@ -85,19 +82,24 @@ def event_of(message: pb.ProcessingRequest) -> Event | None:
 
 def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
     headers = message.request_headers
-    native = (
-        message.HasField("protocol_config")
-        and message.protocol_config.request_body_mode != _FULL_DUPLEX
-    )
     return RequestHeaders(
         {h.key: _value(h) for h in headers.headers.headers},
         headers.end_of_stream,
-        Shape.NATIVE if native else Shape.GATEWAY,
+        _shape(message) or Shape.GATEWAY,
         _subset(message),
         _pool(message),
         len(headers.headers.headers),
         headers.ByteSize(),
+        _attempts(message),
     )
+
+
+def _shape(message: pb.ProcessingRequest) -> Shape | None:
+    """The shape, told by a stream's first message, whichever that is."""
+    if not message.HasField("protocol_config"):
+        return None
+    full = message.protocol_config.request_body_mode == _FULL_DUPLEX
+    return Shape.GATEWAY if full else Shape.NATIVE
 
 
 def _attributes(message: pb.ProcessingRequest) -> tuple[dict[str, str], str]:
@@ -111,6 +113,20 @@ def _attributes(message: pb.ProcessingRequest) -> tuple[dict[str, str], str]:
             elif name == names.POOL:
                 pool = value.string_value
     return headers, pool
+
+
+def _number(message: pb.ProcessingRequest, attribute: str) -> int:
+    """A count that Envoy tells; 0 where it does not."""
+    for attributes in message.attributes.values():
+        if attribute in attributes.fields:
+            value = attributes.fields[attribute]
+            text = value.string_value or f"{value.number_value:.0f}"  # metadata comes as text
+            return int(text) if text in _ATTEMPTS else 0
+    return 0
+
+
+def _attempts(message: pb.ProcessingRequest) -> int:
+    return _number(message, agreed.ATTEMPTS)
 
 
 def _pool(message: pb.ProcessingRequest) -> str:
@@ -132,7 +148,20 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
         elif name == "content-type":
             streamed = "text/event-stream" in _value(header)
     end = message.response_headers.end_of_stream
-    return ResponseHeaders(status, streamed, len(headers), end, _served(message))
+    details = ""
+    for attributes in message.attributes.values():
+        if agreed.DETAILS in attributes.fields:
+            details = str(attributes.fields[agreed.DETAILS].string_value)
+    return ResponseHeaders(
+        status,
+        streamed,
+        len(headers),
+        end,
+        _served(message),
+        _number(message, agreed.ATTEMPTED),
+        details,
+        _shape(message),
+    )
 
 
 def _value(header: base_pb2.HeaderValue) -> str:
@@ -168,16 +197,13 @@ def _served(message: pb.ProcessingRequest) -> str:
 def _headers_answer(action: AnswerHeaders) -> bytes:
     request = action.direction is Direction.REQUEST
     field = "request_headers" if request else "response_headers"
-    if not (action.set_headers or action.destination or action.skip_body):
-        if request and action.read_answer:
-            return _READ_ANSWER
-        if not action.read_answer:
-            return _PLAIN[field]
+    if not (action.set_headers or action.destination or action.skip_body or action.read_answer):
+        return _PLAIN[field]
     response = pb.ProcessingResponse()
     target = response.request_headers if request else response.response_headers
     _mutate(target.response, action.set_headers, action.remove_headers)
     if action.destination:
-        _send_to(response, target.response, action.destination)
+        _send_to(response, target.response, action.destination, action.silence_s)
     if action.skip_body or action.read_answer:
         mode = processing_mode_pb2.ProcessingMode
         response.mode_override.request_body_mode = mode.NONE if action.skip_body else mode.BUFFERED
@@ -196,7 +222,7 @@ def _body_answer(action: AnswerBody) -> bytes:
     common = (response.request_body if request else response.response_body).response
     if action.destination:  # the native shape's decision
         _mutate(common, action.set_headers, action.remove_headers)
-        _send_to(response, common, action.destination)
+        _send_to(response, common, action.destination, action.silence_s)
         if action.data is not None:
             common.status = pb.CommonResponse.CONTINUE_AND_REPLACE
             common.body_mutation.body = action.data
@@ -221,6 +247,7 @@ def _immediate_answer(action: Immediate) -> bytes:
     response = pb.ImmediateResponse(
         status=http_status_pb2.HttpStatus(code=action.status),
         body=action.body,
+        details=f"laar_{dict(action.headers).get('x-laar-reason', '')}",  # for Envoy's access log
     )
     for name, value in action.headers:
         response.headers.set_headers.add().header.MergeFrom(
@@ -243,11 +270,18 @@ def _mutate(
     mutation.remove_headers.extend(remove)
 
 
-def _send_to(response: pb.ProcessingResponse, common: pb.CommonResponse, destination: str) -> None:
+def _send_to(
+    response: pb.ProcessingResponse,
+    common: pb.CommonResponse,
+    destination: str,
+    silence_s: int | None,
+) -> None:
     """The destination, in the metadata as in the header, and the route worked out again."""
     common.clear_route_cache = True
     known = response.dynamic_metadata.fields["envoy.lb"].struct_value
     known.fields[names.DESTINATION].string_value = destination
+    if silence_s is not None:
+        known.fields[names.SILENCE].string_value = str(silence_s)
 
 
 _ANSWERS: dict[type, Callable[[Any], bytes]] = {
@@ -256,6 +290,13 @@ _ANSWERS: dict[type, Callable[[Any], bytes]] = {
     AnswerTrailers: _trailers_answer,
     Immediate: _immediate_answer,
 }
+
+
+def patience(seconds: float) -> bytes:
+    """Asks Envoy to wait so long for the answer to the message it has sent."""
+    response = pb.ProcessingResponse()
+    response.override_message_timeout.FromMilliseconds(int(seconds * 1000))
+    return _bytes(response)
 
 
 def message_of(action: Action) -> bytes | None:
