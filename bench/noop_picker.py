@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 import grpc
 import orjson
 import uvloop
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from laar.protocol.agreed import PICKING_SERVICE
 from laar.wire import ext_proc_pb2 as ext_proc
 
 DESTINATION = "x-gateway-destination-endpoint"
@@ -153,6 +155,9 @@ async def start(
     server.add_generic_rpc_handlers(
         [grpc.method_handlers_generic_handler(service, {"Process": handler})]
     )
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    await servicer.set(PICKING_SERVICE, health_pb2.HealthCheckResponse.SERVING)
     address = f"127.0.0.1:{port}"
     if credentials is None:
         server.add_insecure_port(address)

@@ -36,6 +36,20 @@ def test_the_bootstraps_of_laar_envoy_have_no_faults(shape):
     assert finding.level is Level.OK
 
 
+LEAST = {
+    "policies": [
+        {
+            "typed_extension_config": {
+                "name": "envoy.load_balancing_policies.least_request",
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.load_balancing_policies"
+                    ".least_request.v3.LeastRequest"
+                },
+            }
+        }
+    ]
+}
+
 BREAKS = {
     "message_timeout": lambda b: processor(b).pop("message_timeout"),
     "processing_mode.request_body_mode": lambda b: processor(b)["processing_mode"].update(
@@ -62,6 +76,15 @@ BREAKS = {
         "per_connection_buffer_limit_bytes"
     ),
     "timeout": lambda b: route(b).pop("timeout"),
+    "max_message_timeout": lambda b: processor(b).pop("max_message_timeout"),
+    "response_attributes": lambda b: processor(b)["response_attributes"].pop(),
+    "retry_policy": lambda b: route(b).pop("retry_policy"),
+    "health_checks": lambda b: cluster(b, "laar-picker").update(
+        health_checks=[{"timeout": "2s", "interval": "1s", "tcp_health_check": {}}]
+    ),
+    "load_balancing_policy.fallback_policy": lambda b: cluster(b, "laar-endpoints")[
+        "load_balancing_policy"
+    ]["policies"][0]["typed_extension_config"]["typed_config"].update(fallback_policy=LEAST),
     "idle_timeout": lambda b: route(b).update(idle_timeout="30s"),
     "load_balancing_policy": lambda b: cluster(b, "laar-endpoints").pop("load_balancing_policy"),
     "load_balancing_policy.selected_host_key": lambda b: cluster(b, "laar-endpoints")[
@@ -101,7 +124,7 @@ def test_full_duplex_needs_trailers_and_bodies_both_ways_and_no_buffer():
 def test_settings_say_how_much_envoy_has_to_hold_and_to_wait():
     needs = Needs(max_body_bytes=64 << 20, message_timeout_s=700.0)
     found = {f.field: f.wanted for f in faults(render("standalone"), needs)}
-    assert found == {"message_timeout": "700s", "per_connection_buffer_limit_bytes": 64 << 20}
+    assert found == {"max_message_timeout": "700s", "per_connection_buffer_limit_bytes": 64 << 20}
 
 
 def test_an_envoy_without_the_filter_is_told_where_to_start():

@@ -91,6 +91,12 @@ def test_each_listener_binds_where_its_callers_are(shape, data_address):
     assert bind_addresses(render(shape)) == [data_address, "0.0.0.0", "127.0.0.1"]
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_host_that_is_chosen_counts_for_requests_and_probes(shape):
+    addresses = bind_addresses(render(shape, BootstrapOptions(listen_host="10.0.0.1")))
+    assert addresses == ["10.0.0.1", "10.0.0.1", "127.0.0.1"]
+
+
 def test_body_modes_follow_the_shape_unless_chosen():
     modes = {
         (shape, chosen): ext_proc(render(shape, BootstrapOptions(body_mode=chosen)))
@@ -106,9 +112,10 @@ def test_body_modes_follow_the_shape_unless_chosen():
         assert bodies == ("FULL_DUPLEX_STREAMED" if key in full_duplex else "BUFFERED")
 
 
-def test_the_message_timeout_lies_above_the_longest_hold():
-    options = BootstrapOptions(longest_hold_s=120.0)
-    assert ext_proc(render("sidecar", options))["message_timeout"] == "130s"
+def test_only_a_held_request_may_wait_for_the_picker_and_then_beyond_the_longest_hold():
+    filter_ = ext_proc(render("sidecar", BootstrapOptions(longest_hold_s=120.0)))
+    assert filter_["message_timeout"] == "2s"
+    assert filter_["max_message_timeout"] == "130s"
 
 
 @pytest.mark.parametrize(
@@ -126,6 +133,9 @@ def test_the_message_timeout_lies_above_the_longest_hold():
         ({"max_body_bytes": 0}, "max_body_bytes"),
         ({"longest_hold_s": 3591.0}, "longest_hold_s"),
         ({"request_timeout_s": 0.0}, "request_timeout_s"),
+        ({"idle_timeout_s": -1.0}, "idle_timeout_s"),
+        ({"retries": 11}, "retries"),
+        ({"listen_host": "localhost"}, "listen_host"),
     ],
     ids=str,
 )

@@ -32,6 +32,13 @@ async def post(http: aiohttp.ClientSession, url: str, body: bytes = BODY, **kwar
         return response
 
 
+async def picked(fleet: Any, http: aiohttp.ClientSession, envoy: Any) -> bool:
+    """Whether a request just now reached the picker."""
+    before = len(fleet.seen)
+    await post(http, envoy.url())
+    return len(fleet.seen) > before
+
+
 def served(fleet: Any) -> list[str]:
     """The endpoints that Envoy told the picker had served."""
     return [
@@ -78,23 +85,23 @@ async def test_a_dead_first_choice_falls_to_the_second_which_is_reported(fleet, 
     assert served(fleet) == [b.address] * 8
 
 
-async def test_the_only_choice_dead_falls_back_to_the_others(fleet, http):
-    a, b = await fleet.upstreams(2)
-    dead = f"127.0.0.1:{free_port()}"
-    fleet.members([a.address, b.address, dead])
-    await fleet.picker(dead)
-    envoy = await fleet.envoy("sidecar")
-    for _ in range(20):
-        assert (await post(http, envoy.url())).status == 200
-    assert set(served(fleet)) == {a.address, b.address}
-
-
-async def test_an_address_outside_the_cluster_is_never_reached(fleet, http):
+@pytest.mark.parametrize("shape", BODY_MODES)
+async def test_endpoints_off_the_list_are_never_asked_they_serve_other_models(fleet, http, shape):
     a, outside = await fleet.upstreams(2)
-    fleet.members([a.address])
-    await fleet.picker(outside.address)
-    envoy = await fleet.envoy("standalone")
-    assert (await post(http, envoy.url())).headers["x-upstream"] == a.address
+    dead = f"127.0.0.1:{free_port()}"
+    fleet.members([a.address, dead])
+    envoy = await fleet.envoy(shape)
+    for named in (dead, outside.address):  # one that answers nobody, one that Envoy does not know
+        picker = await fleet.picker(named)
+        await eventually(lambda: picked(fleet, http, envoy), what="Envoy finding the picker")
+        before = len(a.requests)
+        for _ in range(8):
+            async with http.post(f"{envoy.url()}/v1/completions", data=BytesIO(BODY)) as response:
+                assert response.status == 503
+                assert response.headers["retry-after"] == "1"
+                assert (await response.json())["error"]["reason"] == "no-answer"
+        assert len(a.requests) == before
+        await picker.stop(None)
     assert not outside.requests
 
 
@@ -119,12 +126,7 @@ async def test_without_a_picker_envoy_spreads_the_requests_and_recovers(fleet, h
     assert set(chosen) == {a.address, b.address}
 
     await fleet.picker(b.address)
-
-    async def picked() -> bool:
-        await post(http, envoy.url())
-        return bool(fleet.seen)
-
-    await eventually(picked, what="Envoy finding the picker")
+    await eventually(lambda: picked(fleet, http, envoy), what="Envoy finding the picker")
     assert (await post(http, envoy.url())).headers["x-upstream"] == b.address
 
 
@@ -133,7 +135,12 @@ async def test_failing_closed_answers_503_without_a_picker(fleet, http, shape):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     envoy = await fleet.envoy(shape, BootstrapOptions(fail_open=False))
-    assert (await post(http, envoy.url())).status == 503
+    async with http.post(f"{envoy.url()}/v1/completions", data=BytesIO(BODY)) as response:
+        assert response.status == 503
+        assert response.headers["retry-after"] == "1"
+        assert response.headers["x-laar-reason"] == "no-picker"
+        assert response.content_type == "application/json"
+        assert (await response.json())["error"]["reason"] == "no-picker"
     assert not a.requests
 
 
@@ -290,7 +297,9 @@ async def test_what_the_picker_reads_of_the_headers_comes_with_the_body_and_goes
     await post(http, envoy.url(), headers=sent)
     (attributes,) = fleet.seen[0].attributes.values()
     fields = attributes.fields.items()
-    read = {header_of(name): value.string_value.decode() for name, value in fields}
+    read = {
+        header_of(name): value.string_value.decode() for name, value in fields if header_of(name)
+    }
     assert read == {":path": "/v1/completions", **sent}
     assert "x-laar-tried-models" not in a.requests[0].headers
     assert a.requests[0].headers["x-team"] == "blue"

@@ -137,10 +137,10 @@ def test_native_takes_a_body_before_trailers_as_whole():
 
 def test_a_sampled_native_request_asks_for_its_answer_and_reads_it():
     driver = Driver(read_answer=True)
-    (first,) = driver.feed(headers(Shape.NATIVE))
-    assert first.read_answer
+    driver.feed(headers(Shape.NATIVE))
     driver.feed(RequestBody(BODY, True))
-    driver.feed(ResponseHeaders(200))
+    (answer,) = driver.feed(ResponseHeaders(200))
+    assert answer.read_answer
     driver.feed(ResponseBody(b'{"usage":{"prompt_tokens":9,', False))
     ended, _ = driver.feed(ResponseBody(b'"completion_tokens":2}}', True))
     assert (ended.completion.prompt_tokens, ended.completion.completion_tokens) == (9, 2)

@@ -13,6 +13,7 @@ import orjson
 import pytest
 import yaml
 
+from laar.envoy.bootstrap import MESSAGE_TIMEOUT_S
 from support import Answer, eventually, metric
 
 pytestmark = pytest.mark.envoy
@@ -340,3 +341,14 @@ async def test_a_prompt_longer_than_any_context_is_refused_at_once(gateway, http
         answer = await post(http, envoy, chat("x" * 8000))
         assert answer.status == 200
         assert answer.headers["x-laar-endpoint"] == large.address
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_held_request_may_wait_longer_than_envoy_waits_for_a_picker(gateway, http, shape):
+    async with Busy(gateway, http, shape) as busy:
+        held = await busy.hold("held")
+        await asyncio.sleep(MESSAGE_TIMEOUT_S + 0.7)
+        assert metric(busy.runner, "laar_flow_waiting") == 1
+        busy.done.set()
+        assert "x-laar-decision-id" in (await held).headers
+        await nothing_left(busy.runner)

@@ -137,15 +137,31 @@ def envoy(
     max_body_bytes: Annotated[
         int, typer.Option(help="Longest request body; bodies.max_body_bytes of the picker.")
     ] = 32 << 20,
+    retries: Annotated[
+        int, typer.Option(help="Further attempts after one that failed before its answer began.")
+    ] = 2,
     longest_hold: Annotated[
         float, typer.Option(help="Seconds; at least flow.max_hold_s of the picker.")
     ] = 60.0,
-    request_timeout: Annotated[
-        float, typer.Option(help="Seconds for a whole exchange, and of silence in it.")
-    ] = 3600.0,
+    request_timeout: Annotated[float, typer.Option(help="Seconds for a whole exchange.")] = 3600.0,
+    idle_timeout: Annotated[
+        float,
+        typer.Option(help="Seconds of silence in an exchange, where the picker expects no less."),
+    ] = 1800.0,
     tenant_header: Annotated[
         str, typer.Option(help="flow.tenant_header of the picker.")
     ] = "x-gateway-inference-fairness-id",
+    trust_gateway_headers: Annotated[
+        bool | None,
+        typer.Option(
+            help="Let clients set tenant, objective and model headers, as a gateway in front may "
+            "for them; by default only a sidecar's client."
+        ),
+    ] = None,
+    listen_address: Annotated[
+        str | None,
+        typer.Option(help="IP address that requests and probes come in at; else the shape's."),
+    ] = None,
     check_with_envoy: Annotated[
         bool, typer.Option("--validate", help="Have a real Envoy check the result.")
     ] = False,
@@ -166,8 +182,12 @@ def envoy(
                 fail_open=fail_open,
                 max_body_bytes=max_body_bytes,
                 longest_hold_s=longest_hold,
+                retries=retries,
                 request_timeout_s=request_timeout,
+                idle_timeout_s=idle_timeout,
                 tenant_header=tenant_header,
+                trust_gateway_headers=trust_gateway_headers,
+                listen_host=listen_address,
             ),
         )
         if check_with_envoy:

@@ -171,8 +171,10 @@ class Director:
 
     def _decide_opaque(self, request: Request, slots: Slots, now: float) -> Decision:
         """Chooses at random: there is nothing to price, and the request is not a model's work."""
-        slot = int(slots[self._rng.randrange(len(slots))])
+        order = self._rng.sample(range(len(slots)), min(len(slots), _OPAQUE_DRAWS))
+        slot = int(slots[order[0]])
         spec = self.table.spec(slot)
+        rewrite = spec.models[0] if request.model and request.model not in spec.models else None
         return Decision(
             id="",
             request=request,
@@ -182,9 +184,9 @@ class Director:
             now=now,
             slot=slot,
             address=spec.address,
-            fallbacks=(),
+            fallbacks=self._fallbacks(slots, order, rewrite or request.model),
             model=spec.models[0],
-            rewrite=None if not request.model or request.model in spec.models else spec.models[0],
+            rewrite=rewrite,
             tried=(),
             exhausted=False,
             tokens=0.0,
@@ -300,13 +302,13 @@ class Director:
         return weight
 
     def _fallbacks(self, slots: Slots, order: Sequence[int], served: str) -> tuple[str, ...]:
-        """Ranked endpoints that answer to the name the body will carry."""
+        """Ranked endpoints that answer to the name the body will carry; any, if it has none."""
         found: list[str] = []
         for position in order[1:]:
             if len(found) >= self.settings.fallbacks:
                 break
             spec = self.table.spec(int(slots[position]))
-            if served in spec.models:
+            if not served or served in spec.models:
                 found.append(spec.address)
         return tuple(found)
 
@@ -390,6 +392,9 @@ class Director:
         else:
             self.prefixes.retract(decision.receipt)
 
+
+_OPAQUE_DRAWS = 16
+"""Endpoints looked at for a request that is not read: one to send it to, and fallbacks."""
 
 _WINDOW_MARGIN = 2.0
 """Lengths are estimates, and token ids or dense scripts err most, by up to this factor: only beyond

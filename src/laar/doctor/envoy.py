@@ -15,6 +15,8 @@ from typing import Any
 
 from laar.doctor.findings import Finding, Level
 from laar.envoy import BootstrapOptions
+from laar.envoy.bootstrap import MESSAGE_TIMEOUT_S, RETRIED, RETRY_ON
+from laar.protocol.agreed import ATTEMPTED, DETAILS, PICKING_SERVICE
 from laar.protocol.headers import attributes_read
 
 __all__ = [
@@ -35,6 +37,16 @@ _NAMESPACES = ("envoy.lb", "envoy.lb.subset_hint")
 DECISION_MARGIN_S = 10.0
 """What the picker may take beyond the longest hold of its queue."""
 
+_POLICIES = "type.googleapis.com/envoy.extensions.load_balancing_policies"
+_HEALTH_CHECK: Json = {
+    "timeout": "1.5s",
+    "interval": "0.25s",
+    "no_traffic_interval": "0.25s",
+    "unhealthy_threshold": 1,
+    "healthy_threshold": 1,
+    "grpc_health_check": {"service_name": PICKING_SERVICE},
+}
+_LONGEST_HANG_S = 10.0
 _MIN_IN_FLIGHT = 10_000
 _IN_FLIGHT = 100_000
 _BREAKERS = ("max_connections", "max_pending_requests", "max_requests")
@@ -53,13 +65,13 @@ class Needs:
     Args:
         max_body_bytes: longest request body.
         tenant_header: that flow control reads.
-        message_timeout_s: least time Envoy has to wait for an answer of the picker.
+        message_timeout_s: least time Envoy has to wait for an answer of the picker that asks it to.
         request_timeout_s: time for a whole exchange that a fix writes.
     """
 
     max_body_bytes: int = _RENDERED.max_body_bytes
     tenant_header: str = _RENDERED.tenant_header
-    message_timeout_s: float = _RENDERED.message_timeout_s
+    message_timeout_s: float = _RENDERED.longest_answer_s
     request_timeout_s: float = _RENDERED.request_timeout_s
 
 
@@ -170,6 +182,7 @@ def faults(config: Json, needs: Needs) -> Iterator[Fault]:
         for route in _routes(manager, config):
             action = route.get("route", {})
             yield from _route_faults(f"{name}, route", action, needs)
+            yield from _retry_faults(f"{name}, route", action)
             targets.add(action.get("cluster", ""))
         for target in sorted(targets & clusters.keys()):
             yield from _endpoints_faults(f"cluster {target}", clusters[target])
@@ -234,11 +247,14 @@ def _processor_faults(where: str, processor: Json, needs: Needs) -> Iterator[Fau
     if native and not processor.get("allow_mode_override"):
         what = "answers can't be sampled, so nothing is learned of first tokens and cached prefixes"
         yield fault(Level.WARNING, "allow_mode_override", what, True, processor)
-    waits_s = _seconds(processor.get("message_timeout"), _DEFAULT_MESSAGE_TIMEOUT_S)
-    if waits_s < needs.message_timeout_s:
-        what = f"Envoy gives the picker up after {waits_s:g} s, before a held request is let go"
-        wanted = _duration(needs.message_timeout_s)
-        yield fault(Level.ERROR, "message_timeout", what, wanted, processor)
+    if native:  # full duplex has no message time-out
+        for level, field, what, wanted in _patience_faults(processor, needs):
+            yield fault(level, field, what, wanted, processor)
+    known = processor.get("response_attributes", [])
+    missing = [name for name in (ATTEMPTED, DETAILS) if name not in known]
+    if missing:
+        what = "Envoy's own errors pass for an endpoint's, and attempts that failed aren't known"
+        yield fault(Level.WARNING, "response_attributes", what, [*known, *missing], processor)
     if not processor.get("failure_mode_allow"):
         what = "a picker that is down fails every request instead of leaving them to Envoy"
         yield fault(Level.WARNING, "failure_mode_allow", what, True, processor)
@@ -247,6 +263,21 @@ def _processor_faults(where: str, processor: Json, needs: Needs) -> Iterator[Fau
             what = "what the picker answers is ignored"
             yield fault(Level.ERROR, field, what, False, processor)
     yield from _namespace_faults(fault, processor)
+
+
+def _patience_faults(processor: Json, needs: Needs) -> Iterator[tuple[Level, str, str, str]]:
+    """How long Envoy waits for the picker: not long, but longer when it is asked to."""
+    waits_s = _seconds(processor.get("message_timeout"), _DEFAULT_MESSAGE_TIMEOUT_S)
+    if waits_s < MESSAGE_TIMEOUT_S:
+        what = f"Envoy gives the picker up after {waits_s:g} s: a busy moment, and it is passed by"
+        yield Level.ERROR, "message_timeout", what, _duration(MESSAGE_TIMEOUT_S)
+    elif waits_s > _LONGEST_HANG_S:
+        what = f"a picker that hangs holds every request for {waits_s:g} s"
+        yield Level.WARNING, "message_timeout", what, _duration(MESSAGE_TIMEOUT_S)
+    most_s = _seconds(processor.get("max_message_timeout"), 0.0)
+    if max(waits_s, most_s) < needs.message_timeout_s:
+        what = "Envoy doesn't wait for requests that the picker holds"
+        yield Level.ERROR, "max_message_timeout", what, _duration(needs.message_timeout_s)
 
 
 def _mode_faults(mode: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -329,6 +360,16 @@ def _breaker_faults(where: str, cluster: Json, what: str) -> Iterator[Fault]:
 def _picker_cluster_faults(where: str, cluster: Json) -> Iterator[Fault]:
     what = "each request in flight holds a stream to the picker, and those beyond it fail"
     yield from _breaker_faults(where, cluster, what)
+    checks = cluster.get("health_checks", [])
+    if not any("grpc_health_check" in check for check in checks):
+        yield Fault(
+            level=Level.WARNING,
+            where=where,
+            field="health_checks",
+            what="Envoy isn't told that a picker leaves, nor finds out that it hangs",
+            holder=cluster,
+            wanted=[_HEALTH_CHECK],
+        )
     common = cluster.setdefault("common_lb_config", {})
     panic = common.get("healthy_panic_threshold")
     if cluster.get("health_checks") and (panic is None or panic.get("value", 0)):
@@ -359,6 +400,23 @@ def _route_faults(where: str, action: Json, needs: Needs) -> Iterator[Fault]:
             )
 
 
+def _retry_faults(where: str, action: Json) -> Iterator[Fault]:
+    causes = str(action.get("retry_policy", {}).get("retry_on", ""))
+    if "connect-failure" not in causes:
+        yield Fault(
+            level=Level.WARNING,
+            where=where,
+            field="retry_policy",
+            what="the fallbacks that the picker names are never tried",
+            holder=action,
+            wanted={
+                "retry_on": RETRY_ON,
+                "retriable_status_codes": list(RETRIED),
+                "num_retries": _RENDERED.retries,
+            },
+        )
+
+
 def _endpoints_faults(where: str, cluster: Json) -> Iterator[Fault]:
     yield from _breaker_faults(where, cluster, "Envoy answers 503 itself beyond it")
     policies = cluster.get("load_balancing_policy", {}).get("policies", ())
@@ -375,7 +433,16 @@ def _endpoints_faults(where: str, cluster: Json) -> Iterator[Fault]:
             holder=cluster,
             wanted=_override_host(),
         )
-    elif override is not None and not override.get("selected_host_key"):
+    if override is not None and "least_request" in str(override.get("fallback_policy"))[:200]:
+        yield Fault(
+            level=Level.WARNING,
+            where=where,
+            field="load_balancing_policy.fallback_policy",
+            what="when the picker's list is used up, Envoy asks an endpoint of any other model",
+            holder=override,
+            wanted=_fallback(),
+        )
+    if override is not None and not override.get("selected_host_key"):
         yield Fault(
             level=Level.WARNING,
             where=where,
@@ -390,17 +457,29 @@ def _key(name: str) -> Json:
     return {"key": _NAMESPACES[0], "path": [{"key": name}]}
 
 
-def _override_host() -> Json:
-    prefix = "type.googleapis.com/envoy.extensions.load_balancing_policies"
+def _fallback() -> Json:
+    """Any endpoint where the picker named none, and none where it did."""
     least = {
         "name": "envoy.load_balancing_policies.least_request",
-        "typed_config": {"@type": f"{prefix}.least_request.v3.LeastRequest"},
+        "typed_config": {"@type": f"{_POLICIES}.least_request.v3.LeastRequest"},
     }
+    subset = {
+        "@type": f"{_POLICIES}.subset.v3.Subset",
+        "fallback_policy": "ANY_ENDPOINT",
+        "subset_selectors": [{"keys": [_DESTINATION], "fallback_policy": "NO_FALLBACK"}],
+        "allow_redundant_keys": True,
+        "subset_lb_policy": {"policies": [{"typed_extension_config": least}]},
+    }
+    name = "envoy.load_balancing_policies.subset"
+    return {"policies": [{"typed_extension_config": {"name": name, "typed_config": subset}}]}
+
+
+def _override_host() -> Json:
     override = {
-        "@type": f"{prefix}.override_host.v3.OverrideHost",
+        "@type": f"{_POLICIES}.override_host.v3.OverrideHost",
         "override_host_sources": [{"header": _DESTINATION}, {"metadata": _key(_DESTINATION)}],
         "selected_host_key": _key(f"{_DESTINATION}-served"),
-        "fallback_policy": {"policies": [{"typed_extension_config": least}]},
+        "fallback_policy": _fallback(),
     }
     name = "envoy.load_balancing_policies.override_host"
     return {"policies": [{"typed_extension_config": {"name": name, "typed_config": override}}]}

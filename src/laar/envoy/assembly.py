@@ -15,7 +15,7 @@ from envoy_data_plane.google.protobuf import Any
 
 from laar.envoy.bootstrap import BootstrapOptions, Shape
 from laar.envoy.clusters import admin_cluster, endpoints_cluster, picker_cluster, socket_address
-from laar.envoy.listeners import data_listener, probe_listener
+from laar.envoy.listeners import body_mode, data_listener, probe_listener
 
 _MAX_CLIENT_CONNECTIONS = 20_000
 """Below the usual limit of open files even when each connection has one to an endpoint as well."""
@@ -27,10 +27,14 @@ def bootstrap(shape: Shape, options: BootstrapOptions) -> dict[str, object]:
         node=Node(id=f"laar-{shape}", cluster="laar"),
         admin=Admin(address=socket_address("127.0.0.1", options.admin_port)),
         static_resources=BootstrapStaticResources(
-            listeners=[data_listener(shape, options), probe_listener(options.ready_port)],
+            listeners=[data_listener(shape, options), probe_listener(options)],
             clusters=[
                 endpoints_cluster(options.eds_path, str(PurePath(options.eds_path).parent)),
-                picker_cluster(*options.picker_address, options.picker_ca_path),
+                picker_cluster(
+                    *options.picker_address,
+                    options.picker_ca_path,
+                    watched=body_mode(shape, options) == "full-duplex",
+                ),
                 admin_cluster(options.admin_port),
             ],
         ),

@@ -35,6 +35,7 @@ Not promised: TLS towards clients, authentication and rate limits. Put those in 
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
@@ -50,6 +51,16 @@ Shape: TypeAlias = Literal["sidecar", "standalone", "gateway"]
 BodyMode: TypeAlias = Literal["native", "full-duplex"]
 
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
+MESSAGE_TIMEOUT_S = 2.0
+"""Until Envoy gives the picker up, which decides in milliseconds; a held request gets more."""
+
+RETRY_ON = "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes"
+RETRIED = (429, 500, 502, 503, 504)
+"""Failures after which another endpoint is tried, as long as no byte of an answer has come."""
+
+ANY_IPV4 = "0.0.0.0"  # noqa: S104 - a gateway is there to be reached
+_LOOPBACK = "127.0.0.1"
+_MAX_RETRIES = 10
 _MAX_MESSAGE_TIMEOUT_S = 3600.0
 _DECISION_MARGIN_S = 10.0
 """What the picker may take beyond the longest hold before Envoy gives it up."""
@@ -73,12 +84,19 @@ class BootstrapOptions:
         fail_open: without a picker, let Envoy choose (True) or answer 503 (False).
         max_body_bytes: requests whose body is larger get 413. Envoy holds each body whole while
             the picker decides; in full-duplex mode, where it does not, the picker has to refuse.
-        longest_hold_s: longest time the picker's queue may hold a request; a picker silent for
-            10 s more counts as down. 0 to 3,590.
+        longest_hold_s: longest time the picker's queue may hold a request, which it asks Envoy
+            for. 0 to 3,590. A picker that asks for nothing counts as down after 2 s.
         tenant_header: header by which flow control tells tenants apart; the picker's
             `flow.tenant_header`.
-        request_timeout_s: longest time for a whole exchange, and longest silence within one:
-            a long prompt may be silent for minutes before its first token.
+        request_timeout_s: longest time for a whole exchange.
+        idle_timeout_s: longest silence within one, where the picker does not know better: an
+            answer that is not streamed is silent until its last token, 36,000 of them at 20 a
+            second in the default.
+        retries: further attempts after one that failed before its answer began. 0 to 10.
+        listen_host: IP address that requests and probes come in at; None takes the shape's own.
+        trust_gateway_headers: let clients say who they are, how urgent their request is and which
+            model shall answer: right where a gateway in front says it for them. None: only the
+            sidecar's client.
 
     Raises:
         SettingError: for a value out of range.
@@ -96,6 +114,10 @@ class BootstrapOptions:
     longest_hold_s: float = 60.0
     tenant_header: str = "x-gateway-inference-fairness-id"
     request_timeout_s: float = 3600.0
+    idle_timeout_s: float = 1800.0
+    retries: int = 2
+    listen_host: str | None = None
+    trust_gateway_headers: bool | None = None
 
     def __post_init__(self) -> None:
         _ = self.picker_address
@@ -111,8 +133,13 @@ class BootstrapOptions:
                 f"longest_hold_s: {self.longest_hold_s} is not in 0..3590; "
                 "Envoy waits at most 3600 s for a picker"
             )
-        if self.request_timeout_s <= 0:
-            raise SettingError(f"request_timeout_s: {self.request_timeout_s} must be positive")
+        for name in ("request_timeout_s", "idle_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise SettingError(f"{name}: {getattr(self, name)} must be positive")
+        if not 0 <= self.retries <= _MAX_RETRIES:
+            raise SettingError(f"retries: {self.retries} is not in 0..{_MAX_RETRIES}")
+        if self.listen_host is not None and not _is_ip(self.listen_host):
+            raise SettingError(f"listen_host: {self.listen_host!r} is not an IP address")
 
     @property
     def picker_address(self) -> tuple[str, int]:
@@ -127,9 +154,21 @@ class BootstrapOptions:
         return host, port
 
     @property
-    def message_timeout_s(self) -> float:
-        """How long Envoy waits for each of the picker's answers."""
+    def longest_answer_s(self) -> float:
+        """How long Envoy waits for the picker's answer to a request that is held, at most."""
         return self.longest_hold_s + _DECISION_MARGIN_S
+
+    def data_host(self, shape: Shape) -> str:
+        """IP address that requests come in at."""
+        return self.listen_host or (_LOOPBACK if shape == "sidecar" else ANY_IPV4)
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, object]:

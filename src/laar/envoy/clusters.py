@@ -3,15 +3,22 @@
 **Endpoints** are an EDS cluster read from a file that is replaced by rename, so membership changes
 without a restart and an address outside the file can never be reached, whoever names it. Its
 ``override_host`` policy takes the picker's ordered list from the request header, then from the
-``envoy.lb`` metadata; when there is no list, or all of it has failed, least request chooses.
+``envoy.lb`` metadata. Without a list least request chooses among all endpoints. With a list that
+names nobody Envoy knows, nothing is chosen: endpoints outside the list serve other models. For that
+the fallback policy is a subset policy: a request whose metadata holds a destination asks for
+endpoints that are labelled with it, and there are none.
+
+Outlier detection counts for least request alone, that is while failing open: ``override_host``
+sends requests to an ejected host as well, so it never contradicts the picker's own breaker.
 
 **The picker** speaks HTTP/2. Each request in flight holds one ext_proc stream for its whole life,
 hence the circuit breakers far above Envoy's 1,024 and the wide HTTP/2 windows.
 
-The picker's port is also probed every second, by a mere connect that a busy picker still answers.
-Once it refuses, streams to it fail before any byte of a body is sent, so that failing open works
-in every body mode and costs no connect timeout. The endpoints are not probed: whoever picks knows
-more about them.
+The picker is also asked for its health, by gRPC, four times a second. A picker that leaves says
+NOT_SERVING and gets no new streams before its port closes; one that is gone or hangs is out within
+two seconds. Streams to it then fail before any byte of a body is sent, so that failing open works
+in every body mode and costs no time-out. The endpoints are not probed: the picker knows more about
+them.
 """
 
 from __future__ import annotations
@@ -23,12 +30,14 @@ from betterproto2 import Message
 from envoy_data_plane.envoy.config.cluster.v3 import (
     CircuitBreakers,
     CircuitBreakersThresholds,
+    CircuitBreakersThresholdsRetryBudget,
     Cluster,
     ClusterCommonLbConfig,
     ClusterDiscoveryType,
     ClusterEdsClusterConfig,
     LoadBalancingPolicy,
     LoadBalancingPolicyPolicy,
+    OutlierDetection,
     UpstreamConnectionOptions,
 )
 from envoy_data_plane.envoy.config.core.v3 import (
@@ -37,10 +46,11 @@ from envoy_data_plane.envoy.config.core.v3 import (
     ConfigSource,
     DataSource,
     HealthCheck,
-    HealthCheckTcpHealthCheck,
+    HealthCheckGrpcHealthCheck,
     Http1ProtocolOptions,
     Http2ProtocolOptions,
     HttpProtocolOptions,
+    KeepaliveSettings,
     PathConfigSource,
     SocketAddress,
     TcpKeepalive,
@@ -58,6 +68,12 @@ from envoy_data_plane.envoy.extensions.load_balancing_policies.least_request.v3 
 from envoy_data_plane.envoy.extensions.load_balancing_policies.override_host.v3 import (
     OverrideHost,
     OverrideHostOverrideHostSource,
+)
+from envoy_data_plane.envoy.extensions.load_balancing_policies.subset.v3 import (
+    Subset,
+    SubsetLbSubsetFallbackPolicy,
+    SubsetLbSubsetSelector,
+    SubsetLbSubsetSelectorLbSubsetSelectorFallbackPolicy,
 )
 from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import (
     CertificateValidationContext,
@@ -78,6 +94,7 @@ from envoy_data_plane.envoy.type.v3 import Percent
 from envoy_data_plane.google.protobuf import Any
 
 from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER
+from laar.protocol.agreed import PICKING_SERVICE
 
 DESTINATION_HEADER = "x-gateway-destination-endpoint"
 SERVED_KEY = "x-gateway-destination-endpoint-served"
@@ -86,12 +103,24 @@ PICKER_CLUSTER = "laar-picker"
 ADMIN_CLUSTER = "admin"
 
 _CONNECT_TIMEOUT = timedelta(seconds=1)
-_PROBE_INTERVAL = timedelta(seconds=1)
-_PROBE_TIMEOUT = timedelta(seconds=2)
-"""One lost packet of the connect is sent again within it."""
+_CHECK_INTERVAL = timedelta(milliseconds=250)
+_CHECK_TIMEOUT = timedelta(milliseconds=1500)
+"""With the interval less than 2 s until a picker that hangs is out; one that is busy for a second
+stays."""
+
+_PICKER_EJECTED = timedelta(seconds=1)
+_PING_INTERVAL = timedelta(milliseconds=500)
+_PING_TIMEOUT = timedelta(milliseconds=1500)
 
 _IN_FLIGHT = 100_000
-"""Requests, connections and retries at once, per cluster: no limit in practice, yet a limit."""
+"""Requests and connections at once, per cluster: no limit in practice, yet a limit."""
+
+_RETRY_SHARE = 25.0
+_FREE_RETRIES = 100
+"""Requests that may wait for a retry at a time: so many in any case, then this share (percent) of
+those in flight. The others see the first failure."""
+
+_EJECTED = timedelta(seconds=5)
 
 _H2_WINDOW_BYTES = 16 * 1024 * 1024
 _ENDPOINT_IDLE = timedelta(seconds=4)
@@ -133,12 +162,18 @@ def endpoints_cluster(eds_path: str, watched_directory: str) -> Cluster:
                     OverrideHostOverrideHostSource(metadata=_lb_key(DESTINATION_HEADER)),
                 ],
                 selected_host_key=_lb_key(SERVED_KEY),
-                fallback_policy=_policy(
-                    "envoy.load_balancing_policies.least_request", LeastRequest()
-                ),
+                fallback_policy=_policy("envoy.load_balancing_policies.subset", _undecided()),
             ),
         ),
-        circuit_breakers=_circuit_breakers(),
+        circuit_breakers=_circuit_breakers(retries=True),
+        outlier_detection=OutlierDetection(
+            interval=timedelta(seconds=1),
+            base_ejection_time=_EJECTED,
+            max_ejection_time=6 * _EJECTED,
+            max_ejection_percent=50,
+            # The success rate of a model says as much about what it is asked as about its endpoint.
+            enforcing_success_rate=0,
+        ),
         typed_extension_protocol_options={
             _PROTOCOL_OPTIONS: Any.pack(
                 UpstreamProtocolOptions(
@@ -152,8 +187,24 @@ def endpoints_cluster(eds_path: str, watched_directory: str) -> Cluster:
     )
 
 
-def picker_cluster(host: str, port: int, ca_path: str | None) -> Cluster:
-    """The picker at ``host:port``; with ``ca_path``, over TLS that is verified against that CA."""
+def picker_cluster(host: str, port: int, ca_path: str | None, *, watched: bool) -> Cluster:
+    """The picker at ``host:port``; with ``ca_path``, over TLS that is verified against that CA.
+
+    Args:
+        host: IP address or DNS name.
+        port: of its ext_proc server.
+        ca_path: PEM file.
+        watched: cut the streams of a picker that answers no HTTP/2 ping. In full duplex nothing
+            else ends the wait for a picker that hangs: Envoy arms no message time-out there.
+    """
+    http2 = Http2ProtocolOptions(
+        initial_stream_window_size=_H2_WINDOW_BYTES,
+        initial_connection_window_size=_H2_WINDOW_BYTES,
+    )
+    if watched:
+        http2.connection_keepalive = KeepaliveSettings(
+            interval=_PING_INTERVAL, timeout=_PING_TIMEOUT
+        )
     return Cluster(
         name=PICKER_CLUSTER,
         type=ClusterDiscoveryType.STATIC if _is_ip(host) else ClusterDiscoveryType.STRICT_DNS,
@@ -162,14 +213,26 @@ def picker_cluster(host: str, port: int, ca_path: str | None) -> Cluster:
         circuit_breakers=_circuit_breakers(),
         health_checks=[
             HealthCheck(
-                tcp_health_check=HealthCheckTcpHealthCheck(),
-                interval=_PROBE_INTERVAL,
-                no_traffic_interval=_PROBE_INTERVAL,
-                timeout=_PROBE_TIMEOUT,
+                grpc_health_check=HealthCheckGrpcHealthCheck(service_name=PICKING_SERVICE),
+                interval=_CHECK_INTERVAL,
+                no_traffic_interval=_CHECK_INTERVAL,
+                timeout=_CHECK_TIMEOUT,
                 unhealthy_threshold=1,
                 healthy_threshold=1,
             )
         ],
+        # Between two checks the first stream that fails tells as much; in full duplex each one more
+        # is a request lost. The next check that succeeds lets the picker in again.
+        outlier_detection=OutlierDetection(
+            split_external_local_origin_errors=True,
+            consecutive_local_origin_failure=1,
+            enforcing_success_rate=0,
+            enforcing_local_origin_success_rate=0,
+            base_ejection_time=_CHECK_INTERVAL,
+            max_ejection_time=_PICKER_EJECTED,
+            interval=_CHECK_INTERVAL,
+            max_ejection_percent=100,
+        ),
         # Envoy would otherwise try the unhealthy picker when there is no other.
         common_lb_config=ClusterCommonLbConfig(healthy_panic_threshold=Percent(value=0.0)),
         transport_socket=None if ca_path is None else _verified_tls(host, ca_path),
@@ -182,10 +245,7 @@ def picker_cluster(host: str, port: int, ca_path: str | None) -> Cluster:
             _PROTOCOL_OPTIONS: Any.pack(
                 UpstreamProtocolOptions(
                     explicit_http_config=HttpProtocolOptionsExplicitHttpConfig(
-                        http2_protocol_options=Http2ProtocolOptions(
-                            initial_stream_window_size=_H2_WINDOW_BYTES,
-                            initial_connection_window_size=_H2_WINDOW_BYTES,
-                        )
+                        http2_protocol_options=http2
                     )
                 )
             )
@@ -209,21 +269,34 @@ def _policy(name: str, config: Message) -> LoadBalancingPolicy:
     )
 
 
+def _undecided() -> Subset:
+    """Least request where the picker named nobody; nothing where it did."""
+    return Subset(
+        fallback_policy=SubsetLbSubsetFallbackPolicy.ANY_ENDPOINT,
+        subset_selectors=[
+            SubsetLbSubsetSelector(
+                keys=[DESTINATION_HEADER],
+                fallback_policy=SubsetLbSubsetSelectorLbSubsetSelectorFallbackPolicy.NO_FALLBACK,
+            )
+        ],
+        allow_redundant_keys=True,
+        subset_lb_policy=_policy("envoy.load_balancing_policies.least_request", LeastRequest()),
+    )
+
+
 def _lb_key(key: str) -> MetadataKey:
     return MetadataKey(key=LB_NAMESPACE, path=[MetadataKeyPathSegment(key=key)])
 
 
-def _circuit_breakers() -> CircuitBreakers:
-    return CircuitBreakers(
-        thresholds=[
-            CircuitBreakersThresholds(
-                max_connections=_IN_FLIGHT,
-                max_pending_requests=_IN_FLIGHT,
-                max_requests=_IN_FLIGHT,
-                max_retries=_IN_FLIGHT,
-            )
-        ]
+def _circuit_breakers(*, retries: bool = False) -> CircuitBreakers:
+    thresholds = CircuitBreakersThresholds(
+        max_connections=_IN_FLIGHT, max_pending_requests=_IN_FLIGHT, max_requests=_IN_FLIGHT
     )
+    if retries:
+        thresholds.retry_budget = CircuitBreakersThresholdsRetryBudget(
+            budget_percent=Percent(value=_RETRY_SHARE), min_retry_concurrency=_FREE_RETRIES
+        )
+    return CircuitBreakers(thresholds=[thresholds])
 
 
 def _one_endpoint(cluster: str, host: str, port: int) -> ClusterLoadAssignment:

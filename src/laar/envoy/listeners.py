@@ -10,36 +10,26 @@ from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutatio
 from envoy_data_plane.envoy.config.core.v3 import (
     GrpcService,
     GrpcServiceEnvoyGrpc,
+    Http1ProtocolOptions,
     Http2ProtocolOptions,
     HttpProtocolOptions,
     HttpProtocolOptionsHeadersWithUnderscoresAction,
     SubstitutionFormatString,
 )
 from envoy_data_plane.envoy.config.listener.v3 import Filter, FilterChain, Listener
-from envoy_data_plane.envoy.config.route.v3 import (
-    HeaderMatcher,
-    RetryPolicy,
-    RetryPolicyRetryHostPredicate,
-    Route,
-    RouteAction,
-    RouteConfiguration,
-    RouteMatch,
-    VirtualHost,
-)
+from envoy_data_plane.envoy.config.route.v3 import HeaderMatcher, Route, RouteAction, RouteMatch
 from envoy_data_plane.envoy.extensions.access_loggers.stream.v3 import StdoutAccessLog
-from envoy_data_plane.envoy.extensions.filters.http.buffer.v3 import Buffer, BufferPerRoute
+from envoy_data_plane.envoy.extensions.filters.http.buffer.v3 import Buffer
 from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
     ExternalProcessor,
-    ExtProcOverrides,
-    ExtProcPerRoute,
     MetadataOptions,
     MetadataOptionsMetadataNamespaces,
-    ProcessingMode,
-    ProcessingModeBodySendMode,
-    ProcessingModeHeaderSendMode,
 )
 from envoy_data_plane.envoy.extensions.filters.http.health_check.v3 import HealthCheck
 from envoy_data_plane.envoy.extensions.filters.http.router.v3 import Router
+from envoy_data_plane.envoy.extensions.filters.http.set_filter_state.v3 import (
+    Config as SetFilterState,
+)
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import (
     HttpConnectionManager,
     HttpConnectionManagerPathWithEscapedSlashesAction,
@@ -50,12 +40,11 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
 from envoy_data_plane.envoy.extensions.http.early_header_mutation.header_mutation.v3 import (
     HeaderMutation as EarlyHeaderMutation,
 )
-from envoy_data_plane.envoy.extensions.retry.host.previous_hosts.v3 import PreviousHostsPredicate
-from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, StringMatcher
+from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
 from envoy_data_plane.envoy.type.v3 import HttpStatus, StatusCode
 from envoy_data_plane.google.protobuf import Any, Struct
 
-from laar.envoy.bootstrap import BodyMode, BootstrapOptions, Shape
+from laar.envoy.bootstrap import ANY_IPV4, MESSAGE_TIMEOUT_S, BodyMode, BootstrapOptions, Shape
 from laar.envoy.clusters import (
     ADMIN_CLUSTER,
     DESTINATION_HEADER,
@@ -65,28 +54,18 @@ from laar.envoy.clusters import (
     extension,
     socket_address,
 )
-from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, METADATA_NAMESPACE
+from laar.envoy.endpoints_file import METADATA_NAMESPACE
+from laar.envoy.replies import local_replies
+from laar.envoy.routes import BUFFER, EXT_PROC, endpoints_routes, processing_mode, routes
+from laar.protocol import agreed
 from laar.protocol import headers as names
-from laar.protocol.openai import SUFFIXES
 
 DATA_LISTENER = "data"
 PROBE_LISTENER = "probes"
 
-_EXT_PROC = "envoy.filters.http.ext_proc"
-_BUFFER = "envoy.filters.http.buffer"
-_GENERATION_PATHS = f".*({'|'.join(suffix for suffix, _ in SUFFIXES)})/?"
 _SUBSET_NAMESPACE = "envoy.lb.subset_hint"
-_ANY_IPV4 = "0.0.0.0"  # noqa: S104 - a gateway is there to be reached
-_LOOPBACK = "127.0.0.1"
 _CLIENT_STREAM_WINDOW_BYTES = 1024 * 1024
 _CLIENT_CONNECTION_WINDOW_BYTES = 16 * 1024 * 1024
-
-_RETRY_ON = "connect-failure,refused-stream,reset-before-request"
-"""Only failures before an endpoint can have begun to work: generating twice costs twice."""
-
-_RETRIES = 3
-_HOST_ATTEMPTS = 5
-"""Draws of the fallback policy that may hit an endpoint that has just failed, for one retry."""
 
 _ACCESS_LOG = {
     "time": "%START_TIME%",
@@ -114,29 +93,36 @@ _ACCESS_LOG = {
 }
 
 
+def body_mode(shape: Shape, options: BootstrapOptions) -> BodyMode:
+    """The mode that was chosen, or the shape's own."""
+    return options.body_mode or ("full-duplex" if shape == "gateway" else "native")
+
+
 def data_listener(shape: Shape, options: BootstrapOptions) -> Listener:
     """Where requests come in."""
-    body_mode = options.body_mode or ("full-duplex" if shape == "gateway" else "native")
     return Listener(
         name=DATA_LISTENER,
-        address=socket_address(_LOOPBACK if shape == "sidecar" else _ANY_IPV4, options.listen_port),
+        address=socket_address(options.data_host(shape), options.listen_port),
+        # A second Envoy on this port is an error, not a silent share of the requests.
+        enable_reuse_port=False,
         per_connection_buffer_limit_bytes=options.max_body_bytes,
-        filter_chains=[_chain(_data_connections(shape, options, body_mode))],
+        filter_chains=[_chain(_data_connections(shape, options, body_mode(shape, options)))],
     )
 
 
-def probe_listener(port: int) -> Listener:
+def probe_listener(options: BootstrapOptions) -> Listener:
     """``/ready``, false while Envoy drains, and its metrics; nothing else of the admin port."""
     return Listener(
         name=PROBE_LISTENER,
-        address=socket_address(_ANY_IPV4, port),
+        address=socket_address(options.listen_host or ANY_IPV4, options.ready_port),
+        enable_reuse_port=False,
         # Probes have to be answered while clients hold every connection there may be.
         ignore_global_conn_limit=True,
         filter_chains=[
             _chain(
                 HttpConnectionManager(
                     stat_prefix=PROBE_LISTENER,
-                    route_config=_routes(
+                    route_config=routes(
                         Route(
                             match=RouteMatch(path="/stats/prometheus"),
                             route=RouteAction(cluster=ADMIN_CLUSTER),
@@ -163,25 +149,31 @@ def probe_listener(port: int) -> Listener:
 
 
 def _data_connections(
-    shape: Shape, options: BootstrapOptions, body_mode: BodyMode
+    shape: Shape, options: BootstrapOptions, bodies: BodyMode
 ) -> HttpConnectionManager:
     manager = HttpConnectionManager(
         stat_prefix=DATA_LISTENER,
-        route_config=_routes(
-            *_endpoints_routes(body_mode, timedelta(seconds=options.request_timeout_s))
-        ),
+        route_config=routes(*endpoints_routes(bodies, options)),
         http_filters=[
-            _http_filter(_EXT_PROC, _external_processor(options, body_mode)),
-            *_until_decided(options, body_mode),
+            _http_filter(EXT_PROC, _external_processor(options, bodies)),
+            *_until_decided(options, bodies),
             _router(),
         ],
-        # Whoever asks must not name the endpoint: with the picker down the header would decide.
         early_header_mutation_extensions=[
             extension(
                 "envoy.http.early_header_mutation.header_mutation",
-                EarlyHeaderMutation(mutations=[HeaderMutation(remove=DESTINATION_HEADER)]),
+                EarlyHeaderMutation(
+                    mutations=[
+                        HeaderMutation(remove=name) for name in sorted(_not_for(shape, options))
+                    ]
+                ),
             )
         ],
+        http_protocol_options=Http1ProtocolOptions(
+            accept_http_10=True, default_host_for_http_10="localhost"
+        ),
+        local_reply_config=local_replies(),
+        stream_idle_timeout=timedelta(seconds=options.idle_timeout_s),
         http2_protocol_options=Http2ProtocolOptions(
             initial_stream_window_size=_CLIENT_STREAM_WINDOW_BYTES,
             initial_connection_window_size=_CLIENT_CONNECTION_WINDOW_BYTES,
@@ -200,6 +192,19 @@ def _data_connections(
     return manager
 
 
+def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
+    """Headers that clients may not set.
+
+    With the picker down a destination header would decide, and what names a tenant, an objective or
+    another model is a gateway's to say. The sidecar's one client is the application beside it.
+    """
+    trusted = options.trust_gateway_headers
+    if trusted is None:
+        trusted = shape == "sidecar"
+    never = {names.DESTINATION, names.SERVED, names.SUBSET, *names.PREFILL_HEADERS}
+    return frozenset(never if trusted else {*never, *names.GATEWAY_HEADERS})
+
+
 def _guard_against_strangers(manager: HttpConnectionManager) -> None:
     manager.use_remote_address = True
     manager.request_headers_timeout = timedelta(seconds=10)
@@ -215,9 +220,10 @@ def _guard_against_strangers(manager: HttpConnectionManager) -> None:
     )
 
 
-def _external_processor(options: BootstrapOptions, body_mode: BodyMode) -> ExternalProcessor:
-    native = body_mode == "native"
-    attributes = [names.POOL]  # a route may name its pool: metadata {laar: {pool: NAME}}
+def _external_processor(options: BootstrapOptions, bodies: BodyMode) -> ExternalProcessor:
+    native = bodies == "native"
+    # A route may name its pool: metadata {laar: {pool: NAME}}.
+    attributes = [names.POOL, agreed.ATTEMPTS]
     if native:
         attributes += names.attributes_read(options.tenant_header)
     return ExternalProcessor(
@@ -225,13 +231,16 @@ def _external_processor(options: BootstrapOptions, body_mode: BodyMode) -> Exter
         grpc_service=GrpcService(
             envoy_grpc=GrpcServiceEnvoyGrpc(cluster_name=PICKER_CLUSTER, authority=options.picker)
         ),
-        processing_mode=_processing_mode(native=native, headers=not native),
+        processing_mode=processing_mode(native=native, headers=not native),
         # A picker samples the answers of some requests, and releases upgrades, by an override.
         allow_mode_override=native,
         failure_mode_allow=options.fail_open,
         status_on_error=HttpStatus(code=StatusCode.ServiceUnavailable),
-        message_timeout=timedelta(seconds=options.message_timeout_s),
+        message_timeout=timedelta(seconds=MESSAGE_TIMEOUT_S),
+        # For requests that flow control holds, one by one: the picker asks for it.
+        max_message_timeout=timedelta(seconds=options.longest_answer_s),
         request_attributes=attributes,
+        response_attributes=[agreed.ATTEMPTED, agreed.DETAILS],
         metadata_options=MetadataOptions(
             receiving_namespaces=MetadataOptionsMetadataNamespaces(untyped=[LB_NAMESPACE]),
             forwarding_namespaces=MetadataOptionsMetadataNamespaces(
@@ -241,82 +250,19 @@ def _external_processor(options: BootstrapOptions, body_mode: BodyMode) -> Exter
     )
 
 
-def _processing_mode(*, native: bool, headers: bool) -> ProcessingMode:
-    """What the picker is sent; without `headers` of a native request only what it reads of them."""
-    send, skip = ProcessingModeHeaderSendMode.SEND, ProcessingModeHeaderSendMode.SKIP
-    bodies = ProcessingModeBodySendMode
-    trailers = skip if native else send
-    return ProcessingMode(
-        request_header_mode=send if headers else skip,
-        request_body_mode=bodies.BUFFERED if native else bodies.FULL_DUPLEX_STREAMED,
-        request_trailer_mode=trailers,
-        response_header_mode=send,
-        response_body_mode=bodies.NONE if native else bodies.FULL_DUPLEX_STREAMED,
-        response_trailer_mode=trailers,
-    )
-
-
-def _endpoints_routes(body_mode: BodyMode, timeout: timedelta) -> list[Route]:
-    """Where requests go, all to the same endpoints.
-
-    In the native mode the requests that models answer, which have a body, cost the picker one
-    message instead of two: Envoy keeps their headers. Any other request is decided at its headers.
-    """
-    if body_mode != "native":
-        return [_endpoints_route(RouteMatch(prefix="/"), timeout)]
-    generation = RouteMatch(
-        safe_regex=RegexMatcher(regex=_GENERATION_PATHS),
-        headers=[HeaderMatcher(name=":method", string_match=StringMatcher(exact="POST"))],
-    )
-    other = _endpoints_route(RouteMatch(prefix="/"), timeout)
-    headers = ExtProcOverrides(processing_mode=_processing_mode(native=True, headers=True))
-    other.typed_per_filter_config = {
-        _EXT_PROC: Any.pack(ExtProcPerRoute(overrides=headers)),
-        _BUFFER: Any.pack(BufferPerRoute(disabled=True)),
-    }
-    return [_endpoints_route(generation, timeout), other]
-
-
-def _until_decided(options: BootstrapOptions, body_mode: BodyMode) -> list[HttpFilter]:
+def _until_decided(options: BootstrapOptions, bodies: BodyMode) -> list[HttpFilter]:
     """Holds a native request's headers back until its body is whole and the picker has decided.
 
     Its headers do not go to the picker, so ext_proc would let them pass, and an endpoint would be
-    chosen before the body is read.
+    chosen before the body is read. For the same reason ext_proc does not look for the route again
+    when the decision asks it to, so another filter does.
     """
-    if body_mode != "native":
+    if bodies != "native":
         return []
-    return [_http_filter(_BUFFER, Buffer(max_request_bytes=options.max_body_bytes))]
-
-
-def _endpoints_route(match: RouteMatch, timeout: timedelta) -> Route:
-    return Route(
-        match=match,
-        route=RouteAction(
-            cluster=ENDPOINTS_CLUSTER,
-            timeout=timeout,
-            idle_timeout=timeout,
-            retry_policy=RetryPolicy(
-                retry_on=_RETRY_ON,
-                num_retries=_RETRIES,
-                host_selection_retry_max_attempts=_HOST_ATTEMPTS,
-                retry_host_predicate=[
-                    RetryPolicyRetryHostPredicate(
-                        name="envoy.retry_host_predicates.previous_hosts",
-                        typed_config=Any.pack(PreviousHostsPredicate()),
-                    )
-                ],
-            ),
-        ),
-    )
-
-
-def _routes(*routes: Route) -> RouteConfiguration:
-    return RouteConfiguration(
-        virtual_hosts=[VirtualHost(name="all", domains=["*"], routes=list(routes))],
-        # For the picker alone, and where Envoy keeps the headers nobody else takes them off. The
-        # destination stays: endpoints behind a further picker may want to know.
-        request_headers_to_remove=sorted(names.CONTROL_HEADERS - {names.DESTINATION}),
-    )
+    return [
+        _http_filter(BUFFER, Buffer(max_request_bytes=options.max_body_bytes)),
+        _http_filter("envoy.filters.http.set_filter_state", SetFilterState(clear_route_cache=True)),
+    ]
 
 
 def _chain(manager: HttpConnectionManager) -> FilterChain:

@@ -20,6 +20,7 @@ __all__ = [
     "AnswerTrailers",
     "Answering",
     "Ask",
+    "Attempted",
     "Closed",
     "Decided",
     "Direction",
@@ -60,7 +61,8 @@ class Direction(enum.Enum):
 class RequestHeaders:
     """The first message of nearly every stream.
 
-    `count` and `size_bytes` are of all headers, names that repeat included.
+    `count` and `size_bytes` are of all headers, names that repeat included. `attempts` is how often
+    this Envoy tries a request; 0 where it does not say.
     """
 
     headers: Mapping[str, str]
@@ -70,6 +72,7 @@ class RequestHeaders:
     pool: str = ""
     count: int = 0
     size_bytes: int = 0
+    attempts: int = 0
 
 
 @dataclass(slots=True)
@@ -83,6 +86,7 @@ class WholeRequest:
     pool: str
     data: bytes
     subset: frozenset[str] | None = None
+    attempts: int = 0
 
 
 @dataclass(slots=True)
@@ -124,6 +128,9 @@ class ResponseHeaders:
         count: how many headers there are.
         end: no body follows.
         served: the endpoint that Envoy says has served.
+        attempts: how many there were; 0 where Envoy does not say.
+        details: where Envoy says that the status comes from; empty where it does not say.
+        shape: told by the stream's first message; None where this is not it.
     """
 
     status: int | None
@@ -131,6 +138,9 @@ class ResponseHeaders:
     count: int = 0
     end: bool = False
     served: str = ""
+    attempts: int = 0
+    details: str = ""
+    shape: Shape | None = None
 
 
 @dataclass(slots=True)
@@ -179,7 +189,8 @@ class AnswerHeaders:
     """Answer a headers message. With `destination` it is the decision's answer.
 
     `read_answer` asks Envoy to show this request's response body; `skip_body` not to send its
-    request body (native shape only).
+    request body (native shape only). `silence_s` is how long the endpoint may be silent, one of
+    `laar.protocol.headers.SILENCES_S`; None leaves that to Envoy.
     """
 
     direction: Direction
@@ -188,6 +199,7 @@ class AnswerHeaders:
     destination: str = ""
     read_answer: bool = False
     skip_body: bool = False
+    silence_s: int | None = None
 
 
 @dataclass(slots=True)
@@ -195,7 +207,7 @@ class AnswerBody:
     """Answer a body message.
 
     In the native shape `data` is None for an unchanged body; on the request's it carries the
-    decision's headers. In the gateway shape every byte goes back in `data`.
+    decision's headers and `silence_s`. In the gateway shape every byte goes back in `data`.
     """
 
     direction: Direction
@@ -204,6 +216,7 @@ class AnswerBody:
     set_headers: list[tuple[str, str]]
     remove_headers: tuple[str, ...] = ()
     destination: str = ""
+    silence_s: int | None = None
 
 
 @dataclass(slots=True)
@@ -220,6 +233,17 @@ class Immediate:
     status: int
     headers: list[tuple[str, str]]
     body: bytes
+
+
+@dataclass(slots=True)
+class Attempted:
+    """These endpoints failed before the one that answers, or before Envoy gave up; oldest first.
+
+    An endpoint stands there once for each time that it failed.
+    """
+
+    decision: Decision
+    failed: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -246,4 +270,14 @@ class Ended:
     completion: Completion
 
 
-Action = Ask | AnswerHeaders | AnswerBody | AnswerTrailers | Immediate | Served | Answering | Ended
+Action = (
+    Ask
+    | AnswerHeaders
+    | AnswerBody
+    | AnswerTrailers
+    | Immediate
+    | Attempted
+    | Served
+    | Answering
+    | Ended
+)

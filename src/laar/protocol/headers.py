@@ -31,6 +31,12 @@ REWRITE = "x-gateway-model-name-rewrite"
 POOL = "xds.route_metadata.filter_metadata.laar.pool"
 """Envoy attribute, not a header: metadata of the route that names the pool."""
 
+SILENCE = "x-laar-silence-s"
+"""Key of the metadata that goes with a destination: one of `SILENCES_S`, by which routes set the
+time-out of a stream that falls silent."""
+
+SILENCES_S = (60, 120, 300, 600)
+
 TRIED = "x-laar-tried-models"
 TASK = "x-laar-task"
 POLICY = "x-laar-policy"
@@ -40,6 +46,11 @@ TTFT_OBJECTIVE = "x-slo-ttft-ms"
 REQUEST_ID = "x-request-id"
 TRACE_PARENT = "traceparent"
 TRACE_STATE = "tracestate"
+
+PREFILL_HEADERS = frozenset(
+    {"x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port"}
+)
+"""Where engines that split a request's work fetch its other part from: never a client's to say."""
 
 CONTROL_HEADERS = frozenset(
     {
@@ -57,6 +68,9 @@ CONTROL_HEADERS = frozenset(
         TTFT_OBJECTIVE,
     }
 )
+
+GATEWAY_HEADERS = frozenset({FAIRNESS, OBJECTIVE, REWRITE})
+"""Who asks, how urgent it is, and which model answers: what a gateway says of its clients."""
 
 SIGNATURES = frozenset(
     {

@@ -27,6 +27,7 @@ from typing import Any
 from laar.core.decision import Completion, Decision
 from laar.core.request import Api, Request, Trace
 from laar.errors import RequestError
+from laar.protocol import agreed
 from laar.protocol import headers as names
 from laar.protocol.answers import NameRestorer, Usage, UsageReader, error_body
 from laar.protocol.bodyhook import BodyHook, Rework
@@ -37,6 +38,7 @@ from laar.protocol.events import (
     Answering,
     AnswerTrailers,
     Ask,
+    Attempted,
     Closed,
     Decided,
     Direction,
@@ -77,6 +79,12 @@ and fails the request. Above this many, headers stay as they are: ours are worth
 
 MAX_HEADER_BYTES_TO_ADD_TO = 58 << 10
 """The same for their size, which Envoy limits to 60 KiB: ours are under a kilobyte."""
+
+_PATIENCE_S = 50.0
+_PATIENCE = 10.0
+_SLOWEST_TOKEN_S = 0.2
+"""Silence that is allowed: an engine's hiccup, ten times the expected time to the first token, and
+five tokens a second. A time-out here costs an answer, and one too long costs only a wait."""
 
 _KEPT_CHARS = 500
 """Of a question's head and of its tail, once the request is decided: a prompt held for as long as
@@ -170,6 +178,8 @@ class Stream:
         self._collected_bytes = 0
         self._trailers = False
         self._bodyless = False
+        self._attempts = 0
+        self._no_answer = False
         self._decision: Decision | None = None
         self._shadow = False
         self._overhead_us = 0
@@ -220,7 +230,7 @@ class Stream:
             self._request_phase = _Phase.DECIDING
             yield Ask(self._request(None, now))
         elif self._shape is Shape.NATIVE:
-            yield AnswerHeaders(Direction.REQUEST, [], read_answer=self._read_answer)
+            yield AnswerHeaders(Direction.REQUEST, [])
 
     def _whole_request(self, event: WholeRequest, now: float) -> Iterator[Action]:
         self._headers_kept = True
@@ -231,12 +241,15 @@ class Stream:
         """Reads the headers, and settles what depends on them alone."""
         self._subset = event.subset
         self._pool = event.pool
+        self._attempts = event.attempts
         self._head = names.read_head(event.headers, self._settings.tenant_header)
         self._api = api_of(self._head.path)
         self._request_phase = _Phase.BODY
         if self._settings.enforce_share < 1.0:
             self._shadow = not self._is_enforced(self._settings.enforce_share)
-        if self._hook is not None and not self._read_answer:
+        if self._api is Api.OPAQUE:
+            self._read_answer = False  # nothing is learned of it
+        elif self._hook is not None and not self._read_answer:
             self._read_answer = self._hook.reads_answer(self._head, now)
 
     def _request_body(self, event: RequestBody, now: float) -> Iterator[Action]:
@@ -352,7 +365,8 @@ class Stream:
         if self._shadow:
             yield from self._stand_aside(whole=True)
             return
-        destination = ",".join((decision.address, *decision.fallbacks))
+        destination = ",".join(self._destinations(decision))
+        silence_s = _silence_s(decision)
         set_headers, remove = self._header_changes(destination)
         has_body = bool(self._pieces)
         body = self._pieces[0] if has_body else b""
@@ -371,7 +385,13 @@ class Stream:
                 set_headers.append(("content-length", str(len(body))))
             self._request_phase = _Phase.SENT
             yield AnswerBody(
-                Direction.REQUEST, body if changed else None, True, set_headers, remove, destination
+                Direction.REQUEST,
+                body if changed else None,
+                True,
+                set_headers,
+                remove,
+                destination,
+                silence_s,
             )
             return
         yield AnswerHeaders(
@@ -379,8 +399,8 @@ class Stream:
             set_headers,
             remove,
             destination,
-            read_answer=self._shape is Shape.NATIVE and self._read_answer,
             skip_body=self._shape is Shape.NATIVE and not self._bodyless,
+            silence_s=silence_s,
         )
         if has_body:
             self._request_phase = _Phase.SENT
@@ -392,6 +412,15 @@ class Stream:
             yield AnswerTrailers(Direction.REQUEST)
         else:
             self._request_phase = _Phase.SENT if self._bodyless else _Phase.PASSING
+
+    def _destinations(self, decision: Decision) -> tuple[str, ...]:
+        """The endpoints in order, as often as Envoy tries: what is off the list is other models'.
+
+        The same ones again: with none left an engine's own error would never reach the client.
+        """
+        ranked = (decision.address, *decision.fallbacks)
+        rounds = -(-self._attempts // len(ranked))
+        return (ranked * rounds)[: self._attempts] if rounds > 1 else ranked
 
     def _header_changes(self, destination: str) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
         """Headers to set and to remove with the decision.
@@ -436,7 +465,6 @@ class Stream:
         yield AnswerHeaders(
             Direction.REQUEST,
             [],
-            read_answer=native and self._read_answer,
             skip_body=native and not self._bodyless,
         )
         if has_body:
@@ -455,10 +483,7 @@ class Stream:
         self._pieces.clear()
         self._let_go()
         self._request_phase = self._response_phase = _Phase.DONE
-        headers = [("content-type", "application/json"), ("x-laar-reason", error.reason)]
-        if error.retry_after_s is not None:
-            headers.append(("retry-after", str(error.retry_after_s)))
-        yield Immediate(error.status, headers, error_body(error))
+        yield Immediate(error.status, _refusal_headers(error), error_body(error))
 
     def _pass_body(self, event: RequestBody, now: float) -> Iterator[Action]:
         if self._shape is Shape.NATIVE:
@@ -476,7 +501,15 @@ class Stream:
 
     def _response_headers(self, event: ResponseHeaders, now: float) -> Iterator[Action]:
         self._status = event.status
+        if event.shape is not None:  # a filter in front of ours has answered the request
+            self._shape = event.shape
         decision = self._decision
+        if decision is not None and not self._shadow and event.details:
+            yield from self._attempted(decision, event)
+            if event.details != agreed.FROM_ENDPOINT and (event.status or 0) >= 500:
+                self._rework = None
+                yield from self._unanswered(decision, event, now)
+                return
         if event.status is None or not 200 <= event.status < 300:
             self._rework = None
         elif self._rework is not None:  # before the client hears of it and sends its next turn
@@ -491,7 +524,7 @@ class Stream:
             yield AnswerHeaders(
                 Direction.RESPONSE,
                 self._told(decision) if room else [],
-                read_answer=self._headers_kept and self._read_answer,
+                read_answer=self._shape is Shape.NATIVE and self._read_answer,
             )
             self._usage_reader = UsageReader(events=event.streamed)
             if self._target is not None and self._shape is Shape.GATEWAY:
@@ -499,6 +532,32 @@ class Stream:
         self._response_phase = _Phase.ANSWER
         if event.end:
             yield from self._answer_complete(now)
+
+    def _attempted(self, decision: Decision, event: ResponseHeaders) -> Iterator[Action]:
+        """Says which endpoints failed, as far as the list tells: Envoy goes through it in order."""
+        answered = event.details == agreed.FROM_ENDPOINT
+        ranked = (decision.address, *decision.fallbacks)
+        failed = tuple(ranked[i % len(ranked)] for i in range(event.attempts - answered))
+        if failed:
+            yield Attempted(decision, failed)
+
+    def _unanswered(
+        self, decision: Decision, event: ResponseHeaders, now: float
+    ) -> Iterator[Action]:
+        """Answers in Envoy's place, which got no answer from any endpoint."""
+        self._status, self._no_answer = None, True
+        self._response_phase = _Phase.DONE
+        silent = event.status == 504
+        what = "answered in time" if silent else "could be reached"
+        error = RequestError(
+            event.status if silent and event.status else 503,
+            "timed-out" if silent else "no-answer",
+            f"no endpoint for the model `{(self._asked or decision.model)[:200]}` {what}",
+            retry_after_s=1,
+        )
+        headers = [*_refusal_headers(error), ("x-laar-decision-id", decision.id)]
+        yield from self._end(now)
+        yield Immediate(error.status, headers, error_body(error))
 
     def _told(self, decision: Decision) -> list[tuple[str, str]]:
         """The response headers of the contract (overview section 4)."""
@@ -592,6 +651,8 @@ class Stream:
         In the native shape the end of an unread answer looks the same whether it was whole or not;
         it counts as complete. An answer that was being read and stopped was cut off.
         """
+        if self._no_answer:
+            return "error"
         if self._status is None:
             return "disconnect"
         if self._answered_at is not None and not self._complete:
@@ -604,6 +665,29 @@ def _forget_prompt(request: Request) -> None:
     request.spans = ()
     if len(request.question) > 2 * _KEPT_CHARS:
         request.question = request.question[:_KEPT_CHARS] + request.question[-_KEPT_CHARS:]
+
+
+def _refusal_headers(error: RequestError) -> list[tuple[str, str]]:
+    headers = [("content-type", "application/json"), ("x-laar-reason", error.reason)]
+    if error.retry_after_s is not None:
+        headers.append(("retry-after", str(error.retry_after_s)))
+    return headers
+
+
+def _silence_s(decision: Decision) -> int | None:
+    """How long the endpoint may send nothing, by what was expected of it; None when unknown.
+
+    An answer that is not streamed is silent until its last token.
+    """
+    request, view = decision.request, decision.view
+    if view is None or view.terms is None:
+        return None
+    tokens = 0 if request.stream else request.max_tokens
+    if tokens is None:
+        return None
+    expected_s = float(view.terms.latency_s[decision.position])
+    bound_s = _PATIENCE_S + _PATIENCE * expected_s + _SLOWEST_TOKEN_S * tokens
+    return next((s for s in names.SILENCES_S if s >= bound_s), None)
 
 
 def _pieces(direction: Direction, data: bytes, *, end: bool) -> Iterator[AnswerBody]:

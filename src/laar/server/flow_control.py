@@ -11,7 +11,7 @@ came in the same moment is given back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
@@ -56,8 +56,10 @@ class Gate:
         self._opening: asyncio.TimerHandle | None = None
         self._called = False
 
-    async def decide(self, request: Request) -> tuple[Decision, float]:
-        """The decision, and the seconds it had to wait.
+    async def decide(
+        self, request: Request, held: Callable[[], Awaitable[None]] | None = None
+    ) -> tuple[Decision, float]:
+        """The decision, and the seconds it had to wait; `held` is called before it waits.
 
         Raises:
             RequestError: nobody can serve it, or it was shed.
@@ -73,8 +75,10 @@ class Gate:
         future = self._waiting[answer] = asyncio.get_running_loop().create_future()
         self._call()  # where it goes may have room; a burst of arrivals shares one look
         try:
+            if held is not None:
+                await held()
             outcome = await future
-        except asyncio.CancelledError:
+        except BaseException:  # also that `held` found the client gone
             self._forget(answer, future)
             raise
         if isinstance(outcome.verdict, Exception):

@@ -1,14 +1,18 @@
 """gRPC health for every service name that gateways and probes ask for.
 
-Liveness says only that the process runs; everything else says whether new streams are wanted: some
-endpoint is known and nobody has asked us to stop. Watching works, so Envoy's active health checks
-and a kubelet's probes see a drain begin.
+Liveness says only that the process runs; most say whether requests can be served: some endpoint is
+known and nobody has asked us to stop. Watching works, so a kubelet's probes see a drain begin.
+
+laar's own Envoys ask under another name, which stays well once it has been: without endpoints an
+answer of ours says more than Envoy's. It ends with the drain, and Envoy then sends nothing new.
 """
 
 from __future__ import annotations
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from laar.protocol.agreed import PICKING_SERVICE
 
 __all__ = ["Health"]
 
@@ -36,6 +40,12 @@ class Health:
         """Alive, and not ready until told."""
         for name in _ALIVE_NAMES:
             await self._servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+        await self._servicer.set(PICKING_SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self.set_ready(False)
+
+    async def leave(self) -> None:
+        """No new streams from now on."""
+        await self._servicer.set(PICKING_SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
         await self.set_ready(False)
 
     async def set_ready(self, ready: bool) -> None:
@@ -46,5 +56,5 @@ class Health:
             if ready
             else health_pb2.HealthCheckResponse.NOT_SERVING
         )
-        for name in _READY_NAMES:
+        for name in (*_READY_NAMES, *((PICKING_SERVICE,) if ready else ())):
             await self._servicer.set(name, status)

@@ -72,6 +72,7 @@ _GRPC_OPTIONS = (
     ("grpc.so_reuseport", 0),  # two pickers on one port would split the state
     ("grpc.http2.lookahead_bytes", 1 << 20),
     ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_ping_strikes", 0),  # an Envoy of the gateway shape asks often if we are there
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
     # An Envoy whose machine has gone sends no reset; its requests would count for two hours.
     ("grpc.keepalive_time_ms", 30_000),
@@ -194,6 +195,7 @@ class Runner:
             held=self._held,
             spans=self.watch.exports.spans,
         )
+        self._processor.longest_hold_s = settings.flow.max_hold_s
         self._rng = rng
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
@@ -278,7 +280,7 @@ class Runner:
 
     async def _drain(self, server: grpc.aio.Server) -> None:
         shutdown = self._settings.shutdown
-        await self.health.set_ready(False)
+        await self.health.leave()
         _LOG.info("not ready any more; serving on for %g s", shutdown.drain_s)
         await asyncio.sleep(shutdown.drain_s)
         if self._gate is not None:
@@ -308,6 +310,7 @@ class Runner:
         self._sampler.every_s = settings.bodies.sample_every_s
         if self._admission is not None:
             self._admission.use(settings.flow.admission)
+            self._processor.longest_hold_s = settings.flow.max_hold_s
         self.watch.use(settings)
         if settings.endpoints != before.endpoints:
             self._use_endpoints()

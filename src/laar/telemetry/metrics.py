@@ -65,6 +65,7 @@ class Metrics(Collector):
         self.stream_faults = 0
         self.ignored_messages = 0
         self.moved = 0
+        self.failed_attempts = 0
         self.certificate_expires_at_s: Callable[[], float] | None = None
         self._decisions: Counter[tuple[str, str, str]] = Counter()
         self._refusals: Counter[tuple[str, str]] = Counter()
@@ -162,6 +163,11 @@ class Metrics(Collector):
                 self.ignored_messages,
             ),
             ("laar_moved", "Requests that Envoy served elsewhere than picked.", self.moved),
+            (
+                "laar_failed_attempts",
+                "Attempts that failed before an answer began, retried or not.",
+                self.failed_attempts,
+            ),
         ):
             yield CounterMetricFamily(name, help_text, value=value)
         yield _counter(

@@ -152,6 +152,7 @@ async def started_fleet(
             shape,
             BootstrapOptions(
                 picker=f"127.0.0.1:{ext_proc}",
+                listen_host="127.0.0.1",
                 listen_port=port,
                 ready_port=0,
                 admin_port=0,

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from laar.protocol import agreed
 from laar.protocol import headers as names
 from laar.protocol.events import (
     Action,
@@ -30,9 +31,11 @@ from laar.protocol.events import (
 )
 from laar.wire import ext_proc_pb2 as pb
 
-__all__ = ["event_of", "message_of"]
+__all__ = ["event_of", "message_of", "patience"]
 
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
+_ATTEMPTS = frozenset(map(str, range(100)))
+"""More than any Envoy makes; anything else is no number of attempts."""
 
 
 def _plain(field: str) -> bytes:
@@ -47,13 +50,6 @@ _PLAIN = {
     for direction in ("request", "response")
     for part in ("headers", "body", "trailers")
 }
-_READ_ANSWER: bytes = pb.ProcessingResponse(
-    request_headers=pb.HeadersResponse(),
-    mode_override=pb.ProcessingMode(
-        request_body_mode=pb.ProcessingMode.BUFFERED,
-        response_body_mode=pb.ProcessingMode.STREAMED,
-    ),
-).SerializeToString()
 
 
 # -- messages to events ------------------------------------------------------------------------
@@ -67,7 +63,8 @@ def event_of(message: pb.ProcessingRequest) -> Event | None:
     if kind == "request_body":
         body = message.request_body
         if message.HasField("protocol_config"):  # the first message: Envoy keeps the headers
-            return WholeRequest(*_attributes(message), body.body, _subset(message))
+            found = _attributes(message)
+            return WholeRequest(*found, body.body, _subset(message), _attempts(message))
         return RequestBody(body.body, body.end_of_stream, _subset(message))
     if kind == "response_headers":
         return _response_headers(message)
@@ -83,19 +80,24 @@ def event_of(message: pb.ProcessingRequest) -> Event | None:
 
 def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
     headers = message.request_headers
-    native = (
-        message.HasField("protocol_config")
-        and message.protocol_config.request_body_mode != _FULL_DUPLEX
-    )
     return RequestHeaders(
         {h.key: _value(h) for h in headers.headers.headers},
         headers.end_of_stream,
-        Shape.NATIVE if native else Shape.GATEWAY,
+        _shape(message) or Shape.GATEWAY,
         _subset(message),
         _pool(message),
         len(headers.headers.headers),
         headers.ByteSize(),
+        _attempts(message),
     )
+
+
+def _shape(message: pb.ProcessingRequest) -> Shape | None:
+    """The shape, told by a stream's first message, whichever that is."""
+    if not message.HasField("protocol_config"):
+        return None
+    full = message.protocol_config.request_body_mode == _FULL_DUPLEX
+    return Shape.GATEWAY if full else Shape.NATIVE
 
 
 def _attributes(message: pb.ProcessingRequest) -> tuple[dict[str, str], str]:
@@ -111,6 +113,20 @@ def _attributes(message: pb.ProcessingRequest) -> tuple[dict[str, str], str]:
             elif name == names.POOL:
                 pool = _text(value)
     return headers, pool
+
+
+def _number(message: pb.ProcessingRequest, attribute: str) -> int:
+    """A count that Envoy tells; 0 where it does not."""
+    for attributes in message.attributes.values():
+        if attribute in attributes.fields:
+            value = attributes.fields[attribute]
+            text = _text(value) or f"{value.number_value:.0f}"  # metadata comes as text
+            return int(text) if text in _ATTEMPTS else 0
+    return 0
+
+
+def _attempts(message: pb.ProcessingRequest) -> int:
+    return _number(message, agreed.ATTEMPTS)
 
 
 def _pool(message: pb.ProcessingRequest) -> str:
@@ -132,7 +148,20 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
         elif name == "content-type":
             streamed = "text/event-stream" in _value(header)
     end = message.response_headers.end_of_stream
-    return ResponseHeaders(status, streamed, len(headers), end, _served(message))
+    details = ""
+    for attributes in message.attributes.values():
+        if agreed.DETAILS in attributes.fields:
+            details = _text(attributes.fields[agreed.DETAILS])
+    return ResponseHeaders(
+        status,
+        streamed,
+        len(headers),
+        end,
+        _served(message),
+        _number(message, agreed.ATTEMPTED),
+        details,
+        _shape(message),
+    )
 
 
 def _value(header: pb.HeaderValue) -> str:
@@ -171,16 +200,13 @@ def _served(message: pb.ProcessingRequest) -> str:
 def _headers_answer(action: AnswerHeaders) -> bytes:
     request = action.direction is Direction.REQUEST
     field = "request_headers" if request else "response_headers"
-    if not (action.set_headers or action.destination or action.skip_body):
-        if request and action.read_answer:
-            return _READ_ANSWER
-        if not action.read_answer:
-            return _PLAIN[field]
+    if not (action.set_headers or action.destination or action.skip_body or action.read_answer):
+        return _PLAIN[field]
     response = pb.ProcessingResponse()
     target = response.request_headers if request else response.response_headers
     _mutate(target.response, action.set_headers, action.remove_headers)
     if action.destination:
-        _send_to(response, target.response, action.destination)
+        _send_to(response, target.response, action.destination, action.silence_s)
     if action.skip_body or action.read_answer:
         mode = pb.ProcessingMode
         response.mode_override.request_body_mode = mode.NONE if action.skip_body else mode.BUFFERED
@@ -199,7 +225,7 @@ def _body_answer(action: AnswerBody) -> bytes:
     common = (response.request_body if request else response.response_body).response
     if action.destination:  # the native shape's decision
         _mutate(common, action.set_headers, action.remove_headers)
-        _send_to(response, common, action.destination)
+        _send_to(response, common, action.destination, action.silence_s)
         if action.data is not None:
             common.status = pb.CommonResponse.CONTINUE_AND_REPLACE
             common.body_mutation.body = action.data
@@ -223,6 +249,7 @@ def _immediate_answer(action: Immediate) -> bytes:
     response = pb.ImmediateResponse(
         status=pb.HttpStatus(code=action.status),
         body=action.body,
+        details=f"laar_{dict(action.headers).get('x-laar-reason', '')}",  # for Envoy's access log
     )
     for name, value in action.headers:
         response.headers.set_headers.add().header.MergeFrom(
@@ -245,11 +272,18 @@ def _mutate(
     mutation.remove_headers.extend(remove)
 
 
-def _send_to(response: pb.ProcessingResponse, common: pb.CommonResponse, destination: str) -> None:
+def _send_to(
+    response: pb.ProcessingResponse,
+    common: pb.CommonResponse,
+    destination: str,
+    silence_s: int | None,
+) -> None:
     """The destination, in the metadata as in the header, and the route worked out again."""
     common.clear_route_cache = True
     known = response.dynamic_metadata.fields["envoy.lb"].struct_value
     known.fields[names.DESTINATION].string_value = destination.encode()
+    if silence_s is not None:
+        known.fields[names.SILENCE].string_value = str(silence_s).encode()
 
 
 _ANSWERS: dict[type, Callable[[Any], bytes]] = {
@@ -258,6 +292,13 @@ _ANSWERS: dict[type, Callable[[Any], bytes]] = {
     AnswerTrailers: _trailers_answer,
     Immediate: _immediate_answer,
 }
+
+
+def patience(seconds: float) -> bytes:
+    """Asks Envoy to wait so long for the answer to the message it has sent."""
+    response = pb.ProcessingResponse()
+    response.override_message_timeout.FromMilliseconds(int(seconds * 1000))
+    return _bytes(response)
 
 
 def message_of(action: Action) -> bytes | None:

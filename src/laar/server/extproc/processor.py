@@ -23,6 +23,7 @@ from laar.protocol.events import (
     Action,
     Answering,
     Ask,
+    Attempted,
     Closed,
     Decided,
     Ended,
@@ -35,7 +36,7 @@ from laar.protocol.held import HeldBytes
 from laar.protocol.rules import GatewayRules
 from laar.protocol.sampling import Sampler
 from laar.protocol.stream import Stream, StreamSettings
-from laar.server.extproc.messages import event_of, message_of
+from laar.server.extproc.messages import event_of, message_of, patience
 from laar.server.flow_control import Gate
 from laar.telemetry.metrics import Metrics
 from laar.wire import ext_proc_pb2 as pb
@@ -47,6 +48,9 @@ __all__ = ["SERVICE", "ExternalProcessor"]
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _LOG = logging.getLogger(__name__)
+DECISION_MARGIN_S = 10.0
+"""What a decision may take beyond the longest hold; `laar envoy` allows as much."""
+
 _LOG_FAULTS_EVERY_S = 10.0
 """A fault that meets every request would fill a disk; the counter counts them all."""
 
@@ -93,6 +97,7 @@ class ExternalProcessor:
         self._rules = rules
         self._log_faults_at = -math.inf
         self._streams: dict[asyncio.Task[None], Stream] = {}
+        self.longest_hold_s = 0.0
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The generic handler to add to a grpc.aio server."""
@@ -170,7 +175,7 @@ class ExternalProcessor:
                     pending = (
                         self._decide(action, now)
                         if self._gate is None
-                        else await self._decide_in_turn(self._gate, action, now)
+                        else await self._decide_in_turn(self._gate, action, now, context)
                     )
                 elif (answer := message_of(action)) is not None:
                     await context.write(answer)
@@ -202,9 +207,18 @@ class ExternalProcessor:
         self._metrics.overhead(overhead_s)
         return Decided(decision, round(overhead_s * 1e6))
 
-    async def _decide_in_turn(self, gate: Gate, ask: Ask, received: float) -> Decided | Refused:
+    async def _decide_in_turn(
+        self,
+        gate: Gate,
+        ask: Ask,
+        received: float,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> Decided | Refused:
+        async def held() -> None:
+            await context.write(patience(self.longest_hold_s + DECISION_MARGIN_S))
+
         try:
-            decision, waited_s = await gate.decide(ask.request)
+            decision, waited_s = await gate.decide(ask.request, held)
         except RequestError as error:
             return self._refused(ask.request, error)
         overhead_s = max(0.0, self._clock() - received - waited_s)
@@ -225,6 +239,8 @@ class ExternalProcessor:
 
     def _note(self, action: Action, now: float) -> None:
         match action:
+            case Attempted(decision, failed):
+                self._metrics.failed_attempts += len(failed)
             case Served(decision, address):
                 self._metrics.moved += not decision.request.shadow
                 self._director.served_by(decision, address)

@@ -1,0 +1,159 @@
+"""Where requests go, how often they are tried, and how long an endpoint may be silent.
+
+**Retries.** An attempt that fails before the first byte of an answer is repeated on the next
+endpoint of the picker's list: when no connection comes about, when the endpoint resets it, and for
+the statuses of `RETRIED`. 500 and resets are among them although the engine may have begun: a
+replica that fails at once is far more common than a request that breaks each engine, and the
+number of attempts bounds what such a request does. A client's own retries multiply it.
+
+**Silence.** A stream that neither begins nor goes on is ended by ``per_try_idle_timeout``. How long
+a prompt's prefill may take only the picker knows, and a route's time-outs are fixed; so there are
+routes for several silences. The picker names one in its metadata, and Envoy looks for the route
+again.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from envoy_data_plane.envoy.config.core.v3 import Metadata
+from envoy_data_plane.envoy.config.route.v3 import (
+    HeaderMatcher,
+    RetryPolicy,
+    RetryPolicyRetryHostPredicate,
+    Route,
+    RouteAction,
+    RouteConfiguration,
+    RouteMatch,
+    VirtualHost,
+)
+from envoy_data_plane.envoy.extensions.filters.http.buffer.v3 import BufferPerRoute
+from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
+    ExtProcOverrides,
+    ExtProcPerRoute,
+    ProcessingMode,
+    ProcessingModeBodySendMode,
+    ProcessingModeHeaderSendMode,
+)
+from envoy_data_plane.envoy.extensions.retry.host.previous_hosts.v3 import PreviousHostsPredicate
+from envoy_data_plane.envoy.type.matcher.v3 import (
+    MetadataMatcher,
+    MetadataMatcherPathSegment,
+    RegexMatcher,
+    StringMatcher,
+    ValueMatcher,
+)
+from envoy_data_plane.google.protobuf import Any, Struct
+
+from laar.envoy.bootstrap import RETRIED, RETRY_ON, BodyMode, BootstrapOptions
+from laar.envoy.clusters import LB_NAMESPACE
+from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, METADATA_NAMESPACE
+from laar.protocol import headers as names
+from laar.protocol.openai import SUFFIXES
+
+EXT_PROC = "envoy.filters.http.ext_proc"
+BUFFER = "envoy.filters.http.buffer"
+
+_GENERATION_PATHS = f".*({'|'.join(suffix for suffix, _ in SUFFIXES)})/?"
+_SOME_BODY = "0*[1-9][0-9]*"
+
+_HOST_ATTEMPTS = 5
+"""Draws of the fallback policy that may hit an endpoint that has just failed, for one retry."""
+
+
+def routes(*entries: Route) -> RouteConfiguration:
+    """A table of one virtual host."""
+    return RouteConfiguration(
+        virtual_hosts=[VirtualHost(name="all", domains=["*"], routes=list(entries))],
+        # For the picker alone, and where Envoy keeps the headers nobody else takes them off. The
+        # destination stays: endpoints behind a further picker may want to know.
+        request_headers_to_remove=sorted(names.CONTROL_HEADERS - {names.DESTINATION}),
+    )
+
+
+def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Route]:
+    """Routes of all silences, all to the same endpoints; before the decision the last ones count.
+
+    In the native mode the requests that models answer, which have a body, cost the picker one
+    message instead of two: Envoy keeps their headers. Any other request is decided at its headers,
+    also one whose body has no length: were it empty, there would be no message at all.
+    """
+    silences = [s for s in names.SILENCES_S if s < options.idle_timeout_s]
+    found = []
+    for silence_s in (*silences, None):
+        if body_mode == "native":
+            generation = RouteMatch(
+                safe_regex=RegexMatcher(regex=_GENERATION_PATHS),
+                headers=[
+                    HeaderMatcher(name=":method", string_match=StringMatcher(exact="POST")),
+                    HeaderMatcher(
+                        name="content-length",
+                        string_match=StringMatcher(safe_regex=RegexMatcher(regex=_SOME_BODY)),
+                    ),
+                ],
+            )
+            found.append(_route(generation, options, silence_s))
+        other = _route(RouteMatch(prefix="/"), options, silence_s)
+        if body_mode == "native":
+            headers = ExtProcOverrides(processing_mode=processing_mode(native=True, headers=True))
+            other.typed_per_filter_config = {
+                EXT_PROC: Any.pack(ExtProcPerRoute(overrides=headers)),
+                BUFFER: Any.pack(BufferPerRoute(disabled=True)),
+            }
+        found.append(other)
+    return found
+
+
+def processing_mode(*, native: bool, headers: bool) -> ProcessingMode:
+    """What the picker is sent; without `headers` of a native request only what it reads of them."""
+    send, skip = ProcessingModeHeaderSendMode.SEND, ProcessingModeHeaderSendMode.SKIP
+    bodies = ProcessingModeBodySendMode
+    trailers = skip if native else send
+    return ProcessingMode(
+        request_header_mode=send if headers else skip,
+        request_body_mode=bodies.BUFFERED if native else bodies.FULL_DUPLEX_STREAMED,
+        request_trailer_mode=trailers,
+        response_header_mode=send,
+        response_body_mode=bodies.NONE if native else bodies.FULL_DUPLEX_STREAMED,
+        response_trailer_mode=trailers,
+    )
+
+
+def _route(match: RouteMatch, options: BootstrapOptions, silence_s: int | None) -> Route:
+    if silence_s is not None:
+        match.dynamic_metadata = [_named(names.SILENCE, str(silence_s))]
+    idle = timedelta(seconds=silence_s or options.idle_timeout_s)
+    return Route(
+        match=match,
+        metadata=Metadata(
+            filter_metadata={
+                METADATA_NAMESPACE: Struct.from_dict({"attempts": 1 + options.retries})
+            }
+        ),
+        route=RouteAction(
+            cluster=ENDPOINTS_CLUSTER,
+            timeout=timedelta(seconds=options.request_timeout_s),
+            idle_timeout=timedelta(seconds=options.idle_timeout_s),
+            retry_policy=RetryPolicy(
+                retry_on=RETRY_ON,
+                retriable_status_codes=list(RETRIED),
+                num_retries=options.retries,
+                per_try_idle_timeout=idle,
+                host_selection_retry_max_attempts=_HOST_ATTEMPTS,
+                retry_host_predicate=[
+                    RetryPolicyRetryHostPredicate(
+                        name="envoy.retry_host_predicates.previous_hosts",
+                        typed_config=Any.pack(PreviousHostsPredicate()),
+                    )
+                ],
+            ),
+        ),
+    )
+
+
+def _named(key: str, value: str) -> MetadataMatcher:
+    return MetadataMatcher(
+        filter=LB_NAMESPACE,
+        path=[MetadataMatcherPathSegment(key=key)],
+        value=ValueMatcher(string_match=StringMatcher(exact=value)),
+    )

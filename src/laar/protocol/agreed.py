@@ -1,0 +1,20 @@
+"""What the picker and laar's own Envoys agree on besides headers."""
+
+from __future__ import annotations
+
+__all__ = ["ATTEMPTED", "ATTEMPTS", "DETAILS", "FROM_ENDPOINT", "PICKING_SERVICE"]
+
+ATTEMPTS = "xds.route_metadata.filter_metadata.laar.attempts"
+"""Envoy attribute: how often this Envoy tries a request at most. Only laar's bootstraps have it."""
+
+ATTEMPTED = "upstream.request_attempt_count"
+"""Envoy attribute of an answer: how often the request was tried."""
+
+DETAILS = "response.code_details"
+"""Envoy attribute of an answer: where its status comes from."""
+
+FROM_ENDPOINT = "via_upstream"
+"""`DETAILS` of an endpoint's own answer; any other was made by Envoy."""
+
+PICKING_SERVICE = "laar.picking"
+"""Name that laar's Envoys ask the health of: whether new streams are wanted."""

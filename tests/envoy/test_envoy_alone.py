@@ -1,0 +1,72 @@
+"""Envoy without a picker's advice: failing endpoints while failing open, and its ports."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+
+import orjson
+import pytest
+
+from laar.envoy import BootstrapOptions, EnvoyProcess, render, write_eds
+from laar.errors import LaarError
+from support import Answer, eventually, free_port
+
+pytestmark = pytest.mark.envoy
+
+BODY = orjson.dumps({"model": "auto", "prompt": "hello"})
+
+
+async def status(http, envoy):
+    async with http.post(f"{envoy.url()}/v1/completions", data=BytesIO(BODY)) as response:
+        await response.read()
+        return response.status
+
+
+async def ejected(http, envoy):
+    async with http.get(f"{envoy.admin_url}/clusters") as response:
+        return "failed_outlier_check" in await response.text()
+
+
+async def test_the_picker_may_send_to_an_endpoint_that_envoy_would_leave_out(fleet, http):
+    """Only one of them may judge, and the picker knows more."""
+    bad, good = await fleet.upstreams(2)
+    bad.default_answer = Answer(status=503)
+    fleet.members([bad.address, good.address])
+    picker = await fleet.picker(bad.address)
+    envoy = await fleet.envoy("standalone", BootstrapOptions(retries=0))
+    for _ in range(10):
+        assert await status(http, envoy) == 503
+    assert await ejected(http, envoy)
+    before = len(bad.requests)
+    assert await status(http, envoy) == 503
+    assert len(bad.requests) == before + 1
+
+    await picker.stop(None)
+
+    async def served_by_the_good_one():
+        return await status(http, envoy) == 200
+
+    await eventually(served_by_the_good_one, what="failing open")
+    before = len(bad.requests)
+    for _ in range(20):
+        assert await status(http, envoy) == 200
+    assert len(bad.requests) == before
+
+
+async def test_a_second_envoy_on_a_port_is_an_error(envoy_binary, tmp_path: Path):
+    eds = tmp_path / "endpoints.json"
+    write_eds(eds, [])
+    options = BootstrapOptions(
+        listen_host="127.0.0.1",
+        listen_port=free_port(),
+        ready_port=0,
+        admin_port=0,
+        eds_path=str(eds),
+    )
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    async with EnvoyProcess(render("standalone", options), tmp_path / "one"):
+        with pytest.raises(LaarError, match="Address already in use"):
+            async with EnvoyProcess(render("gateway", options), tmp_path / "two"):
+                pass

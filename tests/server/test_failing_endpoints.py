@@ -1,0 +1,180 @@
+"""Endpoints that fail behind a real picker and a real Envoy: the next one, or a clear error."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections import Counter
+from io import BytesIO
+
+import aiohttp
+import orjson
+import pytest
+
+from support import Answer, eventually, free_port, metric
+
+pytestmark = pytest.mark.envoy
+
+SHAPES = ["standalone", "gateway"]
+
+
+def chat(model="m", **fields):
+    return orjson.dumps(
+        {"messages": [{"role": "user", "content": "hello"}], "model": model, **fields}
+    )
+
+
+async def post(http, envoy, body, path="/v1/chat/completions", **headers):
+    headers = {"content-type": "application/json", **headers}
+    async with http.post(envoy.url() + path, data=BytesIO(body), headers=headers) as answer:
+        return answer, await answer.read()
+
+
+def error(body):
+    return orjson.loads(body)["error"]
+
+
+class Resetting:
+    """An endpoint that takes a request, says so much of an answer, and cuts the connection."""
+
+    def __init__(self, begins=b""):
+        self.requests = 0
+        self._begins = begins
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._cut, "127.0.0.1", 0)
+        self.address = "{}:{}".format(*self._server.sockets[0].getsockname())
+        return self
+
+    async def __aexit__(self, *_failure):
+        self._server.close()
+
+    async def _cut(self, reader, writer):
+        head = b""
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"POST"):
+            self.requests += 1
+            writer.write(self._begins)
+            await writer.drain()
+            await asyncio.sleep(0.1 if self._begins else 0)  # what was written may arrive
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+async def test_no_client_sees_the_one_endpoint_that_refuses(gateway, http, shape, status):
+    bad, *good = [await gateway.upstream() for _ in range(3)]
+    bad.default_answer = Answer(status=status, body=b"no")
+    gateway.members(*((u.address, "m") for u in (bad, *good)))
+    runner = await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    answers = await asyncio.gather(*(post(http, envoy, chat()) for _ in range(60)))
+    assert Counter(answer.status for answer, _ in answers) == {200: 60}
+    assert bad.asked, "the test would show nothing otherwise"
+    assert metric(runner, "laar_failed_attempts_total") == len(bad.asked)
+    assert sum(len(u.asked) for u in good) == 60
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_no_client_sees_the_one_endpoint_that_resets(gateway, http, shape):
+    good = await gateway.upstream()
+    async with Resetting() as bad:
+        gateway.members((bad.address, "m"), (good.address, "m"))
+        await gateway.picker()
+        envoy = await gateway.envoy(shape)
+        answers = await asyncio.gather(*(post(http, envoy, chat()) for _ in range(40)))
+        assert bad.requests, "the test would show nothing otherwise"
+    assert Counter(answer.status for answer, _ in answers) == {200: 40}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_model_without_an_endpoint_is_a_503_that_names_it_and_no_others_404(
+    gateway, http, shape
+):
+    other = await gateway.upstream()
+    other.default_answer = Answer(status=404, body=b"no such model here")
+    gateway.members((f"127.0.0.1:{free_port()}", "gone", "auto"), (other.address, "other"))
+    runner = await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    for _ in range(5):
+        answer, body = await post(http, envoy, chat("gone"))
+        assert answer.status == 503
+        assert answer.headers["retry-after"] == "1"
+        assert answer.headers["x-laar-reason"] == "no-answer"
+        assert answer.headers["content-type"] == "application/json"
+        assert "`gone`" in error(body)["message"]
+        assert error(body)["type"] == "service_unavailable_error"
+    assert not other.asked
+    assert metric(runner, 'laar_completions_total{cause="error",status="none"}') == 5
+    await eventually(lambda: not runner.table.in_flight.any(), what="release of everything")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("status", "attempts"), [(503, 3), (500, 3), (429, 3), (401, 1), (400, 1)])
+async def test_where_all_fail_the_client_sees_the_engines_own_error(
+    gateway, http, shape, status, attempts
+):
+    only = await gateway.upstream()
+    only.default_answer = Answer(
+        status=status, body=b'{"error": {"message": "engine"}}', headers={"retry-after": "7"}
+    )
+    gateway.members((only.address, "m"))
+    await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    answer, body = await post(http, envoy, chat())
+    assert (answer.status, body) == (status, b'{"error": {"message": "engine"}}')
+    assert answer.headers["retry-after"] == "7"
+    assert answer.headers["x-laar-reason"] == "laar"
+    assert len(only.asked) == attempts
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_request_that_breaks_each_engine_breaks_three(gateway, http, shape):
+    async with contextlib.AsyncExitStack() as stack:
+        fleet = [await stack.enter_async_context(Resetting()) for _ in range(6)]
+        gateway.members(*((endpoint.address, "m") for endpoint in fleet))
+        await gateway.picker()
+        envoy = await gateway.envoy(shape)
+        answer, _ = await post(http, envoy, chat())
+        assert answer.status == 503
+        assert sum(endpoint.requests for endpoint in fleet) == 3
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_an_answer_that_has_begun_is_not_asked_for_again(gateway, http, shape):
+    begins = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\ndata:\r\n"
+    async with Resetting(begins) as first, Resetting(begins) as second:
+        gateway.members((first.address, "m"), (second.address, "m"))
+        await gateway.picker()
+        envoy = await gateway.envoy(shape)
+        with pytest.raises(aiohttp.ClientError):
+            await post(http, envoy, chat(stream=True))
+        assert first.requests + second.requests == 1
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_silent_endpoint_is_left_for_another_after_the_time_its_prompt_may_take(
+    gateway, http, shape
+):
+    good, hung = await gateway.upstream(), socket.create_server(("127.0.0.1", 0), backlog=64)
+    gateway.members(("{}:{}".format(*hung.getsockname()), "m"), (good.address, "m"))
+    await gateway.picker()
+
+    def hurry(bootstrap):
+        for route in _routes(bootstrap):
+            if "dynamic_metadata" in route["match"]:
+                route["route"]["retry_policy"]["per_try_idle_timeout"] = "0.3s"
+
+    envoy = await gateway.envoy(shape, hurry)
+    with hung:
+        answers = await asyncio.gather(*(post(http, envoy, chat(stream=True)) for _ in range(8)))
+    assert Counter(answer.status for answer, _ in answers) == {200: 8}
+    assert len(good.asked) == 8
+
+
+def _routes(bootstrap):
+    listener = bootstrap["static_resources"]["listeners"][0]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    return manager["route_config"]["virtual_hosts"][0]["routes"]

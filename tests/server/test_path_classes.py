@@ -1,0 +1,164 @@
+"""Every kind of request through Envoy: with the model's name spliced or not, read or not."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from io import BytesIO
+
+import orjson
+import pytest
+
+from support import Answer
+
+pytestmark = pytest.mark.envoy
+
+SHAPES = ["sidecar", "standalone", "gateway"]
+PATHS = [
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/embeddings",
+    "/v1/messages",
+    "/v1/chat/completions;x",
+    "/v1/completions/",
+    "/tokenize",
+    "/v1/rerank",
+    "/v1/score",
+    "/pooling",
+    "/v1/audio/transcriptions",
+]
+PROMPT = {
+    "messages": [{"role": "user", "content": "hello"}],
+    "prompt": "hello",
+    "input": "hello",
+    "max_tokens": 5,
+}
+
+
+def manager(bootstrap):
+    listener = bootstrap["static_resources"]["listeners"][0]
+    return listener["filter_chains"][0]["filters"][0]["typed_config"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("share_read", [0.0, 1.0])
+async def test_each_path_reaches_an_endpoint_with_the_name_it_knows(
+    gateway, http, shape, share_read
+):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    await gateway.picker(bodies={"sample_answers": share_read, "sample_every_s": 3600})
+    envoy = await gateway.envoy(shape)
+
+    async def chunked(body):
+        yield body
+
+    for path, model, in_chunks in itertools.product(PATHS, ("m", "auto"), (False, True)):
+        body = orjson.dumps({"model": model, **PROMPT})
+        data = chunked(body) if in_chunks else BytesIO(body)
+        async with http.post(
+            envoy.url() + path, data=data, headers={"content-type": "application/json"}
+        ) as answer:
+            assert (answer.status, await answer.read()) == (200, b"{}"), (path, model, in_chunks)
+            assert "x-laar-reason" in answer.headers, (path, model, in_chunks)
+        sent = orjson.loads(upstream.asked[-1].body)
+        spliced = not path.startswith("/v1/audio/")  # whose bodies are never read
+        assert sent["model"] == ("m" if spliced else model), (path, model, in_chunks)
+        assert sent | {"model": ""} == PROMPT | {"model": ""}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+async def test_an_empty_body_goes_no_way_of_its_own(gateway, http, shape, path):
+    inside, outside = await gateway.upstream(), await gateway.upstream()
+    gateway.members((inside.address, "m"), (outside.address, "other"))
+    await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    async with http.post(envoy.url() + path, headers={"content-length": "0"}) as answer:
+        assert "x-laar-reason" in answer.headers
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_filter_in_front_may_answer_itself(gateway, http, shape):
+    """An authentication or a rate limit answers before the picker hears of the request."""
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    await gateway.picker()
+    url = "type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault"
+    fault = {
+        "@type": url,
+        "abort": {"http_status": 401, "percentage": {"numerator": 100}},
+        "headers": [{"name": "x-abort", "present_match": True}],
+    }
+
+    def refuse(bootstrap):
+        entry = {"name": "envoy.filters.http.fault", "typed_config": fault}
+        manager(bootstrap)["http_filters"].insert(0, entry)
+
+    envoy = await gateway.envoy(shape, refuse)
+    body = orjson.dumps({"model": "m", **PROMPT})
+    for headers, status in (({"x-abort": "1"}, 401), ({}, 200), ({"x-abort": "1"}, 401)):
+        async with http.post(
+            envoy.url() + "/v1/chat/completions", data=BytesIO(body), headers=headers
+        ) as answer:
+            assert answer.status == status
+            assert await answer.read()
+    assert len(upstream.asked) == 1
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_clients_of_http_1_0_are_served(gateway, shape):
+    upstream = await gateway.upstream()
+    upstream.default_answer = Answer(body=b'{"fine": true}')
+    gateway.members((upstream.address, "m"))
+    await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    host, port = envoy.url().removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = orjson.dumps({"model": "auto", **PROMPT})
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.0\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n" % len(body) + body
+    )
+    answer = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    assert b" 200 OK" in answer.splitlines()[0]
+    assert answer.endswith(b'{"fine": true}')
+
+
+FORGED = {
+    "x-gateway-destination-endpoint-subset": "10.0.0.1:80",
+    "x-prefiller-host-port": "10.0.0.1:80",
+    "x-encoder-hosts-ports": "10.0.0.1:80",
+    "x-data-parallel-host-port": "10.0.0.1:80",
+}
+
+
+@pytest.mark.parametrize(
+    ("shape", "trust", "model"),
+    [
+        ("standalone", None, "m"),
+        ("gateway", None, "m"),
+        ("sidecar", None, "other"),
+        ("standalone", True, "other"),
+        ("gateway", True, "other"),
+        ("sidecar", False, "m"),
+    ],
+)
+async def test_what_a_gateway_says_of_its_clients_is_not_for_clients_to_say(
+    gateway, http, shape, trust, model
+):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m", "other"))
+    await gateway.picker()
+    envoy = await gateway.envoy(shape, trust_gateway_headers=trust)
+    headers = {**FORGED, "x-gateway-model-name-rewrite": "other"}
+    body = orjson.dumps({"model": "m", **PROMPT})
+    async with http.post(
+        envoy.url() + "/v1/chat/completions", data=BytesIO(body), headers=headers
+    ) as answer:
+        assert answer.status == 200
+    (request,) = upstream.asked
+    assert orjson.loads(request.body)["model"] == model
+    assert not set(headers) & set(request.headers)

@@ -1,0 +1,200 @@
+"""A picker that leaves, is killed, or hangs under load; a real one in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from contextlib import AsyncExitStack, asynccontextmanager
+from io import BytesIO
+from typing import NamedTuple
+
+import aiohttp
+import orjson
+import pytest
+import yaml
+
+from laar.envoy import BootstrapOptions, EnvoyProcess, render
+from laar.lab.live.processes import LaarProcess, wait_for
+from support import Answer, RecordingUpstream, eventually, free_port
+
+pytestmark = pytest.mark.envoy
+
+SHAPES = ["standalone", "gateway"]
+CLIENTS = 8
+BODY = orjson.dumps({"messages": [{"role": "user", "content": "hello"}], "model": "m"})
+LONGEST_WAIT_S = 2.0
+MARGIN_S = 1.5
+
+
+class Ended(NamedTuple):
+    status: int | str
+    began: float
+    took_s: float
+    decided: bool
+
+
+class Load:
+    """Clients that ask again and again; stop it by leaving."""
+
+    def __init__(self, url):
+        self._url = url
+        self._stop = asyncio.Event()
+        self.ended = []
+
+    async def __aenter__(self):
+        self._group = asyncio.gather(*(self._client() for _ in range(CLIENTS)))
+        return self
+
+    async def __aexit__(self, *_failure):
+        self._stop.set()
+        await self._group
+
+    async def _client(self):
+        async with aiohttp.ClientSession() as http:
+            while not self._stop.is_set():
+                self.ended.append(await self._ask(http))
+                await asyncio.sleep(0.01)
+
+    async def _ask(self, http):
+        began = time.monotonic()
+        status, decided = "cut", False
+        try:
+            async with http.post(
+                self._url + "/v1/chat/completions",
+                data=BytesIO(BODY),
+                headers={"content-type": "application/json"},
+            ) as answer:
+                await answer.read()
+                status, decided = answer.status, "x-laar-decision-id" in answer.headers
+        except aiohttp.ClientError:
+            pass
+        return Ended(status, began, time.monotonic() - began, decided)
+
+    def statuses(self):
+        return Counter(e.status for e in self.ended)
+
+    async def some_more(self, *, decided, count=2 * CLIENTS):
+        """Waits for requests that begin from now on and are decided by the picker, or not."""
+        now = time.monotonic()
+        await eventually(
+            lambda: sum(e.began > now and e.decided is decided for e in self.ended) >= count,
+            what=f"requests that are {'' if decided else 'not '}decided",
+        )
+
+
+class World:
+    """A picker in a process, Envoy and two endpoints."""
+
+    def __init__(self, directory, shape, stack):
+        self.directory, self.shape, self._stack = directory, shape, stack
+
+    async def start(self):
+        upstreams = [await self._stack.enter_async_context(RecordingUpstream()) for _ in range(2)]
+        ports = {name: free_port() for name in ("ext_proc", "health", "admin")}
+        eds = self.directory / "eds" / "endpoints.json"
+        eds.parent.mkdir()
+        self._admin = ports["admin"]
+        document = {
+            "endpoints": [{"address": u.address, "models": ["m"]} for u in upstreams],
+            "listen": {name: f"127.0.0.1:{port}" for name, port in ports.items()},
+            "envoy": {"eds_file": str(eds)},
+            "shutdown": {"drain_s": 1.0, "grace_s": 5.0},
+        }
+        self._settings = self.directory / "laar.yaml"
+        self._settings.write_text(yaml.safe_dump(document))
+        await self.start_picker()
+        options = BootstrapOptions(
+            picker=f"127.0.0.1:{ports['ext_proc']}",
+            listen_port=0,
+            ready_port=0,
+            admin_port=0,
+            eds_path=str(eds),
+        )
+        envoy = EnvoyProcess(render(self.shape, options), self.directory)
+        self.url = (await self._stack.enter_async_context(envoy)).url()
+        self.upstreams = upstreams
+        return self
+
+    async def start_picker(self):
+        arguments = ("serve", "-c", str(self._settings))
+        self.picker = LaarProcess(arguments, self.directory / "picker.log")
+        await self._stack.enter_async_context(self.picker)
+        await wait_for(f"http://127.0.0.1:{self._admin}/readyz", self.picker)
+
+    def signal(self, name):
+        os.kill(self.picker.pid, getattr(signal, name))
+
+
+@asynccontextmanager
+async def world(directory, shape):
+    async with AsyncExitStack() as stack:
+        yield await World(directory, shape, stack).start()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_no_request_fails_when_a_picker_leaves_and_comes_back(tmp_path, envoy_binary, shape):
+    async with world(tmp_path, shape) as it, Load(it.url) as load:
+        await load.some_more(decided=True)
+        it.signal("SIGTERM")
+        await load.some_more(decided=False)
+        await it.picker.stop()
+        await load.some_more(decided=False)
+        await it.start_picker()
+        await load.some_more(decided=True)
+    assert load.statuses() == {200: len(load.ended)}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_killed_picker_costs_at_most_what_was_passing_through_it(
+    tmp_path, envoy_binary, shape
+):
+    async with world(tmp_path, shape) as it, Load(it.url) as load:
+        await load.some_more(decided=True)
+        it.signal("SIGKILL")
+        await load.some_more(decided=False)
+        await it.start_picker()
+        await load.some_more(decided=True)
+    failed = len(load.ended) - load.statuses()[200]
+    assert failed <= (0 if shape == "standalone" else CLIENTS)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_nobody_waits_long_for_a_picker_that_hangs(tmp_path, envoy_binary, shape):
+    async with world(tmp_path, shape) as it, Load(it.url) as load:
+        await load.some_more(decided=True)
+        it.signal("SIGSTOP")
+        try:
+            await load.some_more(decided=False, count=4 * CLIENTS)
+        finally:
+            it.signal("SIGCONT")
+        await load.some_more(decided=True)
+    failed = len(load.ended) - load.statuses()[200]
+    assert failed <= (0 if shape == "standalone" else CLIENTS)
+    assert max(e.took_s for e in load.ended) < LONGEST_WAIT_S + MARGIN_S
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_an_answer_goes_on_while_the_picker_leaves(tmp_path, envoy_binary, http, shape):
+    async with world(tmp_path, shape) as it:
+        more = asyncio.Event()
+
+        async def answer():
+            yield b"data: 1\n\n"
+            await more.wait()
+            yield b"data: 2\n\n"
+
+        for upstream in it.upstreams:
+            upstream.default_answer = Answer.sse(answer())
+        async with http.post(
+            it.url + "/v1/chat/completions",
+            data=BytesIO(BODY),
+            headers={"content-type": "application/json"},
+        ) as got:
+            assert await got.content.readline() == b"data: 1\n"
+            it.signal("SIGTERM")
+            await asyncio.sleep(1.5)  # past the drain, when the port closes
+            more.set()
+            assert await got.content.read() == b"\ndata: 2\n\n"
