@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from laar.lab.answers import NO_QUESTION, Answerer
 from laar.lab.endpoint.bodies import Ask
+from laar.lab.endpoint.echo import ECHO_TOKENS, echo_text
 from laar.lab.tokens import ASCII_PER_TOKEN
 
 __all__ = ["Answer", "answer_for"]
@@ -38,7 +39,14 @@ class Answer:
         return self.text[start * length // self.spread_over : end * length // self.spread_over]
 
 
-def answer_for(ask: Ask, answerer: Answerer | None, *, room: int, wrong: bool = False) -> Answer:
+def answer_for(
+    ask: Ask,
+    answerer: Answerer | None,
+    *,
+    room: int,
+    wrong: bool = False,
+    echo: tuple[str, str] | None = None,
+) -> Answer:
     """What to say.
 
     Args:
@@ -46,7 +54,13 @@ def answer_for(ask: Ask, answerer: Answerer | None, *, room: int, wrong: bool = 
         answerer: the simulated model's voice; None for an endpoint without a fleet model.
         room: tokens that fit behind the prompt, at least 1.
         wrong: say something else than the model would.
+        echo: the model's name and the one it was asked by; None for no echo.
     """
+    if echo is not None and not wrong:
+        model, asked = echo
+        tokens = min(ECHO_TOKENS if ask.max_tokens is None else ask.max_tokens, room)
+        text = echo_text(model=model, asked=asked, question=ask.prompt.question, tokens=tokens)
+        return Answer(text, tokens, "stop" if ask.max_tokens is None else "length", tokens)
     limit = room if ask.max_tokens is None else min(ask.max_tokens, room)
     text = MISTAKE if wrong else NO_QUESTION
     if answerer is not None and not wrong:
