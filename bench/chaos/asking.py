@@ -93,7 +93,11 @@ class Names:
 
 @dataclass(slots=True, kw_only=True)
 class Ended:
-    """A request that has ended; times are monotonic seconds."""
+    """A request that has ended; times are monotonic seconds.
+
+    `endpoint` is the one that answered, `picked` the one that laar says it chose; each is empty
+    where the answer does not tell.
+    """
 
     question: Question
     began_s: float
@@ -101,9 +105,9 @@ class Ended:
     end: End
     status: int = 0
     endpoint: str = ""
+    picked: str = ""
     first_s: float | None = None
     detail: str = ""
-    decided: bool = False
 
     @property
     def took_s(self) -> float:
@@ -161,7 +165,7 @@ async def _exchange(http: aiohttp.ClientSession, url: str, ended: Ended, names: 
     async with http.post(path, data=question.body(), headers=headers) as answer:
         ended.status = answer.status
         ended.endpoint = answer.headers.get("x-sim-endpoint", "")
-        ended.decided = "x-laar-endpoint" in answer.headers
+        ended.picked = answer.headers.get("x-laar-endpoint", "")
         received = bytearray()
         chunks = 0
         async for chunk in answer.content.iter_any():
@@ -184,7 +188,7 @@ async def _exchange(http: aiohttp.ClientSession, url: str, ended: Ended, names: 
 def _judge_error(ended: Ended, body: bytes) -> None:
     """An error of the engine's is known by its endpoint's header, any other has to be OpenAI's."""
     message, reason = _error_in(body)
-    ended.detail = f"{ended.status} {reason or ''} {message or body[:120]!r}"
+    ended.detail = f"{ended.status} {reason or ''}: {message or repr(body[:120])}"
     if message is None:
         ended.end = End.NAMELESS
     elif ended.endpoint:
@@ -244,7 +248,7 @@ def _judge_text(ended: Ended, text: str, names: Names) -> None:
         ended.end = End.WRONG
         ended.detail = f"{ended.endpoint} answered {text[:80]!r}"
         return
-    if not ended.decided:
+    if not ended.picked:
         ended.end = End.FAILED_OPEN
     elif model in names.allowed[question.asked]:
         ended.end = End.RIGHT
