@@ -185,7 +185,7 @@ async def _run(shape: Shape, seconds: float, seed: int, clock: Path | None) -> R
         finally:
             load.stop()
             await asking
-        run.leftovers = await _leftovers(stand)
+        run.leftovers = await leftovers(stand)
         for child in (*stand.pickers, stand.envoy):
             assert child is not None
             name = child.name.partition("-")[0]
@@ -260,7 +260,7 @@ async def _without_requests(stand: Stand, run: Run) -> list[str]:
     return sorted(missing)
 
 
-async def _leftovers(stand: Stand) -> dict[str, float]:
+async def leftovers(stand: Stand) -> dict[str, float]:
     """Metrics of the pickers that are not back at zero within `SETTLE_S`."""
     deadline = time.monotonic() + SETTLE_S
     while True:
