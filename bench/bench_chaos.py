@@ -47,6 +47,7 @@ BROKEN_PROMISE = 3
 PATIENCE_S = 15.0
 AT_ONCE = 16
 THINK_S = 0.3
+WARM_UP_S = 3.0
 QUIET_SHARE = 0.1
 QUIET_S = (4.0, 30.0)
 RECOVERY_S = 60.0
@@ -82,6 +83,7 @@ class Run:
     seconds: float = 0.0
     ended: list[Ended] = field(default_factory=list)
     struck: list[Struck] = field(default_factory=list)
+    quiet_from_s: float = 0.0
     quiet_until_s: float = 0.0
     leftovers: dict[str, float] = field(default_factory=dict)
     memory: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -118,7 +120,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     documents, broken, faults, requests = [], [], 0, 0
     for shape in shapes:
         run = asyncio.run(_run(shape, options.seconds / len(shapes), options.seed, clock))
-        judgement = judge(run.ended, run.struck, quiet_until_s=run.quiet_until_s)
+        judgement = judge(
+            run.ended,
+            run.struck,
+            quiet_from_s=run.quiet_from_s,
+            quiet_until_s=run.quiet_until_s,
+            gateway=shape == "gateway",
+        )
         promises = run.broken_promises(judgement)
         _show(console, run, judgement)
         for line in promises:
@@ -196,6 +204,8 @@ async def _run(shape: Shape, seconds: float, seed: int, clock: Path | None) -> R
 
 
 async def _under_load(stand: Stand, run: Run, seed: int, clock: Path | None) -> None:
+    await asyncio.sleep(WARM_UP_S)
+    run.quiet_from_s = time.monotonic()
     quiet_s = min(max(QUIET_S[0], run.seconds * QUIET_SHARE), QUIET_S[1])
     await asyncio.sleep(quiet_s)
     run.quiet_until_s = time.monotonic()

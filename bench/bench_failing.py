@@ -182,6 +182,10 @@ ROWS = (
         name="picker SIGSTOP",
         signal=signal.SIGSTOP,
         target=("0 lost, no wait > 2 s", lambda r: _nothing(r) and r.longest_wait_s <= 2.0),
+        gateway=(
+            "<= 24 lost: those passing through; no wait > 2 s",
+            lambda r: len(r.lost) <= 24 and r.longest_wait_s <= 2.0,
+        ),
     ),
 )
 

@@ -47,7 +47,14 @@ class Judgement:
     quiet_p95_s: float = float("nan")
 
 
-def judge(ended: Sequence[Ended], struck: Sequence[Struck], *, quiet_until_s: float) -> Judgement:
+def judge(
+    ended: Sequence[Ended],
+    struck: Sequence[Struck],
+    *,
+    quiet_from_s: float,
+    quiet_until_s: float,
+    gateway: bool,
+) -> Judgement:
     """Puts every loss down to a trouble, or calls it unexplained.
 
     An engine's error, a broken answer or a client's deadline is explained by a trouble of the
@@ -55,7 +62,11 @@ def judge(ended: Sequence[Ended], struck: Sequence[Struck], *, quiet_until_s: fl
     to such ends. An error body that names its reason explains itself, but is a loss all the same.
     """
     result = Judgement()
-    quiet = [e.took_s for e in ended if e.ended_s < quiet_until_s and e.end in _ANSWERED]
+    quiet = [
+        e.took_s
+        for e in ended
+        if e.began_s >= quiet_from_s and e.ended_s < quiet_until_s and e.end in _ANSWERED
+    ]
     result.quiet_p95_s = percentile(quiet, 0.95)
     costs: dict[str, Cost] = {}
     times: dict[str, list[float]] = {}
@@ -79,10 +90,10 @@ def judge(ended: Sequence[Ended], struck: Sequence[Struck], *, quiet_until_s: fl
                 times.setdefault(name, []).append(e.took_s)
         if e.end in _ANSWERED:
             continue
-        cause = _cause(e, felt)
+        cause = _cause(e, felt, gateway=gateway)
         if cause is not None:
             costs[cause.trouble.name].lost += 1
-        if cause is None or not _explains(cause, e):
+        if cause is None or not _explains(cause, e, gateway=gateway):
             result.unexplained.append(e)
     for name, cost in costs.items():
         cost.p95_ratio = percentile(times.get(name, []), 0.95) / result.quiet_p95_s
@@ -90,23 +101,29 @@ def judge(ended: Sequence[Ended], struck: Sequence[Struck], *, quiet_until_s: fl
     return result
 
 
-def _cause(ended: Ended, felt: Sequence[Struck]) -> Struck | None:
+def _cause(ended: Ended, felt: Sequence[Struck], *, gateway: bool) -> Struck | None:
     """The trouble that a loss is put down to: one that explains it, else the newest."""
     endpoint = ended.endpoint or ended.picked
     own = [one for one in felt if endpoint and endpoint in one.addresses]
     candidates = own or felt
-    explaining = [one for one in candidates if _explains(one, ended)]
+    if ended.end is End.REFUSED:
+        known = [one for one in felt if one.trouble.reason and one.trouble.reason in ended.detail]
+        candidates = known or candidates
+    explaining = [one for one in candidates if _explains(one, ended, gateway=gateway)]
     if not explaining:
-        explaining = [one for one in felt if _explains(one, ended)]
+        explaining = [one for one in felt if _explains(one, ended, gateway=gateway)]
     return max(explaining or candidates, key=lambda one: one.began_s, default=None)
 
 
-def _explains(cause: Struck, ended: Ended) -> bool:
+def _explains(cause: Struck, ended: Ended, *, gateway: bool) -> bool:
     if ended.end is End.REFUSED:
         return True
     if ended.end in (End.ENGINE, End.EVENT):
         return ended.endpoint in cause.addresses
     if ended.end in BROKEN:
         known = not cause.addresses or not ended.endpoint or ended.endpoint in cause.addresses
-        return known and ended.end in cause.trouble.excuses
+        excuses = cause.trouble.excuses
+        if gateway:
+            excuses |= cause.trouble.gateway_excuses
+        return known and ended.end in excuses
     return False

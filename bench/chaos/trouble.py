@@ -56,6 +56,8 @@ class Trouble:
         name: in the table.
         faults: of endpoints, where it is one of those.
         excuses: ends without an error body that it explains.
+        gateway_excuses: more of them where answers pass through the picker.
+        reason: that laar names in errors which are its consequence.
         fails_all: every request that it meets, so that a picker should take the endpoint out.
         seconds: shortest and longest.
         act: of the system's: does it and undoes it. Gets the stand, a generator and the seconds.
@@ -64,6 +66,8 @@ class Trouble:
     name: str
     faults: tuple[str, ...] = ()
     excuses: frozenset[End] = frozenset()
+    gateway_excuses: frozenset[End] = frozenset()
+    reason: str = ""
     fails_all: bool = False
     seconds: tuple[float, float] = (1.5, 4.0)
     act: Callable[[Stand, random.Random, float], Awaitable[None]] | None = None
@@ -308,14 +312,15 @@ _BROKEN_MEMBERS = (
 
 SYSTEM_TROUBLES = (
     Trouble(name="picker SIGTERM", act=_term, seconds=(0.2, 1.5)),
-    Trouble(name="picker SIGKILL", act=_kill, seconds=(0.2, 1.5), excuses=_CUT),
-    Trouble(name="picker SIGSTOP", act=_stop, seconds=(2, 5)),
+    Trouble(name="picker SIGKILL", act=_kill, seconds=(0.2, 1.5), gateway_excuses=_CUT),
+    Trouble(name="picker SIGSTOP", act=_stop, seconds=(2, 5), gateway_excuses=_CUT),
     Trouble(name="Envoy replaced", act=_replace_envoy),
     Trouble(name="Envoy SIGKILL", act=_kill_envoy, excuses=_AWAY),
     Trouble(name="endpoints file broken", act=_text("endpoints_file", *_BROKEN_MEMBERS)),
     Trouble(
         name="endpoints file empty list",
         act=_text("endpoints_file", "endpoints: []"),
+        reason="no-endpoints",
         seconds=(0.8, 1.2),
     ),
     Trouble(name="endpoints file deleted", act=_delete_endpoints),

@@ -44,4 +44,4 @@ async def test_every_promise_holds_under_a_schedule_of_faults(tmp_path, envoy_bi
     assert len({cost["name"] for cost in run["costs"]}) >= 8
     ends = run["ends_of_requests"]
     # A fleet that answered nothing would keep its promises too.
-    assert ends["right"] >= 0.8 * sum(ends.values())
+    assert ends["right"] >= 0.6 * sum(ends.values())

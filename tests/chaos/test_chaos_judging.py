@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from bench.chaos.asking import End, Ended, Names, Question, ask
 from bench.chaos.judging import judge
-from bench.chaos.trouble import ENDPOINT_TROUBLES, Struck
+from bench.chaos.trouble import ENDPOINT_TROUBLES, SYSTEM_TROUBLES, Struck
 
 from laar.lab.endpoint.echo import echo_text
 
@@ -111,7 +111,7 @@ async def test_a_stream_is_judged(lines, end):
 
 
 def trouble(name):
-    return next(one for one in ENDPOINT_TROUBLES if one.name == name)
+    return next(one for one in (*ENDPOINT_TROUBLES, *SYSTEM_TROUBLES) if one.name == name)
 
 
 def struck(name, *, began_s=10.0, ended_s=14.0, **fields):
@@ -122,6 +122,10 @@ def struck(name, *, began_s=10.0, ended_s=14.0, **fields):
         ended_s=ended_s,
         **fields,
     )
+
+
+def judged(requests, struck, *, gateway=False):
+    return judge(requests, struck, quiet_from_s=0.0, quiet_until_s=5.0, gateway=gateway)
 
 
 def ended(end, *, began_s=11.0, endpoint="10.0.0.1:8000", took_s=1.0):
@@ -146,7 +150,7 @@ def ended(end, *, began_s=11.0, endpoint="10.0.0.1:8000", took_s=1.0):
     ],
 )
 def test_a_loss_is_explained_only_by_a_trouble_that_leads_to_it(one, under, explained):
-    result = judge([one], [struck(under)], quiet_until_s=5.0)
+    result = judged([one], [struck(under)])
     assert (not result.unexplained) is explained
 
 
@@ -156,9 +160,30 @@ def test_costs_are_counted_by_kind_and_too_many_trials_are_found():
         *(ended(End.RIGHT, began_s=11.0, took_s=2.0) for _ in range(20)),
         *(ended(End.ENGINE, began_s=12.0) for _ in range(3)),
     ]
-    result = judge(requests, [struck("503", fed=9, fed_s=2.0)], quiet_until_s=5.0)
+    result = judged(requests, [struck("503", fed=9, fed_s=2.0)])
     (cost,) = result.costs
     assert (cost.name, cost.times, cost.during, cost.lost) == ("503", 1, 23, 3)
     assert math.isclose(cost.p95_ratio, 2.0)
     assert len(result.overfed) == 1
-    assert not judge(requests, [struck("503", fed=2, fed_s=2.0)], quiet_until_s=5.0).overfed
+    assert not judged(requests, [struck("503", fed=2, fed_s=2.0)]).overfed
+
+
+@pytest.mark.parametrize("name", ["picker SIGKILL", "picker SIGSTOP"])
+def test_a_lost_picker_excuses_broken_answers_only_where_they_pass_through_it(name):
+    lost = Struck(trouble=trouble(name), addresses=(), began_s=10.0, ended_s=14.0)
+    broken = [ended(End.CUT)]
+    assert judged(broken, [lost]).unexplained == broken
+    assert not judged(broken, [lost], gateway=True).unexplained
+
+
+def test_a_refusal_is_put_down_to_the_trouble_that_its_reason_names():
+    empty = Struck(
+        trouble=trouble("endpoints file empty list"), addresses=(), began_s=10.0, ended_s=14.0
+    )
+    refused = ended(End.REFUSED, endpoint="")
+    refused.detail = "503 no-endpoints: the fleet is empty"
+    result = judged([refused], [empty, struck("503", began_s=10.5)])
+    assert {cost.name: cost.lost for cost in result.costs} == {
+        "503": 0,
+        "endpoints file empty list": 1,
+    }
