@@ -14,6 +14,8 @@ __all__ = ["TRIALS_PER_S", "Cost", "Judgement", "judge"]
 
 TRIALS_PER_S = 2.0
 """Requests a second that an endpoint which fails all of them may still get, as trials."""
+FEW_TRIALS = 5.0
+"""As many as that are no feeding, however short the time."""
 
 _ANSWERED = frozenset({End.RIGHT, End.FAILED_OPEN, End.LEFT})
 
@@ -73,8 +75,8 @@ def judge(
     for one in struck:
         cost = costs.setdefault(one.trouble.name, Cost(one.trouble.name))
         cost.times += 1
-        if one.fed is not None:
-            allowed = max(3.0, TRIALS_PER_S * one.fed_s)
+        if one.fed is not None and not _unsettled(one, struck):
+            allowed = max(FEW_TRIALS, TRIALS_PER_S * one.fed_s)
             cost.fed += one.fed
             cost.fed_allowed += allowed
             if one.fed > allowed:
@@ -99,6 +101,11 @@ def judge(
         cost.p95_ratio = percentile(times.get(name, []), 0.95) / result.quiet_p95_s
     result.costs = sorted(costs.values(), key=lambda cost: cost.name)
     return result
+
+
+def _unsettled(one: Struck, struck: Sequence[Struck]) -> bool:
+    """Whether a picker had to learn anew, or was passed by, while the endpoint failed."""
+    return any(s.trouble.unsettles and s.overlaps(one.began_s, one.ended_s) for s in struck)
 
 
 def _cause(ended: Ended, felt: Sequence[Struck], *, gateway: bool) -> Struck | None:

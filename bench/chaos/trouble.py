@@ -57,6 +57,7 @@ class Trouble:
         faults: of endpoints, where it is one of those.
         excuses: ends without an error body that it explains.
         gateway_excuses: more of them where answers pass through the picker.
+        unsettles: what pickers have learned is lost with it, or they are passed by.
         reason: that laar names in errors which are its consequence.
         fails_all: every request that it meets, so that a picker should take the endpoint out.
         seconds: shortest and longest.
@@ -67,6 +68,7 @@ class Trouble:
     faults: tuple[str, ...] = ()
     excuses: frozenset[End] = frozenset()
     gateway_excuses: frozenset[End] = frozenset()
+    unsettles: bool = False
     reason: str = ""
     fails_all: bool = False
     seconds: tuple[float, float] = (1.5, 4.0)
@@ -311,21 +313,24 @@ _BROKEN_MEMBERS = (
 )
 
 SYSTEM_TROUBLES = (
-    Trouble(name="picker SIGTERM", act=_term, seconds=(0.2, 1.5)),
-    Trouble(name="picker SIGKILL", act=_kill, seconds=(0.2, 1.5), gateway_excuses=_CUT),
-    Trouble(name="picker SIGSTOP", act=_stop, seconds=(2, 5), gateway_excuses=_CUT),
+    Trouble(name="picker SIGTERM", act=_term, seconds=(0.2, 1.5), unsettles=True),
+    Trouble(
+        name="picker SIGKILL", act=_kill, seconds=(0.2, 1.5), unsettles=True, gateway_excuses=_CUT
+    ),
+    Trouble(name="picker SIGSTOP", act=_stop, seconds=(2, 5), unsettles=True, gateway_excuses=_CUT),
     Trouble(name="Envoy replaced", act=_replace_envoy),
     Trouble(name="Envoy SIGKILL", act=_kill_envoy, excuses=_AWAY),
     Trouble(name="endpoints file broken", act=_text("endpoints_file", *_BROKEN_MEMBERS)),
     Trouble(
         name="endpoints file empty list",
         act=_text("endpoints_file", "endpoints: []"),
+        unsettles=True,
         reason="no-endpoints",
         seconds=(0.8, 1.2),
     ),
     Trouble(name="endpoints file deleted", act=_delete_endpoints),
     Trouble(name="endpoints file flaps", act=_flap_endpoints),
-    Trouble(name="endpoint removed", act=_remove_endpoint),
+    Trouble(name="endpoint removed", act=_remove_endpoint, unsettles=True),
     Trouble(name="Envoy's endpoints file broken", act=_garble_eds),
     Trouble(name="artifact broken", act=_text("artifact", "", "{", '{"version": 99}', "[" * 9999)),
     Trouble(name="weights broken", act=_text("weights_file", "", "weights: {k_rtt: .nan}", "[")),

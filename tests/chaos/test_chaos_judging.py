@@ -187,3 +187,8 @@ def test_a_refusal_is_put_down_to_the_trouble_that_its_reason_names():
         "503": 0,
         "endpoints file empty list": 1,
     }
+
+
+def test_a_picker_that_had_to_learn_anew_may_feed_a_failing_endpoint():
+    lost = Struck(trouble=trouble("picker SIGTERM"), addresses=(), began_s=9.0, ended_s=10.5)
+    assert not judged([], [lost, struck("503", fed=9, fed_s=2.0)]).overfed

@@ -280,6 +280,8 @@ async def test_faults_cannot_be_set_where_that_was_not_asked_for() -> None:
     async with running() as sim:
         for wrong in ({"faults": ["explode"]}, {}, [1], {"faults": 7}, {"faults": [None]}):
             assert (await sim.http.put("/sim/faults", json=wrong)).status_code == 400
+        for wrong in ({"seconds": -1}, {"seconds": "x"}, {}, [1]):
+            assert (await sim.http.post("/sim/outage", json=wrong)).status_code == 400
 
 
 async def test_an_error_under_status_200_is_the_first_event_or_the_whole_body() -> None:

@@ -39,6 +39,7 @@ from laar.lab.endpoint.bodies import (
     TokenizeBody,
     read_body,
 )
+from laar.lab.endpoint.controls import Controls
 from laar.lab.endpoint.errors import DONE, ApiError
 from laar.lab.endpoint.faults import Fault, FaultKind, parse_fault
 from laar.lab.endpoint.generation import (
@@ -67,9 +68,6 @@ __all__ = ["EndpointApp", "Sockets"]
 
 VERSION = "0.32.0+sim"
 EMBEDDING_DIMENSIONS = 256
-
-_ANSWER_FIRST_S = 0.05
-"""Between the answer to a call for an outage and the outage."""
 
 _AFTER_SHUTDOWN = "cannot schedule new futures after shutdown"
 
@@ -116,6 +114,7 @@ class EndpointApp:
         self._settings = serving.settings
         self._sockets = sockets
         self._address = address.encode()
+        controls = Controls(serving, sockets.crash)
         post, get = ["POST"], ["GET"]
         generation: dict[str, tuple[type[GenerationBody], Callable[[ReplyHead], Reply]]] = {
             "/v1/chat/completions": (ChatBody, ChatReply),
@@ -138,7 +137,7 @@ class EndpointApp:
                 Route("/load", self._load, methods=get),
                 Route("/metrics", self._metrics, methods=get),
                 Route("/kv_event_sources", self._kv_event_sources, methods=get),
-                *(self._controls() if self._settings.allow_fault_header else ()),
+                *(controls.routes() if self._settings.allow_fault_header else ()),
             ],
             exception_handlers={ApiError: _envelope, ClientDisconnect: _gone},
         )
@@ -248,46 +247,6 @@ class EndpointApp:
 
     def _is_unhealthy(self) -> bool:
         return self._serving.faults.unhealthy(time.monotonic() - self._serving.born_s)
-
-    # Faults while it runs.
-
-    def _controls(self) -> list[Route]:
-        return [
-            Route("/sim/faults", self._show_faults, methods=["GET"]),
-            Route("/sim/faults", self._set_faults, methods=["PUT"]),
-            Route("/sim/outage", self._begin_outage, methods=["POST"]),
-        ]
-
-    async def _show_faults(self, request: Request) -> Response:
-        book = self._serving.faults
-        return _json(
-            {
-                "faults": [fault.kind for fault in book.faults],
-                "requests": book.requests,
-                "hit": book.hit,
-                "active": self._serving.active,
-            }
-        )
-
-    async def _set_faults(self, request: Request) -> Response:
-        try:
-            texts = orjson.loads(await request.body())["faults"]
-            faults = [parse_fault(text) for text in texts]
-        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, SettingError) as wrong:
-            raise ApiError(400, f'write {{"faults": ["503@0.1", ...]}}: {wrong}') from None
-        self._serving.set_faults(faults)
-        return await self._show_faults(request)
-
-    async def _begin_outage(self, request: Request) -> Response:
-        """Answers before the connections are cut."""
-        try:
-            wanted = orjson.loads(await request.body())
-            down_s, forget = float(wanted["seconds"]), bool(wanted.get("forget", True))
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as wrong:
-            raise ApiError(400, f'write {{"seconds": 2, "forget": true}}: {wrong}') from None
-        begin = functools.partial(self._sockets.crash, down_s, forget=forget)
-        asyncio.get_running_loop().call_later(_ANSWER_FIRST_S, begin)
-        return _json({"seconds": down_s, "forget": forget})
 
     # The other routes.
 
