@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types imports unit test-all test-vllm bench proto reference docs clean
+.PHONY: help demo test check lint format types imports unit test-all test-vllm bench chaos failing soak proto reference docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,15 @@ test-vllm: $(STAMP)  ## against a real vLLM on CPU, where one is installed
 
 bench: $(STAMP)  ## the hot path beside the no-op picker, as ratios in one run
 	$(BIN)/python -m bench
+
+chaos: $(STAMP)  ## 15 minutes of faults on endpoints, pickers, Envoy, files; a seed repeats them
+	$(BIN)/python -m bench chaos
+
+failing: $(STAMP)  ## what is lost when one endpoint of five fails, or the picker does; 30 minutes
+	$(BIN)/python -m bench failing
+
+soak: $(STAMP)  ## a million requests with churn: memory, counters, p99 at the end; 40 minutes
+	$(BIN)/python -m bench soak
 
 proto: $(STAMP)  ## generate src/laar/v1 and src/laar/wire from proto/ again
 	$(BIN)/python proto/generate.py

@@ -1,4 +1,7 @@
-"""`python -m bench [NAME ...]`: runs the benchmarks, all of them by default."""
+"""`python -m bench [NAME ...]`: runs the benchmarks, all of the short ones by default.
+
+What follows the name of one of the long ones (`chaos`, `failing`, `soak`) are its own options.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,17 @@ import importlib
 import sys
 from pathlib import Path
 
+LONG = ("chaos", "failing", "soak")
+"""Run by name only, with options of their own; their `main` returns an exit status."""
+
 
 def main() -> int:
     """Runs each named `bench_NAME.py`."""
     known = sorted(p.stem.removeprefix("bench_") for p in Path(__file__).parent.glob("bench_*.py"))
-    wanted = sys.argv[1:] or known
+    wanted = sys.argv[1:]
+    if wanted and wanted[0] in LONG:
+        return int(importlib.import_module(f"bench.bench_{wanted[0]}").main(wanted[1:]))
+    wanted = wanted or [name for name in known if name not in LONG]
     if unknown := set(wanted) - set(known):
         print(f"no benchmark is called {', '.join(sorted(unknown))}; there are: {', '.join(known)}")
         return 2

@@ -14,7 +14,8 @@ from laar.errors import SettingError
 from laar.measuring.kv_lookup import queries
 from laar.sim.answers import AccuracySurface
 from laar.sim.endpoint import Fault, FaultKind, parse_fault
-from laar.sim.endpoint.faults import draw_fault, slow_factor, unhealthy
+from laar.sim.endpoint.echo import echo_text
+from laar.sim.endpoint.faults import FaultBook
 from support import eventually
 
 PROMPT = {"prompt": "a", "max_tokens": 12}
@@ -34,9 +35,14 @@ async def ask(sim: Running, fault: str, body: dict[str, object]) -> httpx.Respon
         ("hang", Fault(FaultKind.HANG)),
         ("slow", Fault(FaultKind.SLOW, 3)),
         ("reset:5", Fault(FaultKind.RESET, 5)),
-        ("503", Fault(FaultKind.UNAVAILABLE)),
-        ("429:2@0.1", Fault(FaultKind.TOO_MANY, 2, 0.1)),
+        ("503", Fault(FaultKind.STATUS, status=503)),
+        ("429:2@0.1", Fault(FaultKind.STATUS, 2, 0.1, status=429)),
         (" oom@0.5 ", Fault(FaultKind.OUT_OF_MEMORY, 1, 0.5)),
+        ("401@without=Authorization", Fault(FaultKind.STATUS, status=401, without="authorization")),
+        (
+            "500@0.5,every=2,longer=4000",
+            Fault(FaultKind.STATUS, None, 0.5, status=500, every=2, longer_bytes=4000),
+        ),
     ],
 )
 def test_a_fault_is_a_kind_a_value_and_a_share(text: str, fault: Fault) -> None:
@@ -45,7 +51,25 @@ def test_a_fault_is_a_kind_a_value_and_a_share(text: str, fault: Fault) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "explode", "hang:3", "slow:x", "slow:0", "slow:nan", "503@2", "503@0", "503@"[:-1] + "@x"],
+    [
+        "",
+        "explode",
+        "hang:3",
+        "slow:x",
+        "slow:0",
+        "slow:nan",
+        "503@2",
+        "503@0",
+        "503@"[:-1] + "@x",
+        "399",
+        "status",
+        "503@every=0",
+        "503@nothing=2",
+        "503@without=",
+        "503@",
+        "error:200",
+        "metrics-huge:0",
+    ],
 )
 def test_a_fault_that_cannot_be_is_named_in_the_error(text: str) -> None:
     with pytest.raises(SettingError, match="fault"):
@@ -55,25 +79,27 @@ def test_a_fault_that_cannot_be_is_named_in_the_error(text: str) -> None:
 def test_the_share_of_requests_that_a_start_option_hits() -> None:
     rng = random.Random(1)
     faults = [parse_fault("slow:2"), parse_fault("503@0.25"), parse_fault("hang@0.5")]
-    drawn = [draw_fault(faults, rng) for _ in range(4000)]
+    book = FaultBook(faults, rng)
+    drawn = [book.draw() for _ in range(4000)]
     refused = sum(fault is faults[1] for fault in drawn) / 4000
     hung = sum(fault is faults[2] for fault in drawn) / 4000
     # Binomial: 4 standard deviations are below 0.032.
     assert refused == pytest.approx(0.25, abs=0.03)
     assert hung == pytest.approx(0.75 * 0.5, abs=0.032)
-    assert slow_factor(faults) == 2
+    assert book.slow_factor() == 2
+    assert book.requests == 4000
 
 
 def test_flapping_alternates_from_a_good_period() -> None:
-    faults = [parse_fault("flap:10")]
-    assert [unhealthy(faults, at) for at in (0, 9.9, 10, 19.9, 20)] == [
+    book = FaultBook([parse_fault("flap:10")], random.Random(1))
+    assert [book.unhealthy(at) for at in (0, 9.9, 10, 19.9, 20)] == [
         False,
         False,
         True,
         True,
         False,
     ]
-    assert not unhealthy([parse_fault("hang")], 15)
+    assert not FaultBook([parse_fault("hang")], random.Random(1)).unhealthy(15)
 
 
 # What a client sees.
@@ -225,3 +251,182 @@ async def test_a_start_option_hits_every_request_without_a_header() -> None:
         answer = await sim.http.post("/v1/chat/completions", json={})
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "4")
         assert (await sim.http.get("/health")).status_code == 200
+
+
+async def test_only_some_requests_are_hit() -> None:
+    long = {"prompt": "a" * 2000, "max_tokens": 2}
+    rows: list[tuple[str, dict[str, object], dict[str, str], list[int]]] = [
+        ("503@every=2", PROMPT, {}, [200, 503, 200, 503]),
+        ("500@longer=1000", PROMPT, {}, [200, 200]),
+        ("500@longer=1000", long, {}, [500, 500]),
+        ("401@without=authorization", PROMPT, {}, [401]),
+        ("401@without=authorization", PROMPT, {"authorization": "Bearer x"}, [200]),
+    ]
+    async with running() as sim:
+        for fault, body, headers, statuses in rows:
+            await sim.http.put("/sim/faults", json={"faults": [fault]})
+            got = [
+                (await sim.http.post("/v1/completions", json=body, headers=headers)).status_code
+                for _ in statuses
+            ]
+            assert got == statuses, fault
+            told = (await sim.http.get("/sim/faults")).json()
+            assert (told["requests"], told["hit"]) == (len(got), sum(s != 200 for s in got))
+
+
+async def test_faults_cannot_be_set_where_that_was_not_asked_for() -> None:
+    async with running(allow_fault_header=False) as sim:
+        assert (await sim.http.put("/sim/faults", json={"faults": []})).status_code == 404
+    async with running() as sim:
+        for wrong in ({"faults": ["explode"]}, {}, [1], {"faults": 7}, {"faults": [None]}):
+            assert (await sim.http.put("/sim/faults", json=wrong)).status_code == 400
+        for wrong in ({"seconds": -1}, {"seconds": "x"}, {}, [1]):
+            assert (await sim.http.post("/sim/outage", json=wrong)).status_code == 400
+
+
+async def test_an_error_under_status_200_is_the_first_event_or_the_whole_body() -> None:
+    async with running() as sim:
+        stream = await ask(sim, "error:502", STREAM)
+        error, done = events(stream.text)
+        assert (stream.status_code, error["error"]["code"], done) == (200, 502, "[DONE]")
+        plain = await ask(sim, "error:502", PROMPT)
+        assert (plain.status_code, plain.json()["error"]["code"]) == (200, 502)
+
+
+async def test_a_late_error_comes_behind_some_tokens() -> None:
+    async with running(time_scale=0.05) as sim:
+        *pieces, error, done = events((await ask(sim, "late-error:2", STREAM)).text)
+        assert pieces
+        assert all(piece["choices"][0]["finish_reason"] is None for piece in pieces)
+        assert (error["error"]["code"], done) == (500, "[DONE]")
+        assert "error" in (await ask(sim, "late-error:2", PROMPT)).json()
+
+
+@pytest.mark.parametrize("body", [PROMPT, STREAM])
+async def test_a_cut_body_ends_in_order_but_early(body: dict[str, object]) -> None:
+    async with running(time_scale=0.05) as sim:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await ask(sim, "cut:2", body)
+
+
+@pytest.mark.parametrize(
+    ("fault", "body", "has_head"),
+    [("mute", STREAM, False), ("stall:2", STREAM, True), ("stall:2", PROMPT, True)],
+)
+async def test_silence_with_and_without_a_head(
+    fault: str, body: dict[str, object], has_head: bool
+) -> None:
+    got_head = False
+    async with running() as sim:
+        headers = {"x-sim-fault": fault}
+
+        async def read() -> None:
+            nonlocal got_head
+            async with sim.http.stream(
+                "POST", "/v1/completions", json=body, headers=headers, timeout=0.5
+            ) as stream:
+                got_head = True
+                await stream.aread()
+
+        with pytest.raises(httpx.ReadTimeout):
+            await read()
+        assert got_head is has_head
+        await eventually(lambda: sim.endpoint.serving.active == 0)
+
+
+async def test_an_endpoint_can_be_slowed_down_and_healed_while_it_runs() -> None:
+    async with running(time_scale=0.05) as sim:
+        seconds = []
+        for faults in ([], ["slow:10"], []):
+            await sim.http.put("/sim/faults", json={"faults": faults})
+            before = await sim.metric("vllm:e2e_request_latency_seconds_sum")
+            await sim.http.post("/v1/completions", json=PROMPT)
+            after = await sim.metric("vllm:e2e_request_latency_seconds_sum")
+            seconds.append(after - before)
+        assert seconds[1] > 4 * seconds[0]
+        assert seconds[1] > 4 * seconds[2]
+
+
+@pytest.mark.parametrize("forget", [True, False])
+async def test_an_outage_refuses_connections_and_may_forget(forget: bool) -> None:
+    async with running() as sim:
+        await sim.http.post("/v1/completions", json=PROMPT)
+        await sim.http.post("/sim/outage", json={"seconds": 0.3, "forget": forget})
+
+        async def is_up() -> bool:
+            try:
+                return (await sim.http.get("/health")).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        async def is_down() -> bool:
+            return not await is_up()
+
+        await eventually(is_down)
+        await eventually(is_up)
+        assert await sim.metric("vllm:request_success_total") == (0 if forget else 1)
+
+
+async def test_health_fails_alone() -> None:
+    async with running(faults=(parse_fault("health:500"),)) as sim:
+        assert (await sim.http.get("/health")).status_code == 500
+        assert (await sim.http.post("/v1/completions", json=PROMPT)).status_code == 200
+
+
+async def test_the_metrics_page_lies() -> None:
+    async with running() as sim:
+
+        async def page(*faults: str) -> httpx.Response:
+            await sim.http.put("/sim/faults", json={"faults": list(faults)})
+            await sim.http.post("/v1/completions", json=PROMPT)
+            return await sim.http.get("/metrics")
+
+        async def successes() -> float:
+            return await sim.metric("vllm:request_success_total")
+
+        true = await page()
+        await page("metrics-frozen")
+        assert await successes() == 1
+        nan = await page("metrics-nan")
+        assert "vllm:num_requests_running" in nan.text
+        assert {line.split()[-1] for line in nan.text.splitlines() if line[0] != "#"} == {"NaN"}
+        assert len((await page("metrics-huge:2")).content) >= 2 * 2**20
+        assert (await page("metrics-type")).headers["content-type"].startswith("text/html")
+        assert (await page("metrics-status:503")).status_code == 503
+        began = time.monotonic()
+        await page("metrics-slow:0.3")
+        assert time.monotonic() - began >= 0.3
+        assert (await page()).headers["content-type"] == true.headers["content-type"]
+        assert await successes() == 8
+
+
+async def test_an_idle_page_of_a_busy_endpoint() -> None:
+    async with running(time_scale=1.0) as sim, asyncio.TaskGroup() as group:
+        driver = sim.endpoint.serving.driver
+        long = {"prompt": "a", "max_tokens": 3000}
+        busy = group.create_task(sim.http.post("/v1/completions", json=long))
+        await eventually(lambda: driver.reported.running == 1)
+        assert await sim.metric("vllm:num_requests_running") == 1
+        await sim.http.put("/sim/faults", json={"faults": ["metrics-idle"]})
+        assert await sim.metric("vllm:num_requests_running") == 0
+        busy.cancel()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_echo_names_the_model_the_asked_name_and_the_question(stream: bool) -> None:
+    async with running(echo=True, served_names=("sim", "alias")) as sim:
+        body = {
+            "model": "alias",
+            "messages": [{"role": "user", "content": "What is this?"}],
+            "max_tokens": 30,
+            "stream": stream,
+        }
+        answer = await sim.http.post("/v1/chat/completions", json=body)
+        if stream:
+            choices = [e["choices"][0] for e in events(answer.text)[:-1]]
+            text = "".join(choice["delta"].get("content") or "" for choice in choices)
+        else:
+            text = answer.json()["choices"][0]["message"]["content"]
+        expected = echo_text(model="sim", asked="alias", question="What is this?", tokens=30)
+        assert text == expected
+        assert text.startswith("sim<alias|")

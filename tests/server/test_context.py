@@ -187,7 +187,7 @@ async def test_what_is_not_plainly_a_list_of_documents_passes_and_is_counted(pla
 async def test_a_refused_request_teaches_nothing(place, shape):
     """Orders count once an endpoint accepted them."""
     there = await place(shape, ON)
-    there.upstream.script(Answer(status=500), Answer())
+    there.upstream.script(Answer(status=422), Answer())
     await post(there.http, there.envoy, raw(text([2, 1, 4])))
     body = raw(text([4, 1, 2]))
     assert await there.send(body) == body

@@ -43,11 +43,17 @@ def sim_endpoint(
         ),
     ] = True,
     fault: Annotated[
-        list[str] | None, typer.Option(help="kind:value@share, such as 503:2@0.1; repeatable.")
+        list[str] | None, typer.Option(help="kind:value@condition, such as 503:2@0.1; repeatable.")
     ] = None,
     fault_header: Annotated[
-        bool, typer.Option(help="Honour the x-sim-fault request header.")
+        bool, typer.Option(help="Honour the x-sim-fault request header, and PUT /sim/faults.")
     ] = False,
+    echo: Annotated[
+        bool, typer.Option(help="Answer with a text that tells model and question apart.")
+    ] = False,
+    max_waiting: Annotated[
+        int | None, typer.Option(min=1, help="Requests that may wait; more are refused: 503.")
+    ] = None,
     kv_events: Annotated[
         str | None, typer.Option(help="ZMQ address to publish KV events on.")
     ] = None,
@@ -70,6 +76,8 @@ def sim_endpoint(
                 prefix_caching=prefix_caching,
                 faults=tuple(parse_fault(text) for text in fault or ()),
                 allow_fault_header=fault_header,
+                echo=echo,
+                max_waiting=max_waiting,
                 kv_events=KvEventSettings(endpoint=kv_events) if kv_events else None,
             )
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from laar.measuring.tokens import ASCII_PER_TOKEN
 from laar.sim.answers import NO_QUESTION, Answerer
 from laar.sim.endpoint.bodies import Ask
+from laar.sim.endpoint.echo import ECHO_TOKENS, echo_text
 
 __all__ = ["Answer", "answer_for"]
 
@@ -38,7 +39,14 @@ class Answer:
         return self.text[start * length // self.spread_over : end * length // self.spread_over]
 
 
-def answer_for(ask: Ask, answerer: Answerer | None, *, room: int, wrong: bool = False) -> Answer:
+def answer_for(
+    ask: Ask,
+    answerer: Answerer | None,
+    *,
+    room: int,
+    wrong: bool = False,
+    echo: tuple[str, str] | None = None,
+) -> Answer:
     """What to say.
 
     Args:
@@ -46,7 +54,13 @@ def answer_for(ask: Ask, answerer: Answerer | None, *, room: int, wrong: bool = 
         answerer: the simulated model's voice; None for an endpoint without a fleet model.
         room: tokens that fit behind the prompt, at least 1.
         wrong: say something else than the model would.
+        echo: the model's name and the one it was asked by; None for no echo.
     """
+    if echo is not None and not wrong:
+        model, asked = echo
+        tokens = min(ECHO_TOKENS if ask.max_tokens is None else ask.max_tokens, room)
+        text = echo_text(model=model, asked=asked, question=ask.prompt.question, tokens=tokens)
+        return Answer(text, tokens, "stop" if ask.max_tokens is None else "length", tokens)
     limit = room if ask.max_tokens is None else min(ask.max_tokens, room)
     text = MISTAKE if wrong else NO_QUESTION
     if answerer is not None and not wrong:

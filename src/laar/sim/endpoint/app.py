@@ -39,16 +39,20 @@ from laar.sim.endpoint.bodies import (
     TokenizeBody,
     read_body,
 )
+from laar.sim.endpoint.controls import Controls
 from laar.sim.endpoint.errors import DONE, ApiError
-from laar.sim.endpoint.faults import Fault, FaultKind, draw_fault, parse_fault, unhealthy
+from laar.sim.endpoint.faults import Fault, FaultKind, parse_fault
 from laar.sim.endpoint.generation import (
     ENGINE_GONE,
     QUEUE_FULL,
+    ErrorInside,
     Generation,
     Refusal,
     Silence,
+    told_to_fail,
     until_disconnect,
 )
+from laar.sim.endpoint.lies import lie
 from laar.sim.endpoint.replies import (
     ChatReply,
     CompletionReply,
@@ -65,7 +69,6 @@ __all__ = ["EndpointApp", "Sockets"]
 VERSION = "0.32.0+sim"
 EMBEDDING_DIMENSIONS = 256
 
-_BUSY = "This endpoint was told to refuse."
 _AFTER_SHUTDOWN = "cannot schedule new futures after shutdown"
 
 
@@ -76,7 +79,11 @@ class Sockets(Protocol):
         """Cuts the connection that a request came by."""
         ...
 
-    def crash(self, down_s: float) -> None:
+    def close(self, scope: Scope) -> None:
+        """Ends the connection that a request came by in order."""
+        ...
+
+    def crash(self, down_s: float, *, forget: bool = True) -> None:
         """Cuts every connection and listens to none for this long; then a new life begins."""
         ...
 
@@ -107,6 +114,7 @@ class EndpointApp:
         self._settings = serving.settings
         self._sockets = sockets
         self._address = address.encode()
+        controls = Controls(serving, sockets.crash)
         post, get = ["POST"], ["GET"]
         generation: dict[str, tuple[type[GenerationBody], Callable[[ReplyHead], Reply]]] = {
             "/v1/chat/completions": (ChatBody, ChatReply),
@@ -129,6 +137,7 @@ class EndpointApp:
                 Route("/load", self._load, methods=get),
                 Route("/metrics", self._metrics, methods=get),
                 Route("/kv_event_sources", self._kv_event_sources, methods=get),
+                *(controls.routes() if self._settings.allow_fault_header else ()),
             ],
             exception_handlers={ApiError: _envelope, ClientDisconnect: _gone},
         )
@@ -172,11 +181,12 @@ class EndpointApp:
     ) -> Response:
         serving = self._serving
         raw = await request.body()
-        fault = self._fault(request)
-        if fault is not None and fault.kind is FaultKind.REFUSE:
-            return Reset(self._sockets)
-        if fault is not None and fault.kind is FaultKind.OUT_OF_MEMORY:
-            self._sockets.crash(fault.value or 0)
+        fault = self._fault(request, len(raw))
+        kind = fault.kind if fault is not None else None
+        value = fault.value if fault is not None else None
+        if kind in (FaultKind.OUT_OF_MEMORY, FaultKind.CLOSED):
+            self._sockets.crash(value or 0, forget=kind is FaultKind.OUT_OF_MEMORY)
+        if kind in (FaultKind.REFUSE, FaultKind.OUT_OF_MEMORY, FaultKind.CLOSED):
             return Reset(self._sockets)
         body = read_body(body_type, raw)
         serving.check_model(body.model)
@@ -186,13 +196,16 @@ class EndpointApp:
         reply = reply_type(self._head(request, body))
         if serving.draining:
             return _while_draining(ask.prompt, reply, stream=stream)
-        if fault is not None and fault.kind is FaultKind.HANG:
-            return Silence(stream=stream)
-        if fault is not None and fault.kind is FaultKind.FULL:
+        if kind in (FaultKind.HANG, FaultKind.MUTE):
+            return Silence(head=stream and kind is FaultKind.HANG)
+        if kind is FaultKind.FULL:
             serving.metrics.rejected()
             return Refusal(QUEUE_FULL, stream=stream)
-        wrong = fault is not None and fault.kind is FaultKind.WRONG
-        answer = answer_for(ask, serving.answerer, room=room, wrong=wrong)
+        if kind is FaultKind.ERROR:
+            return ErrorInside(told_to_fail(int(value or 500)), stream=stream)
+        echo = (self._settings.names[0], body.model or "") if self._settings.echo else None
+        wrong = kind is FaultKind.WRONG
+        answer = answer_for(ask, serving.answerer, room=room, wrong=wrong, echo=echo)
         return Generation(
             driver=serving.driver,
             metrics=serving.metrics,
@@ -203,6 +216,7 @@ class EndpointApp:
             fault=fault,
             load_format=request.headers.get("endpoint-load-metrics-format"),
             reset=self._sockets.reset,
+            close=self._sockets.close,
         )
 
     def _head(self, request: Request, body: GenerationBody) -> ReplyHead:
@@ -214,9 +228,10 @@ class EndpointApp:
             continuous_usage=bool(options and options.continuous_usage_stats),
         )
 
-    def _fault(self, request: Request) -> Fault | None:
+    def _fault(self, request: Request, body_bytes: int) -> Fault | None:
         """The fault this request gets; those that are mere statuses are raised here."""
-        fault = draw_fault(self._settings.faults, self._serving.rng)
+        headers = {name.decode("latin-1") for name, _ in request.scope["headers"]}
+        fault = self._serving.faults.draw(body_bytes=body_bytes, headers=headers)
         wanted = request.headers.get("x-sim-fault")
         if wanted is not None and self._settings.allow_fault_header:
             try:
@@ -224,21 +239,21 @@ class EndpointApp:
             except SettingError as wrong:
                 raise ApiError(400, str(wrong)) from None
         if self._is_unhealthy():
-            raise ApiError(503, _BUSY)
-        if fault is not None and fault.kind in (FaultKind.TOO_MANY, FaultKind.UNAVAILABLE):
+            raise told_to_fail(503)
+        if fault is not None and fault.kind is FaultKind.STATUS:
             after = None if fault.value is None else int(fault.value)
-            raise ApiError(int(fault.kind), _BUSY, retry_after=after)
+            raise told_to_fail(fault.status).after(after)
         return fault
 
     def _is_unhealthy(self) -> bool:
-        return unhealthy(self._settings.faults, time.monotonic() - self._serving.born_s)
+        return self._serving.faults.unhealthy(time.monotonic() - self._serving.born_s)
 
     # The other routes.
 
     async def _embed(self, request: Request) -> Response:
         serving = self._serving
         body = read_body(EmbeddingBody, await request.body())
-        self._fault(request)
+        self._fault(request, 0)
         serving.check_model(body.model)
         prompts = body.prompts()
         one_token = Answer("", 1, "stop", 1)
@@ -297,6 +312,9 @@ class EndpointApp:
         return _json({"object": "list", "data": models})
 
     async def _health(self, request: Request) -> Response:
+        ill = self._serving.faults.standing(lambda kind: kind is FaultKind.HEALTH)
+        if ill is not None:
+            return Response(status_code=int(ill.value or 503))
         return Response(status_code=503 if self._is_unhealthy() else 200)
 
     async def _version(self, request: Request) -> Response:
@@ -306,7 +324,17 @@ class EndpointApp:
         return _json({"server_load": self._serving.active})
 
     async def _metrics(self, request: Request) -> Response:
-        page = self._serving.metrics.page(self._serving.driver.reported)
+        serving = self._serving
+        page = serving.metrics.page(serving.driver.reported)
+        fault = serving.faults.standing(lambda kind: kind.startswith("metrics-"))
+        if fault is not None:
+            if fault.kind is FaultKind.METRICS_STATUS:
+                raise told_to_fail(int(fault.value or 500))
+            if fault.kind is FaultKind.METRICS_SLOW:
+                await asyncio.sleep(fault.value or 0)
+            serving.frozen_page = serving.frozen_page or page
+            lied, media_type = lie(fault, page, serving.frozen_page)
+            return Response(lied, media_type=media_type)
         return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _kv_event_sources(self, request: Request) -> Response:

@@ -153,6 +153,12 @@ class EngineDriver:
         """The engine's time, seconds."""
         return (time.monotonic() - self._born_s) / self._scale
 
+    def rescale(self, time_scale: float) -> None:
+        """Makes time pass at another pace from now on; what has passed stays as it was."""
+        now = self.now()
+        self._scale = time_scale
+        self._born_s = time.monotonic() - now * time_scale
+
     async def emptied(self) -> None:
         """Returns when no job is under way."""
         await self._empty.wait()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 import orjson
 
 __all__ = ["DONE", "ApiError", "error_event"]
@@ -10,6 +12,8 @@ DONE = b"data: [DONE]\n\n"
 
 _TYPES = {
     400: "BadRequestError",
+    401: "AuthenticationError",
+    403: "PermissionDeniedError",
     404: "NotFoundError",
     429: "Too Many Requests",
     500: "InternalServerError",
@@ -35,11 +39,16 @@ class ApiError(Exception):
         self.param = param
         self.retry_after = retry_after
 
+    def after(self, retry_after: int | None) -> ApiError:
+        """The same error with a ``retry-after`` header."""
+        self.retry_after = retry_after
+        return self
+
     def body(self) -> bytes:
         """The envelope."""
         error = {
             "message": str(self),
-            "type": _TYPES[self.status],
+            "type": _TYPES.get(self.status) or HTTPStatus(self.status).phrase,
             "param": self.param,
             "code": self.status,
         }

@@ -1,117 +1,235 @@
 """Faults a simulated endpoint shows on request.
 
 A test of a picker or a client needs endpoints that fail in the ways real ones do, at the moment the
-test chooses. A fault is written ``kind[:value][@share]``: `reset:5` cuts the connection after five
-tokens, `503:2@0.1` refuses one request in ten with ``retry-after: 2``. It is a start option, or a
-request's ``x-sim-fault`` header where the endpoint was started to honour that header.
+test chooses. A fault is written ``kind[:value][@condition[,condition]]``: `reset:5` cuts the
+connection after five tokens, `503:2@0.1` refuses one request in ten with ``retry-after: 2``,
+`500@every=2,longer=4000` fails every second one of the requests with more than 4,000 bytes. It is a
+start option, or a request's ``x-sim-fault`` header, or it comes by ``PUT /sim/faults`` while the
+endpoint runs; the latter two only where the endpoint was started to honour them.
 
 | kind | value (default) | what the client sees |
 | --- | --- | --- |
+| 400 to 599 | retry-after, seconds (no header) | that status in vLLM's envelope |
+| full | | what vLLM says when its queue is full: 503, but status 200 and an SSE error on a stream |
+| error | status in the error (500) | status 200 and an error: the body, or a stream's first event |
+| late-error | tokens (3) | a stream's error event after that many tokens |
+| wrong | | an ordinary answer with another text |
 | slow | factor (3) | the answer takes that many times longer; as a start option, the engine |
 | hang | | a stream gets its head and nothing more, another request gets nothing at all |
+| mute | | nothing at all, not even a stream's head |
+| stall | tokens (3) | nothing more after that many tokens; of a whole body, after its first half |
 | refuse | | the connection is reset before a byte of the answer |
 | reset | tokens (3) | the connection is reset after that many tokens |
-| wrong | | an ordinary answer with another text |
-| flap | seconds (10) | healthy and unhealthy periods in turn; a start option only |
-| 429, 503 | retry-after, seconds (no header) | that status in vLLM's envelope |
-| full | | what vLLM says when its queue is full: 503, but status 200 and an SSE error on a stream |
+| cut | tokens (3) | an orderly end of the connection in the middle of the body |
 | oom | seconds of outage (1) | the process dies: all connections reset, cache and counters lost |
+| closed | seconds (1) | all connections reset, nobody listens; nothing is forgotten |
+| flap | seconds (10) | healthy and unhealthy periods in turn; a start option only |
+| health | status (503) | `/health` alone fails |
+| metrics-frozen | | the metrics page stays as it is now |
+| metrics-idle | | the page says that nothing runs and nothing waits |
+| metrics-nan | | every value of the page is NaN |
+| metrics-huge | MiB (8) | a page of that size |
+| metrics-type | | a page of HTML |
+| metrics-slow | seconds (5) | the page comes that much later |
+| metrics-status | status (500) | the page fails |
 
-Real connection refusals (nobody listens) happen during the outage of `oom` only. `/v1/embeddings`
+Conditions: a number is the share of requests hit; ``every=N`` hits each N-th request; ``longer=N``
+those with a body above N bytes; ``without=NAME`` those without that header. Real connection
+refusals (nobody listens) happen during the outage of `oom` and `closed` only. `/v1/embeddings`
 knows the statuses and `flap`; the routes that generate know all of it.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from laar.errors import SettingError
 
-__all__ = ["Fault", "FaultKind", "draw_fault", "parse_fault", "slow_factor", "unhealthy"]
+__all__ = ["Fault", "FaultBook", "FaultKind", "parse_fault"]
 
 
 class FaultKind(StrEnum):
     """What goes wrong."""
 
+    STATUS = "status"
+    FULL = "full"
+    ERROR = "error"
+    LATE_ERROR = "late-error"
+    WRONG = "wrong"
     SLOW = "slow"
     HANG = "hang"
+    MUTE = "mute"
+    STALL = "stall"
     REFUSE = "refuse"
     RESET = "reset"
-    WRONG = "wrong"
-    FLAP = "flap"
-    TOO_MANY = "429"
-    UNAVAILABLE = "503"
-    FULL = "full"
+    CUT = "cut"
     OUT_OF_MEMORY = "oom"
+    CLOSED = "closed"
+    FLAP = "flap"
+    HEALTH = "health"
+    METRICS_FROZEN = "metrics-frozen"
+    METRICS_IDLE = "metrics-idle"
+    METRICS_NAN = "metrics-nan"
+    METRICS_HUGE = "metrics-huge"
+    METRICS_TYPE = "metrics-type"
+    METRICS_SLOW = "metrics-slow"
+    METRICS_STATUS = "metrics-status"
+
+    @property
+    def standing(self) -> bool:
+        """Whether it is a property of the whole endpoint, with no request to draw."""
+        return self in _STANDING
 
 
 _DEFAULTS = {
+    FaultKind.ERROR: 500.0,
+    FaultKind.LATE_ERROR: 3.0,
     FaultKind.SLOW: 3.0,
+    FaultKind.STALL: 3.0,
     FaultKind.RESET: 3.0,
-    FaultKind.FLAP: 10.0,
+    FaultKind.CUT: 3.0,
     FaultKind.OUT_OF_MEMORY: 1.0,
+    FaultKind.CLOSED: 1.0,
+    FaultKind.FLAP: 10.0,
+    FaultKind.HEALTH: 503.0,
+    FaultKind.METRICS_HUGE: 8.0,
+    FaultKind.METRICS_SLOW: 5.0,
+    FaultKind.METRICS_STATUS: 500.0,
 }
-_VALUED = {*_DEFAULTS, FaultKind.TOO_MANY, FaultKind.UNAVAILABLE}
-# These are properties of the whole endpoint when they are start options: nothing to draw.
-_STANDING = {FaultKind.SLOW, FaultKind.FLAP}
+_STATUS_VALUED = {FaultKind.ERROR, FaultKind.HEALTH, FaultKind.METRICS_STATUS}
+_STANDING = {
+    FaultKind.SLOW,
+    FaultKind.FLAP,
+    *(kind for kind in FaultKind if kind.startswith(("health", "metrics-"))),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: its kind, the kind's value (None: it has none), and the share of requests hit."""
+    """One fault and the requests that it hits.
+
+    Args:
+        kind: what goes wrong.
+        value: the kind's value; None where it has none.
+        share: of the requests that fulfil the other conditions.
+        status: of the kind STATUS.
+        every: each N-th request; 1 is all.
+        longer_bytes: requests with a body above this.
+        without: requests without this header, in lower case; empty for all.
+    """
 
     kind: FaultKind
     value: float | None = None
     share: float = 1.0
+    status: int = 0
+    every: int = 1
+    longer_bytes: int = 0
+    without: str = ""
 
 
 def parse_fault(text: str) -> Fault:
-    """Reads ``kind[:value][@share]``.
+    """Reads ``kind[:value][@condition[,condition]]``.
 
     Raises:
         SettingError: the text names what is wrong and what is allowed.
     """
-    head, _, share_text = text.strip().partition("@")
+    head, _, conditions = text.strip().partition("@")
     name, _, value_text = head.partition(":")
+    status = int(name) if name.isascii() and name.isdigit() and len(name) == 3 else 0
     try:
-        kind = FaultKind(name)
+        kind = FaultKind.STATUS if 400 <= status <= 599 else FaultKind(name)
+        if kind is FaultKind.STATUS and not status:
+            raise ValueError
     except ValueError:
-        known = ", ".join(FaultKind)
-        raise SettingError(f"fault {text!r}: {name!r} is not one of {known}") from None
-    if value_text and kind not in _VALUED:
+        known = ", ".join(kind for kind in FaultKind if kind is not FaultKind.STATUS)
+        raise SettingError(
+            f"fault {text!r}: {name!r} is not 400 to 599 or one of {known}"
+        ) from None
+    if value_text and kind is not FaultKind.STATUS and kind not in _DEFAULTS:
         raise SettingError(f"fault {text!r}: {name} takes no value")
     try:
         value = float(value_text) if value_text else _DEFAULTS.get(kind)
-        share = float(share_text) if share_text else 1.0
+        fault = Fault(kind, value, status=status)
+        for condition in conditions.split(",") if "@" in text else ():
+            fault = _narrowed(fault, condition)
     except ValueError:
-        raise SettingError(f"fault {text!r}: write kind[:number][@share]") from None
-    if not (value is None or 0 < value < 1e6) or not 0 < share <= 1:
+        raise SettingError(
+            f"fault {text!r}: write kind[:number][@share,every=N,longer=BYTES,without=HEADER]"
+        ) from None
+    if not (value is None or 0 < value < 1e6) or not 0 < fault.share <= 1 or fault.every < 1:
         raise SettingError(f"fault {text!r}: the value must be above 0, the share in (0, 1]")
-    return Fault(kind, value, share)
+    if kind in _STATUS_VALUED and not (value == int(value or 0) and 400 <= (value or 0) <= 599):
+        raise SettingError(f"fault {text!r}: the value is a status, 400 to 599")
+    return fault
 
 
-def draw_fault(faults: Sequence[Fault], rng: random.Random) -> Fault | None:
-    """The start option, if any, that hits the next request."""
-    for fault in faults:
-        if fault.kind not in _STANDING and rng.random() < fault.share:
+def _narrowed(fault: Fault, condition: str) -> Fault:
+    name, sign, value = condition.partition("=")
+    if not sign:
+        return replace(fault, share=float(name))
+    if name == "every":
+        return replace(fault, every=int(value))
+    if name == "longer":
+        return replace(fault, longer_bytes=int(value))
+    if name == "without" and value:
+        return replace(fault, without=value.lower())
+    raise ValueError(condition)
+
+
+class FaultBook:
+    """The faults that an endpoint has now, and which request gets which.
+
+    Args:
+        faults: to begin with.
+        rng: draws the requests that a share hits.
+    """
+
+    def __init__(self, faults: Sequence[Fault], rng: random.Random) -> None:
+        self._rng = rng
+        self.requests = 0
+        self.hit = 0
+        self.set(faults)
+
+    def set(self, faults: Sequence[Fault]) -> None:
+        """Takes other faults in place of the present ones; counts begin anew."""
+        self.faults = tuple(faults)
+        self._seen = [0] * len(self.faults)
+        self.requests = self.hit = 0
+
+    def draw(self, *, body_bytes: int = 0, headers: Collection[str] = ()) -> Fault | None:
+        """The fault, if any, that hits the next request; `headers` are names in lower case."""
+        self.requests += 1
+        for index, fault in enumerate(self.faults):
+            if fault.kind.standing or not self._is_hit(index, fault, body_bytes, headers):
+                continue
+            self.hit += 1
             return fault
-    return None
+        return None
 
+    def _is_hit(self, index: int, fault: Fault, body_bytes: int, headers: Collection[str]) -> bool:
+        if body_bytes < fault.longer_bytes or (fault.without and fault.without in headers):
+            return False
+        self._seen[index] += 1
+        return self._seen[index] % fault.every == 0 and self._rng.random() < fault.share
 
-def slow_factor(faults: Sequence[Fault]) -> float:
-    """How many times slower than its profile the engine runs under these start options."""
-    factor = 1.0
-    for fault in faults:
-        if fault.kind is FaultKind.SLOW:
-            factor *= fault.value or 1
-    return factor
+    def standing(self, accept: Callable[[FaultKind], bool]) -> Fault | None:
+        """The first fault of the whole endpoint whose kind is accepted."""
+        return next((f for f in self.faults if f.kind.standing and accept(f.kind)), None)
 
+    def slow_factor(self) -> float:
+        """How many times slower than its profile the engine runs."""
+        factor = 1.0
+        for fault in self.faults:
+            if fault.kind is FaultKind.SLOW:
+                factor *= fault.value or 1
+        return factor
 
-def unhealthy(faults: Sequence[Fault], uptime_s: float) -> bool:
-    """Whether a flapping endpoint is in a bad period; the first period is a good one."""
-    return any(
-        fault.kind is FaultKind.FLAP and uptime_s // (fault.value or 1) % 2 == 1 for fault in faults
-    )
+    def unhealthy(self, uptime_s: float) -> bool:
+        """Whether a flapping endpoint is in a bad period; the first period is a good one."""
+        return any(
+            fault.kind is FaultKind.FLAP and uptime_s // (fault.value or 1) % 2 == 1
+            for fault in self.faults
+        )

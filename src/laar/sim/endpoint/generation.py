@@ -24,13 +24,35 @@ from laar.sim.endpoint.metrics import ServingMetrics
 from laar.sim.endpoint.replies import Reply, Usage
 from laar.sim.engine.interface import Job, Load
 
-__all__ = ["ENGINE_GONE", "QUEUE_FULL", "Generation", "Refusal", "Silence", "until_disconnect"]
+__all__ = [
+    "ENGINE_GONE",
+    "QUEUE_FULL",
+    "ErrorInside",
+    "Generation",
+    "Refusal",
+    "Silence",
+    "told_to_fail",
+    "until_disconnect",
+]
 
 ENGINE_GONE = ApiError(500, "EngineCore encountered an issue. See the server's own logs.")
 QUEUE_FULL = ApiError(503, "The engine is currently busy: its queue is full.")
 
+_BREAKS = {
+    FaultKind.RESET,
+    FaultKind.CUT,
+    FaultKind.STALL,
+    FaultKind.LATE_ERROR,
+}
+"""Faults that show after some tokens."""
+
 _JSON = (b"content-type", b"application/json")
 _SSE = (b"content-type", b"text/event-stream; charset=utf-8")
+
+
+def told_to_fail(status: int) -> ApiError:
+    """The error of an endpoint that was told to fail with this status."""
+    return ApiError(status, "This endpoint was told to refuse.")
 
 
 async def until_disconnect(receive: Receive) -> None:
@@ -55,15 +77,35 @@ class Refusal(Response):
             await _send_json(send, self._error.status, self._error.body())
 
 
-class Silence(Response):
-    """A hung engine: a stream's head at most, and nothing until the client gives up."""
+class ErrorInside(Response):
+    """An error under status 200: a stream's first event, or the whole body."""
 
-    def __init__(self, *, stream: bool) -> None:
+    def __init__(self, error: ApiError, *, stream: bool) -> None:
+        self._error = error
         self._is_stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Says nothing."""
+        """Sends it."""
         if self._is_stream:
+            await _send_head(send, 200, _SSE)
+            await _send_body(send, error_event(self._error))
+        else:
+            await _send_json(send, 200, self._error.body())
+
+
+class Silence(Response):
+    """A hung engine: a stream's head at most, and nothing until the client gives up.
+
+    Args:
+        head: whether the head is sent.
+    """
+
+    def __init__(self, *, head: bool) -> None:
+        self._has_head = head
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Says nothing."""
+        if self._has_head:
             await _send_head(send, 200, _SSE)
         await until_disconnect(receive)
 
@@ -78,9 +120,10 @@ class Generation(Response):
         answer: what it will say.
         reply: in which shape.
         stream: piece by piece, or in one body.
-        fault: slow or reset; others are not this class's.
+        fault: slow, or one that shows after some tokens; others are not this class's.
         load_format: value of the request's ``endpoint-load-metrics-format``.
         reset: cuts the connection of this scope.
+        close: ends the connection of this scope in order.
     """
 
     def __init__(
@@ -95,6 +138,7 @@ class Generation(Response):
         fault: Fault | None,
         load_format: str | None,
         reset: Callable[[Scope], None],
+        close: Callable[[Scope], None],
     ) -> None:
         self._driver = driver
         self._metrics = metrics
@@ -104,11 +148,14 @@ class Generation(Response):
         self._is_stream = stream
         self._load_format = load_format
         self._reset = reset
+        self._close = close
+        self._break: FaultKind | None = None
         self._last_s = 0.0
         self._cut_at = job.output_tokens + 1
         self._drag = 0.0
         if fault is not None and fault.value is not None:
-            if fault.kind is FaultKind.RESET:
+            if fault.kind in _BREAKS:
+                self._break = fault.kind
                 self._cut_at = min(int(fault.value), job.output_tokens)
             elif fault.kind is FaultKind.SLOW:
                 self._drag = fault.value - 1
@@ -128,8 +175,14 @@ class Generation(Response):
         watch.add_done_callback(lambda _: flight.lose(Lost.CLIENT_LEFT))
         try:
             await (self._stream if self._is_stream else self._whole)(flight, send)
-            if flight.tokens >= self._cut_at or flight.lost is Lost.CRASH:
+            if flight.lost is Lost.CRASH:
                 self._reset(scope)
+                await watch
+            elif flight.tokens >= self._cut_at and self._break is not FaultKind.LATE_ERROR:
+                if self._break is FaultKind.RESET:
+                    self._reset(scope)
+                elif self._break is FaultKind.CUT:
+                    self._close(scope)
                 await watch
         finally:
             watch.cancel()
@@ -144,11 +197,16 @@ class Generation(Response):
                 await _send_body(send, error_event(ENGINE_GONE))
             if flight.lost is not None:
                 return
+            if made >= self._cut_at:
+                made, finish = self._cut_at, None
             usage = self._usage(flight, made)
             chunk = self._reply.opening(usage) if sent == 0 else b""
             chunk += self._reply.piece(self._answer.piece(sent, made), finish, usage)
             if made >= self._cut_at:
-                await _send_body(send, chunk, more=True)
+                if self._break is FaultKind.LATE_ERROR:
+                    await _send_body(send, chunk + error_event(told_to_fail(500)))
+                else:
+                    await _send_body(send, chunk, more=True)
                 return
             if finish is not None:
                 chunk += self._reply.closing(self._answer.piece(0, made), finish, usage)
@@ -162,8 +220,18 @@ class Generation(Response):
             if flight.lost is Lost.SHUTDOWN:
                 await _send_json(send, ENGINE_GONE.status, ENGINE_GONE.body())
             if flight.lost is not None or made >= self._cut_at:
-                return
+                break
+        if flight.lost is not None or self._break is FaultKind.RESET:
+            return
+        if self._break is FaultKind.LATE_ERROR:
+            await _send_json(send, 200, told_to_fail(500).body())
+            return
+        finish = finish or self._answer.finish
         body = self._reply.whole(self._answer.piece(0, made), finish, self._usage(flight, made))
+        if self._break is not None:
+            await _send_head(send, 200, _JSON, _length(body))
+            await _send_body(send, body[: len(body) // 2], more=True)
+            return
         load = _load_header(self._load_format, self._driver.reported)
         await _send_json(send, 200, body, *load)
 
@@ -231,9 +299,12 @@ async def _send_head(send: Send, status: int, *headers: tuple[bytes, bytes]) -> 
 
 
 async def _send_json(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
-    length = (b"content-length", str(len(body)).encode())
-    await _send_head(send, status, _JSON, length, *headers)
+    await _send_head(send, status, _JSON, _length(body), *headers)
     await _send_body(send, body)
+
+
+def _length(body: bytes) -> tuple[bytes, bytes]:
+    return (b"content-length", str(len(body)).encode())
 
 
 async def _send_body(send: Send, body: bytes, *, more: bool = False) -> None:

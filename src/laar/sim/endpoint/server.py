@@ -68,6 +68,12 @@ class _Server(uvicorn.Server):
         self.should_exit = True
         self._ending.set()
 
+    def close(self, client: object) -> None:
+        """Ends one client's connection in order, once what was written is out."""
+        for connection in list(self.server_state.connections):
+            if getattr(connection, "client", None) == client:
+                connection.transport.close()
+
     def cut(self, client: object = None) -> None:
         """Resets one client's connection, or all."""
         for connection in list(self.server_state.connections):
@@ -107,6 +113,7 @@ class SimulatedEndpoint:
         self._app = EndpointApp(self.serving, self, self.address)
         self._server = self._new_server()
         self._outage_s: float | None = None
+        self._forgets = True
         self._main: asyncio.Task[None] | None = None
         self._shutdown: asyncio.Task[None] | None = None
 
@@ -141,9 +148,20 @@ class SimulatedEndpoint:
         """Cuts the connection that a request came by."""
         self._server.cut(scope["client"])
 
-    def crash(self, down_s: float) -> None:
-        """Cuts every connection and listens to none for this long; then a new life begins."""
+    def close(self, scope: Scope) -> None:
+        """Ends the connection that a request came by in order, wherever its answer is."""
+        self._server.close(scope["client"])
+
+    def crash(self, down_s: float, *, forget: bool = True) -> None:
+        """Cuts every connection and listens to none for this long; then a new life begins.
+
+        Without `forget` cache and counters are there again afterwards. During an outage nothing
+        happens.
+        """
+        if self._outage_s is not None:
+            return
         self._outage_s = down_s
+        self._forgets = forget
         self.serving.driver.lose_all(Lost.CRASH)
         self._server.cut()
         self._server.end(force=True)
@@ -169,7 +187,8 @@ class SimulatedEndpoint:
                 if self._shutdown is not None:
                     return
                 self._outage_s = None
-                self.serving.restart()
+                if self._forgets:
+                    self.serving.restart()
                 self._socket = _bind(self._settings.host, self._port)
                 self._server = self._new_server()
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from laar.sim.answers import Answerer
@@ -13,7 +13,7 @@ from laar.sim.endpoint.answering import Answer
 from laar.sim.endpoint.bodies import Ask, Prompt
 from laar.sim.endpoint.driver import EngineDriver
 from laar.sim.endpoint.errors import ApiError
-from laar.sim.endpoint.faults import slow_factor
+from laar.sim.endpoint.faults import Fault, FaultBook
 from laar.sim.endpoint.metrics import ServingMetrics
 from laar.sim.endpoint.settings import EndpointSettings
 from laar.sim.endpoint.tokenizer import block_hashes
@@ -50,10 +50,10 @@ class Serving:
         self.settings = settings
         self.answerer = answerer
         self.publisher = publisher
-        self.rng = random.Random(settings.seed)
+        self.faults = FaultBook(settings.faults, random.Random(settings.seed))
         self.driver = EngineDriver(
             build_engine,
-            time_scale=settings.time_scale * slow_factor(settings.faults),
+            time_scale=settings.time_scale * self.faults.slow_factor(),
             blocks=publisher,
         )
         self.active = 0
@@ -68,6 +68,13 @@ class Serving:
     def _begin(self) -> None:
         self.metrics = ServingMetrics(self.settings.names[0], self._cache_config)
         self.born_s = time.monotonic()
+        self.frozen_page = b""
+
+    def set_faults(self, faults: Sequence[Fault]) -> None:
+        """Takes other faults in place of the present ones, from the next request on."""
+        self.frozen_page = self.metrics.page(self.driver.reported)
+        self.faults.set(faults)
+        self.driver.rescale(self.settings.time_scale * self.faults.slow_factor())
 
     def restart(self) -> None:
         """A new life: empty engine and cache, counters at 0, everything in flight lost."""

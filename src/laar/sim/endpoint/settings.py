@@ -59,8 +59,10 @@ class EndpointSettings:
         prefix_caching: keep the prompts of earlier requests, as vLLM does unless told otherwise.
         shutdown_timeout_s: how long SIGTERM lets running requests go on; 0 cuts them, as in vLLM.
         kv_events: publish what the prefix cache stores and drops; None for not.
+        echo: answer with a text that the client can check; see `laar.sim.endpoint.echo`.
         faults: start options; see `laar.sim.endpoint.faults`.
-        allow_fault_header: honour ``x-sim-fault``. Never where others can reach the endpoint.
+        allow_fault_header: honour ``x-sim-fault``, and faults by ``PUT /sim/faults``. Never where
+            others can reach the endpoint.
         seed: of the draws that decide which requests a fault's share hits.
     """
 
@@ -80,6 +82,7 @@ class EndpointSettings:
     prefix_caching: bool = True
     shutdown_timeout_s: float = 0.0
     kv_events: KvEventSettings | None = None
+    echo: bool = False
     faults: tuple[Fault, ...] = ()
     allow_fault_header: bool = False
     seed: int = 0

@@ -1,0 +1,336 @@
+"""Faults of endpoints, pickers, Envoy, files, disk, clock and settings, by a seeded schedule.
+
+A real Envoy, two pickers and six endpoints of two models, verified load, three faults at a time.
+Every request has to end within its deadline with a right answer or with an error that names its
+reason; counters go back to zero and memory to its level; an endpoint that only fails gets trials
+and no more; all endpoints have their work again afterwards. Printed: the faults survived, the
+requests by end, and what each kind of fault cost beside the quiet fleet of the same run.
+
+    python -m bench chaos
+    python -m bench chaos --seconds 60 --seed 7 --shapes standalone --json chaos.json
+
+The clock is set where libfaketime is installed (Debian: ``apt install libfaketime``). Exit status:
+0 every promise held, 3 one did not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from bench.chaos.asking import End, Ended, Names, Question, draw
+from bench.chaos.judging import Judgement, judge
+from bench.chaos.load import Load
+from bench.chaos.stand import Endpoint, Plan, Stand, standing
+from bench.chaos.trouble import (
+    CLOCK_TROUBLE,
+    ENDPOINT_TROUBLES,
+    SYSTEM_TROUBLES,
+    Lane,
+    Struck,
+    Trouble,
+)
+from laar.envoy import Shape
+
+BROKEN_PROMISE = 3
+PATIENCE_S = 15.0
+AT_ONCE = 16
+THINK_S = 0.3
+WARM_UP_S = 3.0
+QUIET_SHARE = 0.1
+QUIET_S = (4.0, 30.0)
+RECOVERY_S = 60.0
+SETTLE_S = 30.0
+MEMORY_FACTOR = 1.5
+MEMORY_SLACK_BYTES = 64 * 2**20
+EXAMPLES = 8
+ASKED = ("auto", "small", "large", "chat")
+ZERO = (
+    "laar_streams_open",
+    "laar_held_body_bytes",
+    "laar_endpoint_in_flight",
+    "laar_endpoint_queued_tokens",
+    "laar_flow_waiting",
+    "laar_flow_held_bytes",
+    "laar_flow_prefills",
+)
+"""Metrics that are zero where nothing is under way."""
+
+_SMALL = Endpoint(model="small", names=("small", "auto", "large", "chat"), told=("small", "auto"))
+_LARGE = Endpoint(model="large", names=("large", "auto", "small", "chat"), told=("large", "auto"))
+_FAKETIME = (
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
+)
+
+
+@dataclass(slots=True)
+class Run:
+    """One shape's run."""
+
+    shape: Shape
+    seconds: float = 0.0
+    ended: list[Ended] = field(default_factory=list)
+    struck: list[Struck] = field(default_factory=list)
+    quiet_from_s: float = 0.0
+    quiet_until_s: float = 0.0
+    leftovers: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, tuple[int, int]] = field(default_factory=dict)
+    idle: list[str] = field(default_factory=list)
+
+    def broken_promises(self, judgement: Judgement) -> list[str]:
+        """Each in words; none where all held."""
+        broken = []
+        wrong = sum(e.end is End.WRONG for e in self.ended)
+        if wrong:
+            broken.append(f"{wrong} wrong answers passed as right")
+        if judgement.unexplained:
+            broken.append(f"{len(judgement.unexplained)} requests ended without a named reason")
+        if judgement.overfed:
+            broken.append(f"{len(judgement.overfed)} times a failing endpoint got more than trials")
+        if self.leftovers:
+            broken.append(f"counters did not return to zero: {self.leftovers}")
+        if self.idle:
+            broken.append(f"healthy again, but without requests: {', '.join(self.idle)}")
+        for name, (before, after) in self.memory.items():
+            if after > before * MEMORY_FACTOR + MEMORY_SLACK_BYTES:
+                broken.append(f"memory of {name} went from {before >> 20} to {after >> 20} MiB")
+        return broken
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs, prints, and returns 3 where a promise was broken."""
+    options = _parser().parse_args(argv)
+    console = Console() if sys.stdout.isatty() else Console(width=140)
+    clock = _clock_library()
+    if clock is None:
+        console.print("[bold]SKIPPED: setting the clock[/]; it needs libfaketime")
+    shapes: list[Shape] = options.shapes.split(",")
+    documents, broken, faults, requests = [], [], 0, 0
+    for shape in shapes:
+        run = asyncio.run(_run(shape, options.seconds / len(shapes), options.seed, clock))
+        judgement = judge(
+            run.ended,
+            run.struck,
+            quiet_from_s=run.quiet_from_s,
+            quiet_until_s=run.quiet_until_s,
+            gateway=shape == "gateway",
+        )
+        promises = run.broken_promises(judgement)
+        _show(console, run, judgement)
+        for line in promises:
+            console.print(f"[bold]BROKEN[/] ({shape}): {line}", highlight=False)
+        for ended in judgement.unexplained[:EXAMPLES]:
+            console.print(f"  {_told(ended, run)}", highlight=False, markup=False)
+        documents.append(_document(run, judgement, promises))
+        broken += promises
+        faults += len(run.struck)
+        requests += len(run.ended)
+    verdict = "every promise held" if not broken else f"{len(broken)} promises broken"
+    print(f"{faults} faults, {requests} requests, seed {options.seed}: {verdict}")
+    if options.json:
+        whole = {"seed": options.seed, "faults": faults, "requests": requests, "runs": documents}
+        options.json.write_bytes(orjson.dumps(whole, option=orjson.OPT_INDENT_2))
+    return BROKEN_PROMISE if broken else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench chaos", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--seconds", type=float, default=780.0, help="of faults, over all shapes")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--shapes", default="standalone,gateway")
+    parser.add_argument("--json", type=Path, help="write all figures")
+    return parser
+
+
+def _clock_library() -> Path | None:
+    named = [os.environ["LIBFAKETIME"]] if "LIBFAKETIME" in os.environ else []
+    return next((Path(p) for p in (*named, *_FAKETIME) if Path(p).is_file()), None)
+
+
+async def _run(shape: Shape, seconds: float, seed: int, clock: Path | None) -> Run:
+    """One shape: a quiet time, the troubles, and the recovery."""
+    plan = Plan(
+        endpoints=(_SMALL,) * 3 + (_LARGE,) * 3,
+        pickers=2,
+        shape=shape,
+        all_files=True,
+        clock=clock,
+        settings={
+            "routing": {"aliases": {"auto": [], "chat": ["small"]}},
+            "shutdown": {"drain_s": 2.0, "grace_s": 5.0},
+        },
+    )
+    deadline_s = seconds + QUIET_S[1] + RECOVERY_S + SETTLE_S + 240
+    run = Run(shape=shape, seconds=seconds)
+    async with standing(plan, deadline_s=deadline_s) as stand:
+        rng = random.Random(f"{seed} questions")
+        load = Load(
+            url=lambda: stand.url,
+            next_question=lambda number: _question(rng, number),
+            names=_names(stand),
+            at_once=AT_ONCE,
+            limit_s=PATIENCE_S,
+            think_s=THINK_S,
+            seed=seed,
+            keep=run.ended.append,
+        )
+        asking = asyncio.create_task(load.run())
+        try:
+            await _under_load(stand, run, seed, clock)
+        finally:
+            load.stop()
+            await asking
+        run.leftovers = await leftovers(stand)
+        for child in (*stand.pickers, stand.envoy):
+            assert child is not None
+            name = child.name.partition("-")[0]
+            before = run.memory[name][0]
+            run.memory[child.name] = (before, child.memory_bytes())
+        del run.memory["picker"], run.memory["envoy"]
+    return run
+
+
+async def _under_load(stand: Stand, run: Run, seed: int, clock: Path | None) -> None:
+    await asyncio.sleep(WARM_UP_S)
+    run.quiet_from_s = time.monotonic()
+    quiet_s = min(max(QUIET_S[0], run.seconds * QUIET_SHARE), QUIET_S[1])
+    await asyncio.sleep(quiet_s)
+    run.quiet_until_s = time.monotonic()
+    assert stand.envoy is not None
+    level = max(picker.memory_bytes() for picker in stand.pickers)
+    run.memory = {"picker": (level, 0), "envoy": (stand.envoy.memory_bytes(), 0)}
+    until_s = time.monotonic() + run.seconds
+    system: tuple[Trouble, ...] = (
+        SYSTEM_TROUBLES if clock is None else (*SYSTEM_TROUBLES, CLOCK_TROUBLE)
+    )
+    lanes = [
+        Lane(
+            stand,
+            _rng(seed, "small"),
+            ENDPOINT_TROUBLES,
+            endpoints=(0, 1, 2),
+            keep=run.struck.append,
+        ),
+        Lane(
+            stand,
+            _rng(seed, "large"),
+            ENDPOINT_TROUBLES,
+            endpoints=(3, 4, 5),
+            keep=run.struck.append,
+        ),
+        Lane(stand, _rng(seed, "system"), system, keep=run.struck.append),
+    ]
+    async with asyncio.TaskGroup() as group:
+        for lane in lanes:
+            group.create_task(lane.run(until_s))
+    run.idle = await _without_requests(stand, run)
+
+
+def _rng(seed: int, what: str) -> random.Random:
+    return random.Random(f"{seed} {what}")
+
+
+def _question(rng: random.Random, number: int) -> Question:
+    return draw(rng, number, names=ASKED, leave_share=0.05)
+
+
+def _names(stand: Stand) -> Names:
+    return Names(
+        model_at={address: endpoint.model for address, endpoint in stand.by_address.items()},
+        allowed={
+            "auto": frozenset({"small", "large"}),
+            "small": frozenset({"small"}),
+            "chat": frozenset({"small"}),
+            "large": frozenset({"large"}),
+        },
+    )
+
+
+async def _without_requests(stand: Stand, run: Run) -> list[str]:
+    """Endpoints that answered nothing within `RECOVERY_S` although all is well again."""
+    since_s = time.monotonic()
+    missing = set(stand.addresses)
+    while missing and time.monotonic() < since_s + RECOVERY_S:
+        await asyncio.sleep(0.5)
+        recent = (e for e in reversed(run.ended[-2000:]) if e.began_s > since_s)
+        missing -= {e.endpoint for e in recent if e.end is End.RIGHT}
+    return sorted(missing)
+
+
+async def leftovers(stand: Stand) -> dict[str, float]:
+    """Metrics of the pickers that are not back at zero within `SETTLE_S`."""
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        left = {}
+        for index in range(stand.plan.pickers):
+            metrics = await stand.metrics(index)
+            left |= {f"picker-{index} {n}": metrics[n] for n in ZERO if metrics.get(n, 0.0) > 0}
+        if not left or time.monotonic() > deadline:
+            return left
+        await asyncio.sleep(0.5)
+
+
+def _told(ended: Ended, run: Run) -> str:
+    felt = [s.trouble.name for s in run.struck if s.overlaps(ended.began_s, ended.ended_s)]
+    shape = "stream" if ended.question.stream else "plain"
+    at_s = ended.began_s - run.quiet_until_s
+    return (
+        f"{at_s:.1f} s: {ended.end} after {ended.took_s:.1f} s, {ended.question.asked} {shape}, "
+        f"{ended.endpoint or 'endpoint unknown'}: {ended.detail[:160]} [{', '.join(felt)}]"
+    )
+
+
+def _show(console: Console, run: Run, judgement: Judgement) -> None:
+    table = Table(title=f"Chaos, {run.shape}: what each fault cost beside the quiet fleet")
+    table.add_column("fault")
+    for name in ("times", "requests meanwhile", "lost", "p95 x", "sent to it", "trials allowed"):
+        table.add_column(name, justify="right")
+    for cost in judgement.costs:
+        table.add_row(
+            cost.name,
+            str(cost.times),
+            str(cost.during),
+            str(cost.lost),
+            f"{cost.p95_ratio:.2f}",
+            str(cost.fed) if cost.fed_allowed else "",
+            f"{cost.fed_allowed:.0f}" if cost.fed_allowed else "",
+        )
+    console.print(table)
+    told = ", ".join(f"{end}: {count}" for end, count in judgement.ends.most_common())
+    console.print(f"{len(run.struck)} faults; requests by end: {told}", highlight=False)
+    if judgement.reasons:
+        told = ", ".join(f"{reason}: {n}" for reason, n in judgement.reasons.most_common())
+        console.print(f"reasons that were named: {told}", highlight=False)
+
+
+def _document(run: Run, judgement: Judgement, promises: list[str]) -> dict[str, object]:
+    return {
+        "shape": run.shape,
+        "faults": len(run.struck),
+        "ends_of_requests": judgement.ends,
+        "reasons": judgement.reasons,
+        "costs": [asdict(cost) for cost in judgement.costs],
+        "quiet_p95_s": judgement.quiet_p95_s,
+        "unexplained": [_told(ended, run) for ended in judgement.unexplained],
+        "overfed": [f"{s.trouble.name}: {s.fed} in {s.fed_s:.1f} s" for s in judgement.overfed],
+        "leftovers": run.leftovers,
+        "memory_bytes": run.memory,
+        "broken_promises": promises,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,370 @@
+"""One of five equal endpoints fails, or the picker does: what is lost, and what it does to p95.
+
+1,500 requests for each row, 24 at a time, through a real Envoy in both shapes, all settings as they
+come. The fault begins after a short warm-up with a fresh picker. p95 is held against the same
+fleet's without the fault, in the same run. Beside laar stand two of its policies that go by load
+or by chance, and the whole proxies SMG and vLLM router where they are installed.
+
+    python -m bench failing
+    python -m bench failing --subjects laar --shapes standalone --rows 503,hang --json failing.json
+
+Install the proxies apart, since they bring old libraries: ``pip install 'smg>=1.13'
+'vllm-router>=0.1.17'`` into a virtual environment of their own, named by ``--proxies``. Exit
+status: 0 every target of laar's was met, 3 one was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import random
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from bench.chaos.asking import Ended, Names, Question, draw
+from bench.chaos.load import Load, percentile
+from bench.chaos.rows import GOOD, ROWS, Row, Run
+from bench.chaos.stand import Endpoint, Plan, Stand, standing
+from laar.envoy import Shape
+from laar.lab.live.processes import free_ports
+
+MODEL = "m"
+ENDPOINTS = 5
+WARM_UP = 72
+PATIENCE_S = 15.0
+STOPPED_S = 20.0
+FAIR = 1 / ENDPOINTS
+HEALED_WITHIN_S = 60.0
+SICK_S = 12.0
+WINDOW_S = 10.0
+MISSED = 3
+LAAR_SUBJECTS = ("laar", "least-loaded", "random")
+PROXIES = ("smg", "vllm-router")
+SHAPES: tuple[Shape, ...] = ("standalone", "gateway")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures and prints; the exit status is 3 where a target was missed."""
+    options = _parser().parse_args(argv)
+    names = options.rows.split(",") if options.rows else [row.name for row in ROWS]
+    if unknown := set(names) - {row.name for row in ROWS}:
+        print(
+            f"no row is called {', '.join(unknown)}; there are: {', '.join(r.name for r in ROWS)}"
+        )
+        return 2
+    rows = [row for row in ROWS if row.name in names]
+    console = Console() if sys.stdout.isatty() else Console(width=180)
+    results: list[dict[str, object]] = []
+    for subject in options.subjects.split(","):
+        shapes = options.shapes.split(",") if subject in LAAR_SUBJECTS else ["-"]
+        if subject != "laar":
+            shapes = shapes[:1]  # what a policy or a proxy does is no matter of the shape
+        binary = _binary(subject, options.proxies) if subject in PROXIES else None
+        if subject in PROXIES and binary is None:
+            console.print(f"[bold]SKIPPED: {subject} is not installed[/]; see --proxies")
+            continue
+        for shape in shapes:
+            results += asyncio.run(_subject(console, options, subject, shape, binary, rows))
+    _show(console, results)
+    if options.json:
+        document = {"seed": options.seed, "requests": options.requests, "rows": results}
+        options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    missed = [r for r in results if r["met"] is False]
+    print(f"{len(missed)} of laar's {sum(r['met'] is not None for r in results)} targets missed")
+    return MISSED if missed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench failing", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--requests", type=int, default=1500, help="for each row")
+    parser.add_argument("--at-once", type=int, default=24)
+    parser.add_argument("--rows", default="", help="comma list; all by default")
+    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--subjects", default=",".join((*LAAR_SUBJECTS, *PROXIES)))
+    parser.add_argument("--proxies", type=Path, help="virtual environment with smg and vllm-router")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="write all figures")
+    return parser
+
+
+def _binary(subject: str, environment: Path | None) -> Path | None:
+    """A proxy's command; None where it is not installed."""
+    if environment is not None and (environment / "bin" / subject).is_file():
+        return environment / "bin" / subject
+    beside = Path(sys.executable).with_name(subject)
+    found = str(beside) if beside.is_file() else shutil.which(subject)
+    return Path(found) if found else None
+
+
+async def _subject(
+    console: Console,
+    options: argparse.Namespace,
+    subject: str,
+    shape: str,
+    binary: Path | None,
+    rows: Sequence[Row],
+) -> list[dict[str, object]]:
+    """All rows of one subject in one shape."""
+    one = Endpoint(model=MODEL, names=(MODEL,), told=(MODEL,))
+    plan = Plan(
+        endpoints=(one,) * ENDPOINTS,
+        pickers=1 if binary is None else 0,
+        shape=SHAPES[1] if shape == "gateway" else SHAPES[0],
+    )
+    deadline_s = 240.0 * (len(rows) + 2)
+    async with standing(plan, deadline_s=deadline_s) as stand:
+        bench = _Bench(stand, options, subject, shape, binary)
+        results = []
+        baseline = await bench.baseline()
+        for row in rows:
+            if row.signal is not None and subject != "laar":
+                continue  # a whole proxy has no picker, and a policy is no other picker
+            run = await bench.row(row)
+            run.baseline_p95_s = percentile([e.took_s for e in baseline.ended], 0.95)
+            run.baseline_max_s = max(e.took_s for e in baseline.ended)
+            results.append(_result(row, subject, shape, run))
+            told = results[-1]
+            console.print(
+                f"{subject} {shape} {row.name}: lost {told['lost']} of {told['requests']}, "
+                f"p95 x {told['p95_ratio']:.2f}, {told['ends']}",
+                highlight=False,
+            )
+        return results
+
+
+class _Bench:
+    """Runs rows against one subject."""
+
+    def __init__(
+        self,
+        stand: Stand,
+        options: argparse.Namespace,
+        subject: str,
+        shape: str,
+        binary: Path | None,
+    ) -> None:
+        self._stand = stand
+        self._options = options
+        self._binary = binary
+        self._subject = subject
+        self._proxy_url = ""
+        self._policy = {} if subject in ("laar", *PROXIES) else {"x-laar-policy": subject}
+        self._names = Names(
+            model_at=dict.fromkeys(stand.addresses, MODEL), allowed={MODEL: frozenset({MODEL})}
+        )
+
+    def _url(self) -> str:
+        return self._proxy_url or self._stand.url
+
+    async def _fresh(self) -> None:
+        """Everything healthy, and a picker or proxy that has learned nothing."""
+        stand = self._stand
+        for index in range(ENDPOINTS):
+            await stand.set_faults(index)
+        if self._binary is None:
+            await stand.restart_picker(0)
+            await asyncio.sleep(1.5)  # Envoy's health check of the picker
+            return
+        port, metrics = free_ports(2)
+        urls = [f"http://{address}" for address in stand.addresses]
+        launch = ["launch"] if self._subject == "smg" else []
+        command = [str(self._binary), *launch, "--worker-urls", *urls, "--policy", "cache_aware"]
+        command += ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics)]
+        if stand.envoy is not None:
+            await stand.envoy.end()
+        # In the place of Envoy: the stand ends it.
+        stand.envoy = await stand.guard.start(self._subject, command)
+        self._proxy_url = f"http://127.0.0.1:{port}"
+        await self._proxy_ready()
+
+    async def _proxy_ready(self) -> None:
+        deadline = time.monotonic() + 60
+        question = self._question(random.Random(0), 0)
+        got: list[Ended] = []
+        while time.monotonic() < deadline:
+            await self._load(lambda n: question if n == 0 else None, got.append, at_once=1)
+            if got[-1].end in GOOD:
+                return
+            await asyncio.sleep(0.5)
+        assert self._stand.envoy is not None
+        raise RuntimeError(f"{self._subject} was not ready:\n{self._stand.envoy.log_tail()}")
+
+    def _question(self, rng: random.Random, number: int) -> Question:
+        question = draw(rng, number, names=(MODEL,), tokens=(12, 24))
+        return Question(
+            asked=question.asked,
+            text=question.text,
+            tokens=question.tokens,
+            stream=question.stream,
+            headers=self._policy,
+        )
+
+    async def _load(
+        self,
+        next_question: Callable[[int], Question | None],
+        keep: Callable[[Ended], None],
+        *,
+        at_once: int,
+    ) -> None:
+        await Load(
+            url=self._url,
+            next_question=next_question,
+            names=self._names,
+            at_once=at_once,
+            limit_s=PATIENCE_S,
+            keep=keep,
+        ).run()
+
+    def _counted(self, rng: random.Random, count: int) -> Callable[[int], Question | None]:
+        return lambda number: self._question(rng, number) if number < count else None
+
+    async def baseline(self) -> Run:
+        """The fleet without a fault."""
+        run, rng = Run(), random.Random(self._options.seed)
+        await self._fresh()
+        at_once = self._options.at_once
+        await self._load(self._counted(rng, WARM_UP), lambda _: None, at_once=at_once)
+        await self._load(
+            self._counted(rng, self._options.requests), run.ended.append, at_once=at_once
+        )
+        if run.lost:
+            raise RuntimeError(f"requests were lost without any fault: {run.lost[0]}")
+        return run
+
+    async def row(self, row: Row) -> Run:
+        """One row."""
+        run, rng = Run(), random.Random(f"{self._options.seed} {row.name}")
+        await self._fresh()
+        at_once = self._options.at_once
+        await self._load(self._counted(rng, WARM_UP), lambda _: None, at_once=at_once)
+        for index in range(ENDPOINTS if row.everywhere else 1):
+            await self._stand.set_faults(index, *row.faults)
+        run.fault_s = time.monotonic()
+        over = False
+        count = self._options.requests
+        lasting = row.heals or row.signal is not None
+
+        def next_question(number: int) -> Question | None:
+            if over if lasting else number >= count:
+                return None
+            return self._question(rng, number)
+
+        load = asyncio.create_task(self._load(next_question, run.ended.append, at_once=at_once))
+        with _ended_in_the_end(load):
+            if row.heals:
+                await self._heal(run)
+            elif row.signal is not None:
+                await self._strike(row.signal, run)
+            over = True
+            await load
+        if row.heals:
+            run.ended = [e for e in run.ended if e.began_s < run.fault_s + SICK_S]
+        run.seen = await self._each(self._stand.requests_seen)
+        return run
+
+    async def _each(self, read: Callable[[int], Awaitable[int]]) -> list[int]:
+        return [await read(index) for index in range(ENDPOINTS)]
+
+    async def _heal(self, run: Run) -> None:
+        """Heals the endpoint, and waits until it has its share of a window of the load."""
+        await asyncio.sleep(SICK_S)
+        run.failed_trials = await self._stand.requests_seen(0)
+        await self._stand.set_faults(0)
+        healed_s = time.monotonic()
+        address = self._stand.addresses[0]
+        while time.monotonic() < healed_s + HEALED_WITHIN_S:
+            await asyncio.sleep(0.5)
+            now = time.monotonic()
+            since_s = max(healed_s, now - WINDOW_S)
+            window = [e for e in run.ended if e.began_s >= since_s and e.end in GOOD]
+            own = sum(e.endpoint == address for e in window)
+            if len(window) >= 100 and own >= 0.8 * FAIR * len(window):
+                run.healed_after_s = now - healed_s
+                return
+
+    async def _strike(self, number: int, run: Run) -> None:
+        """Signals the picker amid the load, and lets the load feel it for a while."""
+        picker = self._stand.pickers[0]
+        await asyncio.sleep(2.0)
+        run.fault_s = time.monotonic()
+        picker.send(number)
+        await asyncio.sleep(STOPPED_S if number == signal.SIGSTOP else 8.0)
+        if number == signal.SIGSTOP:
+            picker.send(signal.SIGCONT)
+        else:
+            await self._stand.restart_picker(0)
+        await asyncio.sleep(2.0)
+
+
+@contextmanager
+def _ended_in_the_end(task: asyncio.Task[None]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def _result(row: Row, subject: str, shape: str, run: Run) -> dict[str, object]:
+    words, holds = row.gateway if shape == "gateway" and row.gateway else row.target
+    first = sum(e.began_s <= run.fault_s + 2 for e in run.lost)
+    return {
+        "subject": subject,
+        "shape": shape,
+        "row": row.name,
+        "requests": len(run.ended),
+        "lost": len(run.lost),
+        "lost_share": run.lost_share,
+        "lost_after_2_s": len(run.lost) - first,
+        "p95_ratio": run.p95_ratio,
+        "longest_extra_wait_s": run.longest_wait_s,
+        "sent_to_failing": run.seen[0],
+        "seen": run.seen,
+        "healed_after_s": run.healed_after_s,
+        "failed_trials": run.failed_trials if row.heals else None,
+        "ends": {str(end): n for end, n in Counter(e.end for e in run.ended).items()},
+        "examples": sorted({e.detail for e in run.lost if e.detail})[:3],
+        "target": words,
+        "met": holds(run) if subject == "laar" else None,
+    }
+
+
+def _show(console: Console, results: Sequence[dict[str, object]]) -> None:
+    table = Table(title="One endpoint of five fails, or the picker does")
+    for name in ("subject", "shape", "fault"):
+        table.add_column(name)
+    for name in ("lost", "share", "after 2 s", "p95 x", "extra wait", "healed after"):
+        table.add_column(name, justify="right")
+    table.add_column("target")
+    table.add_column("verdict")
+    for r in results:
+        healed = r["healed_after_s"]
+        table.add_row(
+            str(r["subject"]),
+            str(r["shape"]),
+            str(r["row"]),
+            f"{r['lost']} of {r['requests']}",
+            f"{r['lost_share']:.1%}",
+            str(r["lost_after_2_s"]),
+            "-" if math.isnan(p95 := float(str(r["p95_ratio"]))) else f"{p95:.2f}",
+            f"{r['longest_extra_wait_s']:.1f} s",
+            f"{healed:.0f} s" if healed is not None else "never" if r["row"] == "heals" else "",
+            str(r["target"]),
+            {True: "met", False: "MISSED", None: "-"}[r["met"]],
+        )
+    console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

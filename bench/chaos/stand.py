@@ -1,0 +1,367 @@
+"""A fleet on loopback that can be made to fail: endpoints, pickers and Envoy as child processes.
+
+Two pickers stand behind one Envoy under two loopback addresses with equal ports, so that whatever
+the bootstrap says of the picker holds for both. The first writes Envoy's endpoints file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import yaml
+
+from bench.chaos.guard import Child, Guard
+from laar.envoy import BootstrapOptions, Shape, find_binary, render
+from laar.lab.live.processes import free_ports
+
+__all__ = ["Endpoint", "Plan", "Stand", "standing"]
+
+START_TIMEOUT_S = 60.0
+_PICKER_HOSTS = ("127.0.0.1", "127.0.0.2")
+_POLL_S = 0.05
+_DRAIN_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """An endpoint to start.
+
+    Args:
+        model: that it serves, and answers as.
+        names: that it accepts; a fleet that fails open needs more than it tells the picker.
+        told: names that the picker is told.
+    """
+
+    model: str
+    names: tuple[str, ...]
+    told: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a stand consists of.
+
+    Args:
+        endpoints: in order.
+        shape: of Envoy's bootstrap.
+        pickers: 0 to 2.
+        time_scale: real seconds for each of the engines'.
+        settings: of the pickers, by section, besides addresses and files.
+        all_files: give the pickers an artifact, weights and a decision log too.
+        engines: module that runs the endpoints.
+        clock: library (libfaketime) that lets the pickers' clock be set; None for the real one.
+    """
+
+    endpoints: tuple[Endpoint, ...]
+    shape: Shape = "standalone"
+    pickers: int = 1
+    time_scale: float = 1.0
+    settings: Mapping[str, Mapping[str, object]] | None = None
+    all_files: bool = False
+    engines: str = "bench.chaos.engines"
+    clock: Path | None = None
+
+
+class Stand:
+    """The running fleet; `standing` makes one."""
+
+    def __init__(self, plan: Plan, guard: Guard, http: aiohttp.ClientSession) -> None:
+        self.plan = plan
+        self.guard = guard
+        self.http = http
+        self.directory = guard.directory
+        *ports, self._ext_proc, self._health, self._admin = free_ports(len(plan.endpoints) + 3)
+        self.addresses = [f"127.0.0.1:{port}" for port in ports]
+        self.by_address = dict(zip(self.addresses, plan.endpoints, strict=True))
+        self.endpoints_file = self.directory / "endpoints.yaml"
+        self.artifact = self.directory / "capability.json"
+        self.weights_file = self.directory / "weights.yaml"
+        self.clock_file = self.directory / "clock"
+        self.eds_directory = self.directory / "eds"
+        self.eds_directory.mkdir()
+        self.pickers: list[Child] = []
+        self.envoy: Child | None = None
+        self.engines: Child | None = None
+        self.url = ""
+        self._envoy_admin = ""
+        self._envoys = 0
+
+    # Files.
+
+    def settings_file(self, index: int) -> Path:
+        """Of one picker."""
+        return self.directory / f"laar-{index}.yaml"
+
+    def settings(self, index: int, **changes: Mapping[str, object]) -> dict[str, Any]:
+        """The document of one picker, with changes to its sections."""
+        host = _PICKER_HOSTS[index]
+        document: dict[str, Any] = {
+            "endpoints_file": str(self.endpoints_file),
+            "listen": {
+                "ext_proc": f"{host}:{self._ext_proc}",
+                "health": f"{host}:{self._health}",
+                "admin": f"{host}:{self._admin}",
+            },
+        }
+        if self.plan.all_files:
+            log = self.directory / f"decisions-{index}.jsonl"
+            document["accuracy"] = {"capability": str(self.artifact)}
+            document["routing"] = {"weights_file": str(self.weights_file)}
+            document["decisions"] = {"log": str(log)}
+        if index == 0:
+            document["envoy"] = {"eds_file": str(self.eds_directory / "endpoints.json")}
+        for sections in (self.plan.settings or {}, changes):
+            for name, values in sections.items():
+                document[name] = {**document.get(name, {}), **values}
+        return document
+
+    def write(self, path: Path, text: str) -> None:
+        """Replaces a file as a careful editor does: by rename."""
+        temporary = path.with_name(f".{path.name}.edited")
+        temporary.write_text(text)
+        temporary.replace(path)
+
+    def write_settings(self, **changes: Mapping[str, object]) -> None:
+        """Writes all pickers' settings, changed or as they were."""
+        for index in range(self.plan.pickers):
+            document = self.settings(index, **changes)
+            self.write(self.settings_file(index), yaml.safe_dump(document, sort_keys=False))
+
+    def members(self, *, without: Sequence[int] = ()) -> str:
+        """The endpoints file's text, with some endpoints left out."""
+        told = [
+            {"address": address, "models": list(endpoint.told)}
+            for index, (address, endpoint) in enumerate(self.by_address.items())
+            if index not in without
+        ]
+        return yaml.safe_dump({"endpoints": told})
+
+    def write_files(self) -> None:
+        """Writes everything as it should be."""
+        self.write(self.endpoints_file, self.members())
+        whole = files("laar.sim") / "data" / "laar-fleet.capability.json"
+        self.write(self.artifact, whole.read_text())
+        weights = {"weights": {"k_rtt": 0.05, "k_queue": 0.2, "k_delay": 0.4}}
+        self.write(self.weights_file, yaml.safe_dump(weights))
+        self.write_settings()
+
+    # Processes.
+
+    async def start(self) -> None:
+        """Starts everything; returns when Envoy and all pickers are ready."""
+        spec = [
+            {
+                "model": endpoint.model,
+                "names": endpoint.names,
+                "port": int(address.rpartition(":")[2]),
+                "time_scale": self.plan.time_scale,
+            }
+            for address, endpoint in self.by_address.items()
+        ]
+        path = self.directory / "engines.json"
+        path.write_bytes(orjson.dumps(spec))
+        self.write_files()
+        self.clock_file.write_text("+0")
+        command = [sys.executable, "-m", self.plan.engines, str(path)]
+        self.engines = await self.guard.start("engines", command)
+        for address in self.addresses:
+            await self._ready(f"http://{address}/health", self.engines)
+        for index in range(self.plan.pickers):
+            self.pickers.append(await self._picker(index))
+        await asyncio.gather(*(self.picker_ready(index) for index in range(self.plan.pickers)))
+        if self.plan.pickers:
+            await self.start_envoy()
+
+    async def _picker(self, index: int) -> Child:
+        environment = {}
+        if self.plan.clock is not None:
+            environment = {
+                "LD_PRELOAD": str(self.plan.clock),
+                "FAKETIME_TIMESTAMP_FILE": str(self.clock_file),
+                "FAKETIME_CACHE_DURATION": "1",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+                "DONT_FAKE_MONOTONIC": "1",
+            }
+        settings = str(self.settings_file(index))
+        command = [sys.executable, "-m", "laar.cli", "serve", "-c", settings]
+        return await self.guard.start(f"picker-{index}", command, environment)
+
+    async def restart_picker(self, index: int) -> None:
+        """Starts a picker that has ended, and waits until it is ready."""
+        await self.pickers[index].end()
+        self.pickers[index] = await self._picker(index)
+        await self.picker_ready(index)
+
+    async def picker_ready(self, index: int) -> None:
+        """Waits until it says that it is ready."""
+        await self._ready(self.admin_url(index) + "/readyz", self.pickers[index])
+
+    def admin_url(self, index: int) -> str:
+        """Of one picker."""
+        return f"http://{_PICKER_HOSTS[index]}:{self._admin}"
+
+    async def start_envoy(self) -> None:
+        """Starts an Envoy; requests go there from now on, and the one before is the caller's."""
+        listen, ready, admin = free_ports(3)
+        options = BootstrapOptions(
+            picker=f"{_PICKER_HOSTS[0]}:{self._ext_proc}",
+            listen_port=listen,
+            ready_port=ready,
+            admin_port=admin,
+            eds_path=str(self.eds_directory / "endpoints.json"),
+        )
+        bootstrap = render(self.plan.shape, options)
+        _spread_over(bootstrap, _PICKER_HOSTS[: self.plan.pickers])
+        self._envoys += 1
+        name = f"envoy-{self._envoys}"
+        path = self.directory / f"{name}.json"
+        path.write_bytes(orjson.dumps(bootstrap))
+        command = [find_binary(), "-c", path, "--concurrency", "1", "--disable-hot-restart"]
+        envoy = await self.guard.start(name, [*command, "-l", "warning"])
+        await self._ready(f"http://127.0.0.1:{admin}/ready", envoy)
+        # Ready for its listeners is not ready for its endpoints and its picker.
+        await self._clusters_warm(f"http://127.0.0.1:{admin}")
+        self.envoy = envoy
+        self.url = f"http://127.0.0.1:{listen}"
+        self._envoy_admin = f"http://127.0.0.1:{admin}"
+
+    async def _clusters_warm(self, admin_url: str) -> None:
+        wanted = len(self.addresses) + self.plan.pickers
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while True:
+                async with self.http.get(f"{admin_url}/clusters") as answer:
+                    lines = (await answer.text()).splitlines()
+                if sum(line.endswith("::health_flags::healthy") for line in lines) >= wanted:
+                    return
+                await asyncio.sleep(_POLL_S)
+
+    async def replace_envoy(self, *, drain_s: float) -> None:
+        """Puts a new Envoy in the place of the present one, which may finish what it has."""
+        old, admin_url = self.envoy, self._envoy_admin
+        assert old is not None
+        await self.start_envoy()
+        async with self.http.post(f"{admin_url}/drain_listeners?graceful"):
+            pass
+        for _ in range(int(drain_s / _DRAIN_POLL_S)):
+            if not await self._active(admin_url):
+                break
+            await asyncio.sleep(_DRAIN_POLL_S)
+        await old.end()
+
+    async def _active(self, admin_url: str) -> int:
+        path = "/stats?filter=http.*downstream_rq_active&format=json"
+        async with self.http.get(admin_url + path) as answer:
+            stats = orjson.loads(await answer.read())["stats"]
+        return sum(s.get("value", 0) for s in stats if "admin" not in s.get("name", "admin"))
+
+    async def _ready(self, url: str, child: Child) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if not child.alive:
+                break
+            try:
+                async with self.http.get(url) as answer:
+                    if answer.status == 200:
+                        return
+            except (aiohttp.ClientError, TimeoutError):
+                pass
+            await asyncio.sleep(_POLL_S)
+        raise RuntimeError(f"{child.name} was not ready:\n{child.log_tail()}")
+
+    # Faults and readings.
+
+    async def set_faults(self, index: int, *faults: str) -> None:
+        """Gives one endpoint these faults; none heals it."""
+        url = f"http://{self.addresses[index]}/sim/faults"
+        for _ in range(100):  # it may be in an outage
+            try:
+                async with self.http.put(url, json={"faults": faults}) as answer:
+                    answer.raise_for_status()
+                    return
+            except aiohttp.ClientConnectionError:
+                await asyncio.sleep(0.1)
+        raise RuntimeError(f"endpoint {index} takes no faults")
+
+    async def outage(self, index: int, seconds: float, *, forget: bool) -> None:
+        """Lets nobody listen there for a while."""
+        body = {"seconds": seconds, "forget": forget}
+        url = f"http://{self.addresses[index]}/sim/outage"
+        async with self.http.post(url, json=body) as answer:
+            answer.raise_for_status()
+
+    async def requests_seen(self, index: int) -> int:
+        """Generation requests that reached one endpoint since its faults were last set."""
+        async with self.http.get(f"http://{self.addresses[index]}/sim/faults") as answer:
+            return int((await answer.json())["requests"])
+
+    async def metrics(self, index: int) -> dict[str, float]:
+        """One picker's metrics, added up over labels."""
+        sums: dict[str, float] = {}
+        async with self.http.get(self.admin_url(index) + "/metrics") as answer:
+            for line in (await answer.text()).splitlines():
+                if line and not line.startswith("#"):
+                    head, _, value = line.rpartition(" ")
+                    name = head.partition("{")[0]
+                    sums[name] = sums.get(name, 0.0) + float(value)
+        return sums
+
+
+@asynccontextmanager
+async def standing(plan: Plan, *, deadline_s: float) -> AsyncIterator[Stand]:
+    """A running stand; nothing of it is left afterwards.
+
+    Args:
+        plan: what to start.
+        deadline_s: after which its processes are killed even if this process hangs.
+
+    The environment's LAAR_STAND_LOGS names a folder that keeps the processes' logs.
+
+    Raises:
+        RuntimeError: something did not start; the text holds the end of its log.
+    """
+    with tempfile.TemporaryDirectory(prefix="laar-stand-") as directory:
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        timeout = aiohttp.ClientTimeout(total=5)
+        with Guard(Path(directory), deadline_s=deadline_s) as guard:
+            async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:
+                try:
+                    stand = Stand(plan, guard, http)
+                    await stand.start()
+                    yield stand
+                finally:
+                    await guard.kill_all()
+                    if kept := os.environ.get("LAAR_STAND_LOGS"):
+                        _keep_logs(Path(directory), Path(kept))
+
+
+def _keep_logs(directory: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for log in directory.glob("*.log"):
+        (target / log.name).write_bytes(log.read_bytes())
+
+
+def _spread_over(bootstrap: dict[str, Any], hosts: Sequence[str]) -> None:
+    """Puts the picker's cluster at several addresses with the ports that it has."""
+    for cluster in bootstrap["static_resources"]["clusters"]:
+        if cluster["name"] != "laar-picker":
+            continue
+        group = cluster["load_assignment"]["endpoints"][0]
+        (pattern,) = group["lb_endpoints"]
+        group["lb_endpoints"] = []
+        for host in hosts:
+            one = copy.deepcopy(pattern)
+            one["endpoint"]["address"]["socket_address"]["address"] = host
+            group["lb_endpoints"].append(one)

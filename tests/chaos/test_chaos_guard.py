@@ -1,0 +1,85 @@
+"""Nothing that a harness starts outlives it."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from bench.chaos.guard import Guard
+
+from support import eventually
+
+ROOT = Path(__file__).parents[2]
+SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
+HARNESS = """
+import asyncio, signal, sys
+from pathlib import Path
+from bench.chaos.guard import Guard
+
+async def main():
+    with Guard(Path(sys.argv[1]), deadline_s=600) as guard:
+        children = [await guard.start(name, sys.argv[2:]) for name in ("one", "two")]
+        children[1].send(signal.SIGSTOP)
+        print(*(child.pid for child in children), flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def gone(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+async def test_children_end_with_the_harness_even_stopped_ones(tmp_path, number):
+    harness = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", HARNESS, str(tmp_path), *SLEEP),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        pids = [int(word) for word in (await harness.stdout.readline()).split()]
+        assert len(pids) == 2
+        assert not any(gone(pid) for pid in pids)
+    finally:
+        harness.send_signal(number)
+        await harness.wait()
+    await eventually(lambda: all(gone(pid) for pid in pids), what="the children's end")
+
+
+async def test_children_end_at_the_deadline(tmp_path):
+    with Guard(tmp_path, deadline_s=0.5) as guard:
+        child = await guard.start("one", SLEEP)
+        async with asyncio.timeout(20):
+            await child.ended()
+
+
+async def test_a_limited_process_cannot_write_and_then_can_again(tmp_path):
+    write = (
+        "import time\n"
+        "while True:\n"
+        "    try:\n"
+        f"        open({str(tmp_path / 'file')!r}, 'w').write('x'); print('written', flush=True)\n"
+        "    except OSError:\n"
+        "        pass\n"
+        "    time.sleep(0.02)\n"
+    )
+    with Guard(tmp_path, deadline_s=60) as guard:
+        child = await guard.start("writer", (sys.executable, "-c", write))
+        await eventually(lambda: "written" in child.log_tail(), what="a write")
+        child.limit_files(0)
+        (tmp_path / "file").unlink(missing_ok=True)
+        await eventually(lambda: (tmp_path / "file").exists(), what="an empty file")
+        assert (tmp_path / "file").read_text() == ""
+        child.limit_files(None)
+        await eventually(lambda: (tmp_path / "file").read_text() == "x", what="a write again")
+        await guard.kill_all()

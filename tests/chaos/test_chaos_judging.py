@@ -1,0 +1,194 @@
+"""The harness itself: it must find wrong answers, and excuse nothing that it should not."""
+
+import math
+
+import aiohttp
+import pytest
+from aiohttp import web
+from bench.chaos.asking import End, Ended, Names, Question, ask
+from bench.chaos.judging import judge
+from bench.chaos.trouble import ENDPOINT_TROUBLES, SYSTEM_TROUBLES, Struck
+
+from laar.sim.endpoint.echo import echo_text
+
+NAMES = Names(
+    model_at={"10.0.0.1:8000": "small", "10.0.0.2:8000": "large"},
+    allowed={"small": frozenset({"small"}), "auto": frozenset({"small", "large"})},
+)
+PLAIN = Question(asked="small", text="Why?", tokens=12, stream=False)
+STREAM = Question(asked="small", text="Why?", tokens=12, stream=True)
+
+
+def text_of(question, *, model="small", asked="small", text="Why?"):
+    return echo_text(model=model, asked=asked, question=text, tokens=question.tokens)
+
+
+def whole(text):
+    return web.json_response({"choices": [{"message": {"content": text}}]})
+
+
+def stream(*lines):
+    return web.Response(body=b"".join(b"data: %s\n\n" % one for one in lines))
+
+
+def piece(text, finish=None):
+    quoted = "null" if finish is None else f'"{finish}"'
+    delta = '{"choices":[{"delta":{"content":"%s"},"finish_reason":%s}]}'
+    return (delta % (text, quoted)).encode()
+
+
+async def end_of(question, answer, *, endpoint="10.0.0.1:8000", picked="10.0.0.1:8000"):
+    async def handle(request):
+        await request.read()
+        for name, value in (("x-sim-endpoint", endpoint), ("x-laar-endpoint", picked)):
+            if value:
+                answer.headers[name] = value
+        return answer
+
+    application = web.Application()
+    application.router.add_post("/v1/chat/completions", handle)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        async with aiohttp.ClientSession() as http:
+            return (await ask(http, url, question, NAMES, limit_s=10)).end
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("answer", "end"),
+    [
+        (lambda: whole(text_of(PLAIN)), End.RIGHT),
+        (lambda: whole(text_of(PLAIN, text="Who?")), End.WRONG),
+        (lambda: whole(text_of(PLAIN)[:-1]), End.WRONG),
+        (lambda: whole(text_of(PLAIN, model="large")), End.WRONG),
+        (lambda: whole(text_of(PLAIN, asked="auto")), End.WRONG),
+        (lambda: web.Response(text="<html>"), End.CUT),
+        (lambda: web.json_response({"error": {"message": "no"}}), End.EVENT),
+        (lambda: web.Response(text="upstream reset", status=503), End.NAMELESS),
+        (lambda: web.json_response({"error": {"message": "odd"}}, status=500), End.NAMELESS),
+        (
+            lambda: web.json_response(
+                {"error": {"message": "This endpoint was told to refuse."}}, status=500
+            ),
+            End.ENGINE,
+        ),
+    ],
+)
+async def test_a_whole_answer_is_judged(answer, end):
+    assert await end_of(PLAIN, answer()) is end
+
+
+async def test_an_answer_of_a_model_that_was_not_asked_for_is_wrong_unless_laar_was_away():
+    foreign = text_of(PLAIN, model="large")
+    assert await end_of(PLAIN, whole(foreign), endpoint="10.0.0.2:8000") is End.WRONG
+    without = await end_of(PLAIN, whole(foreign), endpoint="10.0.0.2:8000", picked="")
+    assert without is End.FAILED_OPEN
+
+
+async def test_an_error_of_laars_own_names_its_reason():
+    answer = web.json_response({"error": {"message": "full", "reason": "full"}}, status=503)
+    assert await end_of(PLAIN, answer, endpoint="") is End.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("lines", "end"),
+    [
+        ((piece(text_of(STREAM)), piece("", "length"), b"[DONE]"), End.RIGHT),
+        ((piece(text_of(STREAM)), piece("", "length")), End.CUT),
+        ((piece(text_of(STREAM)), b"[DONE]"), End.CUT),
+        ((piece("small<"), piece("", "length"), b"[DONE]"), End.WRONG),
+        ((piece("small<"), b'{"error":{"message":"x"}}', b"[DONE]"), End.EVENT),
+        ((piece("small<"), b'{"choi'), End.CUT),
+    ],
+)
+async def test_a_stream_is_judged(lines, end):
+    assert await end_of(STREAM, stream(*lines)) is end
+
+
+def trouble(name):
+    return next(one for one in (*ENDPOINT_TROUBLES, *SYSTEM_TROUBLES) if one.name == name)
+
+
+def struck(name, *, began_s=10.0, ended_s=14.0, **fields):
+    return Struck(
+        trouble=trouble(name),
+        addresses=("10.0.0.1:8000",),
+        began_s=began_s,
+        ended_s=ended_s,
+        **fields,
+    )
+
+
+def judged(requests, struck, *, gateway=False):
+    return judge(requests, struck, quiet_from_s=0.0, quiet_until_s=5.0, gateway=gateway)
+
+
+def ended(end, *, began_s=11.0, endpoint="10.0.0.1:8000", took_s=1.0):
+    return Ended(
+        question=PLAIN, began_s=began_s, ended_s=began_s + took_s, end=end, endpoint=endpoint
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "under", "explained"),
+    [
+        (ended(End.ENGINE), "503", True),
+        (ended(End.ENGINE, endpoint="10.0.0.2:8000"), "503", False),
+        (ended(End.ENGINE, began_s=20.0), "503", False),
+        (ended(End.CUT), "reset in the middle", True),
+        (ended(End.CUT), "503", False),
+        (ended(End.TIMEOUT, endpoint=""), "hangs", True),
+        (ended(End.TIMEOUT, endpoint=""), "503", False),
+        (ended(End.REFUSED, endpoint=""), "503", True),
+        (ended(End.NAMELESS, endpoint=""), "503", False),
+        (ended(End.WRONG), "503", False),
+    ],
+)
+def test_a_loss_is_explained_only_by_a_trouble_that_leads_to_it(one, under, explained):
+    result = judged([one], [struck(under)])
+    assert (not result.unexplained) is explained
+
+
+def test_costs_are_counted_by_kind_and_too_many_trials_are_found():
+    requests = [
+        *(ended(End.RIGHT, began_s=1.0, took_s=1.0) for _ in range(20)),
+        *(ended(End.RIGHT, began_s=11.0, took_s=2.0) for _ in range(20)),
+        *(ended(End.ENGINE, began_s=12.0) for _ in range(3)),
+    ]
+    result = judged(requests, [struck("503", fed=9, fed_s=2.0)])
+    (cost,) = result.costs
+    assert (cost.name, cost.times, cost.during, cost.lost) == ("503", 1, 23, 3)
+    assert math.isclose(cost.p95_ratio, 2.0)
+    assert len(result.overfed) == 1
+    assert not judged(requests, [struck("503", fed=2, fed_s=2.0)]).overfed
+
+
+@pytest.mark.parametrize("name", ["picker SIGKILL", "picker SIGSTOP"])
+def test_a_lost_picker_excuses_broken_answers_only_where_they_pass_through_it(name):
+    lost = Struck(trouble=trouble(name), addresses=(), began_s=10.0, ended_s=14.0)
+    broken = [ended(End.CUT)]
+    assert judged(broken, [lost]).unexplained == broken
+    assert not judged(broken, [lost], gateway=True).unexplained
+
+
+def test_a_refusal_is_put_down_to_the_trouble_that_its_reason_names():
+    empty = Struck(
+        trouble=trouble("endpoints file empty list"), addresses=(), began_s=10.0, ended_s=14.0
+    )
+    refused = ended(End.REFUSED, endpoint="")
+    refused.detail = "503 no-endpoints: the fleet is empty"
+    result = judged([refused], [empty, struck("503", began_s=10.5)])
+    assert {cost.name: cost.lost for cost in result.costs} == {
+        "503": 0,
+        "endpoints file empty list": 1,
+    }
+
+
+def test_a_picker_that_had_to_learn_anew_may_feed_a_failing_endpoint():
+    lost = Struck(trouble=trouble("picker SIGTERM"), addresses=(), began_s=9.0, ended_s=10.5)
+    assert not judged([], [lost, struck("503", fed=9, fed_s=2.0)]).overfed
