@@ -29,6 +29,7 @@ from pydantic import (
 from laar.errors import SettingError
 from laar.lab.engine import EngineProfile, EngineSettings, load_profile, slowed
 from laar.lab.fleet import FleetSettings, LinkProfile, Site
+from laar.policies import parse_policy
 
 __all__ = ["FleetFile", "read_fleet"]
 
@@ -91,9 +92,11 @@ class FleetFile(BaseModel):
         ]
 
     def picker(self, policy: str) -> FleetSettings:
-        """The picker's settings with one policy."""
+        """The picker's settings with one policy, `name` or `name:parameter=value,...`."""
+        name, parameters = parse_policy(policy)
         return FleetSettings(
-            policy=policy,
+            policy=name,
+            parameters=parameters,
             scrape_interval_s=self.scrape_interval_s,
             probe_interval_s=self.probe_interval_s,
             sample_answers=self.sample_answers,

@@ -44,6 +44,7 @@ class FleetSettings:
 
     Args:
         policy: by name.
+        parameters: of that policy, where they are not its defaults.
         weights: of the cost.
         filters: thresholds of the filters.
         use_prefixes: keep a prefix index.
@@ -54,6 +55,7 @@ class FleetSettings:
     """
 
     policy: str = "laar"
+    parameters: Mapping[str, float] = field(default_factory=dict)
     weights: CostWeights = field(default_factory=CostWeights)
     filters: FilterSettings = field(default_factory=FilterSettings)
     use_prefixes: bool = True
@@ -102,7 +104,7 @@ class VirtualFleet:
 
     Raises:
         SettingError: no endpoints, two of one name, a block size that is no multiple of 16, or an
-            unknown policy.
+            unknown policy or parameter.
     """
 
     def __init__(
@@ -145,7 +147,7 @@ class VirtualFleet:
         self.director = self._picker(
             seed,
             assessor or MeasuredAssessor(sites),
-            policies or build_policies(settings.weights),
+            policies or build_policies(settings.weights, {settings.policy: settings.parameters}),
         )
         self._start_collectors(seed)
 
