@@ -52,9 +52,24 @@ def run(
     name: Annotated[str, typer.Argument(help="An experiment; `laar lab list` names them.")],
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds; the experiment's own.")] = None,
     first_seed: Annotated[
-        int | None, typer.Option(min=0, help="First of the seeds; 1000. Try ones nobody has seen.")
+        int | None,
+        typer.Option(min=0, help="First of the seeds; mostly 1000. Try ones nobody has seen."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small version.")] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory with real traffic: agent-sessions.jsonl and conversation-trace.jsonl, "
+            "or .gz. For agents, conversations, suite and no-regret."
+        ),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="In place of the experiment's: policy:parameter=value,...; repeatable."),
+    ] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="Of suite and no-regret, these only; repeatable.")
+    ] = None,
     json: _Json = None,
     plot: _Plot = None,
     backend: _Backend = "loky",
@@ -62,20 +77,27 @@ def run(
 ) -> None:
     """Run an experiment; exit 0 when its claim held, 3 when it did not."""
     with faults_told():
-        from laar.lab.experiment import FIRST_SEED
         from laar.lab.experiments import find_experiment
         from laar.lab.figure import draw
         from laar.lab.report import dump, show
         from laar.lab.sweep import placed
 
         experiment = find_experiment(name)
-        first = FIRST_SEED if first_seed is None else first_seed
-        scope = experiment.scope(seeds, quick=quick, first_seed=first)
+        scope = experiment.scope(
+            seeds,
+            quick=quick,
+            first_seed=first_seed,
+            data=data,
+            policies=policy or (),
+            workloads=workload or (),
+        )
         with placed(backend, jobs):
             report = experiment.run(scope)
         console = _console()
         show(report, console)
         verdict = "held" if report.held else "NOT held"
+        if not report.checks:
+            verdict = "not judged"
         console.print(
             f"{verdict}: {experiment.claim} ({experiment.source}; {_spoken(scope.seeds)})",
             highlight=False,

@@ -55,19 +55,20 @@ class Recorded:
         name: its id in the file.
         block_tokens: prompt tokens for each of its ids.
         salt: added to its ids.
+        lines: its requests.
     """
 
     name: str
     block_tokens: int
     salt: int
-    _lines: tuple[_Line, ...]
+    lines: tuple[_Line, ...]
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self.lines)
 
     def cut(self, most: int) -> Recorded:
         """The same session with so many requests at most."""
-        return replace(self, _lines=self._lines[:most])
+        return replace(self, lines=self.lines[:most])
 
     def turns(self, *, speed: float = 1.0, max_pause_s: float = math.inf) -> Iterator[Turn]:
         """Its requests; prompts are made as they are taken.
@@ -76,7 +77,7 @@ class Recorded:
             speed: pauses are so many times shorter.
             max_pause_s: and no longer than this, after that.
         """
-        for line in self._lines:
+        for line in self.lines:
             yield Turn(
                 prompt=self._prompt(line),
                 after_answer_s=min(line.after_answer_s / speed, max_pause_s),

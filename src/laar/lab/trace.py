@@ -136,7 +136,7 @@ class Lengths:
         # An id of a long block becomes ids of its short ones; of a last, partial block those that
         # are full.
         stride = block_tokens // BLOCK_TOKENS
-        long = np.frombuffer(self.ids, np.uint64) + np.uint64(salt)
+        long = np.frombuffer(self.ids, np.uint64) + np.uint64(salt & _MASK)
         short = (long[:, None] * np.uint64(stride) + np.arange(stride, dtype=np.uint64)) * _GOLDEN
         blocks = array("Q")
         blocks.frombytes(short.reshape(-1)[: self.prompt_tokens // BLOCK_TOKENS].tobytes())

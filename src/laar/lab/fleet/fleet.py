@@ -179,6 +179,12 @@ class VirtualFleet:
         self.clock.at(now + half, self._arrive, exchange, half, on_end)
         return exchange
 
+    def intrude(self, address: str, name: str, prompt: Prompt) -> None:
+        """Puts a request that the picker knows nothing of into an endpoint now."""
+        self._hosts[address].submit(
+            self._job(address, name, prompt, None), lambda _cached: None, lambda _refusal: None
+        )
+
     # -- a request's life ----------------------------------------------------------------------
 
     def _arrive(self, exchange: Exchange, half: float, on_end: OnEnd) -> None:
@@ -193,19 +199,20 @@ class VirtualFleet:
             exchange.status = refusal.status if refusal else 200
             clock.at(clock.now + half, self._settle, exchange, on_end)
 
-        address = exchange.decision.address
-        stride = self._sites[address].engine.settings.block_size // BLOCK_TOKENS
+        address, request = exchange.decision.address, exchange.request
         self._hosts[address].submit(
-            Job(
-                id=exchange.request.id,
-                arrival_s=clock.now,
-                prompt_tokens=prompt.prompt_tokens,
-                output_tokens=prompt.output_tokens,
-                blocks=prompt.blocks[stride - 1 :: stride],
-                ttft_objective_s=exchange.request.ttft_objective_s,
-            ),
-            first,
-            end,
+            self._job(address, request.id, prompt, request.ttft_objective_s), first, end
+        )
+
+    def _job(self, address: str, name: str, prompt: Prompt, objective_s: float | None) -> Job:
+        stride = self._sites[address].engine.settings.block_size // BLOCK_TOKENS
+        return Job(
+            id=name,
+            arrival_s=self.clock.now,
+            prompt_tokens=prompt.prompt_tokens,
+            output_tokens=prompt.output_tokens,
+            blocks=prompt.blocks[stride - 1 :: stride],
+            ttft_objective_s=objective_s,
         )
 
     def _settle(self, exchange: Exchange, on_end: OnEnd) -> None:
