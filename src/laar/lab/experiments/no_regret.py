@@ -156,9 +156,10 @@ def _no_loss(compared: Sequence[Comparison], role: str, ours: str) -> list[Check
     return checks
 
 
-def _leads(
-    results: Results, ours: str, baselines: Sequence[str]
-) -> list[tuple[tuple[Value, ...], Check]]:
+_Lead = tuple[tuple[Value, ...], Check]
+
+
+def _leads(results: Results, ours: str, baselines: Sequence[str]) -> list[_Lead]:
     found = []
     for metric, wanted in _LEAD.items():
         best, less = geometric(results, ours, baselines, metric)
