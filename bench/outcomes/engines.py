@@ -1,0 +1,51 @@
+"""Several simulated endpoints in one process, so that a small machine can hold a fleet.
+
+python -m bench.outcomes.engines --profile parallel --time-scale 0.5 --port 18001 --port 18002
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from contextlib import AsyncExitStack
+
+import uvloop
+
+from laar.sim.endpoint import EndpointSettings, SimulatedEndpoint, parse_fault
+
+MODEL = "model"
+
+
+async def serve(profile: str, time_scale: float, ports: list[int], fault: str) -> None:
+    """Runs one endpoint on each port until it is told to stop; the first has the fault."""
+    async with AsyncExitStack() as stack:
+        for number, port in enumerate(ports):
+            faults = (parse_fault(fault),) if fault and not number else ()
+            endpoint = SimulatedEndpoint(
+                EndpointSettings(
+                    model=MODEL,
+                    port=port,
+                    profile=profile,
+                    time_scale=time_scale,
+                    faults=faults,
+                    seed=number,
+                )
+            )
+            await endpoint.start()
+            stack.push_async_callback(endpoint.stop)
+        await asyncio.Event().wait()
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--profile", required=True)
+    parser.add_argument("--time-scale", type=float, required=True)
+    parser.add_argument("--port", type=int, action="append", required=True)
+    parser.add_argument("--fault", default="")
+    told = parser.parse_args()
+    uvloop.run(serve(told.profile, told.time_scale, told.port, told.fault))
+
+
+if __name__ == "__main__":
+    main()
