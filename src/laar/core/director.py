@@ -127,6 +127,10 @@ class Director:
         slots = group.slots
         if request.api is Api.OPAQUE:
             return self._decide_opaque(request, slots, now)
+        if not request.model and len(group.models) > 1:
+            raise RequestError(
+                400, "no-model", "`model` must be given: the endpoints serve more than one"
+            )
         policy = self._policy(request)
         earlier = parse_tried(request.tried, table.models)
         self.ignored_tried += earlier.ignored
@@ -155,7 +159,7 @@ class Director:
             address=spec.address,
             fallbacks=self._fallbacks(slots, order, served),
             model=spec.models[0],
-            rewrite=None if served == request.model else served,
+            rewrite=None if served == request.model or not request.model else served,
             tried=tried,
             exhausted=policy.knows_retries and group.models.issubset(tried),
             tokens=tokens,

@@ -42,7 +42,9 @@ from laar.protocol.events import (
     Direction,
     Ended,
     Event,
+    HasRead,
     Immediate,
+    Read,
     Refused,
     RequestBody,
     RequestHeaders,
@@ -56,12 +58,12 @@ from laar.protocol.events import (
 )
 from laar.protocol.held import HeldBytes
 from laar.protocol.openai import (
+    ASIDE_BYTES,
     Body,
     api_of,
-    peek_model,
-    read_body,
     set_priority,
     splice_model,
+    try_read,
 )
 from laar.protocol.rules import GatewayRules, NoRules
 
@@ -117,6 +119,7 @@ class _Phase(enum.Enum):
 
 _NO_RULES = NoRules()
 _NO_HEAD = names.read_head({})
+_NOTHING_READ = Body(model="")
 
 
 class Stream:
@@ -162,6 +165,7 @@ class Stream:
         self._api = Api.OPAQUE
         self._asked = ""  # the model's name in the client's body
         self._target: str | None = None  # the name that took its place
+        self._model_span: tuple[int, int] | None = None
         self._subset: frozenset[str] | None = None
         self._pool = ""
         self._pieces: list[bytes] = []
@@ -179,6 +183,8 @@ class Stream:
         self._answered_at: float | None = None
         self._complete = False
         self.ignored = 0
+        self.unspliced = 0
+        """Bodies that went to their endpoint as they came, since they could not be changed."""
 
     def receive(self, event: Event, now: float) -> Iterator[Action]:
         """Feeds an event and yields the actions it causes; the iterator must be exhausted."""
@@ -280,19 +286,26 @@ class Stream:
         body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces = [body]
         self._request_phase = _Phase.DECIDING
-        try:
-            request = self._request(body, now)
-        except RequestError as error:
-            yield from self._refuse(error)
-            return
-        yield Ask(request)
+        if len(body) > ASIDE_BYTES:
+            yield Read(self._api, body)
+        else:
+            yield from self._has_read(HasRead(try_read(self._api, body)), now)
 
-    def _read(self, body: bytes, now: float) -> Body:
-        """Reads the body; what the hook makes of it, if that is something else."""
-        read = read_body(self._api, body)
-        if self._hook is None:
+    def _has_read(self, event: HasRead, now: float) -> Iterator[Action]:
+        read = event.read
+        if not isinstance(read, RequestError) and self._hook is not None:
+            read = self._reworked_by(self._hook, read, now)
+        if isinstance(read, RequestError):
+            yield from self._refuse(read)
+        else:
+            yield Ask(self._request(read, now))
+
+    def _reworked_by(self, hook: BodyHook, read: Body, now: float) -> Body | RequestError:
+        """Lets the hook look at the body; what it makes of it, if that is something else."""
+        body = self._pieces[0]
+        if self._api is Api.OPAQUE or not read.spans:
             return read
-        rework = self._rework = self._hook.apply(
+        rework = self._rework = hook.apply(
             body,
             api=self._api,
             model=read.model,
@@ -305,24 +318,27 @@ class Stream:
         self._pieces = [rework.body]
         self._held_bytes = len(rework.body)
         self._reworked = True
-        return read_body(self._api, rework.body)
+        return try_read(self._api, rework.body)
 
-    def _request(self, body: bytes | None, now: float) -> Request:
+    def _request(self, read: Body | None, now: float) -> Request:
         head = self._head
-        read = self._read(body, now) if body is not None and self._api is not Api.OPAQUE else None
-        asked = self._asked = read.model if read else peek_model(body or b"")
-        spans = read.spans if read else ()
+        read = read or _NOTHING_READ
+        asked = self._asked = read.model
+        self._model_span = read.model_span
+        wanted = asked
+        if self._api is not Api.OPAQUE:
+            wanted = self._rules.rewrite(asked) or head.rewrite or asked
         return Request(
             id=head.id or self._new_id(),
             api=self._api,
-            model=(self._rules.rewrite(asked) or head.rewrite or asked) if read else asked,
-            spans=spans,
-            question=read.question if read else "",
-            chars=sum(map(len, spans)),
-            stream=read.stream if read else False,
-            max_tokens=read.max_tokens if read else None,
+            model=wanted,
+            spans=read.spans,
+            question=read.question,
+            chars=read.chars,
+            stream=read.stream,
+            max_tokens=read.max_tokens,
             body_bytes=self._held_bytes,
-            salt=read.salt if read else "",
+            salt=read.salt,
             tenant=head.tenant,
             priority=self._rules.priority(head.objective),
             objective=head.objective,
@@ -334,9 +350,7 @@ class Stream:
             pool=self._pool,
             subset=self._subset,
             shadow=self._shadow,
-            first_token_seen=read is not None
-            and read.stream
-            and (self._read_answer or self._shape is Shape.GATEWAY),
+            first_token_seen=read.stream and (self._read_answer or self._shape is Shape.GATEWAY),
             trace=self._join(head.trace_parent, head.trace_state) if self._join else None,
         )
 
@@ -358,14 +372,17 @@ class Stream:
         body = self._pieces[0] if has_body else b""
         target = decision.rewrite or decision.request.model
         changed = self._reworked
-        if has_body and target != self._asked:
-            changed = True
-            self._target = target
-            body = splice_model(body, target)
-        if has_body and decision.engine_priority is not None:
-            body = set_priority(body, decision.engine_priority)
-            changed = True
-        self._pieces.clear()  # not before: should one of these fail, the body goes on as it came
+        if has_body:
+            try:
+                if target != self._asked:
+                    body = splice_model(body, target, self._model_span)
+                    changed, self._target = True, target
+                if decision.engine_priority is not None:
+                    body = set_priority(body, decision.engine_priority)
+                    changed = True
+            except (ValueError, RequestError):  # the destination stays: it may not be any other
+                self.unspliced += 1
+        self._pieces.clear()
         if self._shape is Shape.NATIVE and has_body:
             if changed and not self._headers_kept:
                 set_headers.append(("content-length", str(len(body))))
@@ -413,12 +430,26 @@ class Stream:
     def give_up(self) -> Iterator[Action]:
         """After a fault of ours: the request goes on as it came; nothing if it is too late.
 
+        It is refused instead where the gateway's route restricts it to a pool or a subset.
+
         In the gateway shape Envoy keeps no copy of a body, and takes a stream that just ends for
         the end of the body.
         """
-        if self._request_phase in (_Phase.BODY, _Phase.DECIDING):
-            self._shadow = True
-            yield from self._stand_aside(whole=self._request_phase is _Phase.DECIDING)
+        if self._request_phase not in (_Phase.BODY, _Phase.DECIDING):
+            return
+        if (self._pool or self._subset is not None) and not self._shadow:
+            # Without a destination Envoy takes any endpoint, of any pool.
+            yield from self._refuse(
+                RequestError(
+                    503,
+                    "picker-fault",
+                    "the picker failed, and may not pass the request to any endpoint at all",
+                    retry_after_s=1,
+                )
+            )
+            return
+        self._shadow = True
+        yield from self._stand_aside(whole=self._request_phase is _Phase.DECIDING)
 
     def _stand_aside(self, *, whole: bool) -> Iterator[Action]:
         """Lets the request go on as it came; `whole` when all of its body is here."""
@@ -621,6 +652,7 @@ _REQUEST: dict[tuple[_Phase, type], _Handler] = {
     (_Phase.HEADERS, WholeRequest): Stream._whole_request,
     (_Phase.BODY, RequestBody): Stream._request_body,
     (_Phase.BODY, RequestTrailers): Stream._request_trailers,
+    (_Phase.DECIDING, HasRead): Stream._has_read,
     (_Phase.DECIDING, Decided): Stream._decided,
     (_Phase.DECIDING, Refused): Stream._refused,
     (_Phase.PASSING, RequestBody): Stream._pass_body,

@@ -11,6 +11,7 @@ import logging
 import math
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -28,11 +29,14 @@ from laar.protocol.events import (
     Decided,
     Ended,
     Event,
+    HasRead,
     Immediate,
+    Read,
     Refused,
     Served,
 )
 from laar.protocol.held import HeldBytes
+from laar.protocol.openai import try_read
 from laar.protocol.rules import GatewayRules
 from laar.protocol.sampling import Sampler
 from laar.protocol.stream import Stream, StreamSettings
@@ -94,6 +98,8 @@ class ExternalProcessor:
         self._rules = rules
         self._log_faults_at = -math.inf
         self._streams: dict[asyncio.Task[None], Stream] = {}
+        # One thread: they would only take turns, and the loop has to get its own.
+        self._reader = ThreadPoolExecutor(1, "laar-bodies")
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The generic handler to add to a grpc.aio server."""
@@ -147,6 +153,7 @@ class ExternalProcessor:
             del self._streams[task]
             self._metrics.streams_open -= 1
             self._metrics.ignored_messages += stream.ignored
+            self._metrics.stream_faults += stream.unspliced
             now = self._clock()
             for action in stream.receive(Closed(), now):
                 self._note(action, now)
@@ -167,7 +174,14 @@ class ExternalProcessor:
         while pending is not None:
             actions, pending = stream.receive(pending, now), None
             for action in actions:
-                if type(action) is Ask:
+                if type(action) is Read:
+                    pending = HasRead(
+                        await asyncio.get_running_loop().run_in_executor(
+                            self._reader, try_read, action.api, action.body
+                        )
+                    )
+                    now = self._clock()
+                elif type(action) is Ask:
                     pending = (
                         self._decide(action, now)
                         if self._gate is None
