@@ -67,8 +67,10 @@ _LET_GO_S = 0.5
 
 _LONGEST_MESSAGE_BYTES = 64 << 20
 _INT32_MAX = 2**31 - 1
+_ALONE = ("grpc.so_reuseport", 0)
+"""Two pickers on one port would split the state, and probes would ask either."""
 _GRPC_OPTIONS = (
-    ("grpc.so_reuseport", 0),  # two pickers on one port would split the state
+    _ALONE,
     ("grpc.http2.lookahead_bytes", 1 << 20),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
@@ -219,7 +221,7 @@ class Runner:
         server = grpc.aio.server(options=(*_GRPC_OPTIONS, *lengths))
         server.add_generic_rpc_handlers((self._processor.handler(),))
         self.health.add_to(server)
-        health_server = grpc.aio.server()
+        health_server = grpc.aio.server(options=[_ALONE])
         self.health.add_to(health_server)
         if self.learning.online is not None:
             handler = grpc_handler(

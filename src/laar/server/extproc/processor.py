@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+from google.protobuf.message import DecodeError
 
 from laar.core.director import Director
 from laar.core.request import Request, Trace
@@ -40,7 +41,7 @@ from laar.protocol.openai import try_read
 from laar.protocol.rules import GatewayRules
 from laar.protocol.sampling import Sampler
 from laar.protocol.stream import Stream, StreamSettings
-from laar.server.extproc.mending import read_message
+from laar.server.extproc.mending import try_read_message
 from laar.server.extproc.messages import event_of, message_of
 from laar.server.gate import Gate
 from laar.telemetry.metrics import Metrics
@@ -105,7 +106,7 @@ class ExternalProcessor:
         """The generic handler to add to a grpc.aio server."""
         method = grpc.stream_stream_rpc_method_handler(
             self._process,
-            request_deserializer=read_message,
+            request_deserializer=try_read_message,
             response_serializer=None,  # answers are bytes already
         )
         return grpc.method_handlers_generic_handler(SERVICE, {"Process": method})
@@ -138,6 +139,9 @@ class ExternalProcessor:
         self._streams[task] = stream
         try:
             while (message := await context.read()) is not grpc.aio.EOF:
+                if isinstance(message, DecodeError):
+                    self._fault("a message that is none of Envoy's ended its stream")
+                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "unreadable message")
                 try:
                     going_on = await self._message(stream, message, context)
                 except (grpc.aio.AbortError, grpc.aio.UsageError):
@@ -198,15 +202,19 @@ class ExternalProcessor:
         self, stream: Stream, context: grpc.aio.ServicerContext[Any, Any]
     ) -> bool:
         """After a fault of ours: lets the request go on; False when closing the stream does."""
-        now = self._clock()
-        self._metrics.stream_faults += 1
-        if now >= self._log_faults_at:
-            self._log_faults_at = now + _LOG_FAULTS_EVERY_S
-            _LOG.exception("a stream failed; its request goes on without the picker")
+        self._fault("a stream failed; its request goes on without the picker", trace=True)
         answers = [message for action in stream.give_up() if (message := message_of(action))]
         for answer in answers:
             await context.write(answer)
         return bool(answers)
+
+    def _fault(self, what: str, *, trace: bool = False) -> None:
+        """Counts a fault, and logs it once in a while."""
+        now = self._clock()
+        self._metrics.stream_faults += 1
+        if now >= self._log_faults_at:
+            self._log_faults_at = now + _LOG_FAULTS_EVERY_S
+            _LOG.error(what, exc_info=trace)
 
     def _decide(self, ask: Ask, received: float) -> Decided | Refused:
         try:
