@@ -91,6 +91,7 @@ def ask(runner, text="hello", *, tried="", model="auto", chars=4000, stream=Fals
 
 async def post(gateway, http, body, **headers):
     data = body if isinstance(body, bytes) else orjson.dumps(body)
+    headers = {"content-type": "application/json", **headers}
     async with http.post(gateway.url("admin", "/outcomes"), data=data, headers=headers) as answer:
         return answer.status, orjson.loads(await answer.read())
 
@@ -254,7 +255,7 @@ async def test_grpc_reports_over_an_open_port_need_a_token(gateway):
 async def test_switched_off_nothing_can_be_reported(gateway, http):
     runner = await picker(gateway, accuracy={"online": False})
     decision = ask(runner)
-    async with http.post(gateway.url("admin", "/outcomes"), data=b"{}") as answer:
+    async with http.post(gateway.url("admin", "/outcomes"), json={}) as answer:
         assert answer.status == 404
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await report(gateway.settings.listen.health, [(decision.id, False)])

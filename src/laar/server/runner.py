@@ -37,6 +37,7 @@ from laar.policies import build_policies
 from laar.protocol.held import HeldBytes
 from laar.protocol.sampling import Sampler
 from laar.server.admin import AdminServer, admin_app
+from laar.server.browsers import BrowserGuard, is_loopback
 from laar.server.context import ContextRoutes
 from laar.server.extproc import ExternalProcessor
 from laar.server.fleet import FleetSink
@@ -49,7 +50,7 @@ from laar.server.rules import ClusterRules
 from laar.server.tls import ServerTls
 from laar.server.tuner import TunerKeeper
 from laar.server.tuner import routes as tuner_routes
-from laar.server.viewers import Viewers, read_viewers_token
+from laar.server.viewers import Attempts, Viewers, read_viewers_token
 from laar.server.watch import Watch
 from laar.telemetry.context import ContextMetrics
 from laar.telemetry.flow import FlowMetrics
@@ -390,15 +391,25 @@ class Runner:
     def _admin(self) -> AdminServer:
         address = self._settings.listen.admin
         host, port = split_address(address)
+        attempts = Attempts(self._clock)
         try:
             parts = [
-                *routes(self.learning, self.table, clock=self._clock, token=self._token),
+                *routes(
+                    self.learning,
+                    self.table,
+                    clock=self._clock,
+                    token=self._token,
+                    listen=address,
+                    attempts=attempts,
+                ),
                 *self.watch.routes(),
                 *self._context.routes(),
                 *tuner_routes(self._tuner),
             ]
             app = admin_app(self.live.shown, self.metrics, self.health, parts)
-            return AdminServer(Viewers(app, self._viewers_token), host, port)
+            viewers = Viewers(app, self._viewers_token, attempts, others=not is_loopback(address))
+            hosts = [host, *self._settings.listen.admin_hosts]
+            return AdminServer(BrowserGuard(viewers, hosts), host, port)
         except OSError:
             raise _cannot_listen("admin", address) from None
 
