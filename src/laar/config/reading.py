@@ -8,8 +8,9 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from laar.config.section import Applies, Section
+from laar.protocol.headers import Answers
 
-__all__ = ["Bodies", "Decisions", "Readings"]
+__all__ = ["Bodies", "Decisions", "Headers", "Readings"]
 
 
 class Readings(Section):
@@ -78,6 +79,21 @@ class Bodies(Section):
     )
 
 
+class Headers(Section):
+    """What clients are told with an answer."""
+
+    applies: ClassVar = Applies.AT_ONCE
+
+    answers: Answers = Field(
+        Answers.AUTO,
+        description="Which x-laar-* headers an answer has. `all`; `ids`: without x-laar-cost-ms, "
+        "x-laar-endpoint and x-laar-overhead-us; `none`: then clients cannot name the models that "
+        "failed, nor report outcomes; `auto`: `ids` for requests that name a tenant, else `all`. "
+        "The cost says whether a prompt, somebody else's too, was sent before, and the endpoint is "
+        "an inner address: nothing for tenants who don't trust each other.",
+    )
+
+
 class Decisions(Section):
     """What is kept of decisions. Never any of a prompt."""
 
@@ -114,6 +130,6 @@ class Decisions(Section):
     viewers_token_file: Path | None = Field(
         None,
         description="File with a token that the page, /explain, /decisions and /config ask for, as "
-        "`Authorization: Bearer ...` or in the page's form. Without one whoever reaches the admin "
-        "port may look.",
+        "`Authorization: Bearer ...` or in the page's form. Without one they are shown on loopback "
+        "only.",
     )

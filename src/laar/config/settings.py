@@ -13,7 +13,7 @@ from laar.config.context import Context
 from laar.config.flow import Flow
 from laar.config.listening import EnvoySection, Listen, Shutdown
 from laar.config.otlp import Otlp
-from laar.config.reading import Bodies, Decisions, Readings
+from laar.config.reading import Bodies, Decisions, Headers, Readings
 from laar.config.routing import Accuracy, Prefix, Routing, Tuning
 from laar.config.section import Applies, Section, leaves, value_at
 from laar.datalayer.document import Place, line_of, read_with_lines
@@ -50,6 +50,7 @@ class Settings(Section):
     prefix: Prefix = Prefix()
     readings: Readings = Readings()
     bodies: Bodies = Bodies()
+    headers: Headers = Headers()
     flow: Flow = Flow()
     context: Context = Context()
     tuner: Tuning = Tuning()
@@ -66,6 +67,8 @@ class Settings(Section):
             opaque_paths=self.bodies.opaque_paths,
             tenant_header=self.flow.tenant_header,
             enforce_share=self.routing.enforced,
+            answers=self.headers.answers,
+            prefix_by_tenant=self.prefix.by_tenant,
         )
 
     @model_validator(mode="after")

@@ -99,12 +99,16 @@ class StreamSettings:
         tenant_header: names the tenant.
         enforce_share: share of requests, by session, whose decision counts. The rest is in shadow:
             decided and recorded, and passed on as if there were no picker.
+        answers: which headers clients get with an answer.
+        prefix_by_tenant: a prefix of one tenant's is no other's.
     """
 
     max_body_bytes: int = 32 << 20
     opaque_paths: tuple[str, ...] = ("/v1/audio/", "/v1/images/", "/v1/files")
     tenant_header: str = names.FAIRNESS
     enforce_share: float = 1.0
+    answers: names.Answers = names.Answers.AUTO
+    prefix_by_tenant: bool = False
 
 
 class _Phase(enum.Enum):
@@ -338,7 +342,7 @@ class Stream:
             stream=read.stream,
             max_tokens=read.max_tokens,
             body_bytes=self._held_bytes,
-            salt=read.salt,
+            salt=self._salt(read.salt),
             tenant=head.tenant,
             priority=self._rules.priority(head.objective),
             objective=head.objective,
@@ -353,6 +357,11 @@ class Stream:
             first_token_seen=read.stream and (self._read_answer or self._shape is Shape.GATEWAY),
             trace=self._join(head.trace_parent, head.trace_state) if self._join else None,
         )
+
+    def _salt(self, salt: str) -> str:
+        """What keeps prefixes apart; no tenant's name has a character that ends it here."""
+        tenant = self._head.tenant
+        return f"{tenant}\n{salt}" if tenant and self._settings.prefix_by_tenant else salt
 
     def _is_enforced(self, share: float) -> bool:
         """By session, so that one does not flap; by request where there is none."""
@@ -533,19 +542,26 @@ class Stream:
 
     def _told(self, decision: Decision) -> list[tuple[str, str]]:
         """The response headers of the contract (overview section 4)."""
+        answers = self._settings.answers
+        if answers is names.Answers.NONE:
+            return []
+        if answers is names.Answers.AUTO:
+            answers = names.Answers.IDS if decision.request.tenant else names.Answers.ALL
         if self._shadow:  # somebody else chose: only say how to look the decision up
             return [("x-laar-decision-id", decision.id), ("x-laar-mode", "shadow")]
         told = [
             ("x-laar-model", decision.model),
-            ("x-laar-endpoint", decision.address),
             ("x-laar-reason", decision.reason),
             ("x-laar-decision-id", decision.id),
-            ("x-laar-overhead-us", str(self._overhead_us)),
         ]
         if decision.tried:
             told.append(("x-laar-tried-models", ",".join(decision.tried)))
         if decision.exhausted:
             told.append(("x-laar-exhausted", "true"))
+        if answers is names.Answers.IDS:
+            return told
+        told.append(("x-laar-endpoint", decision.address))
+        told.append(("x-laar-overhead-us", str(self._overhead_us)))
         cost_s = decision.cost_s
         if cost_s is not None:
             told.append(("x-laar-cost-ms", f"{cost_s * 1000.0:.1f}"))

@@ -15,13 +15,14 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from laar.errors import RequestError
 from laar.protocol.answers import error_body
 
-__all__ = ["OPEN", "BrowserGuard", "host_of", "is_loopback"]
+__all__ = ["OPEN", "BrowserGuard", "body_of", "host_of", "is_loopback"]
 
 OPEN = frozenset({"/metrics", "/healthz", "/readyz"})
 """Paths that anyone who reaches the port may read."""
@@ -86,6 +87,20 @@ class BrowserGuard:
         """An IP address is always right: a page on an address is that address's own."""
         name = host_of(host).lower().removesuffix(".")
         return name in self._hosts or _is_address(name)
+
+
+async def body_of(request: Request, max_bytes: int) -> bytes:
+    """The body of a request.
+
+    Raises:
+        RequestError: 413 beyond `max_bytes`.
+    """
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > max_bytes:
+            raise RequestError(413, "body-too-large", f"the body is longer than {max_bytes} bytes")
+    return bytes(body)
 
 
 def host_of(address: str) -> str:

@@ -13,7 +13,7 @@ it remembers what it sees, and a question must not change what follows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import orjson
@@ -40,6 +40,7 @@ from laar.protocol.jsonscan import member_spans
 from laar.protocol.openai import ASIDE_BYTES, try_read
 from laar.protocol.rules import GatewayRules
 from laar.protocol.stream import Stream, StreamSettings
+from laar.server.browsers import body_of
 from laar.telemetry.decisions import DecisionMemory
 
 __all__ = ["Explainer", "explain_routes", "path_of"]
@@ -144,7 +145,7 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
 
     async def explain(request: Request) -> Response:
         try:
-            body = await _body(request.stream(), max_bytes)
+            body = await body_of(request, max_bytes)
             headers = {k: v for k, v in request.headers.items() if k.startswith("x-")}
             if path := request.query_params.get("path"):
                 headers[":path"] = path
@@ -181,16 +182,6 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
         Route("/decisions", decisions),
         Route("/decisions/{id}", decision),
     ]
-
-
-async def _body(stream: AsyncIterator[bytes] | AsyncIterable[bytes], max_bytes: int) -> bytes:
-    pieces, size = [], 0
-    async for piece in stream:
-        pieces.append(piece)
-        size += len(piece)
-        if size > max_bytes:
-            raise RequestError(413, "body-too-large", f"the body is longer than {max_bytes} bytes")
-    return b"".join(pieces)
 
 
 def _json(value: object) -> Response:

@@ -28,7 +28,7 @@ from laar.accuracy.reports import OutcomeReports, Verdict
 from laar.core.endpoints import EndpointTable
 from laar.errors import RequestError, SettingError
 from laar.protocol.answers import error_body
-from laar.server.browsers import is_loopback
+from laar.server.browsers import body_of, is_loopback
 from laar.server.learning import Learning
 from laar.server.viewers import Attempts, address_of
 from laar.v1 import outcomes_pb2 as pb
@@ -111,7 +111,7 @@ def routes(
                 if sent:
                     attempts.made(address, right=False)
                 raise RequestError(401, "no-token", "send the token as `Authorization: Bearer ...`")
-            outcomes = _parsed(await _body(request))
+            outcomes = _parsed(await body_of(request, MAX_BODY_BYTES))
         except RequestError as error:
             return Response(error_body(error), error.status, media_type="application/json")
         pairs = [(outcome.decision_id, outcome.correct) for outcome in outcomes]
@@ -186,17 +186,6 @@ def _allowed(authorization: str, token: str | None) -> bool:
     scheme, _, sent = authorization.partition(" ")
     matches = hmac.compare_digest(sent.strip().encode(), token.encode())
     return scheme.lower() == "bearer" and matches
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_BODY_BYTES:
-            raise RequestError(
-                413, "body-too-large", f"the body is longer than {MAX_BODY_BYTES} bytes"
-            )
-    return bytes(body)
 
 
 def _parsed(body: bytes) -> list[_Outcome]:

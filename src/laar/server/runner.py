@@ -14,6 +14,7 @@ import gc
 import logging
 import math
 import random
+import secrets
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -139,6 +140,7 @@ class Runner:
             build_policies(weights),
             settings.routing.director,
             rng=rng,
+            new_id=lambda: secrets.token_hex(16),
             assessor=self.learning.assessor,
             prefixes=prefixes,
             tuner=self._tuner.tuner if self._tuner else None,
@@ -147,7 +149,12 @@ class Runner:
         )
         self.metrics.director = self.director
         self.metrics.add(
-            LearningMetrics(self.learning.reports, self.learning.online, self.learning.latency)
+            LearningMetrics(
+                self.learning.reports,
+                self.learning.online,
+                self.learning.latency,
+                self.learning.assessor.task_names,
+            )
         )
         rules = ClusterRules(rng)
         self.watch = Watch(
