@@ -8,6 +8,7 @@ from io import BytesIO
 
 import orjson
 import pytest
+from yarl import URL
 
 from laar.core.endpoints import POOL_LABEL
 from laar.server import fleet
@@ -365,3 +366,24 @@ async def test_a_pages_absurd_numbers_stop_no_scrapes(gateway):
     seen = len(sane.requests)
     await eventually(lambda: len(sane.requests) > seen + 20, what="scrapes and probes going on")
     assert [r.path for r in sane.requests][seen:].count("/metrics") > 5
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "sidecar"])
+async def test_operators_paths_reach_no_endpoint_with_a_picker_or_without(gateway, http, shape):
+    """In the sidecar's shape Envoy leaves paths as they are: only the picker unfolds them."""
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    paths = ["/sleep", "/v1/load_lora_adapter", "/x/../pause", "/%73leep", "//collective_rpc/?a"]
+    for alive in (True, False):
+        for path in paths if alive or shape != "sidecar" else paths[:2]:
+            for method in ("GET", "POST"):
+                target = URL(envoy.url() + path, encoded=True)
+                body = b"{}" if method == "POST" else None
+                async with http.request(method, target, data=body) as answer:
+                    assert answer.status == 403, (path, method, alive)
+                    assert (await answer.json())["error"]["reason"] == "denied-path"
+        await gateway.stop_picker()
+    await asyncio.sleep(0)
+    assert {r.path for r in upstream.requests} <= {"/metrics", "/health"}

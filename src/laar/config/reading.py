@@ -9,6 +9,7 @@ from pydantic import Field
 
 from laar.config.section import Applies, Section
 from laar.protocol.headers import Answers
+from laar.protocol.paths import DENIED_PATHS
 
 __all__ = ["Bodies", "Decisions", "Headers", "Readings"]
 
@@ -61,6 +62,13 @@ class Bodies(Section):
     opaque_paths: tuple[str, ...] = Field(
         ("/v1/audio/", "/v1/images/", "/v1/files"),
         description="Path prefixes whose bodies are never read; their requests go to any endpoint.",
+    )
+    denied_paths: tuple[str, ...] = Field(
+        DENIED_PATHS,
+        max_length=1000,
+        description="Paths that get 403, by their ends and however they are written: those of vLLM "
+        "and SGLang that put an engine to sleep, load weights, empty caches or show its inside. An "
+        "empty list forwards all. laar's own bootstraps refuse the default list by themselves.",
     )
     sample_answers: float = Field(
         0.01,

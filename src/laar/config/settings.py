@@ -22,6 +22,7 @@ from laar.datalayer.kubernetes import KubernetesSource
 from laar.datalayer.stamp import Stamp, stamp_of
 from laar.datalayer.weights_file import read_weights
 from laar.errors import SettingError
+from laar.protocol.paths import DeniedPaths
 from laar.protocol.stream import StreamSettings
 
 __all__ = ["Loaded", "Settings", "load", "load_settings"]
@@ -65,6 +66,7 @@ class Settings(Section):
         return StreamSettings(
             max_body_bytes=self.bodies.max_body_bytes,
             opaque_paths=self.bodies.opaque_paths,
+            denied_paths=DeniedPaths(self.bodies.denied_paths),
             tenant_header=self.flow.tenant_header,
             enforce_share=self.routing.enforced,
             answers=self.headers.answers,

@@ -65,9 +65,10 @@ from laar.protocol.openai import (
     splice_model,
     try_read,
 )
+from laar.protocol.paths import DENIED_PATHS, DeniedPaths
 from laar.protocol.rules import GatewayRules, NoRules
 
-__all__ = ["PIECE_BYTES", "Stream", "StreamSettings"]
+__all__ = ["PIECE_BYTES", "Stream", "StreamSettings", "denied_path_error"]
 
 PIECE_BYTES = 62_000
 """Longest piece of a body in one message of the gateway shape: some Envoys cap a piece at 64 KiB,
@@ -85,6 +86,8 @@ _KEPT_CHARS = 500
 its answer takes would be gigabytes in a busy fleet. More than any feature is read from."""
 
 
+_DENIED = DeniedPaths(DENIED_PATHS)
+
 # -- the machine -------------------------------------------------------------------------------
 
 
@@ -96,6 +99,7 @@ class StreamSettings:
         max_body_bytes: longest request body that is held in the gateway shape; 413 above it. In
             the native shape Envoy's own buffer limit says the same before laar sees a byte.
         opaque_paths: request paths, by prefix, whose bodies are never read.
+        denied_paths: request paths that are refused.
         tenant_header: names the tenant.
         enforce_share: share of requests, by session, whose decision counts. The rest is in shadow:
             decided and recorded, and passed on as if there were no picker.
@@ -105,10 +109,16 @@ class StreamSettings:
 
     max_body_bytes: int = 32 << 20
     opaque_paths: tuple[str, ...] = ("/v1/audio/", "/v1/images/", "/v1/files")
+    denied_paths: DeniedPaths = _DENIED
     tenant_header: str = names.FAIRNESS
     enforce_share: float = 1.0
     answers: names.Answers = names.Answers.AUTO
     prefix_by_tenant: bool = False
+
+
+def denied_path_error() -> RequestError:
+    """What a request for an operators' path of an engine gets."""
+    return RequestError(403, "denied-path", "this path is for the engine's operators")
 
 
 class _Phase(enum.Enum):
@@ -225,6 +235,10 @@ class Stream:
         self._begin(event, now)
         self._bodyless = event.end
         path = self._head.path
+        if path in self._settings.denied_paths:
+            self._shadow = False  # no engine is to see it, whoever chooses
+            yield from self._refuse(denied_path_error())
+            return
         if event.end or path.startswith(self._settings.opaque_paths) or self._head.upgrade:
             self._api = Api.OPAQUE
             self._request_phase = _Phase.DECIDING
