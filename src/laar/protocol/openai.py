@@ -215,7 +215,9 @@ def _scalars(body: bytes) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in _READ_AT_LENGTH:
         start, end = spans.get(name, (0, 0))
-        if 0 < end - start <= _MAX_SCALAR_BYTES and text[start] not in b"{[":
+        if text[start:end][:1] in (b"{", b"["):
+            found[name] = []  # of no use, as whatever is in it
+        elif 0 < end - start <= _MAX_SCALAR_BYTES:
             try:
                 found[name] = json.loads(text[start:end])
             except ValueError:
