@@ -65,6 +65,7 @@ from laar.envoy.clusters import (
     extension,
     socket_address,
 )
+from laar.envoy.denied import denied_route
 from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, METADATA_NAMESPACE
 from laar.protocol import headers as names
 from laar.protocol.openai import SUFFIXES
@@ -168,7 +169,8 @@ def _data_connections(
     manager = HttpConnectionManager(
         stat_prefix=DATA_LISTENER,
         route_config=_routes(
-            *_endpoints_routes(body_mode, timedelta(seconds=options.request_timeout_s))
+            denied_route(_EXT_PROC),
+            *_endpoints_routes(body_mode, timedelta(seconds=options.request_timeout_s)),
         ),
         http_filters=[
             _http_filter(_EXT_PROC, _external_processor(options, body_mode)),

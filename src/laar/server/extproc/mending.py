@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from google.protobuf.message import DecodeError
 
-__all__ = ["read_message"]
+__all__ = ["read_message", "try_read_message"]
 
 _ATTRIBUTES = pb.ProcessingRequest.DESCRIPTOR.fields_by_name["attributes"].number
 _VALUE = 2  # of a map's entry, which is a message of key and value
+_MAX_SHIFT = 63  # protobuf's own limit; without one a long number would take quadratic time
 _BYTES = 2  # wire type of everything that has a length
 
 
@@ -30,6 +31,14 @@ def read_message(data: bytes) -> pb.ProcessingRequest:
         return pb.ProcessingRequest.FromString(data)
     except DecodeError:
         return _mended(data)
+
+
+def try_read_message(data: bytes) -> pb.ProcessingRequest | DecodeError:
+    """As `read_message`, with the error as a value: grpc would log a traceback for each."""
+    try:
+        return read_message(data)
+    except DecodeError as error:
+        return error
 
 
 def _mended(data: bytes) -> pb.ProcessingRequest:
@@ -75,4 +84,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
+        if shift > _MAX_SHIFT:
+            break
     raise DecodeError("cut off")

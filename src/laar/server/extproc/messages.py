@@ -6,6 +6,7 @@ once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ from laar.protocol.events import (
 
 __all__ = ["event_of", "message_of"]
 
+_STATUS = re.compile(r"[1-5][0-9]{2}", re.ASCII)
 _FULL_DUPLEX = processing_mode_pb2.ProcessingMode.FULL_DUPLEX_STREAMED
 
 # Answers without content, written once. The first of a native stream is one of them.
@@ -128,7 +130,8 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
         name = header.key
         if name in (":status", "status"):  # without the colon from some test clients
             text = _value(header)
-            status = int(text) if text.isascii() and text.isdigit() else None
+            # It becomes a metric's label, so only what HTTP knows.
+            status = int(text) if _STATUS.fullmatch(text) else None
         elif name == "content-type":
             streamed = "text/event-stream" in _value(header)
     end = message.response_headers.end_of_stream
