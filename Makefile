@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types imports unit test-all test-vllm bench chaos failing soak proto reference docs clean
+.PHONY: help demo test check lint format types imports unit test-all test-vllm fuzz bench chaos failing soak proto reference docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +45,16 @@ test-all: $(STAMP)  ## the slow suites as well
 
 test-vllm: $(STAMP)  ## against a real vLLM on CPU, where one is installed
 	$(BIN)/pytest -q -m vllm
+
+# FUZZ_SECONDS and FUZZ_INPUTS bound each target; FUZZ_TARGETS names some, all without.
+FUZZ_SECONDS  ?= 60
+FUZZ_INPUTS   ?= 1000000
+FUZZ_EXAMPLES ?= 500
+
+fuzz: $(STAMP)  ## hostile bodies, streams, answers, pages and files; FUZZ_SECONDS for each target
+	$(BIN)/pip install --quiet --group fuzz
+	$(BIN)/python -m fuzz --seconds $(FUZZ_SECONDS) --inputs $(FUZZ_INPUTS) $(FUZZ_TARGETS)
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) FUZZ_STEPS=100 $(BIN)/pytest -q tests/fuzz/test_stateful.py
 
 bench: $(STAMP)  ## the hot path beside the no-op picker, as ratios in one run
 	$(BIN)/python -m bench

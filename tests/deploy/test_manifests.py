@@ -244,3 +244,20 @@ def test_each_overlay_has_a_readme_of_one_screen(name: str) -> None:
     for heading in ("Creates", "## Change", "## Apply and check", "## Remove"):
         assert heading in text
     assert f"kubectl apply -k deploy/overlays/{name}" in text
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_d8_the_admin_port_asks_for_tokens_that_the_installation_makes(name: str) -> None:
+    settings = load_settings(DEPLOY / "overlays" / name / "laar.yaml")
+    assert settings.listen.admin.startswith("0.0.0.0:")
+    files = {settings.decisions.viewers_token_file, settings.accuracy.outcomes_token_file}
+    spec = pod_template(overlay(name))["spec"]
+    [laar] = [one for one in spec["containers"] if one["name"] == "laar"]
+    [mount] = [m for m in laar["volumeMounts"] if m["name"] == "tokens"]
+    assert {str(file.parent) for file in files if file} == {mount["mountPath"]}
+    [secret] = [v["secret"]["secretName"] for v in spec["volumes"] if v["name"] == "tokens"]
+    readme = (DEPLOY / "overlays" / name / "README.md").read_text()
+    assert f"kubectl create secret generic {secret}" in readme
+    for file in files:
+        assert file is not None
+        assert f"--from-literal={file.name}=" in readme

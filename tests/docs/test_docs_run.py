@@ -43,6 +43,7 @@ NOT_RUN = [
     {"python", "-m", "bench"},
     {"pip"},  # need what is not here
     {"docker"},
+    {"openssl"},
     {"kubectl"},
     {"vllm"},
 ]

@@ -345,10 +345,10 @@ def test_a_bad_request_gets_an_answer_of_ours(shape, body, status, reason):
     assert orjson.loads(refused.body)["error"]["reason"] == reason
 
 
-def test_a_missing_model_wins_over_a_missing_fleet():
+def test_a_model_that_is_no_name_wins_over_a_missing_fleet():
     driver = Driver(models=())
     driver.feed(headers(Shape.GATEWAY))
-    (refused,) = driver.feed(RequestBody(b'{"messages":[{}]}', True))
+    (refused,) = driver.feed(RequestBody(b'{"model":1,"messages":[{}]}', True))
     assert refused.status == 400
 
 

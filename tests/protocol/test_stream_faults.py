@@ -105,7 +105,7 @@ def test_of_a_prompt_nothing_is_kept_past_the_decision_but_what_features_are_rea
         table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
     )
     machine = stream()
-    prompt = "head " * 100 + "\u4e2d" * 100_000 + "tail?" * 100
+    prompt = "head " * 100 + "\u4e2d" * 50_000 + "tail?" * 100
     body = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": prompt}]})
     feed(machine, RequestHeaders(HEADERS, False, Shape.NATIVE))
     (ask,) = feed(machine, RequestBody(body, True))
@@ -116,3 +116,36 @@ def test_of_a_prompt_nothing_is_kept_past_the_decision_but_what_features_are_rea
     assert len(kept.question) + sum(map(len, kept.spans)) <= 1000
     assert features_of(kept.question, 1000) == features
     assert language_of(kept.question) == language_of(prompt)
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+@pytest.mark.parametrize("limits", [{"pool": "a"}, {"subset": frozenset({"10.0.0.1:80"})}])
+def test_d4_after_a_fault_a_request_of_a_pool_goes_nowhere(shape, limits):
+    """Envoy would take any endpoint for it, of any pool."""
+    machine = stream()
+    feed(machine, RequestHeaders(HEADERS, False, shape, **limits))
+    feed(machine, RequestBody(BODY, True))
+    (refused,) = machine.give_up()
+    assert (refused.status, dict(refused.headers)["x-laar-reason"]) == (503, "picker-fault")
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+def test_d4_a_body_that_cannot_be_changed_keeps_its_destination(shape, monkeypatch):
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
+    director = Director(
+        table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
+    )
+    machine = stream()
+    feed(machine, RequestHeaders(HEADERS, False, shape))
+    (ask,) = feed(machine, RequestBody(BODY, True))
+
+    def fail(*_):
+        raise ValueError
+
+    monkeypatch.setattr("laar.protocol.stream.splice_model", fail)
+    first, *rest = feed(machine, Decided(director.decide(ask.request, 0.0), 1))
+    assert first.destination == "10.0.0.1:80"
+    sent = b"".join(action.data for action in [first, *rest] if getattr(action, "data", None))
+    assert sent == (BODY if shape is Shape.GATEWAY else b"")
+    assert machine.unspliced == 1

@@ -145,7 +145,9 @@ async def test_the_index_is_no_larger_than_the_engines_caches(fleet, engine):
 
 async def evict(there, given):
     url = there.gateway.url("admin", "/context/evict")
-    async with there.http.post(url, data=given) as answer:
+    async with there.http.post(
+        url, data=given, headers={"content-type": "application/json"}
+    ) as answer:
         return answer.status, await answer.json()
 
 

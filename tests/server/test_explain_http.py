@@ -7,7 +7,7 @@ import pytest
 from watching import PROMPT, ask, read, settle, watched_picker
 
 from laar.errors import SettingError
-from laar.server.admin.auth import read_viewers_token
+from laar.server.admin.auth import Attempts, read_viewers_token
 from support import eventually
 
 CHAT = {"model": "auto", "messages": [{"role": "user", "content": PROMPT * 50}]}
@@ -15,6 +15,7 @@ CHAT = {"model": "auto", "messages": [{"role": "user", "content": PROMPT * 50}]}
 
 async def post(http, url, body, **headers):
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"content-type": "application/json", **headers}
     async with http.post(f"{url}/explain", data=data, headers=headers) as answer:
         return answer.status, await answer.json(content_type=None)
 
@@ -46,7 +47,8 @@ async def test_explain_reads_the_path_from_the_body_or_the_query(tmp_path, http)
     async with watched_picker(tmp_path) as (_, url):
         status, shown = await post(http, url, {"model": "small", "prompt": "once upon a time"})
         assert (status, shown["model"], shown["asked_model"]) == (200, "small", "small")
-        async with http.post(f"{url}/explain?path=/v1/files", data=b"\x00") as answer:
+        sent = {"data": b"\x00", "headers": {"content-type": "application/json"}}
+        async with http.post(f"{url}/explain?path=/v1/files", **sent) as answer:
             assert "drawn at random" in (await answer.json())["sentence"]
         status, shown = await post(
             http, url, CHAT, **{"x-gateway-destination-endpoint-subset": "10.9.0.2"}
@@ -166,7 +168,8 @@ TOKEN = "let-me-look-please"
 GUARDED = ("/", "/decisions", "/decisions/x", "/events", "/fleet", "/config", "/page.js", "/models")
 
 
-async def test_with_a_token_only_health_and_metrics_are_open(tmp_path, http):
+async def test_with_a_token_only_health_and_metrics_are_open(tmp_path, http, monkeypatch):
+    monkeypatch.setattr(Attempts, "MOST", 1000)
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     sections = {"decisions": {"viewers_token_file": str(tmp_path / "token")}}
     async with watched_picker(tmp_path, **sections) as (_, url):

@@ -240,9 +240,8 @@ async def test_bodyless_and_opaque_requests_reach_an_endpoint(gateway, http, sha
     [
         (b"not json", 400, "bad-request"),
         (b"\x00\xff\xfe" * 50, 400, "bad-request"),
-        (b'{"messages":[{"role":"user","content":"x"}]}', 400, "bad-request"),
+        (b'[{"role":"user","content":"x"}]', 400, "bad-request"),
         (b'{"model":7,"messages":[{"role":"user","content":"x"}]}', 400, "bad-request"),
-        (b'{"model":"auto","messages":[]}', 400, "bad-request"),
         (chat("nobody"), 404, "unknown-model"),
     ],
 )
@@ -322,3 +321,22 @@ async def test_garbage_and_endless_metrics_pages_hurt_nobody(gateway, http):
     problems = gateway.runner.metrics.problems
     await eventually(lambda: any(k.startswith("scrape") for k in problems), what="a complaint")
     assert (await post(http, envoy.url(), chat("m"))).status == 200
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("member", [b"", b'"model":null,', b'"model":"",'])
+async def test_a_body_without_a_model_passes_where_all_serve_one(gateway, http, shape, member):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m", "auto"))
+    await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    body = b'{%b"messages":[{"role":"user","content":"x"}]}' % member
+    answer = await post(http, envoy.url(), body)
+    assert (answer.status, answer.headers["x-laar-model"]) == (200, "m")
+    assert upstream.asked[-1].body == body
+    other = await gateway.upstream()
+    gateway.members((upstream.address, "m", "auto"), (other.address, "other"))
+    await eventually(lambda: len(gateway.runner.table) == 2, what="the second endpoint")
+    answer = await post(http, envoy.url(), body)
+    assert answer.status == 400
+    assert orjson.loads(answer.body)["error"]["reason"] == "no-model"

@@ -3,12 +3,16 @@
 import asyncio
 import contextlib
 import logging
+import threading
 from io import BytesIO
 
 import orjson
 import pytest
+from yarl import URL
 
+from laar.core.endpoints import POOL_LABEL
 from laar.server import fleet
+from laar.server.extproc import processor
 from support import Answer, eventually
 
 pytestmark = pytest.mark.envoy
@@ -58,15 +62,11 @@ async def served(request, gateway):
     return gateway, upstream, await gateway.envoy(request.param)
 
 
-async def test_after_a_fault_of_ours_the_whole_request_goes_on(served, http, caplog):
-    """The splice's scanner goes less deep than the reader; nothing else is known to fail."""
+async def test_after_a_fault_of_ours_the_whole_request_goes_on(served, http, caplog, monkeypatch):
     gateway, upstream, envoy = served
-    deep = b"[" * 1000 + b"]" * 1000
-    body = b'{"x":%s,"model":"auto","messages":[{"role":"user","content":"%s"}]}' % (
-        deep,
-        b"y" * 200_000,
-    )
+    monkeypatch.setattr(gateway.runner.director, "decide", lambda *_: 1 / 0)
     caplog.set_level(logging.ERROR, "laar.server.extproc")
+    body = chat("auto", "y" * 200_000)
     for _ in range(3):
         status, headers, _ = await post(http, envoy, body)
         assert status == 200
@@ -77,14 +77,83 @@ async def test_after_a_fault_of_ours_the_whole_request_goes_on(served, http, cap
     await eventually(lambda: not gateway.runner.table.in_flight.any(), what="the release")
 
 
-async def test_a_prompt_nested_beyond_reading_is_a_400(served, http):
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_d4_no_body_leaves_the_pool_of_its_route(gateway, http, shape, monkeypatch):
+    """A body too deep for recursion, and after it a picker that fails altogether."""
+    own, foreign = await gateway.upstream(), await gateway.upstream()
+    gateway.members((own.address, "m-a"), (foreign.address, "m-b"))
+    listed = [
+        {"address": own.address, "models": ["m-a"], "labels": {POOL_LABEL: "a"}},
+        {"address": foreign.address, "models": ["m-b"], "labels": {POOL_LABEL: "b"}},
+    ]
+    gateway.endpoints_file.write_bytes(orjson.dumps({"endpoints": listed}))
+    await gateway.picker()
+
+    def one_pool(bootstrap):
+        (listener,) = [e for e in bootstrap["static_resources"]["listeners"] if e["name"] == "data"]
+        manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+        for route in manager["route_config"]["virtual_hosts"][0]["routes"]:
+            route["metadata"] = {"filter_metadata": {"laar": {"pool": "a"}}}
+
+    envoy = await gateway.envoy(shape, change=one_pool)
+    deep = b"[" * 5000 + b"]" * 5000
+    body = b'{"x":%b,"model":"m-b","messages":[{"role":"user","content":"%b"}]}' % (
+        deep,
+        b"y" * 9000,
+    )
+    rewrite = {"x-gateway-model-name-rewrite": "m-a"}
+    for _ in range(10):
+        assert (await post(http, envoy, body, **rewrite))[0] in (200, 503)
+    monkeypatch.setattr(gateway.runner.director, "decide", lambda *_: 1 / 0)
+    for _ in range(10):
+        status, headers, _ = await post(http, envoy, body, **rewrite)
+        assert (status, headers["x-laar-reason"]) == (503, "picker-fault")
+    assert bodies(foreign) == []
+
+
+async def test_d4_a_deep_body_is_decided_like_any_other(served, http):
+    gateway, upstream, envoy = served
+    deep = b"[" * 5000 + b"]" * 5000
+    body = b'{"x":%b,"model":"auto","messages":[{"role":"user","content":"%b"}]}' % (
+        deep,
+        b"y" * 200_000,
+    )
+    status, headers, _ = await post(http, envoy, body)
+    assert (status, headers["x-laar-model"]) == (200, "m")
+    assert bodies(upstream) == [body.replace(b'"auto"', b'"m"')]
+    assert gateway.runner.metrics.stream_faults == 0
+
+
+async def test_a_prompt_nested_beyond_writing_is_the_engines_to_judge(served, http):
     _, upstream, envoy = served
     tools = b'[{"function":%s}]' % (b"[" * 300 + b"]" * 300)
     body = b'{"model":"m","messages":[{"role":"user","content":"x"}],"tools":%s}' % tools
-    status, _, answer = await post(http, envoy, body)
-    assert status == 400
-    assert b"nested too deeply" in answer
-    assert bodies(upstream) == []
+    assert (await post(http, envoy, body))[0] == 200
+    assert bodies(upstream) == [body]
+
+
+async def test_d13_others_are_served_while_a_body_of_many_parts_is_read(gateway, http):
+    """On a thread, whose longest turn test_hostile_bodies bounds."""
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    runner = await gateway.picker()
+    envoy = await gateway.envoy("gateway")
+    message = b'{"role":"user","content":"x"}'
+    body = b'{"model":"auto","messages":[%b]}' % b",".join([message] * 400_000)
+    calls = []
+    read = processor.try_read
+
+    def aside(api, given):
+        calls.append(threading.current_thread() is threading.main_thread())
+        return read(api, given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processor, "try_read", aside)
+        status, headers, _ = await post(http, envoy, body)
+    assert (status, headers["x-laar-model"]) == (200, "m")
+    assert calls == [False]
+    assert bodies(upstream) == [body.replace(b'"auto"', b'"m"')]
+    assert runner.metrics.stream_faults == 0
 
 
 @pytest.mark.parametrize("count", [60, 88, 92, 94])
@@ -298,3 +367,24 @@ async def test_a_pages_absurd_numbers_stop_no_scrapes(gateway):
     seen = len(sane.requests)
     await eventually(lambda: len(sane.requests) > seen + 20, what="scrapes and probes going on")
     assert [r.path for r in sane.requests][seen:].count("/metrics") > 5
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "sidecar"])
+async def test_operators_paths_reach_no_endpoint_with_a_picker_or_without(gateway, http, shape):
+    """In the sidecar's shape Envoy leaves paths as they are: only the picker unfolds them."""
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    paths = ["/sleep", "/v1/load_lora_adapter", "/x/../pause", "/%73leep", "//collective_rpc/?a"]
+    for alive in (True, False):
+        for path in paths if alive or shape != "sidecar" else paths[:2]:
+            for method in ("GET", "POST"):
+                target = URL(envoy.url() + path, encoded=True)
+                body = b"{}" if method == "POST" else None
+                async with http.request(method, target, data=body) as answer:
+                    assert answer.status == 403, (path, method, alive)
+                    assert (await answer.json())["error"]["reason"] == "denied-path"
+        await gateway.stop_picker()
+    await asyncio.sleep(0)
+    assert {r.path for r in upstream.requests} <= {"/metrics", "/health"}

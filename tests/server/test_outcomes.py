@@ -91,6 +91,7 @@ def ask(runner, text="hello", *, tried="", model="auto", chars=4000, stream=Fals
 
 async def post(gateway, http, body, **headers):
     data = body if isinstance(body, bytes) else orjson.dumps(body)
+    headers = {"content-type": "application/json", **headers}
     async with http.post(gateway.url("admin", "/outcomes"), data=data, headers=headers) as answer:
         return answer.status, orjson.loads(await answer.read())
 
@@ -251,10 +252,32 @@ async def test_grpc_reports_over_an_open_port_need_a_token(gateway):
     assert "accuracy.outcomes_token_file" in refused.value.details()
 
 
+async def test_d9_a_pickers_ids_come_from_the_system_not_from_its_seed(gateway):
+    made = set()
+    for _ in range(2):
+        runner = await picker(gateway)
+        made |= {ask(runner, f"question {n}").id for n in range(20)}
+    assert len(made) == 40  # the fixture's pickers share one seed
+
+
+async def test_without_a_token_others_than_this_machine_report_nothing(gateway, http):
+    host = "0.0.0.0"
+    gateway.members(("127.0.0.1:1", "a"))
+    runner = await gateway.picker(listen={"admin": f"{host}:{free_port()}"})
+    url = f"http://127.0.0.1:{runner.ports.admin}"
+    async with http.post(f"{url}/outcomes", json={"decision_id": "x", "correct": True}) as answer:
+        assert answer.status == 403
+        assert "accuracy.outcomes_token_file" in await answer.text()
+    async with http.get(f"{url}/fleet") as answer:
+        assert answer.status == 403
+    async with http.get(f"{url}/metrics") as answer:
+        assert answer.status == 200
+
+
 async def test_switched_off_nothing_can_be_reported(gateway, http):
     runner = await picker(gateway, accuracy={"online": False})
     decision = ask(runner)
-    async with http.post(gateway.url("admin", "/outcomes"), data=b"{}") as answer:
+    async with http.post(gateway.url("admin", "/outcomes"), json={}) as answer:
         assert answer.status == 404
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await report(gateway.settings.listen.health, [(decision.id, False)])

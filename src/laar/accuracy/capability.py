@@ -97,6 +97,11 @@ class CapabilityModel:
         self._rows: dict[tuple[tuple[str, ...], Features], _Row] = {}
 
     @property
+    def tasks(self) -> frozenset[str]:
+        """Tasks that the artifact knows."""
+        return frozenset(self._tasks)
+
+    @property
     def models(self) -> tuple[str, ...]:
         """The measured models."""
         return tuple(self._models)

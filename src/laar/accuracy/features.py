@@ -26,6 +26,7 @@ __all__ = [
     "bucket_of_estimate",
     "features_of",
     "language_of",
+    "task_name",
     "task_of",
 ]
 
@@ -99,10 +100,14 @@ def features_of(text: str, tokens: float, *, task: str | None = None) -> Feature
         task: what the client says; a name out of form is ignored.
     """
     sample = _sample(text)
-    named = task.strip().lower() if task else ""
-    if not _TASK_NAME.fullmatch(named):
-        named = _detected(sample)
-    return Features(_language(sample), bucket_of_estimate(tokens), named)
+    named = task_name(task) if task else ""
+    return Features(_language(sample), bucket_of_estimate(tokens), named or _detected(sample))
+
+
+def task_name(task: str) -> str:
+    """A task in the form that it is known by; empty for a name out of form."""
+    named = task.strip().lower()
+    return named if _TASK_NAME.fullmatch(named) else ""
 
 
 def language_of(text: str) -> str:

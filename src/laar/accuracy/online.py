@@ -18,6 +18,7 @@ does not look worse than it is.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, isfinite, log
@@ -37,6 +38,9 @@ STATE_SCHEMA = 1
 MAX_CELLS = 20_000
 """About 6 MB: 50 models in 400 cells. The task is the client's word, so the number needs a cap."""
 
+MAX_CELLS_OF_TENANT = 5_000
+"""Cells that one tenant's outcomes may begin: 50 models in 100 cells. Others need room too."""
+
 _HOUR_S = 3600.0
 _SWEEP_S = 60.0  # at the cap, how often forgotten cells are looked for
 _FORGOTTEN = 0.5  # outcomes; a cell with less says nothing
@@ -52,6 +56,7 @@ class _Cell:
     at_s: float
     prior: float | None = None  # None: not known, so that it can't be judged
     evidence: Evidence = ()
+    tenant: str | None = None  # whose outcome began it; None: it was restored
 
 
 class ModelOutcomes(NamedTuple):
@@ -90,6 +95,7 @@ class OnlineOutcomes:
         # any hour, wherever the hour begins.
         self._burst = cap_per_hour / 2
         self._cells: dict[tuple[str, Features], _Cell] = {}
+        self._begun: Counter[str | None] = Counter()
         self._swept_s = float("-inf")
         self.limited = 0
         """Outcomes refused by the hourly cap."""
@@ -130,6 +136,7 @@ class OnlineOutcomes:
         *,
         prior: float | None = None,
         offset: float = 0.0,
+        tenant: str = "",
     ) -> bool:
         """Takes one outcome; False if it was refused or is over the hourly cap.
 
@@ -141,6 +148,7 @@ class OnlineOutcomes:
             weight: in (0, 1]; less than 1 for an outcome that is only inferred.
             prior: the fitted probability, unconditional; None leaves it unjudged.
             offset: the unconditional probability minus the one that was expected of this attempt.
+            tenant: whose request it was.
         """
         if not (0 < weight <= 1 and -1 <= offset <= 1 and isfinite(now)):
             self.refused += 1
@@ -148,10 +156,11 @@ class OnlineOutcomes:
         key = (model, features)
         cell = self._cells.get(key)
         if cell is None:
-            if not self._has_room(now):
+            if not self._has_room(now, tenant):
                 self.refused += 1
                 return False
-            cell = self._cells[key] = _Cell(0.0, 0.0, 0.0, now)
+            cell = self._cells[key] = _Cell(0.0, 0.0, 0.0, now, tenant=tenant)
+            self._begun[tenant] += 1
         self._age(cell, now)
         if cell.level + weight > self._burst:
             self.limited += 1
@@ -253,19 +262,21 @@ class OnlineOutcomes:
         cell.correct, cell.outcomes, cell.level = self._aged(cell, now)
         cell.at_s = max(now, cell.at_s)
 
-    def _has_room(self, now: float) -> bool:
-        if len(self._cells) >= MAX_CELLS and now - self._swept_s >= _SWEEP_S:
+    def _has_room(self, now: float, tenant: str) -> bool:
+        is_full = len(self._cells) >= MAX_CELLS or self._begun[tenant] >= MAX_CELLS_OF_TENANT
+        if is_full and now - self._swept_s >= _SWEEP_S:
             self._swept_s = now
             self._cells = {
                 key: cell
                 for key, cell in self._cells.items()
                 if cell.outcomes * self._kept(cell, now) >= _FORGOTTEN
             }
+            self._begun = Counter(cell.tenant for cell in self._cells.values())
             self._trust.clear()
             for (model, _), cell in self._cells.items():
                 if cell.evidence:
                     self._trust.take(model, cell.evidence, ())
-        return len(self._cells) < MAX_CELLS
+        return len(self._cells) < MAX_CELLS and self._begun[tenant] < MAX_CELLS_OF_TENANT
 
 
 def _read_cell(entry: object, at_s: float) -> tuple[tuple[str, Features], _Cell] | None:

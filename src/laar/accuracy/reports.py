@@ -53,6 +53,7 @@ class _Decision:
     tried: tuple[str, ...]
     previous: str | None
     link: _Link | None  # what a retry of this attempt is known by
+    tenant: str
     correct: bool | None = None
 
 
@@ -79,6 +80,7 @@ class OutcomeReports:
         tried: Sequence[str],
         *,
         request: Hashable = None,
+        tenant: str = "",
     ) -> None:
         """Notes a decision that an outcome may be reported for.
 
@@ -88,6 +90,7 @@ class OutcomeReports:
             features: of the request.
             tried: models that the client says have failed on the request.
             request: the same for a request and its retries; None chains it to nothing.
+            tenant: whose request it is.
         """
         if len(self._decisions) >= self._max_pending:
             self._forget(next(iter(self._decisions)))
@@ -97,7 +100,7 @@ class OutcomeReports:
             previous = self._latest.get((request, known)) if known else None
             link = (request, (*known, model))
             self._latest[link] = decision_id
-        self._decisions[decision_id] = _Decision(model, features, known, previous, link)
+        self._decisions[decision_id] = _Decision(model, features, known, previous, link, tenant)
 
     def moved(self, decision_id: str, model: str) -> None:
         """Another model than the chosen one answered: Envoy retried by itself."""
@@ -141,7 +144,12 @@ class OutcomeReports:
             return Verdict.REPEATED if decision.correct == correct else Verdict.CONTRADICTORY
         decision.correct = correct
         taken = self._success.observe(
-            decision.model, decision.features, decision.tried, correct, now
+            decision.model,
+            decision.features,
+            decision.tried,
+            correct,
+            now,
+            tenant=decision.tenant,
         )
         return Verdict.TAKEN if taken else Verdict.LIMITED
 

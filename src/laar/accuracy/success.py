@@ -47,6 +47,8 @@ class SuccessModel:
         correct: bool,
         now: float,
         weight: float = 1.0,
+        *,
+        tenant: str = "",
     ) -> bool:
         """Takes an outcome of `model`, reached after all of `tried` had failed.
 
@@ -61,5 +63,5 @@ class SuccessModel:
             row = self.probabilities((model,), features, (), now)
             offset = float((row - self.capability.given_failures(row, (model,), tried))[0])
         return self.online.observe(
-            model, features, correct, now, weight, prior=prior, offset=offset
+            model, features, correct, now, weight, prior=prior, offset=offset, tenant=tenant
         )

@@ -8,7 +8,6 @@ is told, never raised.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 
 import aiohttp
 import orjson
@@ -35,7 +34,9 @@ async def report_outcome(
     last = outcome.attempts[-1]
     if last.decision_id is None or last.answer is None or last.error is not None:
         return False
-    headers: Mapping[str, str] = {"authorization": f"Bearer {token}"} if token else {}
+    headers = {"content-type": "application/json"}
+    if token:
+        headers["authorization"] = f"Bearer {token}"
     body = orjson.dumps({"decision_id": last.decision_id, "correct": last.correct})
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     url = admin_url.rstrip("/") + "/outcomes"

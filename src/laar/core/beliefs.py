@@ -6,7 +6,7 @@ become features and chains, slots become arrays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +14,10 @@ import numpy as np
 
 from laar.accuracy.artifact import parse_artifact
 from laar.accuracy.capability import CapabilityModel
-from laar.accuracy.features import Features, features_of, language_of
+from laar.accuracy.features import Features, features_of, language_of, task_name
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.success import SuccessModel
+from laar.accuracy.tasks import TaskNames
 from laar.accuracy.tokens import TokenEstimator
 from laar.core.endpoints import Floats
 from laar.core.interfaces import Assessment
@@ -64,10 +65,18 @@ class CapabilityAssessor:
     Args:
         capability: the artifact, ready to be asked.
         online: outcomes reported meanwhile; None to leave the artifact's word alone.
+        tasks: names that every client may use, besides the artifact's.
     """
 
-    def __init__(self, capability: CapabilityModel, online: OnlineOutcomes | None = None) -> None:
+    def __init__(
+        self,
+        capability: CapabilityModel,
+        online: OnlineOutcomes | None = None,
+        tasks: Iterable[str] = (),
+    ) -> None:
         self.capability = capability
+        self._tasks = frozenset(tasks)
+        self.task_names = TaskNames(self._tasks | capability.tasks)
         self.success = SuccessModel(capability, online)
         self.tokens = TokenEstimator(capability.chars_per_token)
         self._constants: dict[tuple[str, ...], _Constants] = {}
@@ -75,6 +84,7 @@ class CapabilityAssessor:
     def use(self, capability: CapabilityModel) -> None:
         """Goes by another artifact; what was learned since the start stays, around it."""
         self.capability = self.success.capability = capability
+        self.task_names.known = self._tasks | capability.tasks
         self.tokens.begin(capability.chars_per_token)
         self._constants.clear()
 
@@ -87,7 +97,10 @@ class CapabilityAssessor:
         language = language_of(request.question)
         tokens = self.tokens.estimate_each(request.chars, language, key)
         length = self.tokens.estimate(request.chars, language)
-        features = features_of(request.question, length, task=request.task or None)
+        task = task_name(request.task) if request.task else ""
+        if task and not self.task_names.taken(request.tenant, task, now):
+            task = ""
+        features = features_of(request.question, length, task=task)
         evidence = constants.evidence.get(features)
         if evidence is None:
             if len(constants.evidence) >= MAX_CELLS:

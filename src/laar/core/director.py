@@ -49,6 +49,8 @@ class Director:
         policies: by name; must hold the settings' policy.
         settings: how to choose.
         rng: breaks ties and draws for random policies.
+        new_id: makes the ids of decisions. With an id an outcome can be reported, so clients must
+            not guess those of others; None draws from `rng`, which is good enough for a lab.
         assessor: what is known of models.
         prefixes: what is believed of caches.
         tuner: sets the weights of the settings' policy, decision by decision, and is told what came
@@ -64,6 +66,7 @@ class Director:
         settings: DirectorSettings,
         *,
         rng: random.Random,
+        new_id: Callable[[], str] | None = None,
         assessor: Assessor | None = None,
         prefixes: Prefixes | None = None,
         tuner: Climb | None = None,
@@ -84,8 +87,8 @@ class Director:
         self._on_decided = on_decided
         self._on_settled = on_settled
         self.candidates = Candidates(table, settings.aliases, settings.filters)
-        self._ids = f"{rng.getrandbits(40):010x}"
-        self._count = 0
+        ids = random.Random(rng.getrandbits(40))
+        self._new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
         table.on_free = self.prefixes.drop
 
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
@@ -105,7 +108,7 @@ class Director:
             NoRoomError: no candidate has room.
         """
         decision = self.explain(request, now, room)
-        decision.id = self._next_id()
+        decision.id = self._new_id()
         decision.receipt = self._note_prefix(decision.slot, decision.chain, now)
         self.table.reserve(decision.slot, _weight(decision), decision.uncached_tokens)
         if decision.view is not None and decision.view.weights is not None:
@@ -127,6 +130,10 @@ class Director:
         slots = group.slots
         if request.api is Api.OPAQUE:
             return self._decide_opaque(request, slots, now)
+        if not request.model and len(group.models) > 1:
+            raise RequestError(
+                400, "no-model", "`model` must be given: the endpoints serve more than one"
+            )
         policy = self._policy(request)
         earlier = parse_tried(request.tried, table.models)
         self.ignored_tried += earlier.ignored
@@ -155,7 +162,7 @@ class Director:
             address=spec.address,
             fallbacks=self._fallbacks(slots, order, served),
             model=spec.models[0],
-            rewrite=None if served == request.model else served,
+            rewrite=None if served == request.model or not request.model else served,
             tried=tried,
             exhausted=policy.knows_retries and group.models.issubset(tried),
             tokens=tokens,
@@ -311,10 +318,6 @@ class Director:
             if not served or served in spec.models:
                 found.append(spec.address)
         return tuple(found)
-
-    def _next_id(self) -> str:
-        self._count += 1
-        return f"{self._ids}-{self._count:x}"
 
     # -- afterwards ----------------------------------------------------------------------------
 

@@ -2,20 +2,34 @@
 
 PyYAML forgets where a value stood, so the node tree is kept beside the values and an error's
 path is looked up in it. A key that occurs twice is an error: YAML readers silently take one.
+
+Depth, values and the length of numbers are capped, since a file is read again beside a serving
+loop. An alias counts for all the values that it stands for: a few lines of them can stand for more
+than any memory holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from laar.errors import SettingError
 
-__all__ = ["Place", "line_of", "read_document", "read_with_lines"]
+__all__ = ["Place", "line_of", "parse_yaml", "read_document", "read_with_lines"]
+
+MAX_NODES = 500_000
+"""Keys and values of one file: ten thousand endpoints with every field."""
+MAX_DEPTH = 50
+MAX_TEXT_CHARS = 4 << 20
+MAX_NUMBER_CHARS = 400
+"""Of a value that is no text: YAML's numbers to base 60 take quadratic time."""
+
+_NOT_YAML = (ValueError, RecursionError, ArithmeticError, LookupError, AttributeError, TypeError)
+"""Raised by PyYAML for values that do not fit the tag before them, such as ``!!int ''``."""
 
 Model = TypeVar("Model", bound=BaseModel)
 Place = tuple[str | int, ...]
@@ -47,7 +61,7 @@ def read_with_lines(
     try:
         # In Python on purpose: the C parser holds the interpreter until a whole file is through,
         # and files are read again beside a serving loop.
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         node = loader.get_single_node()
         lines = dict(_lines(node)) if node else {}
         content = loader.construct_document(node) if node else {}
@@ -55,12 +69,75 @@ def read_with_lines(
         mark = error.problem_mark or error.context_mark
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise SettingError(f"{where}: not valid YAML: {error.problem or error.context}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, *_NOT_YAML) as error:
         raise SettingError(f"{path}: not valid YAML: {error}") from None
     try:
         return model.model_validate(content), lines
     except ValidationError as error:
         raise SettingError(_faults(path, lines, error)) from None
+
+
+def parse_yaml(text: str) -> object:
+    """Reads one YAML document, under the same caps.
+
+    Raises:
+        YAMLError: it is not valid, or beyond a cap.
+    """
+    if len(text) > MAX_TEXT_CHARS:
+        raise yaml.YAMLError(f"longer than {MAX_TEXT_CHARS} characters")
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader, and stricter
+    except _NOT_YAML as error:
+        raise yaml.YAMLError(str(error)) from None
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader with caps."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._nodes = 0
+        self._depth = 0
+        self._sizes: dict[str, int] = {}  # values by anchor
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Composes one node, unless it is one too many."""
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        before = self._nodes
+        if not isinstance(event, yaml.AliasEvent):
+            self._nodes += 1
+        elif event.anchor in self._sizes:
+            self._nodes += self._sizes[event.anchor]
+        elif event.anchor in self.anchors:
+            raise _fault("an alias within what it stands for", event.start_mark)
+        self._depth += 1
+        if self._nodes > MAX_NODES:
+            raise _fault(f"more than {MAX_NODES} values", event.start_mark)
+        if self._depth > MAX_DEPTH:
+            raise _fault(f"nested more than {MAX_DEPTH} deep", event.start_mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if event.anchor is not None:
+            self._sizes[event.anchor] = self._nodes - before
+        if isinstance(node, yaml.MappingNode):
+            for key, _ in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    raise _fault("a key must be text", key.start_mark)
+            return node
+        if (
+            isinstance(node, yaml.ScalarNode)
+            and node.tag != _TEXT
+            and len(node.value) > MAX_NUMBER_CHARS
+        ):
+            raise _fault("a number or date of so many characters", node.start_mark)
+        return node
+
+
+_TEXT = "tag:yaml.org,2002:str"
+
+
+def _fault(problem: str, mark: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
 def line_of(place: Place, lines: Mapping[Place, int]) -> int:
@@ -95,9 +172,7 @@ def _lines(node: yaml.Node, path: Place = ()) -> Iterator[tuple[Place, int]]:
         for key, value in node.value:
             name = str(key.value)
             if name in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key {name!r} occurs twice; keep one", problem_mark=key.start_mark
-                )
+                raise _fault(f"the key {name!r} occurs twice; keep one", key.start_mark)
             seen.add(name)
             yield from _lines(value, (*path, name))
             yield (*path, name), key.start_mark.line + 1

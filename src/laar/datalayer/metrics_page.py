@@ -139,15 +139,20 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
 def _total(page: bytes, names: tuple[bytes, ...]) -> float:
     for name in names:
         if samples := _samples(page, name):
-            return sum(_number(value) for _, value in samples)
+            return _finite(sum(_number(value) for _, value in samples))
     return math.nan
 
 
 def _mean(page: bytes, names: tuple[bytes, ...]) -> float:
     for name in names:
         if samples := _samples(page, name):
-            return sum(_number(value) for _, value in samples) / len(samples)
+            return _finite(sum(_number(value) for _, value in samples) / len(samples))
     return math.nan
+
+
+def _finite(value: float) -> float:
+    """A sum of numbers that are possible, each by itself, may be none."""
+    return value if value < math.inf else math.nan
 
 
 def _capacity(page: bytes, names: EngineNames) -> float:

@@ -5,13 +5,19 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from betterproto2 import Casing
-from envoy_data_plane.envoy.config.bootstrap.v3 import Admin, Bootstrap, BootstrapStaticResources
+from envoy_data_plane.envoy.config.bootstrap.v3 import (
+    Admin,
+    Bootstrap,
+    BootstrapStaticResources,
+    LayeredRuntime,
+    RuntimeLayer,
+)
 from envoy_data_plane.envoy.config.core.v3 import Node
 from envoy_data_plane.envoy.config.overload.v3 import OverloadManager, ResourceMonitor
 from envoy_data_plane.envoy.extensions.resource_monitors.downstream_connections.v3 import (
     DownstreamConnectionsConfig,
 )
-from envoy_data_plane.google.protobuf import Any
+from envoy_data_plane.google.protobuf import Any, Struct
 
 from laar.envoy.bootstrap import BootstrapOptions, Shape
 from laar.envoy.clusters import admin_cluster, endpoints_cluster, picker_cluster, socket_address
@@ -19,6 +25,9 @@ from laar.envoy.listeners import body_mode, data_listener, probe_listener
 
 _MAX_CLIENT_CONNECTIONS = 20_000
 """Below the usual limit of open files even when each connection has one to an endpoint as well."""
+
+_RUNTIME = {"re2.max_program_size.error_level": 2000}
+"""One expression for all denied paths is longer than the default of 100 allows."""
 
 
 def bootstrap(shape: Shape, options: BootstrapOptions) -> dict[str, object]:
@@ -37,6 +46,9 @@ def bootstrap(shape: Shape, options: BootstrapOptions) -> dict[str, object]:
                 ),
                 admin_cluster(options.admin_port),
             ],
+        ),
+        layered_runtime=LayeredRuntime(
+            layers=[RuntimeLayer(name="laar", static_layer=Struct.from_dict(_RUNTIME))]
         ),
         overload_manager=OverloadManager(
             resource_monitors=[

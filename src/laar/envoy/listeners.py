@@ -54,6 +54,7 @@ from laar.envoy.clusters import (
     extension,
     socket_address,
 )
+from laar.envoy.denied import denied_route
 from laar.envoy.endpoints_file import METADATA_NAMESPACE
 from laar.envoy.replies import local_replies
 from laar.envoy.routes import BUFFER, EXT_PROC, endpoints_routes, processing_mode, routes
@@ -153,7 +154,7 @@ def _data_connections(
 ) -> HttpConnectionManager:
     manager = HttpConnectionManager(
         stat_prefix=DATA_LISTENER,
-        route_config=routes(*endpoints_routes(bodies, options)),
+        route_config=routes(denied_route(EXT_PROC), *endpoints_routes(bodies, options)),
         http_filters=[
             _http_filter(EXT_PROC, _external_processor(options, bodies)),
             *_until_decided(options, bodies),

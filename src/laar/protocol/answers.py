@@ -22,6 +22,7 @@ MAX_ANSWER_BYTES = 1 << 20
 _ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
     429: "rate_limit_error",

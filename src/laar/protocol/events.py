@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from laar.core.decision import Completion, Decision
-from laar.core.request import Request
+from laar.core.request import Api, Request
 from laar.errors import RequestError
+from laar.protocol.openai import Body
 
 __all__ = [
     "Action",
@@ -26,7 +27,9 @@ __all__ = [
     "Direction",
     "Ended",
     "Event",
+    "HasRead",
     "Immediate",
+    "Read",
     "Refused",
     "RequestBody",
     "RequestHeaders",
@@ -104,6 +107,13 @@ class RequestTrailers:
 
 
 @dataclass(slots=True)
+class HasRead:
+    """The answer to `Read`."""
+
+    read: Body | RequestError
+
+
+@dataclass(slots=True)
 class Decided:
     """The answer to `Ask`."""
 
@@ -166,6 +176,7 @@ Event = (
     | WholeRequest
     | RequestBody
     | RequestTrailers
+    | HasRead
     | Decided
     | Refused
     | ResponseHeaders
@@ -175,6 +186,14 @@ Event = (
 )
 
 # -- actions -----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Read:
+    """Read this long body with `laar.protocol.openai.try_read`, on a thread; feed `HasRead`."""
+
+    api: Api
+    body: bytes
 
 
 @dataclass(slots=True)
@@ -271,7 +290,8 @@ class Ended:
 
 
 Action = (
-    Ask
+    Read
+    | Ask
     | AnswerHeaders
     | AnswerBody
     | AnswerTrailers

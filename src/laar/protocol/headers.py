@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 __all__ = [
     "CONTROL_HEADERS",
     "DESTINATION",
+    "Answers",
     "Head",
     "attributes_read",
     "header_of",
@@ -96,6 +98,15 @@ MAX_OBJECTIVE_S = 3600.0
 
 _NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
+
+
+class Answers(StrEnum):
+    """Which of laar's headers clients get with an answer."""
+
+    AUTO = "auto"
+    ALL = "all"
+    IDS = "ids"
+    NONE = "none"
 
 
 @dataclass(slots=True, kw_only=True)

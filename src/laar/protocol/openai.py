@@ -5,9 +5,10 @@ messages. Read are the model, the prompt's texts in the order the engine will se
 flag, the limit on the answer, tools and the cache salt; nothing else is looked at, so parameters
 that are new tomorrow pass untouched.
 
-Leniency ends where routing would be a guess: a body that is no JSON object, has no string `model`
-or no prompt is the client's mistake and gets a 400. Duplicate keys mean the last one, as they do to
-the engines behind. Whatever else is odd is left for the engine to judge.
+The engine judges a body, not the picker. What Python's JSON takes is taken here too: lone
+surrogates, NaN, UTF-16, any depth. A prompt in a form that is not known, or of too many parts to be
+built here, is priced by its length. Only a body that is no JSON object, or whose `model` is no
+string, gets a 400. Duplicate keys mean the last one, as they do to the engines behind.
 
 The body is never written again. Where the endpoint knows the model under another name, the value of
 the top-level `model` is spliced and every other byte stays as the client sent it.
@@ -26,11 +27,48 @@ import xxhash
 
 from laar.core.request import Api
 from laar.errors import RequestError
+from laar.protocol.jsonscan import Span, member_spans
 
-__all__ = ["SUFFIXES", "Body", "api_of", "read_body", "set_priority", "splice_model"]
+__all__ = [
+    "ASIDE_BYTES",
+    "SUFFIXES",
+    "Body",
+    "api_of",
+    "read_body",
+    "set_priority",
+    "splice_model",
+    "try_read",
+]
+
+ASIDE_BYTES = 256 << 10
+"""Longest body that is read between two messages of other streams: a few milliseconds. A longer
+one is read on a thread."""
+
+MAX_PARTS = 200_000
+"""Values of a body that are built, by the estimate of `_has_many_parts`: 30 ms, during which no
+other request is served, thread or not. Ten million characters of prose have fewer."""
+
+MAX_SPANS = 20_000
+"""Texts of a prompt that are looked at one by one, 10 ms; a long conversation has a thousand."""
+
+MAX_NESTED = 4
+"""Levels of parts in parts that are looked into; the APIs have two."""
+
+MAX_LIMIT_TOKENS = 1 << 31
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """Some editors begin a file with it, and engines read on behind it."""
+
+_COUNTED_BYTES = 1 << 20
+_MAX_SCALAR_BYTES = 4096
+_READ_AT_LENGTH = (
+    "model",
+    "stream",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "cache_salt",
+)
 
 SUFFIXES: tuple[tuple[str, Api], ...] = (
     ("/chat/completions", Api.CHAT),
@@ -43,14 +81,20 @@ SUFFIXES: tuple[tuple[str, Api], ...] = (
 
 @dataclass(slots=True, kw_only=True)
 class Body:
-    """What was read of a body; see `laar.core.request.Request` for the fields."""
+    """What was read of a body; see `laar.core.request.Request` for the fields.
+
+    `model` is empty where the body names none. `model_span` is where its value stands in the bytes,
+    if that was looked for.
+    """
 
     model: str
-    spans: tuple[str, ...]
-    question: str
-    stream: bool
-    max_tokens: int | None
-    salt: str
+    spans: tuple[str, ...] = ()
+    question: str = ""
+    chars: int = 0
+    stream: bool = False
+    max_tokens: int | None = None
+    salt: str = ""
+    model_span: Span | None = None
 
 
 def api_of(path: str) -> Api:
@@ -63,44 +107,148 @@ def api_of(path: str) -> Api:
 
 
 def read_body(api: Api, body: bytes) -> Body:
-    """Reads a body.
+    """Reads a body; of an opaque one only the model's name, where there is one.
 
     Raises:
-        RequestError: 400 with what is wrong; the text holds nothing of the prompt.
+        RequestError: 400 with what is wrong; the text holds nothing of the prompt. Never for an
+            opaque body.
     """
-    try:
-        document = orjson.loads(body[3:] if body.startswith(_BYTE_ORDER_MARK) else body)
-    except orjson.JSONDecodeError as error:
-        raise _bad(f"the body is not valid JSON: {_without_content(error)}") from None
-    if not isinstance(document, dict):
-        raise _bad("the body must be a JSON object")
+    if api is Api.OPAQUE:
+        return Body(model=_peek(body))
+    document, is_whole = _document(body)
     model = document.get("model")
-    if not isinstance(model, str) or not model:
-        raise _bad("`model` must be given, as a string that is not empty")
-    spans = _Spans()
-    _READERS[api](document, spans)
+    if model is None:
+        model = ""
+    if not isinstance(model, str):
+        raise _bad("`model` must be a string")
+    spans = _Spans(body)
+    try:
+        if is_whole:
+            _READERS[api](document, spans)
+            chars = sum(map(len, spans.texts))
+    except _UnknownPromptError:
+        is_whole = False
+    if not is_whole:
+        spans = _Spans(body)
+        chars = len(body)
     limit = document.get("max_completion_tokens", document.get("max_tokens"))
     if limit is None:
         limit = document.get("max_output_tokens")
     salt = document.get("cache_salt")
     return Body(
-        model=model,
-        spans=tuple(spans.texts),
-        question=spans.question,
+        model=_text(model),
+        spans=tuple(map(_text, spans.texts)),
+        question=_text(spans.question),
+        chars=chars,
         stream=document.get("stream") is True,
-        max_tokens=limit if isinstance(limit, int) and limit > 0 else None,
-        salt=salt if isinstance(salt, str) else "",
+        max_tokens=min(limit, MAX_LIMIT_TOKENS) if isinstance(limit, int) and limit > 0 else None,
+        salt=_text(salt) if isinstance(salt, str) else "",
+        model_span=_model_span(body) if model and len(body) > ASIDE_BYTES else None,
     )
 
 
-def peek_model(body: bytes) -> str:
-    """The `model` of a body in no format we know; empty when there is none to be read."""
+def try_read(api: Api, body: bytes) -> Body | RequestError:
+    """As `read_body`, with the error as a value."""
     try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        return read_body(api, body)
+    except RequestError as error:
+        return error
+
+
+def _peek(body: bytes) -> str:
+    if body[:64].lstrip()[:1] != b"{":
         return ""
-    model = document.get("model") if isinstance(document, dict) else None
-    return model if isinstance(model, str) else ""
+    try:
+        model = _document(body)[0].get("model")
+    except RequestError:
+        return ""
+    return _text(model) if isinstance(model, str) else ""
+
+
+def _document(body: bytes) -> tuple[dict[str, Any], bool]:
+    """The body as an object, and whether that is all of it.
+
+    Raises:
+        RequestError: it is no JSON object.
+    """
+    if len(body) > ASIDE_BYTES and _has_many_parts(body):
+        return _scalars(body), False
+    try:
+        document = orjson.loads(body[3:] if body.startswith(_BYTE_ORDER_MARK) else body)
+    except orjson.JSONDecodeError as error:
+        try:
+            document = json.loads(body)
+        except RecursionError:
+            return _scalars(body), False
+        except ValueError:
+            raise _bad(f"the body is not valid JSON: {_without_content(error)}") from None
+    if not isinstance(document, dict):
+        raise _bad("the body must be a JSON object")
+    return document, True
+
+
+def _has_many_parts(body: bytes) -> bool:
+    """Whether building the body's values would take longer than others can wait.
+
+    Signs in its texts count as well; their share is what prose has.
+    """
+    parts = 0
+    for at in range(0, len(body), _COUNTED_BYTES):  # another thread may run in between
+        here = at, at + _COUNTED_BYTES
+        parts += body.count(b"{", *here) + 2 * body.count(b"[", *here)
+        parts += (body.count(b'"', *here) + body.count(b",", *here)) // 4
+        if parts > MAX_PARTS:
+            return True
+    return False
+
+
+def _scalars(body: bytes) -> dict[str, Any]:
+    """Of the members that say how to answer, those that are no lists or objects.
+
+    Raises:
+        RequestError: the body is no object.
+    """
+    text = _utf8(body)
+    spans = member_spans(text)
+    if spans is None:
+        raise _bad("the body must be a JSON object of a sensible number of members")
+    found: dict[str, Any] = {}
+    for name in _READ_AT_LENGTH:
+        start, end = spans.get(name, (0, 0))
+        if text[start:end][:1] in (b"{", b"["):
+            found[name] = []  # of no use, as whatever is in it
+        elif 0 < end - start <= _MAX_SCALAR_BYTES:
+            try:
+                found[name] = json.loads(text[start:end])
+            except ValueError:
+                raise _bad(f"`{name}` is not valid JSON") from None
+    return found
+
+
+def _utf8(body: bytes) -> bytes:
+    """The body in UTF-8, without a byte order mark; as Python's JSON would take it.
+
+    Raises:
+        RequestError: it is no text.
+    """
+    encoding = json.detect_encoding(body)
+    if encoding == "utf-8":
+        return body
+    try:
+        return body.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        raise _bad("the body is not valid JSON: it is no text") from None
+
+
+def _text(text: str) -> str:
+    """The text, fit for UTF-8: lone surrogates, which JSON can spell, become question marks."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
 
 
 def _bad(message: str) -> RequestError:
@@ -112,64 +260,83 @@ def _without_content(error: orjson.JSONDecodeError) -> str:
     return f"{error.msg.partition(':')[0]} (character {error.pos})"
 
 
-class _Spans:
-    """Collects the prompt's texts, and which of them was the user's last."""
+class _UnknownPromptError(Exception):
+    """The prompt has a form, or a number of parts, that is not looked into."""
 
-    def __init__(self) -> None:
+
+class _Spans:
+    """Collects the prompt's texts, and which of them was the user's last.
+
+    Raises:
+        _UnknownPromptError: there are more than `MAX_SPANS`.
+    """
+
+    def __init__(self, body: bytes) -> None:
         self.texts: list[str] = []
         self.question = ""
+        self._body = body
+
+    def add(self, texts: list[str]) -> None:
+        """Texts as they stand."""
+        self.texts += texts
+        if len(self.texts) > MAX_SPANS:
+            raise _UnknownPromptError
 
     def message(self, role: object, content: object) -> None:
         """A message: its role as a marker, then its texts."""
-        self.texts.append(f"\x1e{role if isinstance(role, str) else ''}\x1f")
-        texts = list(_texts(content))
-        self.texts.extend(texts)
+        self.add([f"\x1e{role if isinstance(role, str) else ''}\x1f"])
+        texts = list(self._texts(content))
+        self.add(texts)
         if texts and role in ("user", None):
             self.question = texts[-1]
 
     def json(self, value: object) -> None:
         """Anything structured that engines render into the prompt, such as tools."""
         if value:
-            self.texts.append(_rendered(value).decode())
+            self.add([self._rendered(value).decode()])
 
+    def _texts(self, content: object, level: int = 0) -> Iterator[str]:
+        """Texts of a message's content: a string, or parts; other parts stand as their digest."""
+        if isinstance(content, str):
+            yield content
+        elif isinstance(content, list):
+            if len(content) > MAX_SPANS:
+                raise _UnknownPromptError
+            for part in content:
+                if isinstance(part, str):
+                    yield part
+                elif isinstance(part, dict):
+                    text = part.get("text")
+                    nested = part.get("content")
+                    if isinstance(text, str):
+                        yield text
+                    elif isinstance(nested, str | list) and level < MAX_NESTED:
+                        yield from self._texts(nested, level + 1)  # an Anthropic tool_result
+                    else:
+                        yield f"\x1d{xxhash.xxh3_128_hexdigest(self._rendered(part))}"
 
-def _texts(content: object) -> Iterator[str]:
-    """Texts of a message's content: a string, or parts; other parts stand as their digest."""
-    if isinstance(content, str):
-        yield content
-    elif isinstance(content, list):
-        for part in content:
-            if isinstance(part, str):
-                yield part
-            elif isinstance(part, dict):
-                text = part.get("text")
-                nested = part.get("content")
-                if isinstance(text, str):
-                    yield text
-                elif isinstance(nested, str | list):  # an Anthropic tool_result
-                    yield from _texts(nested)
-                else:
-                    yield f"\x1d{xxhash.xxh3_128_hexdigest(_rendered(part))}"
-
-
-def _rendered(value: object) -> bytes:
-    try:
-        return orjson.dumps(value)
-    except orjson.JSONEncodeError:  # it reads deeper than it writes
-        raise _bad("the prompt's parts are nested too deeply") from None
+    def _rendered(self, value: object) -> bytes:
+        try:
+            return orjson.dumps(value)
+        except orjson.JSONEncodeError:  # it reads deeper than it writes, and no lone surrogates
+            pass
+        try:
+            return json.dumps(value).encode()
+        except RecursionError:  # stands for itself: no other prompt is like it
+            return xxhash.xxh3_128_hexdigest(self._body).encode()
 
 
 def _chat(document: dict[str, Any], spans: _Spans) -> None:
     messages = document.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise _bad("`messages` must be a list that is not empty")
+        raise _UnknownPromptError
     spans.json(document.get("tools"))
     system = document.get("system")  # Anthropic keeps it beside the messages
     if system is not None:
         spans.message("system", system)
     for message in messages:
         if not isinstance(message, dict):
-            raise _bad("every item of `messages` must be an object")
+            raise _UnknownPromptError
         spans.message(message.get("role"), message.get("content"))
         spans.json(message.get("tool_calls"))
 
@@ -179,25 +346,28 @@ def _completions(document: dict[str, Any], spans: _Spans) -> None:
 
 
 def _embeddings(document: dict[str, Any], spans: _Spans) -> None:
-    _prompt(document, "input", spans)
+    if "input" in document:
+        _prompt(document, "input", spans)
+    else:  # vLLM's form for chat templates and images
+        _chat(document, spans)
 
 
 def _prompt(document: dict[str, Any], key: str, spans: _Spans) -> None:
     prompt = document.get(key)
     if not isinstance(prompt, str | list) or not prompt:
-        raise _bad(f"`{key}` must be a string or a list that is not empty")
+        raise _UnknownPromptError  # such as `prompt_embeds`
     if isinstance(prompt, list) and not isinstance(prompt[0], str):
         spans.json(prompt)  # token ids: their digits are as good a prefix as their text
     else:
         texts = [prompt] if isinstance(prompt, str) else [t for t in prompt if isinstance(t, str)]
-        spans.texts.extend(texts)
+        spans.add(texts)
         spans.question = texts[-1] if texts else ""
 
 
 def _responses(document: dict[str, Any], spans: _Spans) -> None:
     given = document.get("input")
-    if not isinstance(given, str | list) or not given:
-        raise _bad("`input` must be a string or a list that is not empty")
+    if not isinstance(given, str | list):
+        raise _UnknownPromptError
     spans.json(document.get("tools"))
     instructions = document.get("instructions")
     if isinstance(instructions, str):
@@ -223,44 +393,110 @@ _READERS: dict[Api, Callable[[dict[str, Any], _Spans], None]] = {
 
 # -- the splice --------------------------------------------------------------------------------
 
-_MODEL_FIRST = re.compile(rb'\s*\{\s*"model"\s*:\s*"((?:[^"\\]|\\.)*)"')
-_MODEL_LATER = re.compile(rb'(?<!\\)"model"\s*:\s*"((?:[^"\\]|\\.)*)"')
+_STRING = rb'("[^"\\]*(?:\\.[^"\\]*)*")'
+_MODEL_FIRST = re.compile(rb'\s*\{\s*"model"\s*:\s*' + _STRING)
+_MODEL_LATER = re.compile(rb'(?<!\\)"model"\s*:\s*' + _STRING)
+_MODEL_NO_STRING = re.compile(rb'"model"\s*:\s*[^"\s]')
 _TAIL_BYTES = 4096
+_SPELT_OUT = b"\\u006"
+"""Begins each letter of `model` where a key is written with escapes, which no client does."""
 
 
-def splice_model(body: bytes, name: str) -> bytes:
+def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
     """The body with its top-level `model` replaced, every other byte as it was.
 
-    The body must have been read by `read_body`, so it is a valid object with a string `model`.
+    Where the key repeats it is the last one, which counts; where there is none it is added.
+
+    Args:
+        body: read by `read_body`, so it is an object.
+        name: the new one.
+        span: of the value, where it is known.
+
+    Raises:
+        ValueError: the body is no object.
     """
-    start, end = _model_span(body)
-    return b"%b%b%b" % (body[:start], orjson.dumps(name), body[end:])
+    span = span or _model_span(body)
+    if span is None:
+        return _with_member(body, b'"model":%b' % orjson.dumps(name))
+    start, end = span
+    return b"%b%b%b" % (body[:start], _encoded(body, orjson.dumps(name)), body[end:])
 
 
 def set_priority(body: bytes, priority: int) -> bytes:
     """The body with a last top-level `priority`, every other byte as it was.
 
     Engines take the last of several, so a client's own counts no more. The body must have been read
-    by `read_body`: an object that is not empty.
+    by `read_body`.
     """
-    end = body.rindex(b"}")
-    return b'%b,"priority":%d%b' % (body[:end], priority, body[end:])
+    return _with_member(body, b'"priority":%d' % priority)
 
 
-def _model_span(body: bytes) -> tuple[int, int]:
+def _with_member(body: bytes, member: bytes) -> bytes:
+    """The body with one member more, behind all others."""
+    text = _utf8(body)
+    end = text.rindex(b"}")
+    comma = b"" if text[:end].rstrip().endswith(b"{") else b","
+    at = end if text is body else _place(body, text, end)
+    return b"%b%b%b" % (body[:at], _encoded(body, comma + member), body[at:])
+
+
+def _encoded(body: bytes, text: bytes) -> bytes:
+    """The text in the body's own encoding: UTF-8, unless its client is an odd one."""
+    encoding = json.detect_encoding(body).removesuffix("-sig")
+    if encoding == "utf-8":
+        return text
+    return text.decode().encode(_without_mark(body, encoding))
+
+
+def _without_mark(body: bytes, encoding: str) -> str:
+    """The encoding by a name that writes no byte order mark."""
+    if encoding in ("utf-16", "utf-32"):
+        return f"{encoding}-{'le' if body[:1] == bytes([0xFF]) else 'be'}"
+    return encoding
+
+
+def _model_span(body: bytes) -> Span | None:
     """Where the value of the top-level `model` stands, quotes included; the last if repeated.
 
     Two places cover nearly all clients and cost no second pass: the end of the body and, when no
-    `model` can follow it, the very start. Anything else is walked by the standard scanner.
+    `model` can follow it, the very start. Anything else is scanned.
+
+    Returns:
+        None where it has none.
+
+    Raises:
+        ValueError: it is no object.
     """
-    tail_from = max(0, len(body) - _TAIL_BYTES)
-    for match in reversed(list(_MODEL_LATER.finditer(body, tail_from))):
-        if _is_object(b"{" + body[match.start() :]):
-            return match.start(1) - 1, match.end(1) + 1
-    first = _MODEL_FIRST.match(body)
-    if first and body.find(b'"model"', first.end()) < 0:
-        return first.start(1) - 1, first.end(1) + 1
-    return _walk(body)
+    encoding = json.detect_encoding(body)
+    if encoding.startswith("utf-8") and _SPELT_OUT not in body:
+        tail_from = max(0, len(body) - _TAIL_BYTES)
+        for match in reversed(list(_MODEL_LATER.finditer(body, tail_from))):
+            if _is_object(b"{" + body[match.start() :]):
+                if _MODEL_NO_STRING.search(body, match.end()):
+                    break
+                return match.span(1)
+        first = _MODEL_FIRST.match(body)
+        if first and body.find(b'"model"', first.end()) < 0:
+            return first.span(1)
+    text = _utf8(body)
+    spans = member_spans(text)
+    if spans is None:
+        raise ValueError("the body is no JSON object")
+    span = spans.get("model")
+    if span is None or text is body:
+        return span
+    return _place(body, text, span[0]), _place(body, text, span[1])
+
+
+def _place(body: bytes, text: bytes, at: int) -> int:
+    """Where a place in the text, which is the body in UTF-8, is in the body."""
+    encoding = json.detect_encoding(body)
+    if encoding == "utf-8-sig":
+        return at + len(_BYTE_ORDER_MARK)
+    plain = _without_mark(body, encoding)
+    mark = 0 if plain == encoding else len("\ufeff".encode(plain))
+    before = text[:at].decode("utf-8", "surrogatepass")
+    return mark + len(before.encode(plain, "surrogatepass"))
 
 
 def _is_object(text: bytes) -> bool:
@@ -273,27 +509,3 @@ def _is_object(text: bytes) -> bool:
     except orjson.JSONDecodeError:
         return False
     return True
-
-
-_GAP = re.compile(r"[\s,:]*")
-
-
-def _walk(body: bytes) -> tuple[int, int]:
-    """Walks the top-level members with the standard library's scanner."""
-    text = body.decode("utf-8")
-    scan = json.JSONDecoder().raw_decode
-
-    def skip(at: int) -> int:
-        gap = _GAP.match(text, at)
-        return gap.end() if gap else at
-
-    span = (0, 0)
-    at = skip(text.index("{") + 1)
-    while text[at] != "}":
-        key, at = scan(text, at)
-        start = skip(at)
-        _, end = scan(text, start)
-        if key == "model":
-            span = (start, end)
-        at = skip(end)
-    return len(text[: span[0]].encode()), len(text[: span[1]].encode())

@@ -44,7 +44,9 @@ from laar.protocol.events import (
     Direction,
     Ended,
     Event,
+    HasRead,
     Immediate,
+    Read,
     Refused,
     RequestBody,
     RequestHeaders,
@@ -58,16 +60,17 @@ from laar.protocol.events import (
 )
 from laar.protocol.held import HeldBytes
 from laar.protocol.openai import (
+    ASIDE_BYTES,
     Body,
     api_of,
-    peek_model,
-    read_body,
     set_priority,
     splice_model,
+    try_read,
 )
+from laar.protocol.paths import DENIED_PATHS, DeniedPaths
 from laar.protocol.rules import GatewayRules, NoRules
 
-__all__ = ["PIECE_BYTES", "Stream", "StreamSettings"]
+__all__ = ["PIECE_BYTES", "Stream", "StreamSettings", "denied_path_error"]
 
 PIECE_BYTES = 62_000
 """Longest piece of a body in one message of the gateway shape: some Envoys cap a piece at 64 KiB,
@@ -91,6 +94,8 @@ _KEPT_CHARS = 500
 its answer takes would be gigabytes in a busy fleet. More than any feature is read from."""
 
 
+_DENIED = DeniedPaths(DENIED_PATHS)
+
 # -- the machine -------------------------------------------------------------------------------
 
 
@@ -102,15 +107,26 @@ class StreamSettings:
         max_body_bytes: longest request body that is held in the gateway shape; 413 above it. In
             the native shape Envoy's own buffer limit says the same before laar sees a byte.
         opaque_paths: request paths, by prefix, whose bodies are never read.
+        denied_paths: request paths that are refused.
         tenant_header: names the tenant.
         enforce_share: share of requests, by session, whose decision counts. The rest is in shadow:
             decided and recorded, and passed on as if there were no picker.
+        answers: which headers clients get with an answer.
+        prefix_by_tenant: a prefix of one tenant's is no other's.
     """
 
     max_body_bytes: int = 32 << 20
     opaque_paths: tuple[str, ...] = ("/v1/audio/", "/v1/images/", "/v1/files")
+    denied_paths: DeniedPaths = _DENIED
     tenant_header: str = names.FAIRNESS
     enforce_share: float = 1.0
+    answers: names.Answers = names.Answers.AUTO
+    prefix_by_tenant: bool = False
+
+
+def denied_path_error() -> RequestError:
+    """What a request for an operators' path of an engine gets."""
+    return RequestError(403, "denied-path", "this path is for the engine's operators")
 
 
 class _Phase(enum.Enum):
@@ -125,6 +141,7 @@ class _Phase(enum.Enum):
 
 _NO_RULES = NoRules()
 _NO_HEAD = names.read_head({})
+_NOTHING_READ = Body(model="")
 
 
 class Stream:
@@ -170,6 +187,7 @@ class Stream:
         self._api = Api.OPAQUE
         self._asked = ""  # the model's name in the client's body
         self._target: str | None = None  # the name that took its place
+        self._model_span: tuple[int, int] | None = None
         self._subset: frozenset[str] | None = None
         self._pool = ""
         self._pieces: list[bytes] = []
@@ -189,6 +207,8 @@ class Stream:
         self._answered_at: float | None = None
         self._complete = False
         self.ignored = 0
+        self.unspliced = 0
+        """Bodies that went to their endpoint as they came, since they could not be changed."""
 
     def receive(self, event: Event, now: float) -> Iterator[Action]:
         """Feeds an event and yields the actions it causes; the iterator must be exhausted."""
@@ -225,6 +245,10 @@ class Stream:
         self._begin(event, now)
         self._bodyless = event.end
         path = self._head.path
+        if path in self._settings.denied_paths:
+            self._shadow = False  # no engine is to see it, whoever chooses
+            yield from self._refuse(denied_path_error())
+            return
         if event.end or path.startswith(self._settings.opaque_paths) or self._head.upgrade:
             self._api = Api.OPAQUE
             self._request_phase = _Phase.DECIDING
@@ -293,19 +317,26 @@ class Stream:
         body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces = [body]
         self._request_phase = _Phase.DECIDING
-        try:
-            request = self._request(body, now)
-        except RequestError as error:
-            yield from self._refuse(error)
-            return
-        yield Ask(request)
+        if len(body) > ASIDE_BYTES:
+            yield Read(self._api, body)
+        else:
+            yield from self._has_read(HasRead(try_read(self._api, body)), now)
 
-    def _read(self, body: bytes, now: float) -> Body:
-        """Reads the body; what the hook makes of it, if that is something else."""
-        read = read_body(self._api, body)
-        if self._hook is None:
+    def _has_read(self, event: HasRead, now: float) -> Iterator[Action]:
+        read = event.read
+        if not isinstance(read, RequestError) and self._hook is not None:
+            read = self._reworked_by(self._hook, read, now)
+        if isinstance(read, RequestError):
+            yield from self._refuse(read)
+        else:
+            yield Ask(self._request(read, now))
+
+    def _reworked_by(self, hook: BodyHook, read: Body, now: float) -> Body | RequestError:
+        """Lets the hook look at the body; what it makes of it, if that is something else."""
+        body = self._pieces[0]
+        if self._api is Api.OPAQUE or not read.spans:
             return read
-        rework = self._rework = self._hook.apply(
+        rework = self._rework = hook.apply(
             body,
             api=self._api,
             model=read.model,
@@ -318,24 +349,27 @@ class Stream:
         self._pieces = [rework.body]
         self._held_bytes = len(rework.body)
         self._reworked = True
-        return read_body(self._api, rework.body)
+        return try_read(self._api, rework.body)
 
-    def _request(self, body: bytes | None, now: float) -> Request:
+    def _request(self, read: Body | None, now: float) -> Request:
         head = self._head
-        read = self._read(body, now) if body is not None and self._api is not Api.OPAQUE else None
-        asked = self._asked = read.model if read else peek_model(body or b"")
-        spans = read.spans if read else ()
+        read = read or _NOTHING_READ
+        asked = self._asked = read.model
+        self._model_span = read.model_span
+        wanted = asked
+        if self._api is not Api.OPAQUE:
+            wanted = self._rules.rewrite(asked) or head.rewrite or asked
         return Request(
             id=head.id or self._new_id(),
             api=self._api,
-            model=(self._rules.rewrite(asked) or head.rewrite or asked) if read else asked,
-            spans=spans,
-            question=read.question if read else "",
-            chars=sum(map(len, spans)),
-            stream=read.stream if read else False,
-            max_tokens=read.max_tokens if read else None,
+            model=wanted,
+            spans=read.spans,
+            question=read.question,
+            chars=read.chars,
+            stream=read.stream,
+            max_tokens=read.max_tokens,
             body_bytes=self._held_bytes,
-            salt=read.salt if read else "",
+            salt=self._salt(read.salt),
             tenant=head.tenant,
             priority=self._rules.priority(head.objective),
             objective=head.objective,
@@ -347,11 +381,14 @@ class Stream:
             pool=self._pool,
             subset=self._subset,
             shadow=self._shadow,
-            first_token_seen=read is not None
-            and read.stream
-            and (self._read_answer or self._shape is Shape.GATEWAY),
+            first_token_seen=read.stream and (self._read_answer or self._shape is Shape.GATEWAY),
             trace=self._join(head.trace_parent, head.trace_state) if self._join else None,
         )
+
+    def _salt(self, salt: str) -> str:
+        """What keeps prefixes apart; no tenant's name has a character that ends it here."""
+        tenant = self._head.tenant
+        return f"{tenant}\n{salt}" if tenant and self._settings.prefix_by_tenant else salt
 
     def _is_enforced(self, share: float) -> bool:
         """By session, so that one does not flap; by request where there is none."""
@@ -372,14 +409,17 @@ class Stream:
         body = self._pieces[0] if has_body else b""
         target = decision.rewrite or decision.request.model
         changed = self._reworked
-        if has_body and target != self._asked:
-            changed = True
-            self._target = target
-            body = splice_model(body, target)
-        if has_body and decision.engine_priority is not None:
-            body = set_priority(body, decision.engine_priority)
-            changed = True
-        self._pieces.clear()  # not before: should one of these fail, the body goes on as it came
+        if has_body:
+            try:
+                if target != self._asked:
+                    body = splice_model(body, target, self._model_span)
+                    changed, self._target = True, target
+                if decision.engine_priority is not None:
+                    body = set_priority(body, decision.engine_priority)
+                    changed = True
+            except (ValueError, RequestError):  # the destination stays: it may not be any other
+                self.unspliced += 1
+        self._pieces.clear()
         if self._shape is Shape.NATIVE and has_body:
             if changed and not self._headers_kept:
                 set_headers.append(("content-length", str(len(body))))
@@ -442,12 +482,26 @@ class Stream:
     def give_up(self) -> Iterator[Action]:
         """After a fault of ours: the request goes on as it came; nothing if it is too late.
 
+        It is refused instead where the gateway's route restricts it to a pool or a subset.
+
         In the gateway shape Envoy keeps no copy of a body, and takes a stream that just ends for
         the end of the body.
         """
-        if self._request_phase in (_Phase.BODY, _Phase.DECIDING):
-            self._shadow = True
-            yield from self._stand_aside(whole=self._request_phase is _Phase.DECIDING)
+        if self._request_phase not in (_Phase.BODY, _Phase.DECIDING):
+            return
+        if (self._pool or self._subset is not None) and not self._shadow:
+            # Without a destination Envoy takes any endpoint, of any pool.
+            yield from self._refuse(
+                RequestError(
+                    503,
+                    "picker-fault",
+                    "the picker failed, and may not pass the request to any endpoint at all",
+                    retry_after_s=1,
+                )
+            )
+            return
+        self._shadow = True
+        yield from self._stand_aside(whole=self._request_phase is _Phase.DECIDING)
 
     def _stand_aside(self, *, whole: bool) -> Iterator[Action]:
         """Lets the request go on as it came; `whole` when all of its body is here."""
@@ -561,19 +615,26 @@ class Stream:
 
     def _told(self, decision: Decision) -> list[tuple[str, str]]:
         """The response headers of the contract (overview section 4)."""
+        answers = self._settings.answers
+        if answers is names.Answers.NONE:
+            return []
+        if answers is names.Answers.AUTO:
+            answers = names.Answers.IDS if decision.request.tenant else names.Answers.ALL
         if self._shadow:  # somebody else chose: only say how to look the decision up
             return [("x-laar-decision-id", decision.id), ("x-laar-mode", "shadow")]
         told = [
             ("x-laar-model", decision.model),
-            ("x-laar-endpoint", decision.address),
             ("x-laar-reason", decision.reason),
             ("x-laar-decision-id", decision.id),
-            ("x-laar-overhead-us", str(self._overhead_us)),
         ]
         if decision.tried:
             told.append(("x-laar-tried-models", ",".join(decision.tried)))
         if decision.exhausted:
             told.append(("x-laar-exhausted", "true"))
+        if answers is names.Answers.IDS:
+            return told
+        told.append(("x-laar-endpoint", decision.address))
+        told.append(("x-laar-overhead-us", str(self._overhead_us)))
         cost_s = decision.cost_s
         if cost_s is not None:
             told.append(("x-laar-cost-ms", f"{cost_s * 1000.0:.1f}"))
@@ -705,6 +766,7 @@ _REQUEST: dict[tuple[_Phase, type], _Handler] = {
     (_Phase.HEADERS, WholeRequest): Stream._whole_request,
     (_Phase.BODY, RequestBody): Stream._request_body,
     (_Phase.BODY, RequestTrailers): Stream._request_trailers,
+    (_Phase.DECIDING, HasRead): Stream._has_read,
     (_Phase.DECIDING, Decided): Stream._decided,
     (_Phase.DECIDING, Refused): Stream._refused,
     (_Phase.PASSING, RequestBody): Stream._pass_body,

@@ -83,7 +83,7 @@ class Learning:
             if settings.online
             else None
         )
-        self.assessor = CapabilityAssessor(capability, self.online)
+        self.assessor = CapabilityAssessor(capability, self.online, settings.tasks)
         self.reports = OutcomeReports(self.assessor.success)
         self.latency = LatencyCheck(capability.measured_s_per_token)
 
@@ -108,6 +108,7 @@ class Learning:
             cell,
             decision.tried[:-1],
             request=_fingerprint(decision.request),
+            tenant=decision.request.tenant,
         )
 
     def settled(self, decision: Decision, end: Completion) -> None:

@@ -14,6 +14,7 @@ import gc
 import logging
 import math
 import random
+import secrets
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -37,12 +38,13 @@ from laar.policies import build_policies
 from laar.protocol.held import HeldBytes
 from laar.protocol.sampling import Sampler
 from laar.server.admin.app import AdminServer, admin_app
-from laar.server.admin.auth import Viewers, read_viewers_token
+from laar.server.admin.auth import Attempts, Viewers, read_viewers_token
 from laar.server.admin.context import ContextRoutes
 from laar.server.admin.outcomes import grpc_handler, read_token, routes
 from laar.server.admin.tuner import TunerKeeper
 from laar.server.admin.tuner import routes as tuner_routes
 from laar.server.admin.watch import Watch
+from laar.server.browsers import BrowserGuard, is_loopback
 from laar.server.cluster_rules import ClusterRules
 from laar.server.extproc import ExternalProcessor
 from laar.server.fleet import FleetSink
@@ -68,8 +70,10 @@ _LET_GO_S = 0.5
 
 _LONGEST_MESSAGE_BYTES = 64 << 20
 _INT32_MAX = 2**31 - 1
+_ALONE = ("grpc.so_reuseport", 0)
+"""Two pickers on one port would split the state, and probes would ask either."""
 _GRPC_OPTIONS = (
-    ("grpc.so_reuseport", 0),  # two pickers on one port would split the state
+    _ALONE,
     ("grpc.http2.lookahead_bytes", 1 << 20),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 0),  # an Envoy of the gateway shape asks often if we are there
@@ -138,6 +142,7 @@ class Runner:
             build_policies(weights, settings.routing.baselines),
             settings.routing.director,
             rng=rng,
+            new_id=lambda: secrets.token_hex(16),
             assessor=self.learning.assessor,
             prefixes=prefixes,
             tuner=self._tuner.tuner if self._tuner else None,
@@ -146,7 +151,12 @@ class Runner:
         )
         self.metrics.director = self.director
         self.metrics.add(
-            LearningMetrics(self.learning.reports, self.learning.online, self.learning.latency)
+            LearningMetrics(
+                self.learning.reports,
+                self.learning.online,
+                self.learning.latency,
+                self.learning.assessor.task_names,
+            )
         )
         rules = ClusterRules(rng)
         self.watch = Watch(
@@ -222,7 +232,7 @@ class Runner:
         server = grpc.aio.server(options=(*_GRPC_OPTIONS, *lengths))
         server.add_generic_rpc_handlers((self._processor.handler(),))
         self.health.add_to(server)
-        health_server = grpc.aio.server()
+        health_server = grpc.aio.server(options=[_ALONE])
         self.health.add_to(health_server)
         if self.learning.online is not None:
             handler = grpc_handler(
@@ -401,15 +411,25 @@ class Runner:
     def _admin(self) -> AdminServer:
         address = self._settings.listen.admin
         host, port = split_address(address)
+        attempts = Attempts(self._clock)
         try:
             parts = [
-                *routes(self.learning, self.table, clock=self._clock, token=self._token),
+                *routes(
+                    self.learning,
+                    self.table,
+                    clock=self._clock,
+                    token=self._token,
+                    listen=address,
+                    attempts=attempts,
+                ),
                 *self.watch.routes(),
                 *self._context.routes(),
                 *tuner_routes(self._tuner),
             ]
             app = admin_app(self.live.shown, self.metrics, self.health, parts)
-            return AdminServer(Viewers(app, self._viewers_token), host, port)
+            viewers = Viewers(app, self._viewers_token, attempts, others=not is_loopback(address))
+            hosts = [host, *self._settings.listen.admin_hosts]
+            return AdminServer(BrowserGuard(viewers, hosts), host, port)
         except OSError:
             raise _cannot_listen("admin", address) from None
 

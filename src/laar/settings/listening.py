@@ -64,7 +64,16 @@ class Listen(Section):
     admin: Address = Field(
         "127.0.0.1:9090",
         description="HTTP: metrics, health, live page. Loopback by default, since the page "
-        "shows the fleet; 0.0.0.0:9090 for a scraper on another host.",
+        "shows the fleet; 0.0.0.0:9090 for a scraper on another host. Then metrics and health are "
+        "open, and all else needs a token: decisions.viewers_token_file, "
+        "accuracy.outcomes_token_file.",
+    )
+    admin_hosts: tuple[str, ...] = Field(
+        (),
+        max_length=64,
+        description="Names by which browsers and tools reach the admin port, without port, such as "
+        "a Service's; `localhost` and IP addresses always may. Under another name, which a hostile "
+        "page can point here, the port shows nothing but metrics and health.",
     )
     tls: Tls | None = Field(
         None,

@@ -7,9 +7,11 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from laar.protocol.headers import Answers
+from laar.protocol.paths import DENIED_PATHS
 from laar.settings.section import Applies, Section
 
-__all__ = ["Bodies", "Decisions", "Readings"]
+__all__ = ["Bodies", "Decisions", "Headers", "Readings"]
 
 
 class Readings(Section):
@@ -61,6 +63,13 @@ class Bodies(Section):
         ("/v1/audio/", "/v1/images/", "/v1/files"),
         description="Path prefixes whose bodies are never read; their requests go to any endpoint.",
     )
+    denied_paths: tuple[str, ...] = Field(
+        DENIED_PATHS,
+        max_length=1000,
+        description="Paths that get 403, by their ends and however they are written: those of vLLM "
+        "and SGLang that put an engine to sleep, load weights, empty caches or show its inside. An "
+        "empty list forwards all. laar's own bootstraps refuse the default list by themselves.",
+    )
     sample_answers: float = Field(
         0.01,
         ge=0,
@@ -75,6 +84,21 @@ class Bodies(Section):
         le=3600,
         description="Seconds after which an answer is read whatever the share says, so that thin "
         "traffic still teaches; one a second costs nothing.",
+    )
+
+
+class Headers(Section):
+    """What clients are told with an answer."""
+
+    applies: ClassVar = Applies.AT_ONCE
+
+    answers: Answers = Field(
+        Answers.AUTO,
+        description="Which x-laar-* headers an answer has. `all`; `ids`: without x-laar-cost-ms, "
+        "x-laar-endpoint and x-laar-overhead-us; `none`: then clients cannot name the models that "
+        "failed, nor report outcomes; `auto`: `ids` for requests that name a tenant, else `all`. "
+        "The cost says whether a prompt, somebody else's too, was sent before, and the endpoint is "
+        "an inner address: nothing for tenants who don't trust each other.",
     )
 
 
@@ -114,6 +138,6 @@ class Decisions(Section):
     viewers_token_file: Path | None = Field(
         None,
         description="File with a token that the page, /explain, /decisions and /config ask for, as "
-        "`Authorization: Bearer ...` or in the page's form. Without one whoever reaches the admin "
-        "port may look.",
+        "`Authorization: Bearer ...` or in the page's form. Without one they are shown on loopback "
+        "only.",
     )

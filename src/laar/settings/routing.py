@@ -236,11 +236,18 @@ class Accuracy(Section):
         description="Outcomes that one model's cell takes in any hour. 200 against a prior of 50: "
         "the truth wins within the hour, a burst of lies does not.",
     )
+    tasks: tuple[str, ...] = Field(
+        (),
+        max_length=1000,
+        description="Tasks that clients may name in x-laar-task, besides the artifact's. Of others "
+        "each tenant may name 32 in use, since every name takes room from all; the rest counts as "
+        "not named.",
+    )
     outcomes_token_file: Path | None = Field(
         None,
         description="File with the bearer token that outcomes must be sent with. A file, since the "
-        "settings are shown on /config. Without one whoever reaches the admin port may report, "
-        "and over gRPC only where the health port listens on loopback.",
+        "settings are shown on /config. Without one outcomes are taken on loopback only, over HTTP "
+        "as over gRPC.",
     )
     state_file: Path | None = Field(
         None,
@@ -261,6 +268,14 @@ class Prefix(Section):
     applies: ClassVar = Applies.AFTER_RESTART
 
     enabled: bool = Field(True, description="Whether cached prefixes count in the cost.")
+    by_tenant: Annotated[bool, Applies.AT_ONCE] = Field(
+        False,
+        description="Whether a prefix that one tenant sent counts as unknown for all others "
+        "(flow.tenant_header names the tenant). True where tenants don't trust each other: what "
+        "they are told and how fast they are served then says nothing about others' prompts. Give "
+        "engines a `cache_salt` for each tenant too. False by default: tenants often share a "
+        "system prompt.",
+    )
     max_bytes: int = Field(
         128 << 20,
         ge=1 << 20,

@@ -15,12 +15,13 @@ from laar.datalayer.kubernetes import KubernetesSource
 from laar.datalayer.stamp import Stamp, stamp_of
 from laar.datalayer.weights_file import read_weights
 from laar.errors import SettingError
+from laar.protocol.paths import DeniedPaths
 from laar.protocol.stream import StreamSettings
 from laar.settings.context import Context
 from laar.settings.flow import Flow
 from laar.settings.listening import EnvoySection, Listen, Shutdown
 from laar.settings.otlp import Otlp
-from laar.settings.reading import Bodies, Decisions, Readings
+from laar.settings.reading import Bodies, Decisions, Headers, Readings
 from laar.settings.routing import Accuracy, Prefix, Routing, Tuning
 from laar.settings.section import Applies, Section, leaves, value_at
 
@@ -50,6 +51,7 @@ class Settings(Section):
     prefix: Prefix = Prefix()
     readings: Readings = Readings()
     bodies: Bodies = Bodies()
+    headers: Headers = Headers()
     flow: Flow = Flow()
     context: Context = Context()
     tuner: Tuning = Tuning()
@@ -64,8 +66,11 @@ class Settings(Section):
         return StreamSettings(
             max_body_bytes=self.bodies.max_body_bytes,
             opaque_paths=self.bodies.opaque_paths,
+            denied_paths=DeniedPaths(self.bodies.denied_paths),
             tenant_header=self.flow.tenant_header,
             enforce_share=self.routing.enforced,
+            answers=self.headers.answers,
+            prefix_by_tenant=self.prefix.by_tenant,
         )
 
     @model_validator(mode="after")

@@ -23,6 +23,7 @@ from typing import Annotated
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from laar.datalayer.document import parse_yaml
 from laar.errors import SettingError
 from laar.measuring.kv_lookup import Solution, solve
 
@@ -81,7 +82,7 @@ class AccuracySurface(BaseModel):
                 text = (files("laar.sim") / "data" / "laar-fleet.yaml").read_text("utf-8")
             else:
                 text = path.read_text("utf-8")
-            return cls.model_validate(yaml.safe_load(text))
+            return cls.model_validate(parse_yaml(text))
         except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as fault:
             raise SettingError(f"{path or 'laar-fleet.yaml'}: {fault}") from fault
 

@@ -27,6 +27,7 @@ from pydantic import (
     field_validator,
 )
 
+from laar.datalayer.document import parse_yaml
 from laar.errors import SettingError
 from laar.policies import parse_policy
 from laar.sim.engine import EngineProfile, EngineSettings, load_profile, slowed
@@ -122,7 +123,7 @@ def read_fleet(path: Path) -> FleetFile:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise SettingError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB; is it a fleet?")
-        described = yaml.safe_load(path.read_text("utf-8"))
+        described = parse_yaml(path.read_text("utf-8"))
         fleet = FleetFile.model_validate(described, context={_BESIDE: path.parent})
         fleet.sites()
     except ValidationError as fault:

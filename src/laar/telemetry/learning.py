@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from laar.accuracy.latency import LatencyCheck
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports
+from laar.accuracy.tasks import TaskNames
 
 __all__ = ["LearningMetrics"]
 
@@ -21,11 +22,17 @@ class LearningMetrics(Collector):
         reports: which outcomes counted.
         online: what they add up to; None when it is switched off.
         latency: the check of c(m).
+        tasks: that clients name.
     """
 
     def __init__(
-        self, reports: OutcomeReports, online: OnlineOutcomes | None, latency: LatencyCheck
+        self,
+        reports: OutcomeReports,
+        online: OnlineOutcomes | None,
+        latency: LatencyCheck,
+        tasks: TaskNames,
     ) -> None:
+        self._tasks = tasks
         self._reports = reports
         self._online = online
         self._latency = latency
@@ -49,6 +56,11 @@ class LearningMetrics(Collector):
             )
             yield CounterMetricFamily(
                 "laar_outcomes_refused", "Outcomes without a free cell.", self._online.refused
+            )
+            yield CounterMetricFamily(
+                "laar_tasks_ignored",
+                "Requests whose x-laar-task was one too many of their tenant's.",
+                self._tasks.ignored,
             )
             weights = GaugeMetricFamily(
                 "laar_model_prior_weight",

@@ -3,11 +3,15 @@
 Health and metrics stay open, since kubelets and scrapers come without one; reported outcomes have a
 token of their own. A browser gets the token by the page's form, into a cookie that no script reads
 and no other site's page sends; everybody else sends it as a bearer.
+
+Without a token only a port on loopback may be looked at. An address that keeps sending wrong tokens
+has to wait.
 """
 
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -18,12 +22,12 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from laar.errors import SettingError
+from laar.server.browsers import LOGIN, OPEN
 
-__all__ = ["Viewers", "read_viewers_token"]
+__all__ = ["Attempts", "Viewers", "address_of", "read_viewers_token"]
 
-_OPEN = frozenset({"/metrics", "/healthz", "/readyz", "/outcomes", "/page.css"})
+_OPEN = OPEN | {"/outcomes", "/page.css"}
 _COOKIE = "laar_viewer"
-_LOGIN = "/login"
 _MAX_FORM_BYTES = 8192
 _MIN_TOKEN_CHARS = 8
 
@@ -55,26 +59,87 @@ def read_viewers_token(path: Path | None) -> str | None:
     return token
 
 
+class Attempts:
+    """Counts wrong tokens by the address they come from.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    MOST = 10
+    """Wrong ones in a row that an address may send; nobody mistypes more often."""
+    WAIT_S = 60.0
+    MAX_ADDRESSES = 10_000
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._wrong: dict[str, tuple[int, float]] = {}
+
+    def may_try(self, address: str) -> bool:
+        """Whether a token from this address is looked at now."""
+        wrong, last_s = self._wrong.get(address, (0, 0.0))
+        return wrong < self.MOST or self._clock() - last_s >= self.WAIT_S
+
+    def made(self, address: str, *, right: bool) -> bool:
+        """Notes an attempt; returns whether it was right."""
+        wrong, last_s = self._wrong.pop(address, (0, 0.0))
+        if right:
+            return True
+        now = self._clock()
+        if now - last_s >= self.WAIT_S:
+            wrong = 0
+        if len(self._wrong) >= self.MAX_ADDRESSES:
+            del self._wrong[next(iter(self._wrong))]
+        self._wrong[address] = wrong + 1, now
+        return False
+
+
+def address_of(scope: Scope) -> str:
+    """The address that a request comes from."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
 class Viewers:
     """Lets requests to the admin application through, or asks for the token.
 
     Args:
         app: the application behind.
         token: what viewers must have; None lets everybody look.
+        attempts: counts the wrong ones.
+        others: whether others than this machine reach the port.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
+    def __init__(
+        self, app: ASGIApp, token: str | None, attempts: Attempts, *, others: bool = False
+    ) -> None:
         self._app = app
         self._token = token
+        self._attempts = attempts
+        self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
-        if self._token is None or scope["type"] != "http" or scope["path"] in _OPEN:
+        if scope["type"] != "http" or scope["path"] in _OPEN:
             await self._app(scope, receive, send)
             return
-        if scope["path"] == _LOGIN and scope["method"] == "POST":
+        answer: Response
+        if self._token is None:
+            if not self._others:
+                await self._app(scope, receive, send)
+                return
+            answer = JSONResponse(
+                {"error": "this port is open to the network: set decisions.viewers_token_file"}, 403
+            )
+        elif not self._attempts.may_try(address_of(scope)):
+            answer = JSONResponse(
+                {"error": "too many wrong tokens"},
+                429,
+                {"retry-after": f"{self._attempts.WAIT_S:.0f}"},
+            )
+        elif scope["path"] == LOGIN and scope["method"] == "POST":
             answer = await self._login(Request(scope, receive))
-        elif self._may_look(Headers(scope=scope)):
+        elif self._may_look(scope):
             await self._app(scope, receive, send)
             return
         elif scope["path"] == "/":
@@ -94,22 +159,25 @@ class Viewers:
             if len(body) > _MAX_FORM_BYTES:
                 return HTMLResponse(_FORM.format(note=""), 413)
         given = parse_qs(body.decode("latin-1")).get("token", [""])[0].strip()
-        if not self._is_token(given):
+        if not self._is_token(given, request.scope):
             note = '<p role="alert">That is not the token.</p>'
             return HTMLResponse(_FORM.format(note=note), 401)
         answer = RedirectResponse("./", 303)
-        answer.set_cookie(_COOKIE, given, httponly=True, samesite="strict")
+        encrypted = request.headers.get("x-forwarded-proto", request.url.scheme) == "https"
+        answer.set_cookie(_COOKIE, given, httponly=True, samesite="strict", secure=encrypted)
         return answer
 
-    def _may_look(self, headers: Headers) -> bool:
+    def _may_look(self, scope: Scope) -> bool:
+        headers = Headers(scope=scope)
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            return self._is_token(bearer.strip())
+            return self._is_token(bearer.strip(), scope)
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(_COOKIE)
         except CookieError:
             return False
-        return cookie is not None and self._is_token(cookie.value)
+        return cookie is not None and self._is_token(cookie.value, scope)
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), (self._token or "").encode())
+    def _is_token(self, given: str, scope: Scope) -> bool:
+        right = hmac.compare_digest(given.encode(), (self._token or "").encode())
+        return self._attempts.made(address_of(scope), right=right)

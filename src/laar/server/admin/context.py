@@ -26,8 +26,10 @@ from starlette.routing import Route
 
 from laar.context import ContextHook, HookResult, Mode, Reason
 from laar.core.request import Api
+from laar.errors import RequestError
 from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
+from laar.server.browsers import body_of
 from laar.settings import Context, ContextRoute
 from laar.telemetry.context import Group, RouteTally
 
@@ -35,6 +37,8 @@ __all__ = ["ContextRoutes"]
 
 MAX_IDS = 1000
 """Of requests in one call; 5 ms."""
+
+MAX_EVICT_BYTES = 256 << 10
 
 _SUFFIX = re.compile(r"-\d+(?:-[0-9a-f]{1,8})?$")  # which choice, and vLLM's own salt
 _SIGNED = "signed"
@@ -285,9 +289,11 @@ class ContextRoutes:
 
     async def _evict(self, request: Request) -> JSONResponse:
         try:
-            names = orjson.loads(await request.body())["request_ids"]
+            names = orjson.loads(await body_of(request, MAX_EVICT_BYTES))["request_ids"]
         except (orjson.JSONDecodeError, KeyError, TypeError):
             names = None
+        except RequestError as error:
+            return JSONResponse({"error": str(error)}, error.status)
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return JSONResponse({"error": 'send {"request_ids": ["..."]}'}, 400)
         if len(names) > MAX_IDS:

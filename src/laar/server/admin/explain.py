@@ -12,7 +12,8 @@ it remembers what it sees, and a question must not change what follows.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import orjson
@@ -25,9 +26,21 @@ from laar.core.request import Request as CoreRequest
 from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
-from laar.protocol.events import Ask, Event, Immediate, RequestBody, RequestHeaders, Shape
+from laar.protocol.events import (
+    Ask,
+    Event,
+    HasRead,
+    Immediate,
+    Read,
+    RequestBody,
+    RequestHeaders,
+    Shape,
+)
+from laar.protocol.jsonscan import member_spans
+from laar.protocol.openai import ASIDE_BYTES, try_read
 from laar.protocol.rules import GatewayRules
 from laar.protocol.stream import Stream, StreamSettings
+from laar.server.browsers import body_of
 from laar.telemetry.decisions import DecisionMemory
 
 __all__ = ["Explainer", "explain_routes", "path_of"]
@@ -42,11 +55,7 @@ _PATHS = (
 
 def path_of(body: bytes) -> str:
     """The path a body belongs to, by the member that only its format has; chat when none says."""
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        document = None
-    known = document if isinstance(document, dict) else {}
+    known = member_spans(body) or {}
     return next((path for member, path in _PATHS if member in known), _PATHS[0][1])
 
 
@@ -86,22 +95,39 @@ class Explainer:
         Raises:
             RequestError: the request would be refused; with the status and reason it would get.
         """
-        now = self._clock()
-        request = self._read(body, {":path": path_of(body), ":method": "POST", **headers}, now)
-        decision = self._director.explain(request, now)
+        return self.decide(self.read(body, headers))
+
+    def decide(self, request: CoreRequest) -> dict[str, object]:
+        """The record of the decision on a request that `read` made.
+
+        Raises:
+            RequestError: as `explain`.
+        """
+        decision = self._director.explain(request, self._clock())
         return self._memory.explained(self._memory.account(decision))
+
+    def read(self, body: bytes, headers: Mapping[str, str]) -> CoreRequest:
+        """Reads a request, as `explain` does; may run on another thread.
+
+        Raises:
+            RequestError: it would be refused for what it is.
+        """
+        given = {":path": path_of(body), ":method": "POST", **headers}
+        return self._read(body, given, self._clock())
 
     def _read(self, body: bytes, headers: Mapping[str, str], now: float) -> CoreRequest:
         """Takes the request through a stream machine of its own, up to the question it asks."""
         enforced = replace(self.settings, enforce_share=1.0)  # how it falls where it counts
         stream = Stream(enforced, read_answer=False, new_id=lambda: "explain", rules=self._rules)
         subset = names.read_subset(headers.get(names.SUBSET))
-        events: tuple[Event, ...] = (
+        events: list[Event] = [
             RequestHeaders(headers, end=False, shape=Shape.GATEWAY, subset=subset),
             RequestBody(body, end=True),
-        )
+        ]
         for event in events:
             for action in stream.receive(event, now):
+                if isinstance(action, Read):
+                    events.append(HasRead(try_read(action.api, action.body)))
                 if isinstance(action, Ask):
                     return action.request
                 if isinstance(action, Immediate):
@@ -119,10 +145,14 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
 
     async def explain(request: Request) -> Response:
         try:
-            body = await _body(request.stream(), max_bytes)
+            body = await body_of(request, max_bytes)
             headers = {k: v for k, v in request.headers.items() if k.startswith("x-")}
             if path := request.query_params.get("path"):
                 headers[":path"] = path
+            if len(body) > ASIDE_BYTES:
+                return _json(
+                    explainer.decide(await asyncio.to_thread(explainer.read, body, headers))
+                )
             return _json(explainer.explain(body, headers))
         except RequestError as error:
             return _refused(error)
@@ -152,16 +182,6 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
         Route("/decisions", decisions),
         Route("/decisions/{id}", decision),
     ]
-
-
-async def _body(stream: AsyncIterator[bytes] | AsyncIterable[bytes], max_bytes: int) -> bytes:
-    pieces, size = [], 0
-    async for piece in stream:
-        pieces.append(piece)
-        size += len(piece)
-        if size > max_bytes:
-            raise RequestError(413, "body-too-large", f"the body is longer than {max_bytes} bytes")
-    return b"".join(pieces)
 
 
 def _json(value: object) -> Response:

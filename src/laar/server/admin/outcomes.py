@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Callable, Sequence
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 
 import grpc
 import orjson
+from google.protobuf.message import DecodeError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,9 +26,10 @@ from starlette.routing import Route
 
 from laar.accuracy.reports import OutcomeReports, Verdict
 from laar.core.endpoints import EndpointTable
-from laar.datalayer import split_address
 from laar.errors import RequestError, SettingError
 from laar.protocol.answers import error_body
+from laar.server.admin.auth import Attempts, address_of
+from laar.server.browsers import body_of, is_loopback
 from laar.server.learning import Learning
 from laar.v1 import outcomes_pb2 as pb
 
@@ -40,6 +41,7 @@ MAX_BATCH = 1000
 MAX_BODY_BYTES = 256 << 10
 """A full batch has about 150 bytes an outcome."""
 
+_ASKED_BY = "accuracy.outcomes_token_file"
 _MIN_TOKEN_CHARS, _MAX_TOKEN_CHARS = 8, 4096
 
 
@@ -77,9 +79,19 @@ def read_token(path: Path | None) -> str | None:
 
 
 def routes(
-    learning: Learning, table: EndpointTable, *, clock: Callable[[], float], token: str | None
+    learning: Learning,
+    table: EndpointTable,
+    *,
+    clock: Callable[[], float],
+    token: str | None,
+    listen: str,
+    attempts: Attempts,
 ) -> list[Route]:
-    """The admin port's part; no reporting where reported outcomes are switched off."""
+    """The admin port's part; no reporting where reported outcomes are switched off.
+
+    Without a token nobody may report over a port that others than this machine reach.
+    """
+    open_to_others = token is None and not is_loopback(listen)
 
     async def models(_request: Request) -> Response:
         entries = await asyncio.to_thread(learning.models, list(table.models))
@@ -87,9 +99,19 @@ def routes(
 
     async def report(request: Request) -> Response:
         try:
-            if not _allowed(request.headers.get("authorization", ""), token):
+            if open_to_others:
+                raise RequestError(
+                    403, "no-token", f"{listen} is open to the network: set {_ASKED_BY}"
+                )
+            address = address_of(request.scope)
+            if not attempts.may_try(address):
+                raise RequestError(429, "too-many-attempts", "too many wrong tokens")
+            sent = request.headers.get("authorization", "")
+            if not _allowed(sent, token):
+                if sent:
+                    attempts.made(address, right=False)
                 raise RequestError(401, "no-token", "send the token as `Authorization: Bearer ...`")
-            outcomes = _parsed(await _body(request))
+            outcomes = _parsed(await body_of(request, MAX_BODY_BYTES))
         except RequestError as error:
             return Response(error_body(error), error.status, media_type="application/json")
         pairs = [(outcome.decision_id, outcome.correct) for outcome in outcomes]
@@ -106,15 +128,19 @@ def grpc_handler(
     reports: OutcomeReports, *, clock: Callable[[], float], token: str | None, listen: str
 ) -> grpc.GenericRpcHandler:
     """The service `laar.v1.Outcomes`, to add to a grpc.aio server that listens on `listen`."""
-    open_to_others = token is None and not _is_loopback(listen)
+    open_to_others = token is None and not is_loopback(listen)
 
     async def report(
-        request: pb.ReportRequest, context: grpc.aio.ServicerContext[pb.ReportRequest, object]
+        request: pb.ReportRequest | None,
+        context: grpc.aio.ServicerContext[pb.ReportRequest, object],
     ) -> pb.ReportResponse:
+        if request is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a ReportRequest")
+            raise AssertionError
         if open_to_others:
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"{listen} is open to the network: set accuracy.outcomes_token_file",
+                f"{listen} is open to the network: set {_ASKED_BY}",
             )
         sent = dict(context.invocation_metadata() or ()).get("authorization", "")
         if not _allowed(sent if isinstance(sent, str) else "", token):
@@ -130,10 +156,17 @@ def grpc_handler(
 
     method = grpc.unary_unary_rpc_method_handler(
         report,
-        request_deserializer=pb.ReportRequest.FromString,
+        request_deserializer=_read_report,
         response_serializer=pb.ReportResponse.SerializeToString,
     )
     return grpc.method_handlers_generic_handler("laar.v1.Outcomes", {"Report": method})
+
+
+def _read_report(data: bytes) -> pb.ReportRequest | None:
+    try:
+        return pb.ReportRequest.FromString(data)
+    except DecodeError:  # as an exception it would be logged with a traceback, each time
+        return None
 
 
 def _report(
@@ -153,25 +186,6 @@ def _allowed(authorization: str, token: str | None) -> bool:
     scheme, _, sent = authorization.partition(" ")
     matches = hmac.compare_digest(sent.strip().encode(), token.encode())
     return scheme.lower() == "bearer" and matches
-
-
-def _is_loopback(listen: str) -> bool:
-    host, _ = split_address(listen)
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_BODY_BYTES:
-            raise RequestError(
-                413, "body-too-large", f"the body is longer than {MAX_BODY_BYTES} bytes"
-            )
-    return bytes(body)
 
 
 def _parsed(body: bytes) -> list[_Outcome]:

@@ -7,8 +7,11 @@ once.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from google.protobuf.message import DecodeError
 
 from laar.protocol import agreed
 from laar.protocol import headers as names
@@ -31,8 +34,9 @@ from laar.protocol.events import (
 )
 from laar.wire import ext_proc_pb2 as pb
 
-__all__ = ["event_of", "message_of", "patience"]
+__all__ = ["event_of", "message_of", "patience", "try_read_message"]
 
+_STATUS = re.compile(r"[1-5][0-9]{2}", re.ASCII)
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
 _ATTEMPTS = frozenset(map(str, range(100)))
 """More than any Envoy makes; anything else is no number of attempts."""
@@ -53,6 +57,14 @@ _PLAIN = {
 
 
 # -- messages to events ------------------------------------------------------------------------
+
+
+def try_read_message(data: bytes) -> pb.ProcessingRequest | DecodeError:
+    """A message, or the error as a value: grpc would log a traceback for each that is raised."""
+    try:
+        return pb.ProcessingRequest.FromString(data)
+    except DecodeError as error:
+        return error
 
 
 def event_of(message: pb.ProcessingRequest) -> Event | None:
@@ -144,7 +156,8 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
         name = header.key
         if name in (":status", "status"):  # without the colon from some test clients
             text = _value(header)
-            status = int(text) if text.isascii() and text.isdigit() else None
+            # It becomes a metric's label, so only what HTTP knows.
+            status = int(text) if _STATUS.fullmatch(text) else None
         elif name == "content-type":
             streamed = "text/event-stream" in _value(header)
     end = message.response_headers.end_of_stream

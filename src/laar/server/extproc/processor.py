@@ -11,9 +11,11 @@ import logging
 import math
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from laar.core.director import Director
 from laar.core.request import Request, Trace
@@ -28,15 +30,18 @@ from laar.protocol.events import (
     Decided,
     Ended,
     Event,
+    HasRead,
     Immediate,
+    Read,
     Refused,
     Served,
 )
 from laar.protocol.held import HeldBytes
+from laar.protocol.openai import try_read
 from laar.protocol.rules import GatewayRules
 from laar.protocol.sampling import Sampler
 from laar.protocol.stream import Stream, StreamSettings
-from laar.server.extproc.messages import event_of, message_of, patience
+from laar.server.extproc.messages import event_of, message_of, patience, try_read_message
 from laar.server.flow_control import Gate
 from laar.telemetry.metrics import Metrics
 from laar.wire import ext_proc_pb2 as pb
@@ -98,12 +103,14 @@ class ExternalProcessor:
         self._log_faults_at = -math.inf
         self._streams: dict[asyncio.Task[None], Stream] = {}
         self.longest_hold_s = 0.0
+        # One thread: they would only take turns, and the loop has to get its own.
+        self._reader = ThreadPoolExecutor(1, "laar-bodies")
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The generic handler to add to a grpc.aio server."""
         method = grpc.stream_stream_rpc_method_handler(
             self._process,
-            request_deserializer=pb.ProcessingRequest.FromString,
+            request_deserializer=try_read_message,
             response_serializer=None,  # answers are bytes already
         )
         return grpc.method_handlers_generic_handler(SERVICE, {"Process": method})
@@ -136,6 +143,9 @@ class ExternalProcessor:
         self._streams[task] = stream
         try:
             while (message := await context.read()) is not grpc.aio.EOF:
+                if isinstance(message, DecodeError):
+                    self._fault("a message that is none of Envoy's ended its stream")
+                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "unreadable message")
                 try:
                     going_on = await self._message(stream, message, context)
                 except (grpc.aio.AbortError, grpc.aio.UsageError):
@@ -151,6 +161,7 @@ class ExternalProcessor:
             del self._streams[task]
             self._metrics.streams_open -= 1
             self._metrics.ignored_messages += stream.ignored
+            self._metrics.stream_faults += stream.unspliced
             now = self._clock()
             for action in stream.receive(Closed(), now):
                 self._note(action, now)
@@ -171,7 +182,14 @@ class ExternalProcessor:
         while pending is not None:
             actions, pending = stream.receive(pending, now), None
             for action in actions:
-                if type(action) is Ask:
+                if type(action) is Read:
+                    pending = HasRead(
+                        await asyncio.get_running_loop().run_in_executor(
+                            self._reader, try_read, action.api, action.body
+                        )
+                    )
+                    now = self._clock()
+                elif type(action) is Ask:
                     pending = (
                         self._decide(action, now)
                         if self._gate is None
@@ -188,15 +206,19 @@ class ExternalProcessor:
         self, stream: Stream, context: grpc.aio.ServicerContext[Any, Any]
     ) -> bool:
         """After a fault of ours: lets the request go on; False when closing the stream does."""
-        now = self._clock()
-        self._metrics.stream_faults += 1
-        if now >= self._log_faults_at:
-            self._log_faults_at = now + _LOG_FAULTS_EVERY_S
-            _LOG.exception("a stream failed; its request goes on without the picker")
+        self._fault("a stream failed; its request goes on without the picker", trace=True)
         answers = [message for action in stream.give_up() if (message := message_of(action))]
         for answer in answers:
             await context.write(answer)
         return bool(answers)
+
+    def _fault(self, what: str, *, trace: bool = False) -> None:
+        """Counts a fault, and logs it once in a while."""
+        now = self._clock()
+        self._metrics.stream_faults += 1
+        if now >= self._log_faults_at:
+            self._log_faults_at = now + _LOG_FAULTS_EVERY_S
+            _LOG.error(what, exc_info=trace)
 
     def _decide(self, ask: Ask, received: float) -> Decided | Refused:
         try:

@@ -18,6 +18,7 @@ from typing import TypeVar, cast
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from laar.datalayer.document import parse_yaml
 from laar.errors import SettingError
 from laar.sim.engine.cost import CostModel, LinearCost
 from laar.sim.engine.interface import Engine
@@ -151,7 +152,7 @@ def _blocks(cost: RooflineCost, settings: _Entry) -> int:
 @lru_cache(maxsize=16)  # three files, and those of tests
 def _read(file: Path) -> Mapping[str, _Entry]:
     try:
-        return cast("Mapping[str, _Entry]", yaml.safe_load(file.read_text("utf-8")))
+        return cast("Mapping[str, _Entry]", parse_yaml(file.read_text("utf-8")))
     except (OSError, yaml.YAMLError) as error:
         raise SettingError(f"{file}: can't be read: {error}") from error
 

@@ -1,0 +1,1 @@
+"""Fuzzing: `python -m fuzz` says how. Never imported by the product."""

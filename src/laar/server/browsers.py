@@ -1,0 +1,123 @@
+"""What other people's web pages may do with the admin port: nothing.
+
+A browser on a machine that reaches the port sends what any page tells it to. So a request must name
+a host that is this port's (a page on a foreign name may have pointed that name here: DNS
+rebinding), must not come from a page of another origin, and, if it changes something, must be JSON,
+which no page can send to another origin unasked.
+
+Metrics and health are left out: scrapers use any name, and there is nothing to change there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from ipaddress import ip_address
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from laar.errors import RequestError
+from laar.protocol.answers import error_body
+
+__all__ = ["OPEN", "BrowserGuard", "body_of", "host_of", "is_loopback"]
+
+OPEN = frozenset({"/metrics", "/healthz", "/readyz"})
+"""Paths that anyone who reaches the port may read."""
+
+LOGIN = "/login"
+"""The one form that a browser sends; its cookie goes to no other site."""
+
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]*)(?::[0-9]{1,5})?")
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+_OWN_SITES = frozenset({"", "same-origin", "none"})
+
+
+class BrowserGuard:
+    """Lets through what no foreign page can have sent.
+
+    Args:
+        app: the application behind.
+        hosts: names that the port is reached by, besides `localhost` and IP addresses.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str] = ()) -> None:
+        self._app = app
+        self._hosts = {"localhost", *(host.lower() for host in hosts)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        if scope["type"] == "http" and scope["path"] not in OPEN:
+            fault = self._fault(scope["method"], scope["path"], Headers(scope=scope))
+            if fault is not None:
+                answer = Response(error_body(fault), fault.status, media_type="application/json")
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _fault(self, method: str, path: str, headers: Headers) -> RequestError | None:
+        host = headers.get("host", "")
+        if not self._is_ours(host):
+            return RequestError(
+                403,
+                "unknown-host",
+                "the admin port is not known by this host name: see listen.admin_hosts",
+            )
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2].lower() != host.lower():
+            return RequestError(403, "foreign-origin", "the request comes from another site's page")
+        site = headers.get("sec-fetch-site", "")
+        follows_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
+        if site not in _OWN_SITES and not follows_link:
+            return RequestError(403, "foreign-origin", "the request comes from another site's page")
+        if method in _READS or path == LOGIN:
+            return None
+        if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
+            return None  # of such requests every browser tells the origin
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            return RequestError(
+                415, "not-json", "send it with the header `content-type: application/json`"
+            )
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        """An IP address is always right: a page on an address is that address's own."""
+        name = host_of(host).lower().removesuffix(".")
+        return name in self._hosts or _is_address(name)
+
+
+async def body_of(request: Request, max_bytes: int) -> bytes:
+    """The body of a request.
+
+    Raises:
+        RequestError: 413 beyond `max_bytes`.
+    """
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > max_bytes:
+            raise RequestError(413, "body-too-large", f"the body is longer than {max_bytes} bytes")
+    return bytes(body)
+
+
+def host_of(address: str) -> str:
+    """The host of ``host:port``, ``[v6]:port`` or a host alone; empty for anything else."""
+    match = _ADDRESS.fullmatch(address)
+    return match[1].strip("[]") if match else ""
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches what listens on an address."""
+    host = host_of(address)
+    return host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

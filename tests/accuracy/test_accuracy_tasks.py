@@ -1,0 +1,59 @@
+"""D9: tasks and cells that tenants may begin."""
+
+import pytest
+
+from laar.accuracy import tasks
+from laar.accuracy.features import Features
+from laar.accuracy.online import OnlineOutcomes
+from laar.accuracy.tasks import IDLE_S, MAX_TASKS, TaskNames
+
+
+def test_d9_of_a_tenants_tasks_the_first_count_and_known_ones_always_do():
+    names = TaskNames(["code"])
+    taken = [names.taken("a", f"task-{n}", 0.0) for n in range(2 * MAX_TASKS)]
+    assert taken == [True] * MAX_TASKS + [False] * MAX_TASKS
+    assert names.ignored == MAX_TASKS
+    assert names.taken("a", "task-0", 1.0)
+    assert names.taken("a", "code", 1.0)
+    assert names.taken("b", "task-40", 1.0)  # another tenant has room of its own
+
+
+def test_a_task_that_is_not_used_any_more_makes_room():
+    names = TaskNames()
+    for n in range(MAX_TASKS):
+        assert names.taken("a", f"task-{n}", float(n))
+    assert not names.taken("a", "new", IDLE_S - 1.0)
+    assert names.taken("a", "new", IDLE_S)
+    assert not names.taken("a", "task-0", IDLE_S)
+
+
+def test_the_tenants_are_bounded(monkeypatch):
+    monkeypatch.setattr(tasks, "MAX_TENANTS", 3)
+    names = TaskNames()
+    for n in range(100):
+        assert names.taken(f"tenant-{n}", "x", float(n))
+    assert len(names._named) == 3
+
+
+def test_d9_a_tenant_that_fills_its_cells_leaves_room_for_others(monkeypatch):
+    monkeypatch.setattr("laar.accuracy.online.MAX_CELLS_OF_TENANT", 10)
+    online = OnlineOutcomes()
+
+    def cell(n):
+        return Features("en", 4096, f"task-{n}")
+
+    taken = [online.observe("m", cell(n), True, 0.0, tenant="a") for n in range(15)]
+    assert taken == [True] * 10 + [False] * 5
+    assert online.observe("m", cell(3), False, 1.0, tenant="a")  # what there is goes on
+    assert online.observe("m", cell(99), True, 1.0, tenant="b")
+    assert online.refused == 5
+
+
+def test_d9_forgotten_cells_give_their_tenant_room_again(monkeypatch):
+    monkeypatch.setattr("laar.accuracy.online.MAX_CELLS_OF_TENANT", 2)
+    online = OnlineOutcomes(half_life_s=60.0)
+    for n in range(2):
+        assert online.observe("m", Features("en", 4096, f"t{n}"), True, 0.0, tenant="a")
+    assert not online.observe("m", Features("en", 4096, "t2"), True, 1.0, tenant="a")
+    assert online.observe("m", Features("en", 4096, "t2"), True, 100_000.0, tenant="a")
+    assert len(online) == pytest.approx(1)

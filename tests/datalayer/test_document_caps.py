@@ -1,0 +1,83 @@
+"""D12: YAML that is small and stands for much."""
+
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from laar.datalayer import document, load_endpoints
+from laar.datalayer.document import MAX_DEPTH, parse_yaml
+from laar.errors import SettingError
+from laar.sim.answers import AccuracySurface
+from laar.sim.engine import load_profile
+from laar.sim.fleet_file import read_fleet
+
+BOMB = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9)
+)
+READERS = [load_endpoints, read_fleet, AccuracySurface.load, lambda path: load_profile(str(path))]
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        BOMB,
+        f"endpoints:\n  - &a\n    address: 10.0.0.1:80\n    model: m\n  - *a\n{BOMB}",
+        "x: " + "[" * 5000 + "]" * 5000,
+        "x: " + "? " * 5000,
+        "x: 1" + ":1" * 500_000,
+        "x: " + "9" * 100_000,
+        "? [a, b]\n: c\n",
+        "<<: [1, 2]",
+        "x: 2026-13-45",
+        "x: !!python/object/apply:os.system [true]",
+        "x: !!int ''",
+        "x: !!timestamp ''",
+        "x: 0b_",
+        "x: !!float ''",
+    ],
+)
+def test_d12_a_file_that_stands_for_too_much_is_refused_at_once(
+    read, text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text(text)
+    began = time.process_time()
+    with pytest.raises(SettingError) as refused:
+        read(path)
+    assert time.process_time() - began < 10.0
+    assert len(str(refused.value)) < 5000
+
+
+def test_an_alias_counts_for_what_it_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "MAX_NODES", 40)
+    text = "a: &a {x: 1, y: &y [1, 2]}\nb: *a\nc: {<<: *a, y: *y}\n"
+    assert parse_yaml(text) == {
+        "a": {"x": 1, "y": [1, 2]},
+        "b": {"x": 1, "y": [1, 2]},
+        "c": {"x": 1, "y": [1, 2]},
+    }
+    with pytest.raises(yaml.YAMLError, match="more than 40 values"):
+        parse_yaml(text + "d: [*a, *a]\ne: [*y, *y]\n")
+    with pytest.raises(yaml.YAMLError, match="within what it stands for"):
+        parse_yaml("a: &a [1, *a]")
+
+
+def test_nodes_and_characters_are_capped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "MAX_NODES", 10)
+    assert parse_yaml("[1, 2, 3]") == [1, 2, 3]
+    with pytest.raises(yaml.YAMLError, match="more than 10 values"):
+        parse_yaml(f"[{','.join('1' * 10)}]")
+    monkeypatch.setattr(document, "MAX_TEXT_CHARS", 10)
+    with pytest.raises(yaml.YAMLError, match="longer than 10"):
+        parse_yaml("x" * 11)
+
+
+def test_what_is_not_too_deep_is_read() -> None:
+    depth = MAX_DEPTH - 1
+    value = parse_yaml("[" * depth + "]" * depth)
+    for _ in range(depth - 1):
+        (value,) = value  # type: ignore[misc]
+    assert value == []

@@ -1,0 +1,33 @@
+"""A short run of each fuzz target, and every input that once found something."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from fuzz.blind import inputs  # noqa: E402
+from fuzz.targets import TARGETS  # noqa: E402
+
+from fuzz import live  # noqa: E402
+
+FOUND = sorted((Path(__file__).parent / "found").glob("*/*"))
+
+
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_a_few_hundred_inputs_find_nothing(name):
+    for data in inputs(7, 300):
+        TARGETS[name](data)
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_what_was_found_once_is_mended(path):
+    TARGETS[path.parent.name](path.read_bytes())
+
+
+def test_messages_in_any_order_leave_nothing_behind_in_a_serving_picker():
+    done, _, crashes, hangs = live.run(20.0, 200, 3)
+    assert done > 0
+    assert (crashes, hangs) == (0, 0)

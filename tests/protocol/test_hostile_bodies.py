@@ -1,0 +1,199 @@
+"""Bodies of hostile clients, and of clients that write Python's JSON; findings by number."""
+
+import json
+import time
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.core.request import Api
+from laar.errors import RequestError
+from laar.protocol import jsonscan, openai
+from laar.protocol.jsonscan import member_spans
+from laar.protocol.openai import read_body, set_priority, splice_model
+
+DEEP = b"[" * 5000 + b"]" * 5000
+MESSAGES = b'"messages":[{"role":"user","content":"a question"}]'
+ENCODINGS = ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]
+
+
+def padded(before: bytes, after: bytes) -> bytes:
+    """A model that is neither first nor near the end, where no short cut finds it."""
+    return b'{%b"model":"auto",%b,"y":"%b","model_":"model"%b}' % (
+        before,
+        MESSAGES,
+        b"y" * 8000,
+        after,
+    )
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_d4_a_deep_body_is_read_and_spliced(place):
+    deep = {"before": (b'"x":%b,' % DEEP, b""), "after": (b"", b',"x":%b' % DEEP)}[place]
+    body = padded(*deep)
+    assert read_body(Api.CHAT, body).model == "auto"
+    spliced = splice_model(body, "m")
+    assert spliced == body.replace(b'"model":"auto"', b'"model":"m"')
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"a",%b,"\\u006dodel":"auto"}' % MESSAGES,
+        b'{"\\u006dodel":"auto",%b}' % MESSAGES,
+        b'{"model":"a","model":"b",%b,"m\\u006Fdel" : "auto" ,"z":{"model":"no"}}' % MESSAGES,
+        b'{"model":"a",%b,"model":null,"model":"auto"}' % MESSAGES,
+    ],
+)
+def test_d7_the_splice_hits_the_member_that_engines_read(body):
+    assert read_body(Api.CHAT, body).model == json.loads(body)["model"] == "auto"
+    spliced = splice_model(body, "served")
+    assert json.loads(spliced) == {**json.loads(body), "model": "served"}
+    assert spliced == body.replace(b'"auto"', b'"served"')
+
+
+def test_d7_a_last_member_without_a_name_counts_too():
+    body = b'{"model":"a",%b,"model":null}' % MESSAGES
+    assert read_body(Api.CHAT, body).model == ""
+    assert json.loads(splice_model(body, "served"))["model"] == "served"
+
+
+def test_d13_a_body_of_many_messages_is_not_built(monkeypatch):
+    monkeypatch.setattr(openai, "MAX_PARTS", 2_000)
+    built = []
+    monkeypatch.setattr(orjson, "loads", lambda text: built.append(len(text)))
+    message = b'{"role":"user","content":"x"}'
+    body = b'{"messages":[%b],"model":"auto","stream":true,"max_tokens":9,"cache_salt":"s"}' % (
+        b",".join([message] * 20_000)
+    )
+    read = read_body(Api.CHAT, body)
+    assert max(built, default=0) < 5000  # an end of the body, to find the model's place
+    assert (read.model, read.stream, read.max_tokens, read.salt) == ("auto", True, 9, "s")
+    assert (read.spans, read.chars) == ((), len(body))
+    monkeypatch.undo()
+    assert splice_model(body, "m", read.model_span) == body.replace(b'"auto"', b'"m"')
+
+
+@pytest.mark.parametrize("part", [b"{}", b"[]", b'""', b'{"role":"user","content":"x"}', b"1"])
+@pytest.mark.parametrize("key", [b"messages", b"prompt", b"x"])
+def test_d13_no_body_takes_much_longer_than_its_length(key, part):
+    """CPU seconds of the part that holds the interpreter, with room for a slow machine."""
+    count = (6 << 20) // (len(part) + 1)
+    body = b'{"model":"m","%b":[%b]}' % (key, b",".join([part] * count))
+    began = time.process_time()
+    read = read_body(Api.CHAT if key == b"messages" else Api.COMPLETIONS, body)
+    assert time.process_time() - began < 2.0
+    assert read.model == "m"
+
+
+@pytest.mark.parametrize("count", [openai.MAX_SPANS - 5, openai.MAX_SPANS + 5])
+def test_d13_a_prompt_of_too_many_texts_is_priced_by_its_length(count):
+    body = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": ["x"] * count}]})
+    read = read_body(Api.CHAT, body)
+    assert bool(read.spans) is (count < openai.MAX_SPANS)
+    assert read.chars == (sum(map(len, read.spans)) or len(body))
+
+
+@pytest.mark.parametrize("value", [b"NaN", b"-Infinity", b"1e400", b'"\\ud800"', b"9" * 400, DEEP])
+def test_d14_what_pythons_json_takes_is_taken(value):
+    body = b'{"temperature":%b,%b,"model":"auto"}' % (value, MESSAGES)
+    assert read_body(Api.CHAT, body).model == "auto"
+    assert splice_model(body, "m") == body.replace(b'"auto"', b'"m"')
+    assert set_priority(body, 3) == body[:-1] + b',"priority":3}'
+
+
+def test_d14_lone_surrogates_in_the_prompt_become_text():
+    document = {
+        "model": "m\udc00",
+        "messages": [{"role": "user", "content": "a\ud800"}],
+        "cache_salt": "\udfff",
+    }
+    read = read_body(Api.CHAT, json.dumps(document).encode())
+    assert (read.model, read.question, read.salt) == ("m?", "a?", "?")
+    assert all(span.encode() for span in read.spans)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_d14_other_encodings_are_read_and_kept(encoding):
+    text = (
+        '{"messages":[{"role":"user","content":"\u7d00 \u017d \U0001f600"}],"model":"auto","n":1}'
+    )
+    body = text.encode(encoding)
+    read = read_body(Api.CHAT, body)
+    assert (read.model, read.question) == ("auto", "\u7d00 \u017d \U0001f600")
+    assert splice_model(body, "m\u00e9") == text.replace("auto", "m\u00e9").encode(encoding)
+    assert set_priority(body, -1) == (text[:-1] + ',"priority":-1}').encode(encoding)
+
+
+@pytest.mark.parametrize(
+    ("api", "document"),
+    [
+        (Api.COMPLETIONS, {"prompt_embeds": "AAAA"}),
+        (Api.COMPLETIONS, {"prompt": None, "prompt_embeds": ["AAAA"]}),
+        (Api.EMBEDDINGS, {"messages": [{"role": "user", "content": "embed me"}]}),
+        (Api.CHAT, {"messages": []}),
+        (Api.CHAT, {}),
+        (Api.RESPONSES, {"prompt": {"id": "p"}}),
+    ],
+)
+def test_a_prompt_in_another_form_passes(api, document):
+    body = orjson.dumps({"model": "m", **document})
+    read = read_body(api, body)
+    assert read.model == "m"
+    assert read.chars == (sum(map(len, read.spans)) if read.spans else len(body))
+
+
+@pytest.mark.parametrize("model", [b"", b'"model":null,', b'"model":"",'])
+def test_a_body_without_a_model_is_read_and_can_be_given_one(model):
+    body = b"{%b%b}" % (model, MESSAGES)
+    assert read_body(Api.CHAT, body).model == ""
+    spliced = splice_model(body, "m")
+    assert json.loads(spliced) == {**json.loads(body), "model": "m"}
+    assert json.loads(set_priority(b"{ }", 2)) == {"priority": 2}
+
+
+def test_an_absurd_limit_is_cut():
+    body = b'{"model":"m",%b,"max_tokens":%b}' % (MESSAGES, b"9" * 4000)
+    assert read_body(Api.CHAT, body).max_tokens == openai.MAX_LIMIT_TOKENS
+
+
+def test_more_members_than_any_api_has_are_refused_where_they_cannot_be_built():
+    members = b",".join(b'"k%d":1' % i for i in range(jsonscan.MAX_MEMBERS + 1))
+    with pytest.raises(RequestError, match="sensible number"):
+        read_body(Api.CHAT, b'{"x":%b,%b}' % (DEEP, members))
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.text('ab"\\{}[],: \u00e9\n', max_size=6)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text('a"\\{}:,', max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=200)
+@given(
+    members=st.dictionaries(st.text('ab"\\{}[]:,', max_size=4), VALUES, max_size=5),
+    indent=st.sampled_from([None, 1]),
+    ascii_only=st.booleans(),
+    piece=st.sampled_from([1, 2, 3, 7, 64, 4096]),
+)
+def test_the_scanner_finds_what_a_parser_reads(members, indent, ascii_only, piece):
+    text = json.dumps(members, indent=indent, ensure_ascii=ascii_only).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsonscan, "PIECE_BYTES", piece)
+        spans = member_spans(text)
+    assert spans is not None
+    assert {key: json.loads(text[slice(*span)]) for key, span in spans.items()} == members
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b" ", b"[]", b"{", b"}{", b'{"a"', b'{"a":1}}', b"{} x", b'{"a"}', b'"', b"\\"]
+)
+def test_the_scanner_says_so_where_there_is_no_object(text):
+    assert member_spans(text) is None

@@ -1,0 +1,80 @@
+"""Operators' paths, plain and disguised; real-vllm 15."""
+
+import orjson
+import pytest
+
+from laar.protocol.events import Immediate, RequestHeaders, Shape
+from laar.protocol.paths import DENIED_PATHS, DeniedPaths
+from laar.protocol.stream import Stream, StreamSettings
+
+DENIED = DeniedPaths(DENIED_PATHS)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *DENIED_PATHS,
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter?x=/v1/models",
+        "/sleep?level=1",
+        "/sleep/",
+        "//sleep",
+        "/./sleep",
+        "/v1/../sleep",
+        "/v1/models/../../sleep",
+        "/../../sleep",
+        "/%73leep",
+        "/%73%6C%65%65%70",
+        "/%2573leep",
+        "/v1%2f..%2fsleep",
+        "/\\sleep",
+        "/sleep;x=1",
+        "/sleep%3Fx",
+        "/root-path/collective_rpc",
+        "/sleep#x",
+    ],
+)
+def test_an_operators_path_is_known_in_any_spelling(path):
+    if path == "/sleep%3Fx":
+        assert path not in DENIED  # the engine looks for `sleep?x`, which is nothing
+    else:
+        assert path in DENIED
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "",
+        "/v1/chat/completions",
+        "/v1/models",
+        "/v1/models/sleepy",
+        "/health",
+        "/tokenize",
+        "/v1/audio/transcriptions",
+        "/sleep/well",
+        "/v1/embeddings?q=/sleep",
+        "/load",
+        "/%",
+        "/%zz",
+        "/%ff%fe",
+    ],
+)
+def test_other_paths_pass(path):
+    assert path not in DENIED
+
+
+@pytest.mark.parametrize("share", [1.0, 0.0])
+@pytest.mark.parametrize("shape", list(Shape))
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_it_is_refused_in_openais_form_in_shadow_too(shape, method, share):
+    stream = Stream(StreamSettings(enforce_share=share), read_answer=False, new_id=lambda: "id")
+    head = {":path": "/sleep?level=2", ":method": method}
+    (refused,) = stream.receive(RequestHeaders(head, method == "GET", shape), 0.0)
+    assert isinstance(refused, Immediate)
+    assert refused.status == 403
+    assert orjson.loads(refused.body)["error"]["reason"] == "denied-path"
+
+
+def test_an_empty_list_denies_nothing():
+    assert "/sleep" not in DeniedPaths(())

@@ -1,0 +1,97 @@
+"""What tenants learn of one another by the headers of their answers: D6, D9."""
+
+import random
+
+import orjson
+import pytest
+
+from laar.accuracy.capability import CapabilityModel
+from laar.core.beliefs import CapabilityAssessor, PrefixBeliefs
+from laar.core.cost import CostWeights
+from laar.core.decision import DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.policies import build_policies
+from laar.protocol.events import (
+    Ask,
+    Decided,
+    RequestBody,
+    RequestHeaders,
+    ResponseHeaders,
+    Shape,
+)
+from laar.protocol.headers import FAIRNESS, Answers
+from laar.protocol.stream import Stream, StreamSettings
+
+PATH = {":path": "/v1/chat/completions", ":method": "POST"}
+PRIVATE = {"x-laar-cost-ms", "x-laar-endpoint", "x-laar-overhead-us"}
+NEEDED = {"x-laar-model", "x-laar-reason", "x-laar-decision-id", "x-laar-tried-models"}
+
+
+def director():
+    table = EndpointTable()
+    spec = EndpointSpec(address="10.0.0.1:80", models=("m",))
+    table.replace("test", [spec])
+    return Director(
+        table,
+        build_policies(CostWeights()),
+        DirectorSettings(),
+        rng=random.Random(1),
+        assessor=CapabilityAssessor(CapabilityModel()),
+        prefixes=PrefixBeliefs(key=b"k" * 16, max_bytes=1 << 20),
+    )
+
+
+def told(director, *, tenant="", prompt="hello", at=0.0, **settings):
+    """The x-laar headers of an answer to one request."""
+    stream = Stream(StreamSettings(**settings), read_answer=False, new_id=lambda: "id")
+    head = {**PATH, **({FAIRNESS: tenant} if tenant else {})}
+    body = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": prompt}]})
+    list(stream.receive(RequestHeaders(head, False, Shape.GATEWAY), at))
+    (ask,) = stream.receive(RequestBody(body, True), at)
+    assert isinstance(ask, Ask)
+    list(stream.receive(Decided(director.decide(ask.request, at), 7), at))
+    (answer,) = stream.receive(ResponseHeaders(200), at)
+    return dict(answer.set_headers)
+
+
+@pytest.mark.parametrize(
+    ("answers", "tenant", "shown"),
+    [
+        (Answers.AUTO, "", NEEDED | PRIVATE),
+        (Answers.AUTO, "a", NEEDED),
+        (Answers.ALL, "a", NEEDED | PRIVATE),
+        (Answers.IDS, "", NEEDED),
+        (Answers.NONE, "", set()),
+        (Answers.NONE, "a", set()),
+    ],
+)
+def test_d6_which_headers_clients_get(answers, tenant, shown):
+    headers = told(director(), tenant=tenant, answers=answers)
+    assert set(headers) - {"x-laar-exhausted"} == shown
+    assert ("x-laar-exhausted" in headers) is bool(shown)
+
+
+@pytest.mark.parametrize("by_tenant", [False, True])
+def test_d6_the_cost_tells_of_another_tenants_prompt_unless_prefixes_are_kept_apart(by_tenant):
+    there = director()
+    prompt = "a secret of many words " * 3000
+    settings = {"answers": Answers.ALL, "prefix_by_tenant": by_tenant, "prompt": prompt}
+
+    def cost_ms(tenant, at):
+        return float(told(there, tenant=tenant, at=at, **settings)["x-laar-cost-ms"])
+
+    first = cost_ms("a", 0.0)
+    others = cost_ms("b", 1.0)
+    again = cost_ms("a", 2.0)
+    assert again < first / 2
+    assert (others < first / 2) is not by_tenant
+
+
+def test_d9_ids_of_decisions_are_not_guessed_from_one_another():
+    """None is another with a few bits changed, as counters are."""
+    made = [told(director_, tenant="a")["x-laar-decision-id"] for director_ in [director()] * 50]
+    numbers = [int(one, 16) for one in made]
+    assert all(len(one) == 32 for one in made)
+    least = min((a ^ b).bit_count() for i, a in enumerate(numbers) for b in numbers[i + 1 :])
+    assert least > 20

@@ -1,0 +1,174 @@
+"""D8: what foreign pages, guessers and strangers on the network get of the admin port."""
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from laar.server.admin.auth import Attempts, Viewers
+from laar.server.browsers import BrowserGuard, host_of, is_loopback
+
+TOKEN = "a-token-of-some-length"
+OPEN = ["/metrics", "/healthz", "/readyz"]
+PAGES = ["/", "/decisions", "/config", "/fleet", "/models", "/tuner", "/explain", "/outcomes"]
+JSON = {"content-type": "application/json"}
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def client(
+    *, token=None, others=False, hosts=("admin.svc",), clock=None, base="http://127.0.0.1:9"
+):
+    async def answer(_request):
+        return PlainTextResponse("shown")
+
+    routes = [Route(path, answer, methods=["GET", "POST"]) for path in (*OPEN, *PAGES)]
+    viewers = Viewers(Starlette(routes=routes), token, Attempts(clock or Clock()), others=others)
+    return TestClient(BrowserGuard(viewers, hosts), base_url=base, follow_redirects=False)
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("127.0.0.1:9090", True),
+        ("localhost:9090", True),
+        ("LocalHost", True),
+        ("10.1.2.3:9090", True),
+        ("[::1]:9090", True),
+        ("[fd00::1]", True),
+        ("Admin.svc:80", True),
+        ("evil.example", False),
+        ("evil.example:9090", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost.evil.example:9090", False),
+        ("0x7f000001", False),
+        ("", False),
+        ("127.0.0.1:9090@evil.example", False),
+    ],
+)
+def test_d8_a_name_that_a_hostile_page_can_point_here_shows_nothing(host, allowed):
+    for path in PAGES:
+        status = client().get(path, headers={"host": host}).status_code
+        assert (status == 200) is allowed, (path, status)
+        assert status in (200, 403)
+
+
+@pytest.mark.parametrize("path", OPEN)
+def test_scrapers_and_probes_come_under_any_name(path):
+    there = client(token=TOKEN, others=True)
+    assert there.get(path, headers={"host": "scraper.example"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"origin": "http://127.0.0.1:9"}, 200),
+        ({"origin": "http://127.0.0.1:3000"}, 403),
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"sec-fetch-site": "same-origin"}, 200),
+        ({"sec-fetch-site": "none"}, 200),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}, 403),
+    ],
+)
+def test_d8_a_foreign_page_changes_nothing(headers, status):
+    for content in (b"{}", b""):
+        answer = client().post("/outcomes", content=content, headers={**JSON, **headers})
+        assert answer.status_code == status
+
+
+def test_d8_a_link_from_elsewhere_may_be_followed():
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    assert client().get("/", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "json"]
+)
+def test_d8_what_a_page_can_send_unasked_is_refused(kind):
+    headers = {"content-type": kind} if kind else {}
+    assert client().post("/outcomes", content=b"{}", headers=headers).status_code == 415
+
+
+def test_json_may_name_its_charset():
+    headers = {"content-type": "Application/JSON; charset=utf-8"}
+    assert client().post("/outcomes", content=b"{}", headers=headers).status_code == 200
+
+
+def test_without_a_token_others_see_metrics_and_health_alone():
+    there = client(others=True)
+    for path in OPEN:
+        assert there.get(path).status_code == 200
+    for path in ("/", "/decisions", "/explain", "/config"):
+        answer = there.get(path)
+        assert answer.status_code == 403
+        assert "viewers_token_file" in answer.text
+
+
+def test_who_guesses_has_to_wait():
+    clock = Clock()
+    there = client(token=TOKEN, clock=clock)
+    right = {"authorization": f"Bearer {TOKEN}"}
+    for guess in range(Attempts.MOST - 1):
+        headers = {"authorization": f"Bearer wrong-{guess}"}
+        assert there.get("/fleet", headers=headers).status_code == 401
+    assert there.get("/fleet", headers=right).status_code == 200  # and the count begins again
+    for guess in range(Attempts.MOST):
+        answer = there.post("/login", data={"token": f"wrong-{guess}"})
+        assert answer.status_code == 401
+    answer = there.get("/fleet", headers=right)
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "60")
+    clock.now_s += Attempts.WAIT_S
+    assert there.get("/fleet", headers=right).status_code == 200
+
+
+def test_the_addresses_that_guess_are_bounded(monkeypatch):
+    monkeypatch.setattr(Attempts, "MAX_ADDRESSES", 3)
+    attempts = Attempts(Clock())
+    for address in range(50):
+        for _ in range(Attempts.MOST):
+            attempts.made(str(address), right=False)
+    assert not attempts.may_try("49")
+    assert attempts.may_try("0")
+    assert len(attempts._wrong) == 3
+
+
+@pytest.mark.parametrize(
+    ("base", "headers", "secure"),
+    [
+        ("http://127.0.0.1:9", {}, False),
+        ("https://127.0.0.1:9", {}, True),
+        ("http://127.0.0.1:9", {"x-forwarded-proto": "https"}, True),
+    ],
+)
+def test_the_cookie_stays_on_encrypted_ways(base, headers, secure):
+    there = client(token=TOKEN, base=base)
+    cookie = there.post("/login", data={"token": TOKEN}, headers=headers).headers["set-cookie"]
+    assert ("Secure" in cookie) is secure
+    assert "HttpOnly" in cookie
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "loopback"),
+    [
+        ("127.0.0.1:9090", "127.0.0.1", True),
+        ("127.9.9.9:1", "127.9.9.9", True),
+        ("[::1]:9090", "::1", True),
+        ("localhost:9090", "localhost", True),
+        ("0.0.0.0:9090", "0.0.0.0", False),
+        ("[::]:9090", "::", False),
+        ("laar.example:1", "laar.example", False),
+    ],
+)
+def test_which_addresses_only_this_machine_reaches(address, host, loopback):
+    assert host_of(address) == host
+    assert is_loopback(address) is loopback

@@ -1,0 +1,74 @@
+"""Direct peers of the ext_proc port that are no Envoy; findings by number."""
+
+import time
+
+import grpc
+import pytest
+from google.protobuf.message import DecodeError
+
+from laar.errors import SettingError
+from laar.server.extproc import SERVICE
+from laar.server.extproc.messages import event_of
+from laar.server.runner import Runner
+from laar.wire import ext_proc_pb2 as pb
+from support import eventually, free_port
+
+
+@pytest.fixture
+async def picker(gateway):
+    gateway.members(("10.9.0.1:80", "m"))
+    runner = await gateway.picker()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{runner.ports.ext_proc}") as channel:
+        yield runner, channel.stream_stream(f"/{SERVICE}/Process")
+
+
+async def test_d15_unreadable_messages_are_counted_and_logged_once(picker, caplog):
+    runner, process = picker
+    for _ in range(20):
+        call = process(iter([b"\xff" * 50]))
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await call.read()
+        assert ended.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    await eventually(lambda: runner.metrics.streams_open == 0, what="the streams' ends")
+    assert runner.metrics.stream_faults == 20
+    (record,) = (r for r in caplog.records if r.name.endswith("processor"))
+    assert "none of Envoy's" in record.message
+    assert not record.exc_info
+
+
+@pytest.mark.parametrize(
+    ("status", "seen"),
+    [
+        ("200", 200),
+        ("599", 599),
+        ("600", None),
+        ("99", None),
+        ("9" * 5000, None),
+        ("\u0662\u0660\u0660", None),
+        ("", None),
+        ("-200", None),
+    ],
+)
+def test_d16_a_status_is_one_of_http_or_none(status, seen):
+    message = pb.ProcessingRequest()
+    message.response_headers.headers.headers.add(key=":status", raw_value=status.encode())
+    assert event_of(message).status == seen
+
+
+@pytest.mark.parametrize("name", ["ext_proc", "health", "admin"])
+async def test_d10_a_second_picker_on_a_port_in_use_does_not_start(gateway, picker, name):
+    runner, _ = picker
+    taken = getattr(gateway.settings.listen, name)
+    addresses = {n: f"127.0.0.1:{free_port()}" for n in ("ext_proc", "health", "admin")}
+    listen = gateway.settings.listen.model_copy(update={**addresses, name: taken})
+    second = Runner(gateway.settings.model_copy(update={"listen": listen}))
+    with pytest.raises(SettingError, match=f"listen.{name}: can't listen on {taken}"):
+        await second.run()
+    assert getattr(runner.ports, name) == int(taken.rpartition(":")[2])
+
+
+def test_a_number_without_an_end_is_refused_at_once():
+    began = time.process_time()
+    with pytest.raises(DecodeError):
+        pb.ProcessingRequest.FromString(b"\xff" * (8 << 20))
+    assert time.process_time() - began < 1.0
