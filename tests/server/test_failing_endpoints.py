@@ -54,6 +54,11 @@ class Resetting:
         head = b""
         with contextlib.suppress(asyncio.IncompleteReadError):
             head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"GET"):  # probes and scrapes find nothing wrong
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            await writer.drain()
+            writer.close()
+            return
         if head.startswith(b"POST"):
             self.requests += 1
             writer.write(self._begins)

@@ -1,10 +1,11 @@
 """One Envoy bootstrap for each way of running laar, from typed messages.
 
 What every shape has: an ext_proc filter that asks the picker, the endpoints behind an
-``override_host`` cluster, retries that are safe for any request (nothing had reached an endpoint),
-client-supplied destination headers removed before anything reads them, a JSON access log, and a
-second listener with ``/ready`` and ``/stats/prometheus`` for kubelet and Prometheus, because the
-admin port, which can stop Envoy, stays on loopback.
+``override_host`` cluster, retries on the endpoints that the picker names next
+(`laar.envoy.routes`), errors in OpenAI's form, removal of headers that clients may not set before
+anything reads them, a JSON access log, and a second listener with ``/ready`` and
+``/stats/prometheus`` for kubelet and Prometheus, because the admin port, which can stop Envoy,
+stays on loopback.
 
 ========== ======================= ===================================== ====================
 shape      listens on              its clients                           bodies
@@ -26,9 +27,9 @@ of both; it exists for gateways that insist, and to test a picker against what t
 Failing open, the default, keeps requests flowing while the picker is down: Envoy's least request
 takes over. It knows no models, so it is right for endpoints that all accept the model names asked
 for; with ``fail_open=False`` such requests get 503 instead. In full duplex a request whose body is
-on its way when the picker dies gets 503 either way, for up to a second: Envoy keeps no copy. And in
-full duplex with retries Envoy 1.40 sends the body of a request that ends in trailers twice (its
-issue 45470); no OpenAI client sends trailers, and an endpoint answers 400.
+with the picker when that dies gets 503 either way: Envoy keeps no copy. And in full duplex with
+retries Envoy 1.40 sends the body of a request that ends in trailers twice (its issue 45470); no
+OpenAI client sends trailers, and an endpoint answers 400.
 
 Not promised: TLS towards clients, authentication and rate limits. Put those in front.
 """
