@@ -33,6 +33,7 @@ from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, split_addre
 from laar.datalayer.kubernetes import KubernetesEndpoints
 from laar.errors import SettingError
 from laar.flow.admission import Admission
+from laar.health import Health as EndpointHealth
 from laar.policies import build_policies
 from laar.protocol.held import HeldBytes
 from laar.protocol.sampling import Sampler
@@ -131,6 +132,8 @@ class Runner:
             if settings.tuner.enabled
             else None
         )
+        self.endpoint_health = EndpointHealth(settings.health.breaker, rng=rng)
+        self.endpoint_health.reads = settings.bodies.sample_answers > 0
         self.director = Director(
             self.table,
             build_policies(weights),
@@ -139,6 +142,7 @@ class Runner:
             assessor=self.learning.assessor,
             prefixes=prefixes,
             tuner=self._tuner.tuner if self._tuner else None,
+            health=self.endpoint_health,
             on_decided=self._decided,
             on_settled=self._settled,
         )
@@ -303,6 +307,8 @@ class Runner:
         self._processor.settings = settings.stream
         self._held.limit_bytes = settings.bodies.max_held_bytes
         self._processor.hook = self._context.in_use
+        self.endpoint_health.settings = settings.health.breaker
+        self.endpoint_health.reads = settings.bodies.sample_answers > 0
         self._sampler.share = settings.bodies.sample_answers
         self._sampler.every_s = settings.bodies.sample_every_s
         if self._admission is not None:

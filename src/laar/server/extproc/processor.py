@@ -30,6 +30,7 @@ from laar.protocol.events import (
     Event,
     Immediate,
     Refused,
+    Replied,
     Served,
 )
 from laar.protocol.held import HeldBytes
@@ -228,11 +229,13 @@ class ExternalProcessor:
         match action:
             case Served(decision, address):
                 self._metrics.moved += not decision.request.shadow
-                self._director.served_by(decision, address)
+                self._director.served_by(decision, address, now)
                 if self._gate is not None:
                     self._gate.moved(decision)
+            case Replied(decision, reply, read):
+                self._director.replied(decision, reply, now, read=read)
             case Answering(decision, ok):
-                self._director.answering(decision)
+                self._director.answering(decision, now, ok=ok)
                 if self._gate is not None:
                     self._gate.answering(decision, ok=ok)
             case Ended(decision, completion):

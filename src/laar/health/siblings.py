@@ -1,0 +1,65 @@
+"""Whether an endpoint alone does what it does, or all of its kind: shares held against siblings.
+
+A 401 may be a client's wrong key or the one replica that was started with a key; an answer that
+ends in the middle may be a client that went away or an engine that died. What siblings do tells
+them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["Share", "alone"]
+
+_LEAST = 2.0
+"""Times it has to happen before it is a habit."""
+_HABIT = 0.7
+"""Share from which an endpoint does it always; less, and it is some of the clients."""
+_RARE = 0.2
+"""Share below which a sibling does not do it."""
+_EVIDENCE = 1.5
+"""Outcomes of a sibling that say anything; one, before it decays."""
+
+
+class Share:
+    """How often something happened lately, with exponential decay."""
+
+    __slots__ = ("_at", "_half_life_s", "no", "yes")
+
+    def __init__(self, half_life_s: float) -> None:
+        self.yes = 0.0
+        self.no = 0.0
+        self._at = 0.0
+        self._half_life_s = half_life_s
+
+    def add(self, now: float, *, happened: bool) -> None:
+        """Counts one."""
+        self.decay(now)
+        if happened:
+            self.yes += 1.0
+        else:
+            self.no += 1.0
+
+    def decay(self, now: float) -> None:
+        """Lets time pass."""
+        elapsed = now - self._at
+        if elapsed > 0.0:
+            factor = 0.5 ** (elapsed / self._half_life_s)
+            self.yes *= factor
+            self.no *= factor
+            self._at = now
+
+
+def alone(own: Share, siblings: Iterable[Share], now: float) -> bool:
+    """Whether an endpoint does nearly always what most of its siblings hardly ever do."""
+    own.decay(now)
+    if own.yes < _LEAST * 0.9 or own.yes < _HABIT * (own.yes + own.no):
+        return False
+    heard = sound = 0
+    for share in siblings:
+        share.decay(now)
+        total = share.yes + share.no
+        if total >= _EVIDENCE:
+            heard += 1
+            sound += share.yes < _RARE * total
+    return 2 * sound > heard
