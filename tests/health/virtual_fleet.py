@@ -103,6 +103,7 @@ class VirtualFleet:
         think_s=0.0,
         prefixes=False,
         health=True,
+        probes=False,
     ):
         self.rng = random.Random(seed)
         self.table = EndpointTable()
@@ -127,8 +128,10 @@ class VirtualFleet:
         self.running = Counter()
         self.seen = Seen()
         self._events = []
+        self._probes = probes
         self._order = count()
         self.now = 0.0
+        self.probes = 0
 
     def join(self, addresses):
         self.table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in addresses])
@@ -143,6 +146,8 @@ class VirtualFleet:
     def run(self, requests, *, until=math.inf):
         """Sends so many requests in all; returns what was seen."""
         self.left = requests
+        if self._probes:
+            self._at(self.now, self._probe)
         for client in range(self.clients):
             self._at(self.now + 0.001 * client, self._next, client)
         while self._events and self._events[0][0] <= until:
@@ -182,6 +187,28 @@ class VirtualFleet:
                 first_s = min(answer.seconds, answer.head_s + 0.2 * answer.seconds)
                 self._at(now + first_s, self._answering, job)
             self._at(now + answer.seconds, self._end, job, index, answer, "complete", good)
+
+    def _probe(self, now):
+        """Asks those that are due, as the picker does."""
+        for slot in self.health.probes_due(now, 16):
+            index = self.addresses.index(self.table.spec(slot).address)
+            answer = self._answer(index, Job(-1, -1, now, 1, True), now)
+            self.probes += 1
+            if answer.seconds is None:
+                self._at(now + 10.0, self._probed, slot, None)
+                continue
+            reply = Reply(
+                status=answer.status,
+                retry_after_s=answer.retry_after_s,
+                text=answer.event or answer.text,
+                event=bool(answer.event),
+            )
+            self._at(now + min(answer.seconds, 10.0), self._probed, slot, reply)
+        if self.left > 0:
+            self._at(now + 0.25, self._probe)
+
+    def _probed(self, now, slot, reply):
+        self.health.probed(slot, reply, now, silent=reply is None)
 
     def _answer(self, index, job, now):
         busy = 1.0 + 0.1 * (self.running[index] - 1)

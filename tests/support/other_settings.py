@@ -55,6 +55,7 @@ OTHER: dict[str, Any] = {
     "health.consecutive_failures": 7,
     "health.failing_share": 0.5,
     "health.half_life_s": 7,
+    "health.probe": False,
     "health.first_trial_s": 7,
     "health.longest_trial_s": 77,
     "health.slow_start_s": 7,

@@ -44,6 +44,11 @@ class HealthSection(Section):
         description="Seconds after which an outcome counts half. About a restart: older news is "
         "of another process.",
     )
+    probe: bool = Field(
+        True,
+        description="Whether the picker sends an endpoint that is out a chat request of one token "
+        "before it risks a client's. Where keys are needed it gets 401, which tells nothing.",
+    )
     first_trial_s: float = Field(
         1.0,
         ge=0.05,
@@ -70,12 +75,13 @@ class HealthSection(Section):
         0.7,
         ge=0,
         le=1,
-        description="Share of a request's candidates that may be out at once; the least bad stay "
-        "beyond it, at their price. A fleet that loses more than two thirds is rather overloaded "
-        "or misjudged than broken, and the rest could not carry it. The last one is never out.",
+        description="Share of a request's candidates that may be out at once though they answer "
+        "now and then; the least bad stay, at their price. A fleet that loses more than two thirds "
+        "is rather overloaded or misjudged than broken. Those that did nothing but fail are out "
+        "beyond it, and when all are, all are tried.",
     )
     overdue_s: float = Field(
-        3.0,
+        2.0,
         ge=0.1,
         le=3600,
         description="Silence below it never counts as a hang. Above it, what counts is three "

@@ -33,6 +33,8 @@ round trip: the first trial after a hang comes so many times later."""
 _FIRST_SHARE = 0.2  # of its price's weight, at the start of a slow start
 _AGAIN_S = 0.5
 """A trial that told nothing (its client went away, or was at fault) is repeated after that."""
+_PROBES_BELIEVED = 6
+"""After so many probes that failed a request is tried all the same: a probe may fail by itself."""
 _NEGLIGIBLE = 0.02
 """Failures beneath it change no price that anybody would see."""
 
@@ -55,6 +57,7 @@ class Breaker:
         trial_at: when a trial is due, while open.
         trial: the attempt on trial.
         full_until: it is full, and gets nothing before.
+        probing: a question of ours is under way; `probed`: it was answered well.
         doubtful: answers that must be read and found good before an unread 200 counts again.
     """
 
@@ -65,12 +68,16 @@ class Breaker:
         "_closed_at",
         "_full_s",
         "_good",
+        "_hopeless",
         "_streak",
         "doubtful",
+        "failed_probes",
         "full_until",
         "kind",
         "opened_at",
         "openings",
+        "probed",
+        "probing",
         "state",
         "trial",
         "trial_at",
@@ -94,6 +101,10 @@ class Breaker:
         self._backoff_s = 0.0
         self._closed_at = float("-inf")
         self._full_s = 0.0
+        self._hopeless = False
+        self.probing = False
+        self.probed = False
+        self.failed_probes = 0
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -120,9 +131,28 @@ class Breaker:
         self._decay(settings, now)
         return self._bad > _NEGLIGIBLE
 
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it is out, and the last it did was to fail again and again."""
+        return self.is_out and self._hopeless
+
     def trial_due(self, now: float) -> bool:
         """Whether the next request should be its trial."""
-        return self.state is State.OPEN and now >= self.trial_at and now >= self.full_until
+        return (
+            self.state is State.OPEN
+            and not self.probing
+            and now >= self.trial_at
+            and now >= self.full_until
+        )
+
+    def probe_due(self, settings: HealthSettings, now: float) -> bool:
+        """Whether it should be asked before a request is risked."""
+        return (
+            settings.probe
+            and not self.probed
+            and self.trial_due(now)
+            and self.failed_probes < _PROBES_BELIEVED
+        )
 
     # -- learning ------------------------------------------------------------------------------
 
@@ -136,17 +166,22 @@ class Breaker:
         self.state = State.TRIAL
         self.trial = attempt
         self.trials += 1
+        self.probed = False
+        self.failed_probes = 0
 
     def good(self, attempt: Attempt, settings: HealthSettings, now: float) -> bool:
         """It answered; whether that brings it back."""
         self._add(settings, now, good=1.0)
         self._streak = 0.0
+        self._hopeless = False
         # An answer to what was sent before it failed says nothing of now, unless it was silence
         # that it failed by.
         stale = attempt is not self.trial and attempt.at <= self.opened_at
         if not self.is_out or (stale and self.kind is not Kind.HANG):
             return False
         self._close(now)
+        if stale:
+            self.state = State.CLOSED  # it was slow, not away: its cache is as it was
         return True
 
     def bad(
@@ -161,6 +196,8 @@ class Breaker:
         """It failed, which counts for `weight`; whether it is out since this moment."""
         self._add(settings, now, bad=weight)
         self._streak += weight
+        if self._streak >= settings.consecutive_failures - 1e-9:
+            self._hopeless = True
         on_trial = attempt is not None and attempt is self.trial
         if self.state is State.TRIAL and not on_trial:
             return False
@@ -191,6 +228,7 @@ class Breaker:
         self.state = State.OPEN
         self.kind = kind
         self.trial = None
+        self.probed = False
         self.opened_at = now
         self.trial_at = now + self._backoff_s * (1.0 + _JITTER * rng.random())
         self.openings += 1
@@ -211,16 +249,27 @@ class Breaker:
     ) -> None:
         """It has no room now. It answers, so a trial is passed."""
         longest = settings.longest_full_s
-        if retry_after_s is not None:
-            pause_s = retry_after_s
-        elif now - self.full_until < self._full_s:  # full again, as soon as it was asked
-            pause_s = 2.0 * self._full_s
-        else:
-            pause_s = settings.full_s
+        pause_s = settings.full_s if retry_after_s is None else retry_after_s
+        if now - self.full_until < self._full_s:  # full again, as soon as it was asked
+            pause_s = max(pause_s, 2.0 * self._full_s)
         self._full_s = min(longest, max(settings.full_s, pause_s))
         self.full_until = max(self.full_until, now + min(longest, max(0.0, pause_s)))
         if attempt is not None and attempt is self.trial:
             self._close(now)
+
+    def tell_probe(
+        self, kind: Kind | None, settings: HealthSettings, rng: random.Random, now: float
+    ) -> None:
+        """A question of ours was answered well (None), or failed; no client was hurt."""
+        self.probing = False
+        if self.state is not State.OPEN:
+            return
+        self.probed = kind is None
+        if kind is not None:
+            failed = self.failed_probes + 1
+            self.open(kind, settings, rng, now)
+            self.openings -= 1
+            self.failed_probes = failed
 
     def unsay(self, settings: HealthSettings, now: float) -> None:
         """An outcome that counted as good was not."""

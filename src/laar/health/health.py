@@ -4,10 +4,14 @@ One object for a fleet. Everything is by endpoint slot and model name; time is a
 nothing is wrong it costs a record for each request and nothing at all for a decision: only
 endpoints that stand out are looked at (`_troubled`).
 
-An endpoint is out while its breaker is open. Three bounds keep a mistake small: at most a share of
-the candidates is out, beyond that the least bad stay, with their price; when all would be out none
-is, so that clients see the engines' own errors; and whatever is out is tried again, one request at
-a time.
+An endpoint is out while its breaker is open. Three bounds keep a mistake small: of those that still
+answer now and then at most a share of the candidates is out, the least bad stay at their price;
+when all would be out none is, so that clients see the engines' own errors; and whatever is out is
+tried again, one request at a time.
+
+The share does not hold for those that did nothing but fail. Kept in at however high a price, they
+have nothing in flight, and as the sound ones fill up, they win: with four of five refusing at once
+and one of the four kept in, 98 % of the requests failed.
 """
 
 from __future__ import annotations
@@ -38,6 +42,8 @@ _QUICK_KNOWN = 10
 _LIGHTEST = 0.1
 _RETRIED = 0.5
 """Weight of a failure that is only known by Envoy's having gone on: it may have been a 429."""
+_PROBE_FIRST_S = 1.0
+"""How long a trial that is due waits for somebody to ask a question first."""
 _MAX_GROUPS = 4096
 
 
@@ -489,9 +495,11 @@ class Health:
         all_failing = len(out) == len(slots)
         if all_failing:
             out, trials = [], []
-        most = min(len(slots) - 1, max(1, int(settings.max_out_share * len(slots))))
+        hopeless = [s for s in out if self._endpoints[s].breaker.is_hopeless]
+        most = max(len(hopeless), int(settings.max_out_share * len(slots)), 1)
         if len(out) > most:
-            out = sorted(out, key=lambda s: answers[s])[:most]
+            rest = sorted(set(out).difference(hopeless), key=lambda s: answers[s])
+            out = hopeless + rest[: most - len(hopeless)]
         left_out = {s: self._why(s, now) for s in out}
         kept = [s for s in slots if s not in left_out]
         full = [s for s in kept if s in answers and self._endpoints[s].breaker.full_until > now]
@@ -528,13 +536,42 @@ class Health:
         wait_s = max(0.0, breaker.trial_at - now)
         return f"failing ({breaker.kind}): the next trial is due in {wait_s:.1f} s"
 
+    def probes_due(self, now: float, most: int) -> list[int]:
+        """Slots to ask a question of ours, a few at most; each is named once until `probed`."""
+        found: list[int] = []
+        for slot in self._troubled:
+            breaker = self._endpoints[slot].breaker
+            if len(found) < most and breaker.probe_due(self._settings, now):
+                breaker.probing = True
+                found.append(slot)
+        return found
+
+    def probed(self, slot: int, reply: Reply | None, now: float, *, silent: bool = False) -> None:
+        """What came of it: a reply, silence, or neither: it can't be reached from here."""
+        endpoint = self._endpoints.get(slot)
+        if endpoint is None or not endpoint.breaker.probing:
+            return
+        breaker = endpoint.breaker
+        verdict = judge(reply) if reply is not None else None
+        failed = None
+        if silent:
+            failed = Kind.HANG
+        elif verdict in (Kind.STATUS, Kind.ERROR, Kind.EVENT):
+            failed = Kind(verdict)
+        breaker.tell_probe(failed, self._settings, self._rng, now)
+        if verdict is Kind.FULL and reply is not None:
+            breaker.full(None, reply.retry_after_s, self._settings, now)
+        self.version += 1
+
     def due(self, standing: Standing, now: float) -> int:
         """A slot whose trial is due now, or -1."""
         for at, slot in standing.trials:
             if at > now:
                 break
             endpoint = self._endpoints.get(slot)
-            if endpoint is not None and endpoint.breaker.trial_due(now):
+            if endpoint is None or not endpoint.breaker.trial_due(now):
+                continue
+            if now - at > _PROBE_FIRST_S or not endpoint.breaker.probe_due(self._settings, now):
                 return slot
         return -1
 

@@ -30,6 +30,7 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.interfaces import NoPrefixes
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, split_address
+from laar.datalayer.asking import Asked, Asker
 from laar.datalayer.kubernetes import KubernetesEndpoints
 from laar.errors import SettingError
 from laar.flow.admission import Admission
@@ -372,6 +373,16 @@ class Runner:
             timeout_s=readings.probe_timeout_s,
         )
         self._spawn("probe", prober.run)
+        self._spawn("ask", Asker(self._to_ask, self._asked, clock=self._clock).run)
+
+    def _to_ask(self, most: int) -> list[EndpointSpec]:
+        slots = self.endpoint_health.probes_due(self._clock(), most)
+        return [self.table.spec(slot) for slot in slots if slot in self.table.active]
+
+    def _asked(self, address: str, asked: Asked) -> None:
+        slot, now = self.table.slot(address), self._clock()
+        if slot >= 0:
+            self.endpoint_health.probed(slot, asked.reply, now, silent=asked.silent)
 
     def _flow_control(self) -> Gate:
         admission = self._admission = Admission(self.director, self._settings.flow.admission)
