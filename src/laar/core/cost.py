@@ -105,6 +105,16 @@ class Terms:
     answers: Floats | None = None
     slow_s: Floats | None = None
 
+    @property
+    def all_answers(self) -> Floats:
+        """P(it answers) of each candidate."""
+        return np.ones(len(self.cost_s)) if self.answers is None else self.answers
+
+    @property
+    def all_slow_s(self) -> Floats:
+        """What each candidate takes longer than its siblings."""
+        return np.zeros(len(self.cost_s)) if self.slow_s is None else self.slow_s
+
 
 def expected_time(
     weights: CostWeights,

@@ -52,7 +52,8 @@ class Decision:
     was made by: what was reserved goes back by the same, whatever was changed meanwhile. `account`
     is what whoever watches keeps of it until the request ends. `trial` says that the endpoint is
     out, and this request finds out whether it is back; `attempt` is health's record of it, and
-    `read` asks for the answer to be read. `failed` are the endpoints that Envoy tried before.
+    `read` asks for the answer to be read. `failed` are the endpoints that Envoy tried before, and
+    `left_out` says by slot why health left candidates out.
     """
 
     id: str
@@ -85,6 +86,7 @@ class Decision:
     read: bool = False
     attempt: Attempt | None = None
     failed: tuple[str, ...] = ()
+    left_out: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def cost_s(self) -> float | None:

@@ -190,6 +190,7 @@ class Director:
             weights_version=version,
             engine_priority=-request.priority if spec.priority_field else None,
             trial=on_trial,
+            left_out={} if group.standing is None else group.standing.left_out,
         )
 
     def _trial_due(self, request: Request, group: Group, now: float) -> int:

@@ -257,8 +257,17 @@ class Breaker:
         if attempt is not None and attempt is self.trial:
             self._close(now)
 
+    def pause(self, until: float) -> None:
+        """Gets nothing before a time, unless all others pause as well."""
+        self.full_until = max(self.full_until, until)
+
     def tell_probe(
-        self, kind: Kind | None, settings: HealthSettings, rng: random.Random, now: float
+        self,
+        kind: Kind | None,
+        weight: int,
+        settings: HealthSettings,
+        rng: random.Random,
+        now: float,
     ) -> None:
         """A question of ours was answered well (None), or failed; no client was hurt."""
         self.probing = False
@@ -266,7 +275,7 @@ class Breaker:
             return
         self.probed = kind is None
         if kind is not None:
-            failed = self.failed_probes + 1
+            failed = self.failed_probes + weight
             self.open(kind, settings, rng, now)
             self.openings -= 1
             self.failed_probes = failed

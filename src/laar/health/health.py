@@ -44,6 +44,7 @@ _RETRIED = 0.5
 """Weight of a failure that is only known by Envoy's having gone on: it may have been a 429."""
 _PROBE_FIRST_S = 1.0
 """How long a trial that is due waits for somebody to ask a question first."""
+_UNHEARD_S = 0.5
 _MAX_GROUPS = 4096
 
 
@@ -335,7 +336,11 @@ class Health:
             return
         if kind is Kind.DENIED:
             endpoint.denied.add(now, happened=True)
-            if not self._denies_alone(endpoint, now):
+            apart = alone(endpoint.denied, (e.denied for e in self._others(endpoint)), now)
+            if apart is None:  # siblings are still at it: they have to be heard first
+                breaker.pause(now + _UNHEARD_S)
+                self._trouble(slot)
+            if not apart:
                 if attempt is not None and attempt is breaker.trial and breaker.kind is Kind.DENIED:
                     breaker.good(attempt, settings, now)  # siblings deny as well: the client's
                     self.version += 1
@@ -350,9 +355,6 @@ class Health:
         endpoint.failures[kind] += 1
         breaker.bad(attempt, kind, weight, settings, self._rng, now)
         self._trouble(slot)
-
-    def _denies_alone(self, endpoint: Endpoint, now: float) -> bool:
-        return alone(endpoint.denied, (e.denied for e in self._others(endpoint)), now)
 
     def _lightness(self, attempt: Attempt) -> float:
         """What an error weighs: little where only the heaviest requests meet one.
@@ -554,11 +556,14 @@ class Health:
         breaker = endpoint.breaker
         verdict = judge(reply) if reply is not None else None
         failed = None
-        if silent:
+        weight = 1
+        if verdict is Kind.DENIED and breaker.kind is Kind.DENIED:
+            failed, weight = Kind.DENIED, 2  # a client's key may be better than none
+        elif silent:
             failed = Kind.HANG
         elif verdict in (Kind.STATUS, Kind.ERROR, Kind.EVENT):
             failed = Kind(verdict)
-        breaker.tell_probe(failed, self._settings, self._rng, now)
+        breaker.tell_probe(failed, weight, self._settings, self._rng, now)
         if verdict is Kind.FULL and reply is not None:
             breaker.full(None, reply.retry_after_s, self._settings, now)
         self.version += 1
@@ -580,6 +585,26 @@ class Health:
     def of(self, slot: int) -> Endpoint | None:
         """The record of a slot, to be looked at only."""
         return self._endpoints.get(slot)
+
+    def known(self) -> Iterable[tuple[int, Endpoint]]:
+        """Every record, by slot; to be looked at only."""
+        return self._endpoints.items()
+
+    def state(self, slot: int, now: float) -> str:
+        """What sets an endpoint apart, in a word or two; empty when nothing does."""
+        known = self._endpoints.get(slot)
+        if known is None or slot not in self._troubled or not self._settings.enabled:
+            return ""
+        breaker = known.breaker
+        if breaker.state is State.OPEN:
+            return "failing"
+        if breaker.state is State.TRIAL:
+            return "on trial"
+        if breaker.full_until > now:
+            return "full"
+        if breaker.state is State.STARTING and breaker.troubled(self._settings, now):
+            return "starting"
+        return "slow" if known.pace > 1.0 else ""
 
     def answers(self, slot: int, now: float) -> float:
         """P(answers) of a slot; 1 for one that nothing is known of."""

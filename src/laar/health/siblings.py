@@ -50,16 +50,22 @@ class Share:
             self._at = now
 
 
-def alone(own: Share, siblings: Iterable[Share], now: float) -> bool:
-    """Whether an endpoint does nearly always what most of its siblings hardly ever do."""
+def alone(own: Share, siblings: Iterable[Share], now: float) -> bool | None:
+    """Whether an endpoint does nearly always what most of its siblings hardly ever do.
+
+    None where it does, and nothing has been heard of its siblings yet.
+    """
     own.decay(now)
     if own.yes < _LEAST * 0.9 or own.yes < _HABIT * (own.yes + own.no):
         return False
-    heard = sound = 0
+    heard = sound = others = 0
     for share in siblings:
         share.decay(now)
+        others += 1
         total = share.yes + share.no
         if total >= _EVIDENCE:
             heard += 1
             sound += share.yes < _RARE * total
+    if others and not heard:
+        return None
     return 2 * sound > heard

@@ -55,6 +55,7 @@ from laar.server.viewers import Viewers, read_viewers_token
 from laar.server.watch import Watch
 from laar.telemetry.context import ContextMetrics
 from laar.telemetry.flow import FlowMetrics
+from laar.telemetry.health import HealthMetrics
 from laar.telemetry.learning import LearningMetrics
 from laar.telemetry.metrics import Metrics
 
@@ -148,6 +149,7 @@ class Runner:
             on_settled=self._settled,
         )
         self.metrics.director = self.director
+        self.metrics.add(HealthMetrics(self.endpoint_health, self.table, clock=self._clock))
         self.metrics.add(
             LearningMetrics(self.learning.reports, self.learning.online, self.learning.latency)
         )
