@@ -22,7 +22,7 @@ from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.request import Api, Request
-from laar.health import GOOD, Health, HealthSettings, Reply, judge
+from laar.health import GOOD, Health, HealthSettings, Kind, Reply, judge
 from laar.policies import build_policies
 
 ERROR_EVENT = b'data: {"error": {"message": "EngineDeadError", "code": 500}}'
@@ -208,7 +208,7 @@ class VirtualFleet:
             self._at(now + 0.25, self._probe)
 
     def _probed(self, now, slot, reply):
-        self.health.probed(slot, reply, now, silent=reply is None)
+        self.health.probed(slot, reply, now, failed=None if reply else Kind.HANG)
 
     def _answer(self, index, job, now):
         busy = 1.0 + 0.1 * (self.running[index] - 1)

@@ -9,7 +9,7 @@ shown.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from laar.core.endpoints import EndpointSpec, EndpointTable, Floats
@@ -70,7 +70,7 @@ class Account:
     end: Completion | None = None
     served: str = ""
     failed: tuple[str, ...] = ()
-    left_out: Mapping[int, str] = field(default_factory=dict)
+    left_out: Mapping[int, str] | None = None
 
 
 _NO_REQUEST = Request(id="", api=Api.OPAQUE)

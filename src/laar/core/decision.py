@@ -86,7 +86,7 @@ class Decision:
     read: bool = False
     attempt: Attempt | None = None
     failed: tuple[str, ...] = ()
-    left_out: Mapping[int, str] = field(default_factory=dict)
+    left_out: Mapping[int, str] | None = None
 
     @property
     def cost_s(self) -> float | None:

@@ -36,7 +36,7 @@ from laar.core.picker import pick
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.errors import RequestError
-from laar.health import Health, Reply
+from laar.health import Health, Reply, Standing
 from laar.network import Sample, Weights
 
 __all__ = ["Director"]
@@ -138,7 +138,9 @@ class Director:
         slots = group.slots
         if request.api is Api.OPAQUE:
             return self._decide_opaque(request, slots, now)
-        trial = self._trial_due(request, group, now)
+        trial = -1
+        if group.standing is not None and group.standing.trials:
+            trial = self._trial_due(request, group.standing, now)
         if trial >= 0:
             group = self.candidates.with_trial(group, trial, now)
             slots = group.slots
@@ -150,12 +152,13 @@ class Director:
         scores, reason = self._score(policy, view, reason)
         if table.windowed or room is not None:
             scores = _where_it_may_go(scores, view, room)
+        standing = group.standing
         on_trial = trial >= 0 and scores[-1] >= 0.0
         if on_trial:
             scores = scores.copy()  # a policy may keep its own
             scores[-1] = 2.0 * max(1.0, float(scores.max()))
             reason = reason or "trial"
-        elif group.standing is not None and group.standing.all_failing:
+        elif standing is not None and standing.all_failing:
             reason = reason or "all-failing"
         load = view.queued_tokens
         order = pick(scores, load, self._rng)
@@ -190,16 +193,13 @@ class Director:
             weights_version=version,
             engine_priority=-request.priority if spec.priority_field else None,
             trial=on_trial,
-            left_out={} if group.standing is None else group.standing.left_out,
+            left_out=standing.left_out if standing is not None else None,
         )
 
-    def _trial_due(self, request: Request, group: Group, now: float) -> int:
+    def _trial_due(self, request: Request, standing: Standing, now: float) -> int:
         """The slot that this request is to try, or -1."""
-        standing = group.standing
-        if standing is None or not standing.trials or request.shadow:
-            return -1
         assert self.health is not None
-        return self.health.due(standing, now)
+        return -1 if request.shadow else self.health.due(standing, now)
 
     def _decide_opaque(self, request: Request, slots: Slots, now: float) -> Decision:
         """Chooses at random: there is nothing to price, and the request is not a model's work."""
@@ -272,10 +272,10 @@ class Director:
             base_s=known.base_s[model_id],
             times_tried=self._times_tried(tried, model_id),
             cell=known.cell,
-            answers=group.answers,
-            pace=group.pace,
-            typical_s=group.typical_s,
         )
+        if group.answers is not None:  # somebody is in trouble
+            view.answers = group.answers
+            view.pace, view.typical_s = group.pace, group.typical_s
         return view, chain, reason
 
     def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:

@@ -164,7 +164,7 @@ def _why_filtered(account: Account, readings: Readings, slot: int) -> str:
     failures = int(readings.failures[slot])
     if failures >= filters.max_failures:
         return f"unreachable: {failures} scrapes or probes failed in a row"
-    if slot in account.left_out:
+    if account.left_out and slot in account.left_out:
         return account.left_out[slot]
     if readings.waiting[slot] > filters.max_waiting:
         return f"saturated: {readings.waiting[slot]:.0f} requests wait in its engine"

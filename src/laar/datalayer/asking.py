@@ -19,7 +19,7 @@ import orjson
 
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.interface import Clock
-from laar.health import Reply
+from laar.health import Kind, Reply
 
 __all__ = ["Asked", "Asker", "ask", "new_session"]
 
@@ -38,13 +38,13 @@ class Asked:
 
     Args:
         reply: what was said; None when nothing was.
-        silent: it took the connection and said nothing in time.
+        failed: how it failed without a word: it took the connection, and was silent or cut it.
         problem: why nothing was said, in words; empty otherwise.
         seconds: to the first event.
     """
 
     reply: Reply | None = None
-    silent: bool = False
+    failed: Kind | None = None
     problem: str = ""
     seconds: float = 0.0
 
@@ -93,7 +93,9 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
     except aiohttp.ClientConnectorError as error:
         return Asked(problem=f"can't be reached: {error.strerror or type(error).__name__}")
     except TimeoutError:
-        return Asked(silent=True, problem="takes the connection, and says nothing")
+        return Asked(failed=Kind.HANG, problem="takes the connection, and says nothing")
+    except aiohttp.ServerDisconnectedError:
+        return Asked(failed=Kind.STATUS, problem="takes the connection, and cuts it")
     except (aiohttp.ClientError, OSError, ValueError) as error:
         return Asked(problem=f"breaks off: {type(error).__name__}")
 

@@ -35,6 +35,7 @@ _AGAIN_S = 0.5
 """A trial that told nothing (its client went away, or was at fault) is repeated after that."""
 _PROBES_BELIEVED = 6
 """After so many probes that failed a request is tried all the same: a probe may fail by itself."""
+_GRAIN_S = 0.1  # time passes in steps
 _NEGLIGIBLE = 0.02
 """Failures beneath it change no price that anybody would see."""
 
@@ -171,6 +172,10 @@ class Breaker:
 
     def good(self, attempt: Attempt, settings: HealthSettings, now: float) -> bool:
         """It answered; whether that brings it back."""
+        if self.state is State.CLOSED and self._bad == 0.0:  # as nearly always
+            self._good = min(self._good + 1.0, _WINDOW)
+            self._streak = 0.0
+            return False
         self._add(settings, now, good=1.0)
         self._streak = 0.0
         self._hopeless = False
@@ -311,7 +316,7 @@ class Breaker:
 
     def _decay(self, settings: HealthSettings, now: float) -> None:
         elapsed = now - self._at
-        if elapsed > 0.0:
+        if elapsed > _GRAIN_S:
             factor = 0.5 ** (elapsed / settings.half_life_s)
             self._good *= factor
             self._bad *= factor

@@ -37,8 +37,6 @@ _READ_EVERY_S = 2.0
 """A sound endpoint's answers are read at least that often."""
 _TRUST_AFTER = 4
 """Answers read and found good before an endpoint that sent an error in one is believed unread."""
-_QUICK = 0.1
-_QUICK_KNOWN = 10
 _LIGHTEST = 0.1
 _RETRIED = 0.5
 """Weight of a failure that is only known by Envoy's having gone on: it may have been a 429."""
@@ -188,6 +186,10 @@ class Health:
         if endpoint is None or attempt.stage is Stage.OVER:
             return
         attempt.read = read
+        if reply.status == 200 and not reply.event:  # as nearly always
+            if attempt.stage is Stage.SENT:
+                self._accepted(endpoint, attempt, now)
+            return
         verdict = judge(reply)
         if verdict is GOOD:
             if attempt.stage is Stage.SENT:
@@ -260,7 +262,7 @@ class Health:
     # -- what an outcome means -----------------------------------------------------------------
 
     def _accepted(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
-        if attempt.timed:
+        if attempt.timed and attempt.group[1]:  # a whole answer comes with its head
             self._times(attempt).saw(Stage.ACCEPTED, now - attempt.at, attempt.predicted_s)
         endpoint.reached(attempt, Stage.ACCEPTED, now)
         endpoint.denied.add(now, happened=False)
@@ -285,8 +287,7 @@ class Health:
         seconds = now - attempt.at
         endpoint.reached(attempt, Stage.OVER, now)
         endpoint.cut.add(now, happened=False)
-        known = group.total_s.n >= _QUICK_KNOWN
-        if not attempt.read and known and seconds < _QUICK * group.typical_s:
+        if seconds < group.quick_s and not attempt.read:
             endpoint.quick += 1
             if endpoint.quick >= 2:
                 endpoint.unseen = max(endpoint.unseen, 2)
@@ -295,12 +296,11 @@ class Health:
             self._good(endpoint, attempt, now)
         group.sizes.append(attempt.tokens)
         if attempt.timed:
+            value = ratio(seconds, attempt.predicted_s)
             if group.total_s.n >= 3:
-                value = ratio(seconds, attempt.predicted_s) - group.mean
-                endpoint.speed.add(value, now)
+                endpoint.speed.add(value - group.mean, now)
                 self._paced.add(endpoint.model)
-            group.saw(Stage.OVER, seconds, attempt.predicted_s)
-            group.ended(seconds)
+            group.ended(seconds, value)
 
     def _cut(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
         """An answer stopped in the middle: a client that left, or the engine."""
@@ -433,7 +433,8 @@ class Health:
         silent_s = now - since
         if silent_s <= self._settings.overdue_s:
             return False
-        if silent_s <= self._times(attempt).limit_s(waiting_for, attempt.predicted_s):
+        usual = Stage.OVER if not attempt.group[1] else waiting_for
+        if silent_s <= self._times(attempt).limit_s(usual, attempt.predicted_s):
             return False
         overtaken = 0
         for other in self._others(endpoint):
@@ -548,19 +549,18 @@ class Health:
                 found.append(slot)
         return found
 
-    def probed(self, slot: int, reply: Reply | None, now: float, *, silent: bool = False) -> None:
-        """What came of it: a reply, silence, or neither: it can't be reached from here."""
+    def probed(
+        self, slot: int, reply: Reply | None, now: float, *, failed: Kind | None = None
+    ) -> None:
+        """What came of it: a reply, a failure without one, or neither: it is out of reach here."""
         endpoint = self._endpoints.get(slot)
         if endpoint is None or not endpoint.breaker.probing:
             return
         breaker = endpoint.breaker
         verdict = judge(reply) if reply is not None else None
-        failed = None
         weight = 1
         if verdict is Kind.DENIED and breaker.kind is Kind.DENIED:
             failed, weight = Kind.DENIED, 2  # a client's key may be better than none
-        elif silent:
-            failed = Kind.HANG
         elif verdict in (Kind.STATUS, Kind.ERROR, Kind.EVENT):
             failed = Kind(verdict)
         breaker.tell_probe(failed, weight, self._settings, self._rng, now)

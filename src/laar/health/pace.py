@@ -21,6 +21,7 @@ _SPREAD_LEAST = 0.3  # nothing is steadier than that
 _SPREAD_AT_FIRST = 1.0
 _DEVIATIONS = 3.0
 _SIZES = 64
+_QUICK = 0.1
 
 _SLOT_MOST = 24.0  # times at one endpoint that its mean remembers
 _SLOT_HALF_LIFE_S = 60.0
@@ -31,7 +32,7 @@ MIN_PACE = 1.5
 
 def ratio(seconds: float, predicted_s: float) -> float:
     """The logarithm of what it took against what was predicted."""
-    return math.log(max(seconds, 1e-3) / (predicted_s + _GRAIN_S))
+    return math.log((seconds if seconds > 1e-3 else 1e-3) / (predicted_s + _GRAIN_S))
 
 
 class _Usual:
@@ -46,9 +47,9 @@ class _Usual:
 
     def add(self, value: float) -> None:
         self.n += 1
-        weight = max(_WEIGHT, 1.0 / self.n)
-        # The variance starts from a guess that counts as four times.
-        spread_weight = max(_WEIGHT, 1.0 / (self.n + 4))
+        weight = spread_weight = _WEIGHT
+        if self.n < 20:  # a plain mean at first; the variance starts from a guess of some weight
+            weight, spread_weight = 1.0 / self.n, 1.0 / (self.n + 4)
         delta = value - self.mean
         self.mean += weight * delta
         self.variance += spread_weight * (delta * (value - self.mean) - self.variance)
@@ -64,11 +65,13 @@ class GroupTimes:
     Times to each stage: accepted, answering, over.
     """
 
-    __slots__ = ("_stages", "sizes", "total_s")
+    __slots__ = ("_stages", "quick_s", "sizes", "total_s")
 
     def __init__(self) -> None:
         self._stages = (_Usual(), _Usual(), _Usual())
         self.total_s = _Usual()
+        self.quick_s = 0.0
+        """An answer in less time is suspect; 0 while that is not known."""
         self.sizes: deque[float] = deque(maxlen=_SIZES)
         """Prompt tokens of the last requests that went well."""
 
@@ -76,9 +79,13 @@ class GroupTimes:
         """Notes what it took to reach a stage, counted from 1."""
         self._stages[stage - 1].add(ratio(seconds, predicted_s))
 
-    def ended(self, seconds: float) -> None:
-        """Notes how long a whole answer took."""
-        self.total_s.add(math.log(max(seconds, 1e-3)))
+    def ended(self, seconds: float, value: float) -> None:
+        """Notes how long a whole answer took, and its `ratio`."""
+        self._stages[2].add(value)
+        total = self.total_s
+        total.add(math.log(seconds if seconds > 1e-3 else 1e-3))
+        if not total.n % 8:
+            self.quick_s = _QUICK * self.typical_s
 
     def limit_s(self, stage: int, predicted_s: float) -> float:
         """The time within which nearly all reach a stage; infinite while that is not known."""
@@ -122,8 +129,9 @@ class SlotPace:
 
     def add(self, value: float, now: float) -> None:
         """Notes the logarithm of a ratio."""
-        self.n = self.weight(now)
-        self.at = now
+        if now - self.at > 1.0:
+            self.n = self.weight(now)
+            self.at = now
         self.n = min(self.n + 1.0, _SLOT_MOST)
         self.mean += (value - self.mean) / self.n
 

@@ -17,6 +17,7 @@ _HABIT = 0.7
 """Share from which an endpoint does it always; less, and it is some of the clients."""
 _RARE = 0.2
 """Share below which a sibling does not do it."""
+_GRAIN_S = 0.5
 _EVIDENCE = 1.5
 """Outcomes of a sibling that say anything; one, before it decays."""
 
@@ -34,16 +35,17 @@ class Share:
 
     def add(self, now: float, *, happened: bool) -> None:
         """Counts one."""
-        self.decay(now)
+        if now - self._at > _GRAIN_S:
+            self.decay(now)
         if happened:
             self.yes += 1.0
         else:
             self.no += 1.0
 
     def decay(self, now: float) -> None:
-        """Lets time pass."""
+        """Lets time pass, in steps: it is called for every request."""
         elapsed = now - self._at
-        if elapsed > 0.0:
+        if elapsed > _GRAIN_S:
             factor = 0.5 ** (elapsed / self._half_life_s)
             self.yes *= factor
             self.no *= factor

@@ -124,6 +124,7 @@ class _Phase(enum.Enum):
     DONE = "over"
 
 
+_OK = Reply(status=200)
 _NO_RULES = NoRules()
 _NO_HEAD = names.read_head({})
 
@@ -520,6 +521,9 @@ class Stream:
             self._read_answer = self._read_answer or decision.read or event.status == 503
         read = (self._read_answer or self._shape is Shape.GATEWAY) and not event.end
         if event.status is None:
+            return
+        if event.status == 200 and not read:
+            yield Replied(decision, _OK, False)
             return
         reply = Reply(status=event.status, retry_after_s=event.retry_after_s)
         if event.status == 503 and read and reply.retry_after_s is None:

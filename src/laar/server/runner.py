@@ -384,7 +384,7 @@ class Runner:
     def _asked(self, address: str, asked: Asked) -> None:
         slot, now = self.table.slot(address), self._clock()
         if slot >= 0:
-            self.endpoint_health.probed(slot, asked.reply, now, silent=asked.silent)
+            self.endpoint_health.probed(slot, asked.reply, now, failed=asked.failed)
 
     def _flow_control(self) -> Gate:
         admission = self._admission = Admission(self.director, self._settings.flow.admission)
