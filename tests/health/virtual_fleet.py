@@ -131,6 +131,7 @@ class VirtualFleet:
         self._probes = probes
         self._order = count()
         self.now = 0.0
+        self.text = lambda _job: None
         self.probes = 0
 
     def join(self, addresses):
@@ -161,7 +162,7 @@ class VirtualFleet:
             return
         self.left -= 1
         job = Job(self.left, client, now, self.tokens(self.rng), self.rng.random() < self.streams)
-        text = f"{job.number} " + "x" * (4 * job.tokens)
+        text = self.text(job) or f"{job.number} " + "x" * (4 * job.tokens)
         request = Request(
             id="r", api=Api.CHAT, model="m", spans=(text,), question="q", chars=4 * job.tokens,
             stream=job.stream,

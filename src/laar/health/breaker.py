@@ -25,6 +25,8 @@ __all__ = ["Breaker", "State"]
 _WINDOW = 12.0
 """Outcomes that the share is over: enough to tell a third from a tenth, few enough to be quick."""
 _LEAST = 6.0  # outcomes before a share is one
+_CONVALESCENT = 4
+"""Answers after a trial in which a single failure takes it out again."""
 _FAITH = 2.0  # good outcomes taken on trust
 _JITTER = 0.2
 _HANG_FACTOR = 5.0
@@ -63,6 +65,7 @@ class Breaker:
     """
 
     __slots__ = (
+        "_answered",
         "_at",
         "_backoff_s",
         "_bad",
@@ -102,6 +105,7 @@ class Breaker:
         self._backoff_s = 0.0
         self._closed_at = float("-inf")
         self._full_s = 0.0
+        self._answered = 0
         self._hopeless = False
         self.probing = False
         self.probed = False
@@ -160,6 +164,7 @@ class Breaker:
     def start_slowly(self, now: float) -> None:
         """It is new among others that are not."""
         self.state = State.STARTING
+        self._answered = _CONVALESCENT
         self._closed_at = now
 
     def begin_trial(self, attempt: Attempt) -> None:
@@ -178,6 +183,7 @@ class Breaker:
             return False
         self._add(settings, now, good=1.0)
         self._streak = 0.0
+        self._answered += 1
         self._hopeless = False
         # An answer to what was sent before it failed says nothing of now, unless it was silence
         # that it failed by.
@@ -208,7 +214,7 @@ class Breaker:
             return False
         if self.state is State.OPEN:
             return False
-        relapse = self.state is State.STARTING and self.openings > 0 and weight >= 0.5
+        relapse = self.state is State.STARTING and weight >= 0.5 and self._answered < _CONVALESCENT
         total = self._good + self._bad
         if not (
             on_trial
@@ -299,6 +305,7 @@ class Breaker:
         self.state = State.STARTING
         self.trial = None
         self._closed_at = now
+        self._answered = 0
         self._streak = 0.0
         self._good = _FAITH
         self._bad = min(self._bad, 1.0)

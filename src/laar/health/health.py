@@ -345,7 +345,7 @@ class Health:
                     breaker.good(attempt, settings, now)  # siblings deny as well: the client's
                     self.version += 1
                 return
-            weight = max(1.0, endpoint.denied.yes)  # those before it have not counted yet
+            weight = max(1.0, float(endpoint.denied.row))  # those before it have not counted yet
         if kind is Kind.EVENT and not breaker.doubtful:
             breaker.distrust(_TRUST_AFTER)
         elif kind is Kind.EVENT:

@@ -32,7 +32,7 @@ MIN_PACE = 1.5
 
 def ratio(seconds: float, predicted_s: float) -> float:
     """The logarithm of what it took against what was predicted."""
-    return math.log((seconds if seconds > 1e-3 else 1e-3) / (predicted_s + _GRAIN_S))
+    return math.log((max(0.001, seconds)) / (predicted_s + _GRAIN_S))
 
 
 class _Usual:
@@ -83,7 +83,7 @@ class GroupTimes:
         """Notes how long a whole answer took, and its `ratio`."""
         self._stages[2].add(value)
         total = self.total_s
-        total.add(math.log(seconds if seconds > 1e-3 else 1e-3))
+        total.add(math.log(max(0.001, seconds)))
         if not total.n % 8:
             self.quick_s = _QUICK * self.typical_s
 

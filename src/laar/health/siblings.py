@@ -15,6 +15,9 @@ _LEAST = 2.0
 """Times it has to happen before it is a habit."""
 _HABIT = 0.7
 """Share from which an endpoint does it always; less, and it is some of the clients."""
+_ROW = 4
+"""So often in a row is a change of habit."""
+_QUIET_S = 30.0
 _RARE = 0.2
 """Share below which a sibling does not do it."""
 _GRAIN_S = 0.5
@@ -25,11 +28,15 @@ _EVIDENCE = 1.5
 class Share:
     """How often something happened lately, with exponential decay."""
 
-    __slots__ = ("_at", "_half_life_s", "no", "yes")
+    __slots__ = ("_at", "_half_life_s", "last_at", "no", "row", "yes")
 
     def __init__(self, half_life_s: float) -> None:
         self.yes = 0.0
         self.no = 0.0
+        self.row = 0
+        """How often in a row, to this moment."""
+        self.last_at = float("-inf")
+        """When it happened last."""
         self._at = 0.0
         self._half_life_s = half_life_s
 
@@ -39,8 +46,11 @@ class Share:
             self.decay(now)
         if happened:
             self.yes += 1.0
+            self.row += 1
+            self.last_at = now
         else:
             self.no += 1.0
+            self.row = 0
 
     def decay(self, now: float) -> None:
         """Lets time pass, in steps: it is called for every request."""
@@ -58,7 +68,8 @@ def alone(own: Share, siblings: Iterable[Share], now: float) -> bool | None:
     None where it does, and nothing has been heard of its siblings yet.
     """
     own.decay(now)
-    if own.yes < _LEAST * 0.9 or own.yes < _HABIT * (own.yes + own.no):
+    habit = own.yes >= 0.9 * _LEAST and own.yes >= _HABIT * (own.yes + own.no)
+    if not habit and own.row < _ROW:
         return False
     heard = sound = others = 0
     for share in siblings:
@@ -67,7 +78,10 @@ def alone(own: Share, siblings: Iterable[Share], now: float) -> bool | None:
         total = share.yes + share.no
         if total >= _EVIDENCE:
             heard += 1
-            sound += share.yes < _RARE * total
-    if others and not heard:
+            # One client that is wrong again and again follows its prefix from endpoint to endpoint:
+            # a row counts only while none of the others has seen the like.
+            quiet = habit or now - share.last_at > _QUIET_S
+            sound += quiet and share.yes < _RARE * total
+    if habit and others and not heard:
         return None
     return 2 * sound > heard
