@@ -365,6 +365,11 @@ class Director:
         )
         decision.read = health.wants_read(decision.slot, now)
 
+    def _watch_server(self, decision: Decision, now: float | None) -> None:
+        """The same for the endpoint that Envoy says has served."""
+        if self.health is not None and now is not None and decision.view is not None:
+            self._watch(self.health, decision, now, timed=False)
+
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool = False) -> None:
         """The endpoint's status came, or an error later; `read` if its body is seen."""
         if self.health is not None and decision.attempt is not None:
@@ -381,6 +386,8 @@ class Director:
             return
         decision.served = True
         if slot == decision.slot:
+            if decision.attempt is None:  # in shadow: it serves after all
+                self._watch_server(decision, now)
             return
         named = (decision.address, *decision.fallbacks)
         if not decision.request.shadow and address in named:
@@ -403,8 +410,7 @@ class Director:
             decision.uncached_tokens,
             answering=decision.answering,
         )
-        if self.health is not None and now is not None and decision.view is not None:
-            self._watch(self.health, decision, now, timed=False)
+        self._watch_server(decision, now)
 
     def answering(self, decision: Decision, now: float | None = None, *, ok: bool = True) -> None:
         """The first byte of the answer was seen: its prefill is done.
