@@ -283,6 +283,9 @@ class Health:
 
     def _whole(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
         """An answer ended as it should."""
+        if attempt.read and attempt.stage is Stage.ACCEPTED:  # not a byte came
+            self._failed(endpoint, attempt, Kind.EVENT, now)
+            return
         group = self._times(attempt)
         seconds = now - attempt.at
         endpoint.reached(attempt, Stage.OVER, now)

@@ -24,7 +24,11 @@ _SIZES = 64
 _QUICK = 0.1
 
 _SLOT_MOST = 24.0  # times at one endpoint that its mean remembers
-_SLOT_HALF_LIFE_S = 60.0
+_SLOT_HALF_LIFE_S = 30.0
+_FORGIVE_S = 10.0
+"""Without news half of the slowness is forgiven in such a time: what is dear is not asked, and
+would else stay dear when it has long been quick again."""
+_SURE_DEVIATIONS = 2.5
 _MAX_PACE = 30.0
 MIN_PACE = 1.5
 """Below it an endpoint counts as fast as its siblings: loads differ by as much for a while."""
@@ -129,7 +133,7 @@ class SlotPace:
 
     def add(self, value: float, now: float) -> None:
         """Notes the logarithm of a ratio."""
-        if now - self.at > 1.0:
+        if now - self.at > 1.0:  # in steps: it is called for every request
             self.n = self.weight(now)
             self.at = now
         self.n = min(self.n + 1.0, _SLOT_MOST)
@@ -144,6 +148,7 @@ class SlotPace:
         n = self.weight(now)
         if n < 1.0:
             return 1.0
-        sure = self.mean - siblings - 2.0 * spread / math.sqrt(n)
+        sure = self.mean - siblings - _SURE_DEVIATIONS * spread / math.sqrt(n)
         pace = math.exp(min(sure, math.log(_MAX_PACE)))
+        pace = 1.0 + (pace - 1.0) * math.exp2(-max(0.0, now - self.at) / _FORGIVE_S)
         return pace if pace >= MIN_PACE else 1.0

@@ -11,8 +11,10 @@ from collections.abc import Iterable
 
 __all__ = ["Share", "alone"]
 
-_LEAST = 2.0
-"""Times it has to happen before it is a habit."""
+_LEAST = 2.7
+"""Times it has to happen before it is a habit: three, a little while ago."""
+_SUSPECT = 1.8
+"""Times after which an endpoint had better wait until its siblings were heard."""
 _HABIT = 0.7
 """Share from which an endpoint does it always; less, and it is some of the clients."""
 _ROW = 4
@@ -21,8 +23,9 @@ _QUIET_S = 30.0
 _RARE = 0.2
 """Share below which a sibling does not do it."""
 _GRAIN_S = 0.5
-_EVIDENCE = 1.5
-"""Outcomes of a sibling that say anything; one, before it decays."""
+_WINDOW = 12.0
+_EVIDENCE = 3.5
+"""Outcomes of a sibling that say anything: four, a little while ago."""
 
 
 class Share:
@@ -44,6 +47,10 @@ class Share:
         """Counts one."""
         if now - self._at > _GRAIN_S:
             self.decay(now)
+        total = self.yes + self.no
+        if total >= _WINDOW:
+            self.yes *= (_WINDOW - 1.0) / total
+            self.no *= (_WINDOW - 1.0) / total
         if happened:
             self.yes += 1.0
             self.row += 1
@@ -63,13 +70,17 @@ class Share:
 
 
 def alone(own: Share, siblings: Iterable[Share], now: float) -> bool | None:
-    """Whether an endpoint does nearly always what most of its siblings hardly ever do.
+    """Whether an endpoint does nearly always what some sibling hardly ever does.
+
+    One is enough: they have the same clients.
 
     None where it does, and nothing has been heard of its siblings yet.
     """
     own.decay(now)
-    habit = own.yes >= 0.9 * _LEAST and own.yes >= _HABIT * (own.yes + own.no)
-    if not habit and own.row < _ROW:
+    usual = own.yes >= _HABIT * (own.yes + own.no)
+    habit = usual and own.yes >= _LEAST
+    suspect = usual and own.yes >= _SUSPECT
+    if not suspect and own.row < _ROW:
         return False
     heard = sound = others = 0
     for share in siblings:
@@ -82,6 +93,6 @@ def alone(own: Share, siblings: Iterable[Share], now: float) -> bool | None:
             # a row counts only while none of the others has seen the like.
             quiet = habit or now - share.last_at > _QUIET_S
             sound += quiet and share.yes < _RARE * total
-    if habit and others and not heard:
+    if suspect and others and not heard:
         return None
-    return 2 * sound > heard
+    return sound > 0 if habit else own.row >= _ROW and 2 * sound > heard

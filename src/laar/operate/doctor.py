@@ -1,8 +1,9 @@
 """`laar doctor`: looks at the endpoints, the picker and Envoy, and says what to change.
 
 Everything is read over HTTP with short time-outs; nothing is changed, and each endpoint is asked
-for one token. What can't be reached is a finding too. The picker's own admin port gives the freshness of readings and the traffic seen; the
-endpoints are asked directly as well, since a doctor is called when a picker does not start.
+for one token. What can't be reached is a finding too. The picker's own admin port gives the
+freshness of readings and the traffic seen; the endpoints are asked directly as well, since a doctor
+is called when a picker does not start.
 """
 
 from __future__ import annotations

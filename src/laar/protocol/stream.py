@@ -125,6 +125,7 @@ class _Phase(enum.Enum):
 
 
 _OK = Reply(status=200)
+_EMPTY = Reply(status=200, event=True)
 _NO_RULES = NoRules()
 _NO_HEAD = names.read_head({})
 
@@ -523,7 +524,8 @@ class Stream:
         if event.status is None:
             return
         if event.status == 200 and not read:
-            yield Replied(decision, _OK, False)
+            # Nothing at all is no answer.
+            yield Replied(decision, _EMPTY if event.end else _OK, False)
             return
         reply = Reply(status=event.status, retry_after_s=event.retry_after_s)
         if event.status == 503 and read and reply.retry_after_s is None:
