@@ -8,10 +8,7 @@ from typing import Annotated
 import typer
 
 from laar.cli import accuracy, context, lab, operating, serving, simulating
-<<<<<<< HEAD
 from laar.cli.init import init
-=======
->>>>>>> 13a402058fd90dccc26926bf6d4397eae2f5f78c
 from laar.cli.terminal import handle_signals
 
 __all__ = ["app"]

@@ -36,6 +36,7 @@ from laar.core.picker import pick
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.errors import RequestError
+from laar.health import Health, Reply, Standing
 from laar.tuning import Sample, Weights
 
 __all__ = ["Director"]
@@ -55,6 +56,7 @@ class Director:
         prefixes: what is believed of caches.
         tuner: sets the weights of the settings' policy, decision by decision, and is told what came
             of them; None to leave the policy its own.
+        health: learns which endpoints answer; None to believe that all do.
         on_decided: called with every decision, after the reservation.
         on_settled: called with every decision and its completion, once.
     """
@@ -70,6 +72,7 @@ class Director:
         assessor: Assessor | None = None,
         prefixes: Prefixes | None = None,
         tuner: Climb | None = None,
+        health: Health | None = None,
         on_decided: Callable[[Decision], None] = lambda _decision: None,
         on_settled: Callable[[Decision, Completion], None] = lambda _decision, _end: None,
     ) -> None:
@@ -81,21 +84,27 @@ class Director:
         self.assessor = assessor or PlainAssessor()
         self.prefixes = prefixes or NoPrefixes()
         self.tuner = tuner
+        self.health = health
         self._next_weights: Weights | None = None
         self._rng = rng
         self._plain_assessor = PlainAssessor()
         self._on_decided = on_decided
         self._on_settled = on_settled
-        self.candidates = Candidates(table, settings.aliases, settings.filters)
+        self.candidates = Candidates(table, settings.aliases, settings.filters, health)
         ids = random.Random(rng.getrandbits(40))
         self._new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
-        table.on_free = self.prefixes.drop
+        table.on_free = self._freed
 
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
         """Decides by other settings from now on; what is decided already is settled by its own."""
         self.settings = settings
         self.policies = policies
-        self.candidates = Candidates(self.table, settings.aliases, settings.filters)
+        self.candidates = Candidates(self.table, settings.aliases, settings.filters, self.health)
+
+    def _freed(self, slot: int) -> None:
+        self.prefixes.drop(slot)
+        if self.health is not None:
+            self.health.drop(slot)
 
     # -- deciding ------------------------------------------------------------------------------
 
@@ -113,6 +122,8 @@ class Director:
         self.table.reserve(decision.slot, _weight(decision), decision.uncached_tokens)
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None  # used: the next decision gets weights of its own
+        if self.health is not None and decision.view is not None and not request.shadow:
+            self._watch(self.health, decision, now)
         try:
             self._on_decided(decision)
         except Exception:  # noqa: BLE001 - whoever watches must not fail what is reserved already
@@ -134,6 +145,12 @@ class Director:
             raise RequestError(
                 400, "no-model", "`model` must be given: the endpoints serve more than one"
             )
+        trial = -1
+        if group.standing is not None and group.standing.trials:
+            trial = self._trial_due(request, group.standing, now)
+        if trial >= 0:
+            group = self.candidates.with_trial(group, trial, now)
+            slots = group.slots
         policy = self._policy(request)
         earlier = parse_tried(request.tried, table.models)
         self.ignored_tried += earlier.ignored
@@ -142,6 +159,14 @@ class Director:
         scores, reason = self._score(policy, view, reason)
         if table.windowed or room is not None:
             scores = _where_it_may_go(scores, view, room)
+        standing = group.standing
+        on_trial = trial >= 0 and scores[-1] >= 0.0
+        if on_trial:
+            scores = scores.copy()  # a policy may keep its own
+            scores[-1] = 2.0 * max(1.0, float(scores.max()))
+            reason = reason or "trial"
+        elif standing is not None and standing.all_failing:
+            reason = reason or "all-failing"
         load = view.queued_tokens
         order = pick(scores, load, self._rng)
         first = order[0]
@@ -174,7 +199,14 @@ class Director:
             receipt=None,
             weights_version=version,
             engine_priority=-request.priority if spec.priority_field else None,
+            trial=on_trial,
+            left_out=standing.left_out if standing is not None else None,
         )
+
+    def _trial_due(self, request: Request, standing: Standing, now: float) -> int:
+        """The slot that this request is to try, or -1."""
+        assert self.health is not None
+        return -1 if request.shadow else self.health.due(standing, now)
 
     def _decide_opaque(self, request: Request, slots: Slots, now: float) -> Decision:
         """Chooses at random: there is nothing to price, and the request is not a model's work."""
@@ -250,6 +282,9 @@ class Director:
             times_tried=self._times_tried(tried, model_id),
             cell=known.cell,
         )
+        if group.answers is not None:  # somebody is in trouble
+            view.answers = group.answers
+            view.pace, view.typical_s = group.pace, group.typical_s
         return view, chain, reason
 
     def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:
@@ -321,17 +356,63 @@ class Director:
 
     # -- afterwards ----------------------------------------------------------------------------
 
-    def served_by(self, decision: Decision, address: str) -> None:
+    def _watch(self, health: Health, decision: Decision, now: float, *, timed: bool = True) -> None:
+        """Begins health's record of a request at its endpoint."""
+        decision.attempt = health.sent(
+            decision.slot,
+            decision.model,
+            stream=decision.request.stream,
+            predicted_s=_predicted_s(decision),
+            tokens=decision.tokens,
+            now=now,
+            trial=decision.trial and timed,
+            timed=timed,
+        )
+        decision.read = health.wants_read(decision.slot, now)
+
+    def _watch_server(self, decision: Decision, now: float | None) -> None:
+        """The same for the endpoint that Envoy says has served."""
+        if self.health is not None and now is not None and decision.view is not None:
+            self._watch(self.health, decision, now, timed=False)
+
+    def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool = False) -> None:
+        """The endpoint's status came, or an error later; `read` if its body is seen."""
+        if self.health is not None and decision.attempt is not None:
+            self.health.replied(decision.attempt, reply, now, read=read)
+
+    def attempted(self, decision: Decision, failed: tuple[str, ...], now: float | None) -> None:
+        """Envoy has tried these endpoints in vain, in this order, before the one that answers."""
+        if decision.settled or decision.request.shadow:
+            return
+        decision.failed = failed
+        if self.health is None or now is None:
+            return
+        for address in failed:
+            attempt = decision.attempt if address == decision.address else None
+            self.health.passed_over(self.table.slot(address), now, attempt)
+            if attempt is not None:
+                decision.attempt = None  # should the same one answer after all, that counts anew
+
+    def served_by(self, decision: Decision, address: str, now: float | None = None) -> None:
         """Moves the reservation to the endpoint that serves, if it isn't the one picked.
 
         Envoy may have retried, or, in shadow, chosen for itself: then the model is another too.
+        Without word of the attempts (`attempted`), those named before it have failed. `now` is for
+        health; None where it is not kept.
         """
         slot = self.table.slot(address)
         if decision.settled or slot < 0:
             return
         decision.served = True
         if slot == decision.slot:
+            if decision.attempt is None:  # in shadow: it serves after all
+                self._watch_server(decision, now)
             return
+        named = (decision.address, *decision.fallbacks)
+        if not decision.failed and not decision.request.shadow and address in named:
+            self.attempted(decision, named[: named.index(address)], now)
+        if self.health is not None and now is not None and decision.attempt is not None:
+            self.health.gone(decision.attempt, now)
         self._release(decision)
         if decision.receipt is not None:
             self.prefixes.retract(decision.receipt)
@@ -345,9 +426,15 @@ class Director:
             decision.uncached_tokens,
             answering=decision.answering,
         )
+        self._watch_server(decision, now)
 
-    def answering(self, decision: Decision) -> None:
-        """The first byte of the answer was seen: its prefill is done."""
+    def answering(self, decision: Decision, now: float | None = None, *, ok: bool = True) -> None:
+        """The first byte of the answer was seen: its prefill is done.
+
+        `ok` when it is no refusal; `now` is for health, None where it is not kept.
+        """
+        if ok and now is not None and self.health is not None and decision.attempt is not None:
+            self.health.answering(decision.attempt, now)
         if not decision.settled and not decision.answering:
             decision.answering = True
             self.table.release_prefill(decision.slot, decision.uncached_tokens)
@@ -373,6 +460,9 @@ class Director:
         self.table.release(decision.slot, _weight(decision), decision.uncached_tokens)
 
     def _learn(self, decision: Decision, end: Completion) -> None:
+        if self.health is not None and decision.attempt is not None:
+            now = decision.now + end.latency_s
+            self.health.ended(decision.attempt, end.status, end.cause, now)
         if self.tuner is not None and decision.weights_version:
             sample = Sample(
                 version=decision.weights_version,
@@ -429,6 +519,16 @@ def _where_it_may_go(scores: Floats, view: View, room: Room | None) -> Floats:
     if not fits[scores.argmax()]:
         view.reason = ""  # it was about a candidate that is out now
     return np.where(fits, scores, -1.0)
+
+
+def _predicted_s(decision: Decision) -> float:
+    """The picker's own price of its seconds; of a policy that does not price, its prefill's."""
+    view, at = decision.view, decision.position
+    assert view is not None
+    if view.terms is not None:
+        slow_s = 0.0 if view.terms.slow_s is None else float(view.terms.slow_s[at])
+        return float(view.terms.latency_s[at]) - slow_s
+    return decision.uncached_tokens * float(view.seconds_per_token[at])
 
 
 def _weight(decision: Decision) -> float:

@@ -168,7 +168,8 @@ class View:
     `cached_tokens` the part it is believed to hold, `queued_tokens` what it has ahead. A scorer may
     leave `terms` behind for the explanation, and `reason`, a code of its own (one of few: metrics
     count by it) for why its best candidate is the best; it changes nothing else. `weights` are what
-    the tuner wants this decision priced with, by name; None for the scorer's own.
+    the tuner wants this decision priced with, by name; None for the scorer's own. `answers`, `pace`
+    and `typical_s` are as in `expected_time`.
     """
 
     request: Request
@@ -190,6 +191,9 @@ class View:
     terms: Terms | None = None
     reason: str = ""
     weights: Mapping[str, float] | None = None
+    answers: Floats | None = None
+    pace: Floats | None = None
+    typical_s: Floats | float = 0.0
 
 
 Room = Callable[[View], NDArray[np.bool_]]

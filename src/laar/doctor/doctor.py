@@ -1,8 +1,9 @@
 """`laar doctor`: looks at the endpoints, the picker and Envoy, and says what to change.
 
-Everything is read over HTTP with short time-outs; nothing is changed. What can't be reached is a
-finding too. The picker's own admin port gives the freshness of readings and the traffic seen; the
-endpoints are asked directly as well, since a doctor is called when a picker does not start.
+Everything is read over HTTP with short time-outs; nothing is changed, and each endpoint is asked
+for one token. What can't be reached is a finding too. The picker's own admin port gives the
+freshness of readings and the traffic seen; the endpoints are asked directly as well, since a doctor
+is called when a picker does not start.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import orjson
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer import load_endpoints, split_address
 from laar.datalayer.metrics_page import read_page
+from laar.doctor.answers import answer_findings
 from laar.doctor.envoy import DECISION_MARGIN_S, Needs, envoy_findings
 from laar.doctor.findings import Finding, Level
 from laar.server.reload import RESTART
@@ -125,7 +127,8 @@ class Doctor:
             async with gate:
                 return await _endpoint(http, spec)
 
-        parts = await asyncio.gather(*(one(spec) for spec in specs[:_MAX_ENDPOINTS]))
+        specs = specs[:_MAX_ENDPOINTS]
+        parts = await asyncio.gather(answer_findings(specs), *(one(spec) for spec in specs))
         return [finding for part in parts for finding in part]
 
     # -- picker --------------------------------------------------------------------------------

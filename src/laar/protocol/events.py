@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from laar.core.decision import Completion, Decision
 from laar.core.request import Api, Request
 from laar.errors import RequestError
+from laar.health import Reply
 from laar.protocol.openai import Body
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Immediate",
     "Read",
     "Refused",
+    "Replied",
     "RequestBody",
     "RequestHeaders",
     "RequestTrailers",
@@ -141,6 +143,7 @@ class ResponseHeaders:
         attempts: how many there were; 0 where Envoy does not say.
         details: where Envoy says that the status comes from; empty where it does not say.
         shape: told by the stream's first message; None where this is not it.
+        retry_after_s: what ``retry-after`` says; None without one, or for a date.
     """
 
     status: int | None
@@ -151,6 +154,7 @@ class ResponseHeaders:
     attempts: int = 0
     details: str = ""
     shape: Shape | None = None
+    retry_after_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -274,6 +278,18 @@ class Served:
 
 
 @dataclass(slots=True)
+class Replied:
+    """What the endpoint said, for health; `read` when the body of its answer is seen.
+
+    Comes once with the status, and again should an error follow in the answer.
+    """
+
+    decision: Decision
+    reply: Reply
+    read: bool
+
+
+@dataclass(slots=True)
 class Answering:
     """The first byte of the answer's body was seen; `ok` when it is no refusal."""
 
@@ -298,6 +314,7 @@ Action = (
     | Immediate
     | Attempted
     | Served
+    | Replied
     | Answering
     | Ended
 )

@@ -19,6 +19,7 @@ from laar.protocol.paths import DeniedPaths
 from laar.protocol.stream import StreamSettings
 from laar.settings.context import Context
 from laar.settings.flow import Flow
+from laar.settings.health import HealthSection
 from laar.settings.listening import EnvoySection, Listen, Shutdown
 from laar.settings.otlp import Otlp
 from laar.settings.reading import Bodies, Decisions, Headers, Readings
@@ -52,6 +53,7 @@ class Settings(Section):
     readings: Readings = Readings()
     bodies: Bodies = Bodies()
     headers: Headers = Headers()
+    health: HealthSection = HealthSection()
     flow: Flow = Flow()
     context: Context = Context()
     tuner: Tuning = Tuning()

@@ -151,7 +151,7 @@ def _pool(message: pb.ProcessingRequest) -> str:
 
 def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
     headers = message.response_headers.headers.headers
-    status, streamed = None, False
+    status, streamed, retry_after_s = None, False, None
     for header in headers:
         name = header.key
         if name in (":status", "status"):  # without the colon from some test clients
@@ -160,6 +160,11 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
             status = int(text) if _STATUS.fullmatch(text) else None
         elif name == "content-type":
             streamed = "text/event-stream" in _value(header)
+        elif name == "retry-after":
+            text = _value(header)
+            retry_after_s = (
+                float(text) if text.isascii() and text.isdigit() and len(text) < 9 else None
+            )
     end = message.response_headers.end_of_stream
     details = ""
     for attributes in message.attributes.values():
@@ -174,6 +179,7 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
         _number(message, agreed.ATTEMPTED),
         details,
         _shape(message),
+        retry_after_s,
     )
 
 

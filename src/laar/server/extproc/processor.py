@@ -34,6 +34,7 @@ from laar.protocol.events import (
     Immediate,
     Read,
     Refused,
+    Replied,
     Served,
 )
 from laar.protocol.held import HeldBytes
@@ -260,16 +261,20 @@ class ExternalProcessor:
         return lambda parent, state: spans.join(context.invocation_metadata() or (), parent, state)
 
     def _note(self, action: Action, now: float) -> None:
+        if type(action) is Replied:
+            self._director.replied(action.decision, action.reply, now, read=action.read)
+            return
         match action:
             case Attempted(decision, failed):
                 self._metrics.failed_attempts += len(failed)
+                self._director.attempted(decision, failed, now)
             case Served(decision, address):
                 self._metrics.moved += not decision.request.shadow
-                self._director.served_by(decision, address)
+                self._director.served_by(decision, address, now)
                 if self._gate is not None:
                     self._gate.moved(decision)
             case Answering(decision, ok):
-                self._director.answering(decision)
+                self._director.answering(decision, now, ok=ok)
                 if self._gate is not None:
                     self._gate.answering(decision, ok=ok)
             case Ended(decision, completion):

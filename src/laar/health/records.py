@@ -1,0 +1,94 @@
+"""The records that health is made of: endpoints by slot, groups of them by model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from laar.health.attempt import Attempt
+from laar.health.endpoint import Endpoint
+from laar.health.pace import GroupTimes
+from laar.health.settings import HealthSettings
+
+__all__ = ["Records"]
+
+_MAX_GROUPS = 4096
+
+
+class Records:
+    """What is known of a fleet.
+
+    Attributes:
+        settings: thresholds.
+        rng: spreads trials.
+        version: changes when an endpoint's standing does, other than by time.
+        endpoints: by slot.
+        siblings: slots by model.
+        groups: usual times, by model and whether the answer is streamed.
+        troubled: slots that may stand out; all others are sound.
+        paced: models whose endpoints have new times.
+    """
+
+    def __init__(self, settings: HealthSettings, rng: random.Random) -> None:
+        self.settings = settings
+        self.rng = rng
+        self.version = 0
+        self.endpoints: dict[int, Endpoint] = {}
+        self.siblings: dict[str, set[int]] = {}
+        self.groups: dict[tuple[str, bool], GroupTimes] = {}
+        self.troubled: set[int] = set()
+        self.paced: set[str] = set()
+        self._began_at: float | None = None
+
+    def know(self, slot: int, model: str, now: float) -> Endpoint:
+        """The record of a slot; a new one starts slowly where others have been there for long."""
+        known = self.endpoints.get(slot)
+        if known is not None and known.model == model:
+            return known
+        if known is not None:
+            self.drop(slot)
+        made = self.endpoints[slot] = Endpoint(model)
+        if self._began_at is None:
+            self._began_at = now
+        siblings = self.siblings.setdefault(model, set())
+        if siblings and now - self._began_at > self.settings.slow_start_s:
+            made.breaker.start_slowly(now)
+            self.trouble(slot)
+        siblings.add(slot)
+        return made
+
+    def drop(self, slot: int) -> None:
+        """Forgets a slot: its endpoint left."""
+        known = self.endpoints.pop(slot, None)
+        if known is None:
+            return
+        self.troubled.discard(slot)
+        siblings = self.siblings[known.model]
+        siblings.discard(slot)
+        if not siblings:
+            del self.siblings[known.model]
+            self.paced.discard(known.model)
+            for stream in (False, True):
+                self.groups.pop((known.model, stream), None)
+        self.version += 1
+
+    def others(self, endpoint: Endpoint) -> Iterable[Endpoint]:
+        """Those with the same model."""
+        for slot in self.siblings.get(endpoint.model, ()):
+            other = self.endpoints[slot]
+            if other is not endpoint:
+                yield other
+
+    def times(self, attempt: Attempt) -> GroupTimes:
+        """What is usual where an attempt belongs."""
+        group = self.groups.get(attempt.group)
+        if group is None:
+            if len(self.groups) >= _MAX_GROUPS:
+                self.groups.clear()
+            group = self.groups[attempt.group] = GroupTimes()
+        return group
+
+    def trouble(self, slot: int) -> None:
+        """Notes that a slot may stand out."""
+        self.troubled.add(slot)
+        self.version += 1

@@ -1,0 +1,98 @@
+"""Silence and slowness: found by a look now and then, and judged against siblings.
+
+A long prompt, a long answer, or a fleet that is slow as a whole must not look like an engine that
+hangs. So an endpoint is silent only when nothing at all came from it for far longer than is usual
+for its model, while siblings got on with what was sent to them later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from laar.health.attempt import Attempt, Stage
+from laar.health.endpoint import Endpoint
+from laar.health.kinds import Kind
+from laar.health.records import Records
+
+__all__ = ["compare", "find_hang", "silent_for_long"]
+
+_OVERTAKEN = 3
+"""Later requests that siblings got as far, before silence is the endpoint's own."""
+
+
+def find_hang(records: Records, slot: int, endpoint: Endpoint, now: float) -> None:
+    """Takes a slot out that has fallen silent."""
+    breaker = endpoint.breaker
+    for attempt in endpoint.attempts:
+        if now - attempt.at <= records.settings.overdue_s:
+            return  # and all after it are younger
+        if attempt.overdue or attempt.judged:
+            continue
+        if not silent_for_long(records, endpoint, attempt, now):
+            continue
+        attempt.overdue = True
+        on_trial = attempt is breaker.trial
+        if breaker.is_out and not on_trial:
+            continue
+        endpoint.failures[Kind.HANG] += 1
+        breaker.bad(attempt, Kind.HANG, 1.0, records.settings, records.rng, now)
+        if not breaker.is_out:
+            breaker.open(Kind.HANG, records.settings, records.rng, now)
+        records.trouble(slot)
+
+
+def silent_for_long(records: Records, endpoint: Endpoint, attempt: Attempt, now: float) -> bool:
+    """Whether nothing has come for far longer than is usual, while siblings went on."""
+    if attempt.overdue:
+        return True
+    if not attempt.timed:
+        return False
+    waiting_for = Stage(attempt.stage + 1)
+    if attempt.stage is Stage.ACCEPTED and not attempt.read:
+        waiting_for = Stage.OVER
+    since = max(attempt.at, endpoint.last_progress_at(waiting_for))
+    silent_s = now - since
+    if silent_s <= records.settings.overdue_s:
+        return False
+    usual = Stage.OVER if not attempt.group[1] else waiting_for
+    if silent_s <= records.times(attempt).limit_s(usual, attempt.predicted_s):
+        return False
+    overtaken = 0
+    for other in records.others(endpoint):
+        overtaken += other.overtook(since, waiting_for)
+        if overtaken >= _OVERTAKEN:
+            return True
+    return False
+
+
+def compare(records: Records, model: str, now: float) -> None:
+    """Works out the pace of each endpoint of a model against the median of the others."""
+    known = sorted(
+        (
+            (endpoint.speed.mean, slot)
+            for slot in records.siblings.get(model, ())
+            if (endpoint := records.endpoints[slot]).speed.weight(now) >= 1.0
+        ),
+    )
+    spread = max(
+        (g.spread for stream in (False, True) if (g := records.groups.get((model, stream)))),
+        default=1.0,
+    )
+    for place, (_, slot) in enumerate(known):
+        endpoint = records.endpoints[slot]
+        pace = 1.0
+        if len(known) > 1:
+            pace = endpoint.speed.pace(_median_but(known, place), spread, now)
+        if abs(pace - endpoint.pace) > 0.1 * endpoint.pace:
+            endpoint.pace = pace
+            records.trouble(slot)
+
+
+def _median_but(known: Sequence[tuple[float, int]], place: int) -> float:
+    """The median of sorted means without the one at `place`."""
+    left = len(known) - 1
+
+    def at(index: int) -> float:
+        return known[index if index < place else index + 1][0]
+
+    return 0.5 * (at((left - 1) // 2) + at(left // 2))
