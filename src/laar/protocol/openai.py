@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import orjson
 import xxhash
@@ -99,7 +100,10 @@ class Body:
 
 def api_of(path: str) -> Api:
     """The body format that a request path stands for; unknown paths are opaque."""
-    path = path.partition("?")[0].rstrip("/")
+    path = path.partition("?")[0]
+    if "%" in path:  # as the engine will see it, lest a spelling go round the queue
+        path = unquote(path)
+    path = path.rstrip("/")
     for suffix, api in SUFFIXES:
         if path.endswith(suffix):
             return api
