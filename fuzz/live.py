@@ -10,12 +10,12 @@ import time
 import traceback
 
 import grpc
-from laar.config import Settings
 
 from fuzz.choices import Choices
 from fuzz.streams import ADDRESSES, message
 from laar.server.extproc import SERVICE
 from laar.server.runner import Runner
+from laar.settings import Settings
 
 __all__ = ["run"]
 

@@ -13,8 +13,6 @@ import numpy as np
 import orjson
 import yaml
 from google.protobuf.message import DecodeError
-from laar.config import Settings
-from laar.network import Tuner, TunerSettings
 
 from fuzz.choices import Choices, json_text
 from laar.accuracy.artifact import parse_artifact
@@ -34,6 +32,8 @@ from laar.protocol.answers import NameRestorer, UsageReader
 from laar.protocol.paths import DENIED_PATHS, DeniedPaths
 from laar.server.extproc.mending import read_message
 from laar.server.extproc.messages import event_of
+from laar.settings import Settings
+from laar.tuning import Tuner, TunerSettings
 
 __all__ = ["answers", "artifact", "events", "files", "headers", "messages", "metrics", "state"]
 
