@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import orjson
 import xxhash
@@ -99,7 +100,10 @@ class Body:
 
 def api_of(path: str) -> Api:
     """The body format that a request path stands for; unknown paths are opaque."""
-    path = path.partition("?")[0].rstrip("/")
+    path = path.partition("?")[0]
+    if "%" in path:  # as the engine will see it, lest a spelling go round the queue
+        path = unquote(path)
+    path = path.rstrip("/")
     for suffix, api in SUFFIXES:
         if path.endswith(suffix):
             return api
@@ -395,9 +399,11 @@ _READERS: dict[Api, Callable[[dict[str, Any], _Spans], None]] = {
 
 _STRING = rb'("[^"\\]*(?:\\.[^"\\]*)*")'
 _MODEL_FIRST = re.compile(rb'\s*\{\s*"model"\s*:\s*' + _STRING)
-_MODEL_LATER = re.compile(rb'(?<!\\)"model"\s*:\s*' + _STRING)
+_MODEL_LATER = re.compile(rb'"model"\s*:\s*' + _STRING)
 _MODEL_NO_STRING = re.compile(rb'"model"\s*:\s*[^"\s]')
 _TAIL_BYTES = 4096
+_KEY = b'"model"'
+_BACKSLASH = ord("\\")
 _SPELT_OUT = b"\\u006"
 """Begins each letter of `model` where a key is written with escapes, which no client does."""
 
@@ -467,16 +473,12 @@ def _model_span(body: bytes) -> Span | None:
     Raises:
         ValueError: it is no object.
     """
-    encoding = json.detect_encoding(body)
-    if encoding.startswith("utf-8") and _SPELT_OUT not in body:
-        tail_from = max(0, len(body) - _TAIL_BYTES)
-        for match in reversed(list(_MODEL_LATER.finditer(body, tail_from))):
-            if _is_object(b"{" + body[match.start() :]):
-                if _MODEL_NO_STRING.search(body, match.end()):
-                    break
-                return match.span(1)
+    if json.detect_encoding(body).startswith("utf-8"):
+        span = _span_in_tail(body)
+        if span is not None:
+            return span
         first = _MODEL_FIRST.match(body)
-        if first and body.find(b'"model"', first.end()) < 0:
+        if first and body.find(_KEY, first.end()) < 0 and _SPELT_OUT not in body:
             return first.span(1)
     text = _utf8(body)
     spans = member_spans(text)
@@ -486,6 +488,19 @@ def _model_span(body: bytes) -> Span | None:
     if span is None or text is body:
         return span
     return _place(body, text, span[0]), _place(body, text, span[1])
+
+
+def _span_in_tail(body: bytes) -> Span | None:
+    """The value of a top-level `model` in the body's end, if no other can follow it."""
+    tail_from = max(1, len(body) - _TAIL_BYTES)
+    at = len(body)
+    while (at := body.rfind(_KEY, tail_from, at)) >= 0:
+        match = _MODEL_LATER.match(body, at) if body[at - 1] != _BACKSLASH else None
+        if match and _is_object(b"{" + body[at:]):
+            end = match.end()
+            follows = _MODEL_NO_STRING.search(body, end) or body.find(_SPELT_OUT, end) >= 0
+            return None if follows else match.span(1)
+    return None
 
 
 def _place(body: bytes, text: bytes, at: int) -> int:
