@@ -98,6 +98,7 @@ class Health:
         predicted_s: float,
         tokens: float,
         now: float,
+        rtt_s: float = 0.0,
         trial: bool = False,
         timed: bool = True,
     ) -> Attempt:
@@ -105,7 +106,7 @@ class Health:
         endpoint = self._endpoints.get(slot)
         if endpoint is None or endpoint.model != model:
             endpoint = self.know(slot, model, now)
-        attempt = Attempt(slot, (model, stream), now, predicted_s, tokens, trial, timed)
+        attempt = Attempt(slot, (model, stream), now, predicted_s, tokens, rtt_s, trial, timed)
         endpoint.attempts[attempt] = None
         if trial:
             endpoint.breaker.begin_trial(attempt)
@@ -235,7 +236,7 @@ class Health:
             self._failed(endpoint, attempt, Kind.EVENT, now)
             return
         group = self._records.times(attempt)
-        seconds = now - attempt.at
+        seconds = now - attempt.at - attempt.rtt_s
         endpoint.reached(attempt, Stage.OVER, now)
         endpoint.cut.add(now, happened=False)
         if seconds < group.quick_s and not attempt.read:
