@@ -395,7 +395,7 @@ class Director:
             decision.failed = named[: named.index(address)]
         if self.health is not None and now is not None:
             for failed in decision.failed:
-                self.health.passed_over(self.table.slot(failed), now)
+                self.health.passed_over(self.table.slot(failed), now, decision.attempt)
             if decision.attempt is not None:
                 self.health.gone(decision.attempt, now)
         self._release(decision)

@@ -191,11 +191,12 @@ class Health:
         endpoint.breaker.tells_nothing(attempt, self._rng, now)
         attempt.stage = Stage.OVER
 
-    def passed_over(self, slot: int, now: float) -> None:
-        """Envoy tried this endpoint and went on to another."""
+    def passed_over(self, slot: int, now: float, attempt: Attempt | None = None) -> None:
+        """Envoy tried this endpoint and went on to another; `attempt` where it is on record."""
         endpoint = self._endpoints.get(slot)
         if endpoint is not None:
-            self._failed(endpoint, None, Kind.RETRIED, now)
+            known = attempt if attempt is not None and attempt in endpoint.attempts else None
+            self._failed(endpoint, known, Kind.RETRIED, now)
 
     def gone(self, attempt: Attempt, now: float) -> None:
         """It is served elsewhere: nothing more is heard of it here."""
