@@ -360,6 +360,7 @@ class Director:
             predicted_s=_predicted_s(decision),
             tokens=decision.tokens,
             now=now,
+            rtt_s=float(decision.view.rtt_s[decision.position]) if decision.view else 0.0,
             trial=decision.trial and timed,
             timed=timed,
         )
@@ -394,7 +395,7 @@ class Director:
             decision.failed = named[: named.index(address)]
         if self.health is not None and now is not None:
             for failed in decision.failed:
-                self.health.passed_over(self.table.slot(failed), now)
+                self.health.passed_over(self.table.slot(failed), now, decision.attempt)
             if decision.attempt is not None:
                 self.health.gone(decision.attempt, now)
         self._release(decision)
