@@ -137,6 +137,22 @@ def test_when_envoy_retries_those_before_failed_and_the_one_that_served_did_not(
     assert not d.table.in_flight.any()
 
 
+def test_a_trial_that_envoy_had_to_retry_has_failed():
+    """The client has its answer from elsewhere; the endpoint stays out, for longer."""
+    d = fleet(A, B, C)
+    now = fail(d, A, 1.0) + 1.3
+    trial = d.decide(request(), now)
+    assert (trial.address, trial.trial) == (A, True)
+    d.served_by(trial, trial.fallbacks[0], now + 0.1)
+    d.replied(trial, Reply(status=200), now + 0.1)
+    d.settle(trial, end())
+    breaker = d.health.of(d.table.slot(A)).breaker
+    assert breaker.is_out
+    assert 2.0 <= breaker.trial_at - (now + 0.1) <= 2.4
+    assert trial.failed == (A,)
+    assert d.health.of(d.table.slot(trial.address)).failures == {}
+
+
 def test_the_retry_itself_may_fail_too():
     d = fleet(A, B, C)
     decision = d.decide(request(), 1.0)

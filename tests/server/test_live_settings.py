@@ -357,6 +357,7 @@ def in_force(runner):
         "sampler": (runner._sampler.share, runner._sampler.every_s),
         "flow": (runner._admission._settings, runner._admission.queue.limits),
         "context": [ordering.rule for ordering in runner._context._orderings],
+        "health": (runner.endpoint_health.settings, runner.endpoint_health.reads),
         "hook": runner._processor.hook is None,
         "log": (runner.watch.log.sample, runner.watch.exports._records.share),
         "spans": runner.watch.exports.spans.share,

@@ -162,9 +162,8 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
             streamed = "text/event-stream" in _value(header)
         elif name == "retry-after":
             text = _value(header)
-            retry_after_s = (
-                float(text) if text.isascii() and text.isdigit() and len(text) < 9 else None
-            )
+            if text.isascii() and text.isdigit() and len(text) < _MANY_DIGITS:
+                retry_after_s = float(text)
     end = message.response_headers.end_of_stream
     details = ""
     for attributes in message.attributes.values():
