@@ -36,6 +36,7 @@ from laar.wire import ext_proc_pb2 as pb
 
 __all__ = ["event_of", "message_of", "patience", "try_read_message"]
 
+_MANY_DIGITS = 9
 _STATUS = re.compile(r"[1-5][0-9]{2}", re.ASCII)
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
 _ATTEMPTS = frozenset(map(str, range(100)))
