@@ -249,3 +249,13 @@ def test_a_long_prompt_that_hangs_nobody_is_no_hang():
     now += 600.0
     d.settle(decision, end(latency_s=now - decision.now))
     assert d.health.of(decision.slot).breaker.openings == 0
+
+
+def test_off_means_off():
+    """No candidate is left out or priced otherwise, and no endpoint is asked by the picker."""
+    d = fleet(A, B, probe=True, enabled=False)
+    now = fail(d, A, 1.0, times=20)
+    decisions = [d.decide(request(), now + 5.0) for _ in range(20)]
+    assert {decision.address for decision in decisions} == {A, B}
+    assert {decision.reason for decision in decisions} == {"laar"}
+    assert d.health.probes_due(now + 5.0, 16) == []

@@ -354,6 +354,8 @@ class Health:
     def probes_due(self, now: float, most: int) -> list[int]:
         """Slots to ask a question of ours, a few at most; each is named once until `probed`."""
         found: list[int] = []
+        if not self.settings.enabled:
+            return found
         for slot in self._records.troubled:
             breaker = self._endpoints[slot].breaker
             if len(found) < most and breaker.probe_due(self._records.settings, now):
