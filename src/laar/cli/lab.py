@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from laar.cli.terminal import faults_told
+from laar.cli.terminal import report_errors
 from laar.errors import SettingError
 
 __all__ = ["app"]
@@ -60,7 +60,7 @@ def run(
     jobs: _Jobs = -1,
 ) -> None:
     """Run an experiment; exit 0 when its claim held, 3 when it did not."""
-    with faults_told():
+    with report_errors():
         from laar.lab.experiment import FIRST_SEED
         from laar.lab.experiments import find_experiment
         from laar.lab.figure import draw
@@ -107,7 +107,7 @@ def replay(
     A trace has Mooncake's fields. A decision log keeps times, lengths, names, and what was believed
     of each model; it has no prompts, so none shares a prefix with another.
     """
-    with faults_told():
+    with report_errors():
         from laar.lab.figure import draw
         from laar.lab.replay import replay as run_replay
         from laar.lab.report import dump, show
@@ -157,7 +157,7 @@ def fit_engine(
 
     The engine should serve nobody else meanwhile. A fleet file names the profile by its path.
     """
-    with faults_told():
+    with report_errors():
         from rich.progress import Progress
 
         from laar.lab.figure import draw
