@@ -16,7 +16,16 @@ from laar.context.hook import ContextHook, HookResult, Receipt
 from laar.context.notes import duplicate_note, order_note
 from laar.context.plan import BatchPlan, Planned, PlanReport, plan, plan_file, plan_lines
 from laar.context.schedule import schedule
-from laar.context.settings import ContextSettings, Dedup, Format, Mode, Reason, Role
+from laar.context.settings import (
+    ContextSettings,
+    Dedup,
+    Delimiters,
+    Format,
+    Mode,
+    Reason,
+    Relabel,
+    Role,
+)
 from laar.context.tree import ContextTree, Found, Inserted, Node, Reading
 
 __all__ = [
@@ -28,6 +37,7 @@ __all__ = [
     "ContextTree",
     "Dedup",
     "Deduplicated",
+    "Delimiters",
     "DocCache",
     "Format",
     "Found",
@@ -42,6 +52,7 @@ __all__ = [
     "Reading",
     "Reason",
     "Receipt",
+    "Relabel",
     "Role",
     "RouteGain",
     "RunningMean",
