@@ -1,4 +1,4 @@
-"""Which prompts have documents: every shape that people use, and none of the prompts that only look so."""
+"""Which prompts have documents: every shape that people use, and no prompt that only looks so."""
 
 from __future__ import annotations
 

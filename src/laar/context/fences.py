@@ -35,7 +35,7 @@ def scan(text: str, *, min_docs: int, max_docs: int) -> list[Block]:
     Raises:
         Refused: there are too many.
     """
-    if "```" not in text and "~~~" not in text:
+    if "`" not in text and "~" not in text:
         return []
     found: list[list[tuple[str, Item]]] = [[]]
     after = 0

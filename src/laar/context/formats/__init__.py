@@ -165,7 +165,7 @@ def _cites(text: str, blocks: Sequence[Block], around: Surroundings) -> bool:
     first, last = blocks[0].begin, blocks[-1].end
     before = text[max(0, first - _READ) : first]
     after = text[last : last + _READ]
-    return any(words.CITES.search(part) for part in (before, after, around.said))
+    return any(words.CITES.are_in(part) for part in (before, after, around.said))
 
 
 _READ = 4000

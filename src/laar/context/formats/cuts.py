@@ -11,14 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from laar.context.blocks import Block, Item, Refused
+from laar.context.blocks import Block, Item
 from laar.context.formats import words
 from laar.context.formats.ends import trimmed
 from laar.context.formats.order import carries_meaning
 from laar.context.formats.places import Place
 from laar.context.formats.shapes import CUTS, Cut
 from laar.context.formats.view import View
-from laar.context.settings import Reason
 
 __all__ = ["in_place"]
 
@@ -27,6 +26,7 @@ _KEYED = re.compile(
 )
 _SENTENCE_END = (".", "!", "?", "…", "。", "！", "？", '"', "”", "'", ")", "]", "»", ":", ";")
 _LEAST_CHARS = 12
+_READ = 2000  # of either end of a place
 
 
 def in_place(view: View, place: Place, families: Sequence[str], most: int) -> Block | None:
@@ -45,13 +45,13 @@ def in_place(view: View, place: Place, families: Sequence[str], most: int) -> Bl
 
 def _block(view: View, place: Place, cut: Cut, most: int) -> Block | None:
     text = view.text
+    if cut.name == "lines" and text.count("\n", place.start, place.end) >= most:
+        return None
     spans = _spans(text, place, cut)
     if cut.name == "paragraphs":
         spans = _with_keys(text, spans)
-    if len(spans) < 2:
+    if not 2 <= len(spans) <= most:
         return None
-    if len(spans) > most:
-        raise Refused(Reason.TOO_MANY)
     if any(words.TURNS.match(text, a, b) for a, b in spans):
         return None
     texts = [_unnamed(text[a:b]) for a, b in spans]
@@ -60,8 +60,9 @@ def _block(view: View, place: Place, cut: Cut, most: int) -> Block | None:
     short = sum(len(own) < _LEAST_CHARS for own in texts)
     if short and not place.memories:
         return None
-    whole = f"\n{text[place.start : place.end]}"
-    if words.QUESTION.search(whole) is not None:
+    own = text[place.start : place.end]
+    ends = (own,) if len(own) <= 2 * _READ else (own[:_READ], own[-_READ:])
+    if any(words.QUESTION.search(f"\n{part}") for part in ends):
         return None  # examples with their answers, or a place that holds more than documents
     if carries_meaning(
         texts,

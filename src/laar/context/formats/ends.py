@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from laar.context.formats import words
-from laar.context.formats.view import View
+from laar.context.formats.view import LONGEST_TAIL, View
 
 __all__ = ["BLANK", "RULE", "end_of_last", "end_of_part", "trimmed"]
 
@@ -20,7 +20,6 @@ RULE = re.compile(r"\n[ \t]*+([-=#*_~+])\1{2,199}[ \t]*+(?=\n|$)")
 BLANK = re.compile(r"\n[ \t]*+\n\s*+")
 _TRAILING = re.compile(r"(?:\n[ \t]*+(?:([-=#*_~+])\1{1,}|</[\w:.-]{1,40}>|```|\"\"\")[ \t]*)++\Z")
 _MOST_STEPS = 8
-_LONGEST_TAIL = 16_000  # signs that follow the documents, if they are to be found
 _LONGEST_QUESTION = 600
 
 
@@ -53,25 +52,21 @@ def end_of_part(view: View, start: int, stop: int) -> tuple[int, bool]:
     """
     text, lined = view.text, view.lined
     at, sure = stop, False
-    asked = answered = None
-    near = max(start, stop - _LONGEST_TAIL)
-    for match in words.QUESTION.finditer(lined, near, stop + 1):
-        if match["asked"]:
-            asked = match
-        else:
-            answered = match
-    found = asked or answered
-    if found is not None:
-        at, sure = found.start(), True
-    other = words.HISTORY.search(lined, near, at + 1)
-    if other is not None:
-        at, sure = other.start(), True
+    cues, others = view.cues(stop)
+    asked = [cue for cue, is_question in cues if is_question and cue >= start]
+    answered = [cue for cue, is_question in cues if not is_question and cue >= start]
+    if asked or answered:
+        at, sure = (asked or answered)[-1], True
+    others = [other for other in others if start <= other <= at]
+    if others:
+        at, sure = others[0], True
+    near = max(start, stop - LONGEST_TAIL)
     rule = RULE.search(lined, near, at + 1)
     if rule is not None and words.INSTRUCTS.match(text[rule.end() : at].lstrip()[:80]):
         at, sure = rule.start(), True
     for _ in range(_MOST_STEPS):
         _, at = trimmed(text, start, at)
-        before = max(text.rfind("\n\n", start, at), text.rfind("\n \n", start, at))
+        before = max(text.rfind("\n\n", near, at), text.rfind("\n \n", near, at))
         if before < 0:
             break
         paragraph = text[before:at].strip()

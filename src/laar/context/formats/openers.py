@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 from laar.context.blocks import Block, Item, Refused
 from laar.context.formats.ends import end_of_last, trimmed
@@ -43,6 +44,8 @@ class _Label:
 
 def unannounced(view: View, families: Sequence[str], most: int) -> list[Block]:
     """Blocks whose labels speak for themselves, wherever they stand."""
+    if len(view.heads) < 2:
+        return []
     for opener in _FREE:
         if opener.family not in families:
             continue
@@ -63,6 +66,8 @@ def in_place(view: View, place: Place, families: Sequence[str], most: int) -> Bl
         if opener.family not in families or not enough:
             continue
         start, end = place.start, place.end
+        if _PATTERNS[opener.name].match(view.lined, view.lined.rfind("\n", 0, start + 1)) is None:
+            continue  # something else comes first
         for run in _runs(view, opener, start, end):
             if text_between(view.text, start, run[0].start):
                 break  # something else comes first, so these are inside of it
@@ -80,7 +85,13 @@ def text_between(text: str, start: int, end: int) -> bool:
 
 def _labels(view: View, opener: Opener, start: int, end: int) -> Iterator[_Label]:
     lined = view.lined
-    for seen, match in enumerate(_PATTERNS[opener.name].finditer(lined, start, end + 1)):
+    pattern = _PATTERNS[opener.name]
+    found = (
+        filter(None, map(pattern.match, repeat(lined), view.heads))
+        if opener.needs is Needs.NOTHING and start == 0
+        else pattern.finditer(lined, start, end + 1)
+    )
+    for seen, match in enumerate(found):
         if seen >= _MOST:
             raise Refused(Reason.TOO_MANY)
         groups = match.groupdict()

@@ -31,6 +31,11 @@ _CODE = re.compile(
 )
 _DECORATION = "*_\"'“«([#>-•0123456789.) \t\r\n"
 
+_READ = 400
+"""Of each text, enough to tell a poem or a person's own words."""
+
+_VERSE_LINES = 3
+
 _LEAST_WORDS = 4
 """Words in a text on average, below which it is a list of names."""
 
@@ -76,7 +81,7 @@ def carries_meaning(
     steps = sum(bool(words.IMPERATIVE.match(start)) for start in starts)
     if steps > len(texts) * (_STEPS if points or remembered else 0.5):
         return True
-    if own and any(_SELF.search(text[:2000]) for text in texts):
+    if own and any(_SELF.search(text[:_READ]) for text in texts):
         return True
     if not parted and any(_LISTED.match(text) for text in texts) and not points:
         return True
@@ -105,9 +110,12 @@ def _speakers(starts: Sequence[str]) -> bool:
 
 def _verses(texts: Sequence[str]) -> bool:
     """Several short lines in each text, few of which end a sentence."""
-    lines = [line for text in texts for line in text.strip().split("\n") if line.strip()]
-    if len(lines) < 3 * len(texts):
-        return False
+    lines: list[str] = []
+    for text in texts:
+        own = [line for line in text[:_READ].split("\n") if line.strip()]
+        if len(own) < _VERSE_LINES:
+            return False
+        lines += own
     short = sum(len(line) < 60 for line in lines)
     ended = sum(line.rstrip()[-1:] in ".!?:。！？" for line in lines)
     keyed = sum(":" in line[:30] for line in lines)

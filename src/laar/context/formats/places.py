@@ -23,6 +23,7 @@ _HEAD = 6000
 _TAIL = 3000
 _NEAR = 700
 _MOST_LINES = 24
+_FAR_CHARS = 200_000
 _LONGEST_LINE = 700
 _MOST_PLACES = 8
 
@@ -115,7 +116,7 @@ def _lines(view: View) -> list[tuple[int, int]]:
                 start = text.rfind("\n", 0, first + at) + 1
                 end = lines[start] = _line_end(text, first + at)
                 at = window.find(stem, end - first)
-    if len(text) > _HEAD + _TAIL:
+    if _HEAD + _TAIL < len(text) < _FAR_CHARS:
         for found in islice(_FAR.finditer(view.lined, _HEAD), _MOST_PLACES):
             lines.setdefault(found.start(), _line_end(text, found.start()))
     return sorted(lines.items())
@@ -152,6 +153,8 @@ def _announced(view: View, lines: list[tuple[int, int]]) -> Iterator[_Span]:
         begin = _skip(text, _after_advice(text, start + length))
         if _heading(text[begin : begin + 200].split("\n", 1)[0], whole=True, only=True) is not None:
             continue  # the next line announces them more closely
+        if _TAG.match(text, begin):
+            continue  # so does a tag
         fenced = _fenced(view, begin)
         if fenced is not None:
             yield (*fenced, max(1, points), "rules")
@@ -186,13 +189,14 @@ def _heading(line: str, *, whole: bool, only: bool = False) -> tuple[int, int] |
         return None
     if only:
         return None
-    memory = words.MEMORIES.search(line)
-    if memory is not None and (colon := line.find(":", memory.end() - 1)) >= 0:
+    memory = words.MEMORIES.end_in(line)
+    if memory >= 0 and (colon := line.find(":", memory - 1)) >= 0:
         return colon + 1, 0
     if _LISTED.match(line):
         return None
     ended = line.rstrip().endswith(_SENTENCE_END)
-    if ended and words.RETRIEVAL.search(line) and words.POINTS_AT.search(line):
+    pointed = line.rstrip().endswith((":", "：")) or words.POINTS_AT.are_in(line)
+    if ended and pointed and words.RETRIEVAL.are_in(line):
         return len(line), 0
     return None
 
@@ -203,8 +207,8 @@ def _after_advice(text: str, at: int) -> int:
         begin = _skip(text, at)
         end = _line_end(text, begin)
         line = text[begin : min(end, begin + _LONGEST_LINE)]
-        advises = words.INSTRUCTS.match(line) and words.ANSWERS.search(line)
-        if not line or RULE.match(f"\n{line}") or not (advises or words.UNSURE.search(line[:200])):
+        advises = words.INSTRUCTS.match(line) and words.ANSWERS.are_in(line)
+        if not line or RULE.match(f"\n{line}") or not (advises or words.UNSURE.are_in(line[:200])):
             break
         if len(line) >= _LONGEST_LINE:
             break
@@ -248,9 +252,8 @@ def _judged(view: View, start: int, end: int, closed: bool, points: int, kind: s
     """Counts the evidence around a place."""
     text, around = view.text, view.around
     before, after = text[max(0, start - _NEAR) : start], text[end : end + _NEAR]
-    near = words.RETRIEVAL.search(before) or words.RETRIEVAL.search(after)
-    said = near is None and words.RETRIEVAL.search(around.said) is not None
-    looked_up = near is not None
+    near = words.RETRIEVAL.are_in(before) or words.RETRIEVAL.are_in(after)
+    said = not near and words.RETRIEVAL.are_in(around.said)
     points += 2 if near else 1 if said else 0
     asked = (
         around.asked_apart
@@ -258,20 +261,19 @@ def _judged(view: View, start: int, end: int, closed: bool, points: int, kind: s
         or "？" in after
         or words.QUESTION.search(f"\n{after.lstrip()}") is not None
         or words.INSTRUCTS.match(after.lstrip("-=#*_~+`\"' \t\r\n")) is not None
-        or (closed and words.ANSWERS.search(after) is not None)
+        or (closed and words.ANSWERS.are_in(after))
         or (kind == "tag" and bool(_behind_tag(after)))
         or words.QUESTION.search(f"\n{before}") is not None
     )
     points += asked
-    unsure = words.UNSURE.search(before) or words.UNSURE.search(after)
-    points += bool(unsure or words.UNSURE.search(around.said))
-    memories = words.MEMORIES.search(before[-200:]) is not None
+    points += any(words.UNSURE.are_in(part) for part in (before, after, around.said))
+    memories = words.MEMORIES.are_in(before[-200:])
     points += 2 * memories
     return Place(
         start=start,
         end=end,
         points=points if asked else min(points, 2),
-        looked_up=looked_up,
+        looked_up=near,
         closed=closed,
         memories=memories,
         kind=kind,
@@ -293,8 +295,8 @@ def _whole(view: View) -> Place | None:
     stop, sure = end_of_part(view, start, len(text))
     after = text[stop : stop + _NEAR]
     if not sure or not (
-        words.RETRIEVAL.search(after)
-        or (words.RETRIEVAL.search(around.said) and words.QUESTION.match(f"\n{after.lstrip()}"))
+        words.RETRIEVAL.are_in(after)
+        or (words.RETRIEVAL.are_in(around.said) and words.QUESTION.match(f"\n{after.lstrip()}"))
     ):
         return None
     a, b = trimmed(text, start, stop)

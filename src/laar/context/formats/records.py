@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, repeat
 
 from laar.context.blocks import Block, Item, Refused
 from laar.context.formats import words
@@ -28,7 +28,9 @@ def scan(view: View, most: int) -> list[Block]:
     """All runs of records that begin with the same line."""
     lined = view.lined
     lines: list[tuple[int, str, bool]] = []
-    for match in _LINE.finditer(lined):
+    for match in map(_LINE.match, repeat(lined), view.heads):
+        if match is None:
+            continue
         lines.append((match.start(), match.group().strip().casefold(), match["own"] is not None))
         if len(lines) > _MOST:
             raise Refused(Reason.TOO_MANY)

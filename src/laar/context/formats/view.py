@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["NO_SURROUNDINGS", "Surroundings", "View"]
+from laar.context.formats import words
+
+__all__ = ["LONGEST_TAIL", "NO_SURROUNDINGS", "Surroundings", "View"]
+
+LONGEST_TAIL = 6_000
+"""Signs that follow the documents, question and all, if their end is to be found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,34 @@ class View:
     text: str
     around: Surroundings = NO_SURROUNDINGS
     lined: str = field(init=False)
+    _heads: list[int] | None = field(init=False, default=None)
+    _cues: dict[int, tuple[list[tuple[int, bool]], list[int]]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.lined = f"\n{self.text}"
+        self._cues = {}
+
+    @property
+    def heads(self) -> list[int]:
+        """Ends of the lines before those that may begin with a label that needs no place."""
+        if self._heads is None:
+            self._heads = [match.start() for match in words.HEADS.finditer(self.lined)]
+        return self._heads
+
+    def cues(self, stop: int) -> tuple[list[tuple[int, bool]], list[int]]:
+        """Lines before `stop` that begin another part of the prompt than its documents.
+
+        Returns:
+            starts of lines that announce the question, each with whether it is the question itself
+            rather than the answer; and starts of other parts.
+        """
+        known = self._cues.get(stop)
+        if known is None:
+            first = max(0, stop - LONGEST_TAIL)
+            asked = [
+                (match.start(), match["asked"] is not None)
+                for match in words.QUESTION.finditer(self.lined, first, stop + 1)
+            ]
+            other = [m.start() for m in words.HISTORY.finditer(self.lined, first, stop + 1)]
+            known = self._cues[stop] = asked, other
+        return known

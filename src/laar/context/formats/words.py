@@ -13,6 +13,7 @@ __all__ = [
     "CITES",
     "CONTINUES",
     "HEADER",
+    "HEADS",
     "HISTORY",
     "IMPERATIVE",
     "INSTRUCTS",
@@ -27,7 +28,40 @@ __all__ = [
     "TOOL",
     "TURNS",
     "UNSURE",
+    "Phrases",
 ]
+
+
+class Phrases:
+    """Phrases to look for in a text, in whatever letters; made for speed.
+
+    Args:
+        pattern: of small letters; each phrase begins with a word.
+        others: literals that need no word's beginning, in scripts that write without blanks.
+        beside: pattern of what begins with a sign.
+    """
+
+    def __init__(self, pattern: str, *, others: tuple[str, ...] = (), beside: str = "") -> None:
+        self._pattern = re.compile(rf"\b(?:{pattern})")
+        self._others = others
+        self._beside = re.compile(beside) if beside else None
+
+    def end_in(self, text: str) -> int:
+        """Where the first phrase ends, about; -1 where there is none."""
+        small = text.lower()
+        match = self._pattern.search(small)
+        if match is None and self._beside is not None:
+            match = self._beside.search(small)
+        if match is not None:
+            return match.end()
+        if small.isascii():
+            return -1
+        return max((small.find(other) for other in self._others), default=-1)
+
+    def are_in(self, text: str) -> bool:
+        """Whether there is one."""
+        return self.end_in(text) >= 0
+
 
 LABELS = (
     r"document|doc|passage|source|context|snippet|excerpt|extract|search[ _-]result|"
@@ -49,6 +83,22 @@ LABEL_LETTERS = "".join(
 )
 """Their first letters, to pass over other lines quickly."""
 
+
+def _any_case(word: str) -> str:
+    return "".join(f"[{letter}{letter.upper()}]" for letter in word)
+
+
+_BEGINNINGS = (
+    "do", "pa", "so", "con", "sn", "ext", "ex", "sea", "ret", "ev", "ci", "que", "qu", "fu", "fo",
+    "fr", "id", "ch", "ur", "li", "fi", "ti", "te", "met",
+)  # fmt: skip
+HEADS = re.compile(
+    r"\n[ \t#*+>=_\-\[(<【«{]*+(?=[dDpPsScCeErRqQfFiIuUlLtTmM\d\x80-\uffff])"
+    rf"(?:(?:{'|'.join(map(_any_case, _BEGINNINGS))}|[\x80-\uffff])(?=[^\n\d:_]{{0,24}}+[\d:_])"
+    r"|\d{1,4}\] «)"
+)
+"""Passes over most lines quickly; what it finds may begin with one of the labels or a record."""
+
 LOOSE_LABELS = (
     r"result|text|reference|article|chunk|record|memory|file|hit|paragraph|knowledge|note|fact|"
     r"node|fragment|item|entry|page|text chunk|ergebnis|resultado|résultat|результат|结果|片段|結果"
@@ -57,13 +107,13 @@ LOOSE_LABELS = (
 
 _NOUNS = (
     r"contexts?|documents?|docs|passages?|sources?|excerpts?|extracts?|snippets?|chunks?|"
-    r"(?:search|retrieval|web|query)[ _-]results?|results|knowledge(?: base)?|references|evidence|"
+    r"(?:search|retrieval|web|query)[ _-]results?|knowledge(?: base)?|evidence|"
     r"retrieved (?:texts?|content|information|articles|facts|data|paragraphs|memories|items)|"
-    r"background(?: (?:information|knowledge))?|articles|facts|memories|"
+    r"memories|"
     r"reference (?:material|documents|texts?)s?|"
     r"kontext|dokumente|quellen|suchergebnisse|contexte|documents|extraits|sources|contexto|"
     r"documentos|fuentes|fontes|contesto|documenti|контекст|документы|источники|"
-    r"上下文|背景|文档|参考资料|资料|检索结果|搜索结果|文書|資料|参考情報|検索結果|コンテキスト|"
+    r"上下文|文档|参考资料|资料|检索结果|搜索结果|文書|資料|参考情報|検索結果|コンテキスト|"
     r"문맥|문서|검색 결과|컨텍스트"
 )
 
@@ -79,7 +129,7 @@ HEADER = re.compile(
 )
 """A line that only announces documents: ``Context:``, ``## Retrieved passages``."""
 
-RETRIEVAL = re.compile(
+RETRIEVAL = Phrases(
     r"retriev(?:ed|al)|search results|knowledge base|vector (?:store|database)|"
     r"context information|learned knowledge|pieces? of (?:\w+ )?(?:context|information)|"
     r"(?:provided|following|given|above|below|these|relevant|supplied|attached|numbered|"
@@ -93,42 +143,70 @@ RETRIEVAL = re.compile(
     r"sources|snippets)\b|"
     r"folgende[nr]? (?:kontext|dokumente|quellen)|contexte (?:suivant|ci-dessous|fourni)|"
     r"documents (?:suivants|ci-dessous|fournis)|siguiente contexto|siguientes documentos|"
-    r"seguinte contexto|seguintes documentos|seguente contesto|следующ\w+ (?:контекст|документ)|"
-    r"根据(?:以下|上述|提供)|以下(?:の|是|内容|文档|资料|文書|コンテキスト)|检索到|参考(?:以下|资料)|"
-    r"検索結果|上下文|다음 (?:문맥|문서|컨텍스트)|검색 결과",
-    re.IGNORECASE,
+    r"seguinte contexto|seguintes documentos|seguente contesto|следующ\w+ (?:контекст|документ)",
+    others=(
+        "根据以下",
+        "根据上述",
+        "根据提供",
+        "以下の",
+        "以下是",
+        "以下内容",
+        "以下文档",
+        "以下资料",
+        "检索到",
+        "参考以下",
+        "参考资料",
+        "検索結果",
+        "上下文",
+        "다음 문맥",
+        "다음 문서",
+        "다음 컨텍스트",
+        "검색 결과",
+    ),
 )
 """Says that what is near was looked up to answer from."""
 
-POINTS_AT = re.compile(
-    r"\b(?:following|below|above|given|provided|us(?:e|ing)|here|answer|these|based|from|"
-    r"information is|i found|found)\b|[：:]\s*$|folgend|suivant|ci-dessous|siguiente|seguinte|"
-    r"seguente|следующ|以下|根据|参考|다음|検索",
-    re.IGNORECASE,
+POINTS_AT = Phrases(
+    r"(?:following|below|above|given|provided|us(?:e|ing)|here|answer|these|based|from|"
+    r"information is|i found|found)\b|folgend|suivant|ci-dessous|siguiente|seguinte|"
+    r"seguente|следующ",
+    others=(
+        "以下",
+        "根据",
+        "参考",
+        "다음",
+        "検索",
+    ),
 )
 """In a sentence about documents, says that they come now."""
 
-MEMORIES = re.compile(
+MEMORIES = Phrases(
     r"(?:relevant|user|retrieved|past|previous|stored|long[ -]term|known|recalled|existing|"
     r"saved|these|following|the)(?:'s)? memories|memories(?:/facts)?(?: (?:about|of|from|for) "
     r"(?:the )?(?:user|\w+))?[ \t]*[:：]|"
     r"(?:known |key |relevant )?facts about (?:the |this )?user|(?:known|remember(?:ed)?) about "
-    r"(?:the |this )?user|user (?:preferences|facts)[ \t]*:|用户记忆|ユーザーの記憶",
-    re.IGNORECASE,
+    r"(?:the |this )?user|user (?:preferences|facts)[ \t]*:",
+    others=(
+        "用户记忆",
+        "ユーザーの記憶",
+    ),
 )
 """Announces what is remembered of a user, which is as short as a line."""
 
-UNSURE = re.compile(
+UNSURE = Phrases(
     r"don'?t know|do not know|not (?:enough|sufficient)|cannot (?:find|answer|be found)|"
     r"can'?t (?:find|answer)|insufficient|not (?:in|contained in|mentioned in|present in|found in) "
     r"the|prior knowledge|based (?:only|solely|strictly)|"
     r"(?:only|solely|strictly) (?:on|from|using|use|based)|"
-    r"weiß(?:t)? (?:es )?nicht|ne sa(?:is|it) pas|no (?:lo )?s[eé]|不知道|わからない",
-    re.IGNORECASE,
+    r"weiß(?:t)? (?:es )?nicht|ne sa(?:is|it) pas|no (?:lo )?s[eé]",
+    others=(
+        "不知道",
+        "わからない",
+    ),
 )
 """Asks to answer from what is given, or to say that it is not there."""
 
-ANSWERS = re.compile(r"\b(?:answers?|question|cite|respond|response|reply)\b", re.IGNORECASE)
+ANSWERS = Phrases(r"(?:answers?|question|cite|respond|response|reply)\b")
 """Of a sentence that says how to answer, not of a document."""
 
 STEMS = (
@@ -189,19 +267,26 @@ TOOL = re.compile(
 )
 """Names of tools that look documents up."""
 
-CITES = re.compile(
+CITES = Phrases(
     r"\bcit(?:e|es|ed|ing|ation|ations)\b|footnote|in-?line (?:references|reference)|"
     r"\brank(?:s|ed|ing)?\b|re-?rank|\bindices\b|\bindex(?:es)? of\b|identifiers?\b|"
     r"\b(?:document|doc|passage|source|context|snippet|result|item|reference|chunk)s?"
     r"[ _-]?(?:numbers?|ids?|index|indexes|indices|names?)\b|numbers? of the|corresponding number|"
     r"\b(?:source|document|doc|passage|snippet|excerpt|context|result|article|reference|citation)"
-    r"[ _#]{0,2}\[?(?:\d{1,3}|n)\b|\[\d{1,3}\]|\[(?:n|x|i|id|number|source|doc)\]|"
+    r"[ _#]{0,2}\[?(?:\d{1,3}|n)\b|"
     r"respectively|each (?:of the )?(?:document|passage|source|snippet|article|result|text|one)s?|"
     r"for (?:each|every)|one by one|in (?:the )?(?:same |given |this |that )?order|"
     r"\b(?:first|second|third|last|former|latter|previous|next|preceding)(?: \w+)? "
     r"(?:document|doc|passage|source|snippet|excerpt|context|result|article|text|one|item)s?\b|"
-    r"zitier|quellenangabe|fußnote|citer|citez|citar|citas|citando|цитир|ссыл|引用|出典|标注|인용",
-    re.IGNORECASE,
+    r"zitier|quellenangabe|citer|citez|citar|citas|citando|цитир|ссыл",
+    others=(
+        "引用",
+        "出典",
+        "标注",
+        "인용",
+        "fußnote",
+    ),
+    beside=r"\[(?:\d{1,3}|n|x|i|id|number|source|doc)\]",
 )
 """Makes use of a document's number or place, so that no text may move under another number."""
 
