@@ -88,6 +88,8 @@ def _found(text: str, settings: ContextSettings, around: Surroundings) -> list[B
         found = openers.unannounced(view, families, most)
         if not found and "records" in families:
             found = records.scan(view, most)
+        if not found and "json" in families:
+            found = lists.within(text, min_docs=least, max_docs=most, relabel=relabel)
         if not found:
             found = _placed(view, settings, relabel)
     if not found and refused is not None:

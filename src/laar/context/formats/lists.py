@@ -7,6 +7,7 @@ usual fields.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -17,7 +18,7 @@ from laar.context.blocks import Block, Refused, Span, block_of
 from laar.context.jsonspans import JsonSpans, TooComplexError, Want
 from laar.context.settings import Reason
 
-__all__ = ["in_place", "scan"]
+__all__ = ["in_place", "scan", "within"]
 
 LISTS = (
     "results", "documents", "passages", "memories", "docs", "contexts", "context", "chunks",
@@ -49,6 +50,8 @@ TURNS = frozenset(
 """Fields of what follows each other, or is no text: messages, steps, lines of a log, tools."""
 
 _NAMES = ("rank", "position", "index", "id", "url", "path", "source", "title", "name")
+
+_BEGIN = re.compile(r"(?:^|\n)[ \t]*+(?:\{(?=\s*+\")|\[(?=\s*+[\{\"]))")
 
 _LEAST_CHARS = 12
 
@@ -82,10 +85,41 @@ def scan(
     return [replace(block, silent=True) for block in blocks]
 
 
+def within(text: str, *, min_docs: int, max_docs: int, relabel: bool) -> list[Block]:
+    """Finds a list that needs no announcement among other text; it must begin and end a line.
+
+    Raises:
+        Refused: as in `scan`.
+    """
+    start = _BEGIN.search(text)
+    if start is None:
+        return []
+    begin = start.end() - 1
+    close = "}" if text[begin] == "{" else "]"
+    end = text.rfind(close) + 1
+    blocks = in_place(
+        text,
+        begin,
+        end,
+        min_docs=min_docs,
+        max_docs=max_docs,
+        relabel=relabel,
+        announced=False,
+    )
+    return blocks if blocks and not text[end : end + 1].strip() else []
+
+
 def in_place(
-    text: str, start: int, end: int, *, min_docs: int, max_docs: int, relabel: bool
+    text: str,
+    start: int,
+    end: int,
+    *,
+    min_docs: int,
+    max_docs: int,
+    relabel: bool,
+    announced: bool = True,
 ) -> list[Block]:
-    """Finds the list that an announced place is.
+    """Finds the list that a place is.
 
     Raises:
         Refused: as in `scan`.
@@ -99,7 +133,7 @@ def in_place(
         return []
     if not isinstance(value, dict | list):
         return []
-    blocks = _blocks(part, value, min_docs, max_docs, relabel, announced=True)
+    blocks = _blocks(part, value, min_docs, max_docs, relabel, announced=announced)
     return [block.shifted(start) for block in blocks]
 
 

@@ -21,6 +21,9 @@ from laar.context.settings import Reason
 
 __all__ = ["in_place", "unannounced"]
 
+_LONG = 120
+"""Mean length from which a numbered text is hardly a step."""
+
 _MOST = 2048
 """Labels looked at in one text."""
 
@@ -62,7 +65,11 @@ def unannounced(view: View, families: Sequence[str], most: int) -> list[Block]:
 def in_place(view: View, place: Place, families: Sequence[str], most: int) -> Block | None:
     """The block that begins where documents were announced."""
     for opener in OPENERS:
-        enough = place.points >= opener.needs or (place.memories and opener.needs)
+        enough = (
+            place.points >= opener.needs
+            or (place.memories and opener.needs)
+            or (place.kind == "text" and opener.name == "points")
+        )
         if opener.family not in families or not enough:
             continue
         start, end = place.start, place.end
@@ -162,6 +169,9 @@ def _block(
         remembered=place is not None and place.memories,
         points=True,
     ):
+        return None
+    short = sum(map(len, texts)) < _LONG * len(texts)
+    if place is not None and place.points < opener.needs and not place.memories and short:
         return None
     items = tuple(
         Item(a, b, a, b, label.name or None)

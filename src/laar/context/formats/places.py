@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from laar.context.formats import words
@@ -257,8 +257,7 @@ def _judged(view: View, start: int, end: int, closed: bool, points: int, kind: s
     points += 2 if near else 1 if said else 0
     asked = (
         around.asked_apart
-        or "?" in after
-        or "？" in after
+        or any(mark in part for mark in "?？" for part in (before, after))
         or words.QUESTION.search(f"\n{after.lstrip()}") is not None
         or words.INSTRUCTS.match(after.lstrip("-=#*_~+`\"' \t\r\n")) is not None
         or (closed and words.ANSWERS.are_in(after))
@@ -289,16 +288,19 @@ def _whole(view: View) -> Place | None:
     """A text that is documents from its beginning on, as another text or its own end says."""
     text, around = view.text, view.around
     last = text[-_NEAR:].lower()
-    if not around.said and not any(stem in last for stem in words.STEMS):
+    cued = around.said or any(stem in last for stem in words.STEMS)
+    if not cued and not any(is_question for _, is_question in view.cues(len(text))[0]):
         return None
     start = _skip(text, 0)
     stop, sure = end_of_part(view, start, len(text))
     after = text[stop : stop + _NEAR]
-    if not sure or not (
-        words.RETRIEVAL.are_in(after)
-        or (words.RETRIEVAL.are_in(around.said) and words.QUESTION.match(f"\n{after.lstrip()}"))
-    ):
-        return None
     a, b = trimmed(text, start, stop)
-    judged = _judged(view, a, b, sure, 0, "text")
-    return judged if a < b else None
+    labelled = words.QUESTION.match(f"\n{after.lstrip()}") is not None
+    if not sure or a >= b:
+        return None
+    if words.RETRIEVAL.are_in(after) or words.RETRIEVAL.are_in(around.said):
+        return _judged(view, a, b, sure, 0, "text")
+    if not labelled:
+        return None
+    # A question with its label: enough for texts under numbers in brackets.
+    return replace(_judged(view, a, b, sure, 0, "text"), points=2)

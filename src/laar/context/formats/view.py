@@ -8,6 +8,9 @@ from laar.context.formats import words
 
 __all__ = ["LONGEST_TAIL", "NO_SURROUNDINGS", "Surroundings", "View"]
 
+_HEAD = 6_000
+"""Signs at the beginning of a text in which a heading may share its line with a document."""
+
 LONGEST_TAIL = 6_000
 """Signs that follow the documents, question and all, if their end is to be found."""
 
@@ -46,7 +49,9 @@ class View:
     _cues: dict[int, tuple[list[tuple[int, bool]], list[int]]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lined = f"\n{self.text}"
+        # What follows "Context: " on its line begins like a line, too; no place changes.
+        head = words.INLINE.sub(r"\1\n", f"\n{self.text[:_HEAD]}")
+        self.lined = head + self.text[_HEAD:]
         self._cues = {}
 
     @property

@@ -16,6 +16,7 @@ __all__ = [
     "HEADS",
     "HISTORY",
     "IMPERATIVE",
+    "INLINE",
     "INSTRUCTS",
     "LABELS",
     "LABEL_LETTERS",
@@ -109,7 +110,7 @@ _NOUNS = (
     r"contexts?|documents?|docs|passages?|sources?|excerpts?|extracts?|snippets?|chunks?|"
     r"(?:search|retrieval|web|query)[ _-]results?|knowledge(?: base)?|evidence|"
     r"retrieved (?:texts?|content|information|articles|facts|data|paragraphs|memories|items)|"
-    r"memories|"
+    r"memories|information|"
     r"reference (?:material|documents|texts?)s?|"
     r"kontext|dokumente|quellen|suchergebnisse|contexte|documents|extraits|sources|contexto|"
     r"documentos|fuentes|fontes|contesto|documenti|контекст|документы|источники|"
@@ -129,18 +130,28 @@ HEADER = re.compile(
 )
 """A line that only announces documents: ``Context:``, ``## Retrieved passages``."""
 
+INLINE = re.compile(
+    r"(\n[ \t]*+(?:\*\*)?(?:(?:Retrieved|Relevant|Provided|Given|Search|Background|User) )?"
+    r"(?:[Cc]ontexts?|CONTEXT|[Dd]ocuments?|DOCUMENTS|[Pp]assages|[Ss]ources|[Rr]esults|[Kk]nowledge|"
+    r"[Ii]nformation|[Ee]vidence|[Mm]emories|[Ss]nippets|[Ee]xcerpts)(?:\*\*)?:(?:\*\*)?)"
+    r"[ \t](?=\S)"
+)
+"""A heading that shares its line with the first document."""
+
 RETRIEVAL = Phrases(
     r"retriev(?:ed|al)|search results|knowledge base|vector (?:store|database)|"
     r"context information|learned knowledge|pieces? of (?:\w+ )?(?:context|information)|"
     r"(?:provided|following|given|above|below|these|relevant|supplied|attached|numbered|"
-    r"supporting|extracted|reference|retrieved) (?:\w+ )?"
+    r"supporting|extracted|reference|retrieved) (?:\w+ ){0,2}"
     r"(?:contexts?|documents|docs|passages|sources|excerpts|extracts|snippets|chunks|articles|"
     r"search results|references|parts|evidence|paragraphs|materials?|memories|texts|results|"
     r"information|facts|knowledge)|"
     r"(?:contexts?|documents|docs|passages|sources|excerpts|snippets|chunks|results|articles|"
     r"information|references|evidence) (?:\w+ ){0,2}(?:below|above|provided|given|retrieved|"
-    r"found|that follow)|(?:using|use|from|on|with) (?:only )?the (?:context|documents|passages|"
-    r"sources|snippets)\b|"
+    r"found|that follow)|(?:using|use|from|on|with|read|consult|given|review|in) (?:only )?"
+    r"(?:the|these|those|my|our|all) (?:contexts?|documents|passages|sources|snippets|excerpts)\b|"
+    r"(?:several|some|multiple|various) (?:\w+ )?(?:documents|passages|sources|excerpts|snippets|"
+    r"search results)\b|"
     r"folgende[nr]? (?:kontext|dokumente|quellen)|contexte (?:suivant|ci-dessous|fourni)|"
     r"documents (?:suivants|ci-dessous|fournis)|siguiente contexto|siguientes documentos|"
     r"seguinte contexto|seguintes documentos|seguente contesto|следующ\w+ (?:контекст|документ)",
@@ -305,6 +316,7 @@ CONTINUES = re.compile(
 IMPERATIVE = re.compile(
     r"(?:\*\*|`|\[[ xX]\] )?(?:please |always |never |do not |don'?t |first,? |then,? |next,? |"
     r"finally,? |now,? |carefully |optionally,? |you (?:must|should|will|can) )?"
+    r"(?:(?:please|never|always|do not|don'?t|you (?:must|should)|must|should) \w|"
     r"(?:install|open|run|click|add|mix|go|create|make|set|use|select|press|write|check|turn|put|"
     r"remove|heat|preheat|bake|place|pour|stir|cut|chop|slice|choose|enter|save|close|start|stop|"
     r"restart|download|upload|copy|paste|type|navigate|log|sign|follow|ensure|verify|test|build|"
@@ -319,7 +331,8 @@ IMPERATIVE = re.compile(
     r"complete|confirm|contact|convert|decide|discuss|document|edit|enable|disable|examine|fill|"
     r"focus|get|help|hold|ignore|limit|look|maintain|mention|monitor|note|only|order|organize|"
     r"pick|prepare|prioriti[sz]e|recommend|record|register|report|search|share|show|split|state|"
-    r"store|suggest|support|switch|tell|train|visit|work|beat|spread|grease|mash|peel)\b",
+    r"store|suggest|support|switch|tell|train|visit|work|beat|spread|grease|mash|peel|reveal|invent|"
+    r"disclose|mention|refer|greet|apologi[sz]e|escalate)\b)",
     re.IGNORECASE,
 )
 """How a step or a rule begins."""
