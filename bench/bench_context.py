@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import random
+import re
 import statistics
 import time
 import tracemalloc
@@ -64,7 +65,13 @@ FRAMES: dict[str, Frame] = {
 
 def hook_times() -> None:
     tagged = [document(i) for i in range(1000)]
-    bare = [text.partition("\n")[2].removesuffix("\n</document>").capitalize() for text in tagged]
+    # Lines of some 80 signs, as text has them.
+    bare = [
+        re.sub(r"\n(.*)\n(.*)\n(.*)", r" \1 \2 \3", text.partition("\n")[2])
+        .removesuffix("\n</document>")
+        .capitalize()
+        for text in tagged
+    ]
 
     def body(frame: Frame, ids: list[int], texts: list[str]) -> bytes:
         text = frame([texts[i] for i in ids])

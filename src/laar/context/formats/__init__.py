@@ -89,7 +89,7 @@ def _found(text: str, settings: ContextSettings, around: Surroundings) -> list[B
         if not found and "records" in families:
             found = records.scan(view, most)
         if not found and "json" in families:
-            found = lists.within(text, min_docs=least, max_docs=most, relabel=relabel)
+            found = lists.within(view, min_docs=least, max_docs=most, relabel=relabel)
         if not found:
             found = _placed(view, settings, relabel)
     if not found and refused is not None:

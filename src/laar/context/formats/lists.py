@@ -15,6 +15,7 @@ from typing import TypeAlias
 import orjson
 
 from laar.context.blocks import Block, Refused, Span, block_of
+from laar.context.formats.view import View
 from laar.context.jsonspans import JsonSpans, TooComplexError, Want
 from laar.context.settings import Reason
 
@@ -51,7 +52,7 @@ TURNS = frozenset(
 
 _NAMES = ("rank", "position", "index", "id", "url", "path", "source", "title", "name")
 
-_BEGIN = re.compile(r"(?:^|\n)[ \t]*+(?:\{(?=\s*+\")|\[(?=\s*+[\{\"]))")
+_BEGIN = re.compile(r"\n[ \t]*+(?:\{(?=\s*+\")|\[(?=\s*+[\{\"]))")
 
 _LEAST_CHARS = 12
 
@@ -85,16 +86,17 @@ def scan(
     return [replace(block, silent=True) for block in blocks]
 
 
-def within(text: str, *, min_docs: int, max_docs: int, relabel: bool) -> list[Block]:
+def within(view: View, *, min_docs: int, max_docs: int, relabel: bool) -> list[Block]:
     """Finds a list that needs no announcement among other text; it must begin and end a line.
 
     Raises:
         Refused: as in `scan`.
     """
-    start = _BEGIN.search(text)
+    start = _BEGIN.search(view.lined)
     if start is None:
         return []
-    begin = start.end() - 1
+    text = view.text
+    begin = start.end() - 2
     close = "}" if text[begin] == "{" else "]"
     end = text.rfind(close) + 1
     blocks = in_place(

@@ -19,8 +19,8 @@ from laar.context.formats.view import View
 
 __all__ = ["Place", "places"]
 
-_HEAD = 6000
-_TAIL = 3000
+_HEAD = 4000
+_TAIL = 2000
 _NEAR = 700
 _MOST_LINES = 24
 _FAR_CHARS = 200_000

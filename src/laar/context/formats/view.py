@@ -50,7 +50,7 @@ class View:
 
     def __post_init__(self) -> None:
         # What follows "Context: " on its line begins like a line, too; no place changes.
-        head = words.INLINE.sub(r"\1\n", f"\n{self.text[:_HEAD]}")
+        head = words.INLINE.sub(r"\n\1\n", f"\n{self.text[:_HEAD]}")
         self.lined = head + self.text[_HEAD:]
         self._cues = {}
 

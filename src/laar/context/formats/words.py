@@ -131,7 +131,7 @@ HEADER = re.compile(
 """A line that only announces documents: ``Context:``, ``## Retrieved passages``."""
 
 INLINE = re.compile(
-    r"(\n[ \t]*+(?:\*\*)?(?:(?:Retrieved|Relevant|Provided|Given|Search|Background|User) )?"
+    r"\n([ \t]*+(?:\*\*)?(?:(?:Retrieved|Relevant|Provided|Given|Search|Background|User) )?"
     r"(?:[Cc]ontexts?|CONTEXT|[Dd]ocuments?|DOCUMENTS|[Pp]assages|[Ss]ources|[Rr]esults|[Kk]nowledge|"
     r"[Ii]nformation|[Ee]vidence|[Mm]emories|[Ss]nippets|[Ee]xcerpts)(?:\*\*)?:(?:\*\*)?)"
     r"[ \t](?=\S)"
