@@ -77,6 +77,7 @@ SUFFIXES: tuple[tuple[str, Api], ...] = (
     ("/responses", Api.RESPONSES),
     ("/embeddings", Api.EMBEDDINGS),
     ("/messages", Api.MESSAGES),
+    ("/invocations", Api.CHAT),  # SageMaker's name for any of them; other forms go by length
 )
 
 
