@@ -263,6 +263,10 @@ class Stream:
             self._shadow = False  # no engine is to see it, whoever chooses
             yield from self._refuse(denied_path_error())
             return
+        if self._head.method == "POST" and event.headers.get("upgrade", "").lower() == "websocket":
+            # Some engines answer it as a plain POST, which then nobody has read.
+            yield from self._refuse(RequestError(400, "bad-request", "a POST upgrades nothing"))
+            return
         if event.end or path.startswith(self._settings.opaque_paths) or self._head.upgrade:
             self._api = Api.OPAQUE
             self._request_phase = _Phase.DECIDING
