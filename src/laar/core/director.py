@@ -91,6 +91,7 @@ class Director:
         self._on_decided = on_decided
         self._on_settled = on_settled
         self.candidates = Candidates(table, settings.aliases, settings.filters, health)
+        table.keep_names(settings.aliases)
         ids = random.Random(rng.getrandbits(40))
         self._new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
         table.on_free = self._freed
@@ -100,6 +101,7 @@ class Director:
         self.settings = settings
         self.policies = policies
         self.candidates = Candidates(self.table, settings.aliases, settings.filters, self.health)
+        self.table.keep_names(settings.aliases)
 
     def _freed(self, slot: int) -> None:
         self.prefixes.drop(slot)
@@ -137,7 +139,7 @@ class Director:
             RequestError: as `decide`.
         """
         table = self.table
-        group = self.candidates.group(request.model, request.subset, now, request.pool)
+        group = self.candidates.of(request, now)
         slots = group.slots
         if request.api is Api.OPAQUE:
             return self._decide_opaque(request, slots, now)
@@ -198,7 +200,9 @@ class Director:
             chain=chain,
             receipt=None,
             weights_version=version,
-            engine_priority=-request.priority if spec.priority_field else None,
+            engine_priority=-request.priority
+            if spec.priority_field and request.objective
+            else None,
             trial=on_trial,
             left_out=standing.left_out if standing is not None else None,
         )
@@ -258,7 +262,7 @@ class Director:
         slots, model_id = group.slots, group.model_id
         tokens = known.tokens[model_id]
         try:
-            chain = self.prefixes.chain(request)
+            chain = self.prefixes.chain(request, table.weights(request.model))
             cached = self.prefixes.match(chain, table.capacity)[slots] * tokens
         except Exception:  # noqa: BLE001 - as above
             reason = self._degrade("prefixes")

@@ -29,7 +29,14 @@ from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.interfaces import NoPrefixes
-from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, split_address
+from laar.datalayer import (
+    EndpointsFile,
+    Prober,
+    Resolver,
+    Scraper,
+    ServedNames,
+    split_address,
+)
 from laar.datalayer.asking import Asked, Asker
 from laar.datalayer.kubernetes import KubernetesEndpoints
 from laar.envoy import EnvoyProcess
@@ -389,6 +396,14 @@ class Runner:
             timeout_s=readings.scrape_timeout_s,
         )
         self._spawn("scrape", scraper.run)
+        names = ServedNames(
+            self._targets,
+            self._sink,
+            clock=self._clock,
+            rng=self._rng,
+            interval_s=readings.models_interval_s,
+        )
+        self._spawn("models", names.run)
         prober = Prober(
             self._targets,
             self._sink,

@@ -35,6 +35,13 @@ class Readings(Section):
     probe_timeout_s: float = Field(
         2.0, gt=0, le=60, description="Seconds after which a probe has failed."
     )
+    models_interval_s: float = Field(
+        30.0,
+        ge=0.1,
+        le=3600,
+        description="Seconds between two looks at an endpoint's /v1/models, where adapters that "
+        "were loaded meanwhile are found. Loading one takes seconds and is rare.",
+    )
     resolve_interval_s: float = Field(
         10.0, ge=1, le=3600, description="Seconds between two look-ups of endpoints' DNS names."
     )
