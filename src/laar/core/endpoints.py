@@ -60,6 +60,7 @@ class EndpointSpec:
         max_model_len: longest prompt and answer together, in tokens; None when nobody said.
         same_weights: of `models`, those that are only other names of the first. The rest are
             adapters, or not known to be the same: they share no cached prefix with it.
+        adapters: of `models`, the LoRA adapters that the engine has loaded.
         generates: whether it writes texts; an embedding engine does not.
     """
 
@@ -73,6 +74,7 @@ class EndpointSpec:
     priority_field: bool = False
     max_model_len: int | None = None
     same_weights: tuple[str, ...] = ()
+    adapters: frozenset[str] = frozenset()
     generates: bool = True
 
 
@@ -437,6 +439,7 @@ def _as_served(spec: EndpointSpec, served: Served, configured: Mapping[str, str]
     return replace(
         spec,
         models=tuple(dict.fromkeys((*spec.models, *adapters))),
+        adapters=frozenset(adapters),
         same_weights=tuple(name for name in spec.models if name in same),
         generates=served.generates is not False,
     )

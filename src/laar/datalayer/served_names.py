@@ -75,7 +75,11 @@ class ServedNames:
             connector=aiohttp.TCPConnector(limit=0, limit_per_host=1),
             timeout=self._timeout,
             auto_decompress=False,
-            headers={"accept": "application/json", "accept-encoding": "identity"},
+            headers={
+                "accept": "application/json",
+                "accept-encoding": "identity",
+                "user-agent": "laar-names",
+            },
             cookie_jar=aiohttp.DummyCookieJar(),
         ) as self._session:
             await self._visits.run()

@@ -122,6 +122,7 @@ class StreamSettings:
             decided and recorded, and passed on as if there were no picker.
         answers: which headers clients get with an answer.
         prefix_by_tenant: a prefix of one tenant's is no other's.
+        list_models: ``GET /v1/models`` is answered here, for the whole fleet.
     """
 
     max_body_bytes: int = 32 << 20
@@ -131,6 +132,7 @@ class StreamSettings:
     enforce_share: float = 1.0
     answers: names.Answers = names.Answers.AUTO
     prefix_by_tenant: bool = False
+    list_models: bool = True
 
 
 def denied_path_error() -> RequestError:
@@ -168,6 +170,7 @@ class Stream:
         held: counts what all streams collect in the gateway shape; None sets no limit.
         join: told ``traceparent`` and ``tracestate``, says which trace the decision is seen in;
             None when nothing is traced.
+        catalog: the fleet's models, or those of a pool; None where there are none to tell.
     """
 
     def __init__(
@@ -180,7 +183,9 @@ class Stream:
         hook: BodyHook | None = None,
         held: HeldBytes | None = None,
         join: Callable[[str, str], Trace | None] | None = None,
+        catalog: Callable[[str], bytes | None] = lambda _pool: None,
     ) -> None:
+        self._catalog = catalog
         self._join = join
         self._settings = settings
         self._rules = rules
@@ -267,12 +272,27 @@ class Stream:
             # Some engines answer it as a plain POST, which then nobody has read.
             yield from self._refuse(RequestError(400, "bad-request", "a POST upgrades nothing"))
             return
+        if event.end and self._wants_list() and (listed := self._catalog(self._pool)) is not None:
+            self._request_phase = self._response_phase = _Phase.DONE
+            yield Immediate(200, [("content-type", "application/json")], listed)
+            return
         if event.end or path.startswith(self._settings.opaque_paths) or self._head.upgrade:
             self._api = Api.OPAQUE
             self._request_phase = _Phase.DECIDING
             yield Ask(self._request(None, now))
         elif self._shape is Shape.NATIVE:
             yield AnswerHeaders(Direction.REQUEST, [])
+
+    def _wants_list(self) -> bool:
+        """Whether the request is for the models of the whole fleet, or of a pool."""
+        path, _, _ = self._head.path.partition("?")
+        return (
+            self._head.method == "GET"
+            and path.rstrip("/") == "/v1/models"
+            and self._settings.list_models
+            and self._subset is None
+            and not self._shadow
+        )
 
     def _whole_request(self, event: WholeRequest, now: float) -> Iterator[Action]:
         self._headers_kept = True

@@ -59,6 +59,13 @@ class Routing(Section):
         description="Virtual model names and the models each stands for; an empty list is all "
         "models.",
     )
+    list_models: bool = Field(
+        True,
+        description="Whether the picker answers GET /v1/models, with every name that the fleet "
+        "serves and the aliases; of a pool where the route names one. Otherwise, in shadow and "
+        "with a subset hint an endpoint answers for itself, which may ask for a key that the "
+        "picker does not.",
+    )
     fallbacks: int = Field(
         2,
         ge=0,
