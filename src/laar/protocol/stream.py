@@ -122,6 +122,8 @@ class StreamSettings:
             decided and recorded, and passed on as if there were no picker.
         answers: which headers clients get with an answer.
         prefix_by_tenant: a prefix of one tenant's is no other's.
+        conformance: a request may name its endpoint, and its answer does, as the conformance tests
+            of the Gateway API Inference Extension want it.
         list_models: ``GET /v1/models`` is answered here, for the whole fleet.
     """
 
@@ -133,6 +135,7 @@ class StreamSettings:
     answers: names.Answers = names.Answers.AUTO
     prefix_by_tenant: bool = False
     list_models: bool = True
+    conformance: bool = False
 
 
 def denied_path_error() -> RequestError:
@@ -306,6 +309,13 @@ class Stream:
         self._attempts = event.attempts
         self._head = names.read_head(event.headers, self._settings.tenant_header)
         self._api = api_of(self._head.path)
+        if self._api is Api.OPAQUE:
+            for name in names.ORIGINAL_PATHS:
+                self._api = api_of(event.headers.get(name, ""))
+                if self._api is not Api.OPAQUE:
+                    break
+        if self._settings.conformance:
+            self._select_for_test(event.headers.get(names.TEST_SELECTION, ""))
         self._request_phase = _Phase.BODY
         if self._settings.enforce_share < 1.0:
             self._shadow = not self._is_enforced(self._settings.enforce_share)
@@ -313,6 +323,12 @@ class Stream:
             self._read_answer = False  # nothing is learned of it
         elif self._hook is not None and not self._read_answer:
             self._read_answer = self._hook.reads_answer(self._head, now)
+
+    def _select_for_test(self, value: str) -> None:
+        """Narrows the choice to the endpoints that a conformance test names."""
+        wanted = names.read_subset(value) if value else None
+        if wanted is not None:
+            self._subset = wanted if self._subset is None else self._subset & wanted
 
     def _request_body(self, event: RequestBody, now: float) -> Iterator[Action]:
         if self._subset is None:
@@ -627,7 +643,7 @@ class Stream:
             room = event.count <= MAX_HEADERS_TO_ADD_TO
             yield AnswerHeaders(
                 Direction.RESPONSE,
-                self._told(decision) if room else [],
+                [*self._told(decision), *self._told_tests(decision, event)] if room else [],
                 read_answer=self._shape is Shape.NATIVE and self._read_answer,
             )
             self._usage_reader = UsageReader(events=event.streamed)
@@ -720,6 +736,12 @@ class Stream:
         if cost_s is not None:
             told.append(("x-laar-cost-ms", f"{cost_s * 1000.0:.1f}"))
         return told
+
+    def _told_tests(self, decision: Decision, event: ResponseHeaders) -> Iterator[tuple[str, str]]:
+        if self._settings.conformance:
+            yield names.TEST_SELECTED, decision.address
+            if event.served:
+                yield names.TEST_SERVED, event.served
 
     def _response_body(self, event: ResponseBody, now: float) -> Iterator[Action]:
         decision = self._decision

@@ -66,6 +66,12 @@ class Routing(Section):
         "with a subset hint an endpoint answers for itself, which may ask for a key that the "
         "picker does not.",
     )
+    conformance_headers: bool = Field(
+        False,
+        description="Whether test-epp-endpoint-selection restricts a request to the endpoints it "
+        "names, and answers say who was selected and who served, for the conformance tests of the "
+        "Gateway API Inference Extension. Any client could choose an endpoint with it.",
+    )
     fallbacks: int = Field(
         2,
         ge=0,

@@ -73,6 +73,7 @@ class Settings(Section):
             enforce_share=self.routing.enforced,
             answers=self.headers.answers,
             prefix_by_tenant=self.prefix.by_tenant,
+            conformance=self.routing.conformance_headers,
             list_models=self.routing.list_models,
         )
 
