@@ -99,6 +99,7 @@ class Case:
         minutes: of virtual time.
         knowledge: what the picker was told of the models.
         interval_s: between two readings of an endpoint, probes included; None for the product's.
+        like: another workload, the requests of which it gets for a seed.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Case:
     minutes: float = 3.0
     knowledge: Knowledge = nothing
     interval_s: float | None = None
+    like: str = ""
 
 
 @dataclass(slots=True)
@@ -167,7 +169,7 @@ def run_case(case: Case, policy: str, seed: int, *, share: float = 1.0) -> Numbe
     """
     seen = _Seen()
     load, duration_s = case.load, 60.0 * case.minutes * share
-    rng = generator(seed, f"load {case.name}")
+    rng = generator(seed, f"load {case.like or case.name}")
     from_s = UNCOUNTED_SHARE * duration_s
 
     from_dispatch = isinstance(load, Open) and load.from_dispatch
