@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,9 @@ from laar.errors import SettingError
 from laar.lab.experiments import find_experiment
 from laar.lab.fleet import Arrival, generator
 from laar.lab.suite.case import Case, Closed, Open, Together, run_case
-from laar.lab.suite.runs import BASELINES, OURS
+from laar.lab.suite.runs import BASELINES, OURS, run_screened
 from laar.lab.suite.table import SUITE, cases
-from laar.lab.suite.verdict import MARGINS, compare, geometric, holm
+from laar.lab.suite.verdict import MARGINS, compare, contenders, geometric, holm
 from laar.lab.workloads.shared_prompts import (
     AgentShape,
     BatchShape,
@@ -211,6 +212,31 @@ def test_the_best_baseline_is_a_workloads_own_and_a_metrics_own() -> None:
     name, less = geometric(results, OURS, ["a", "b"], "e2e_mean_s")
     assert name == "a"
     assert less.mean == pytest.approx(1 - math.sqrt((2.05 * 2.05) / (1.05 * 5.05)), abs=0.01)
+
+
+def test_only_baselines_that_are_far_behind_everywhere_fall_out() -> None:
+    fast, slow = dict.fromkeys(MARGINS, 1.0), dict.fromkeys(MARGINS, 1.2)
+    runs = {"a": [fast], "b": [slow], "c": [slow | {"ttft_p50_s": 1.1}], "d": [fast]}
+    assert contenders(runs, list(runs)) == ["a", "c", "d"]
+
+
+def test_who_fell_out_is_still_in_the_table_and_in_no_comparison() -> None:
+    results = {"one": runs_of({OURS: [2.0] * 7, "a": [2.1] * 7, "far": [1.0, 9.0]})}
+    assert {each.best for each in compare(results, OURS, ["a", "far"])} == {"a"}
+    name, less = geometric(results, OURS, ["a", "far"], "ttft_p95_s")
+    assert name == "a"
+    assert less.mean == pytest.approx(1 - 2.0 / 2.1)
+
+
+def test_screened_runs_keep_the_contenders_on_every_seed() -> None:
+    case = replace(BY_NAME["art-x2"], minutes=0.8)
+    policies = [OURS, "lmetric", "random"]
+    results = run_screened([case], policies, range(7), "test")[case.name]
+    assert {name: len(runs) for name, runs in results.items()} == {
+        OURS: 7,
+        "lmetric": 7,
+        "random": 5,
+    }
 
 
 # -- the commands ------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Check, Report, Table, Value
 from laar.lab.suite.case import Case
 from laar.lab.suite.real import agent_cases, conversation_cases
-from laar.lab.suite.runs import BASELINES, OURS, Results, chosen, run_all, table_of
+from laar.lab.suite.runs import BASELINES, OURS, Results, chosen, run_all, run_screened, table_of
 from laar.lab.suite.table import cases
 from laar.lab.suite.verdict import MARGINS, Comparison, compare, geometric
 
@@ -87,13 +87,11 @@ def _judged(scope: Scope, known: Sequence[Case], policies: Sequence[str], label:
     names = scope.workloads
     if scope.quick and not names and label == "no-regret":
         names = _QUICK_CASES
-    results = run_all(
-        chosen(known, names),
-        policies,
-        scope.seeds,
-        label,
-        share=_QUICK_SHARE if scope.quick else 1.0,
-    )
+    picked = chosen(known, names)
+    if scope.quick:
+        results = run_all(picked, policies, scope.seeds, label, share=_QUICK_SHARE)
+    else:
+        results = run_screened(picked, policies, scope.seeds, label)
     table = table_of(results, "policies by workload")
     if scope.quick or len(scope.seeds) < 2:
         return Report(tables=[table], checks=[], remarks=["A smoke test: nothing is judged."])
