@@ -103,6 +103,10 @@ def _judged(scope: Scope, known: Sequence[Case], policies: Sequence[str], label:
             [each for each in compared if _roles(known)[each.case] == role], role, ours
         )
     ]
+    failed = max(run["failed"] for runs in results.values() for run in runs[ours])
+    checks.append(
+        Check(claim=f"none of {ours}'s requests fails", held=not failed, seen=f"{failed:.2%}")
+    )
     leads = _leads(results, ours, baselines)
     if label == "no-regret" and not scope.workloads:
         checks += [check for _, check in leads]

@@ -30,7 +30,7 @@ from laar.policies import parse_policy
 __all__ = ["Case", "Closed", "Load", "Numbers", "Open", "Together", "run_case"]
 
 Numbers = dict[str, float]
-"""What a run came to; `laar.lab.suite.verdict.METRICS` says which are judged."""
+"""What a run came to; `laar.lab.suite.verdict.MARGINS` says which are judged."""
 
 UNCOUNTED_SHARE = 0.2
 """Of the time, at its beginning: caches fill and sessions begin."""
@@ -57,7 +57,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """Sessions that wait for each answer.
+    """Sessions that wait for each answer: a policy that is quicker gets further in them.
 
     Args:
         draw: the sessions, in the order in which they begin; may never end.
@@ -98,7 +98,6 @@ class Case:
         load: what is sent.
         minutes: of virtual time.
         knowledge: what the picker was told of the models.
-        interval_s: between two readings of an endpoint, probes included; None for the product's.
         like: another workload, the requests of which it gets for a seed.
     """
 
@@ -109,7 +108,6 @@ class Case:
     load: Load
     minutes: float = 3.0
     knowledge: Knowledge = nothing
-    interval_s: float | None = None
     like: str = ""
 
 
@@ -209,13 +207,6 @@ def _fleet(case: Case, policy: str, seed: int) -> VirtualFleet:
     name, parameters = parse_policy(policy)
     sites = case.fleet()
     settings = FleetSettings(policy=name, parameters=parameters)
-    if case.interval_s is not None:
-        settings = FleetSettings(
-            policy=name,
-            parameters=parameters,
-            scrape_interval_s=case.interval_s,
-            probe_interval_s=case.interval_s,
-        )
     return VirtualFleet(sites, settings, seed=seed, assessor=case.knowledge(sites))
 
 
