@@ -23,7 +23,7 @@ from laar.lab.fleet import Arrival, generator
 from laar.lab.suite.case import Case, Closed, Open, Together, run_case
 from laar.lab.suite.runs import BASELINES, OURS, run_screened
 from laar.lab.suite.table import SUITE, cases
-from laar.lab.suite.verdict import MARGINS, compare, contenders, geometric, holm
+from laar.lab.suite.verdict import MARGINS, compare, contenders, geometric, holm, regrets
 from laar.lab.workloads.shared_prompts import (
     AgentShape,
     BatchShape,
@@ -226,6 +226,17 @@ def test_who_fell_out_is_still_in_the_table_and_in_no_comparison() -> None:
     name, less = geometric(results, OURS, ["a", "far"], "ttft_p95_s")
     assert name == "a"
     assert less.mean == pytest.approx(1 - 2.0 / 2.1)
+
+
+def test_regret_is_none_for_whoever_is_best_and_the_gap_for_the_others() -> None:
+    results = {
+        "one": runs_of({OURS: [2.0], "a": [1.0, 5.0]}),
+        "two": runs_of({OURS: [3.0], "a": [6.0, 1.0]}),
+    }
+    found = regrets(results, [OURS, "a"])
+    n = len(MARGINS)
+    assert found[OURS] == pytest.approx([math.log(2)] * n + [0.0] * n)
+    assert found["a"] == pytest.approx([0.0] * n + [math.log(2)] * n)
 
 
 def test_screened_runs_keep_the_contenders_on_every_seed() -> None:

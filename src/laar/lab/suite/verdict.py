@@ -43,6 +43,7 @@ __all__ = [
     "contenders",
     "geometric",
     "holm",
+    "regrets",
 ]
 
 MARGINS = {
@@ -199,3 +200,21 @@ def geometric(
     found = estimate(ratios)
     ratio = math.exp(found.mean)
     return best, Estimate(1.0 - ratio, ratio * found.half)
+
+
+def regrets(results: Mapping[str, Runs], policies: Sequence[str]) -> dict[str, list[float]]:
+    """How much worse than the best of all each policy is, by policy: log-ratios of means.
+
+    One for each workload and metric, in the order of the workloads and of `MARGINS`; over the seeds
+    that every policy has, and without a test: what nobody reaches can be seen from it.
+    """
+    found: dict[str, list[float]] = {policy: [] for policy in policies}
+    for runs in results.values():
+        seeds = min(len(runs[policy]) for policy in policies)
+        for metric in MARGINS:
+            logs = {
+                policy: float(np.mean(_logs(runs[policy][:seeds], metric))) for policy in policies
+            }
+            for policy, value in logs.items():
+                found[policy].append(value - min(logs.values()))
+    return found
