@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import JsonFile, faults_told
+from laar.cli.terminal import JsonFile, report_errors
 
 __all__ = ["fit", "measure", "ttca"]
 
@@ -64,7 +64,7 @@ def measure(
     json_file: JsonFile = None,
 ) -> None:
     """Put every question to every model and write down what came of it; resumable."""
-    with faults_told():
+    with report_errors():
         from laar.measuring.kv_lookup import LANGUAGES, LENGTHS_TOKENS
         from laar.measuring.run import questions_of, run_measure
 
@@ -104,7 +104,7 @@ def fit(
     json_file: JsonFile = None,
 ) -> None:
     """Learn from outcomes what each model can do, and how far that can be trusted."""
-    with faults_told():
+    with report_errors():
         from laar.accuracy.fitting.command import run_fit
 
         run_fit(outcomes, out=out, report=report, json_file=json_file)
@@ -148,7 +148,7 @@ def ttca(
     plot: Annotated[Path | None, typer.Option(help="Draw the figures there; .svg, .png.")] = None,
 ) -> None:
     """Replay held-out questions with retries: time to correct answer, by policy."""
-    with faults_told():
+    with report_errors():
         from laar.lab.live.ttca import run_ttca
         from laar.measuring.kv_lookup import LANGUAGES, LENGTHS_TOKENS
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from laar.cli import accuracy, context, lab, operating, serving, simulating
-from laar.cli.terminal import stopped_in_order
+from laar.cli.terminal import handle_signals
 
 __all__ = ["app"]
 
@@ -29,7 +29,7 @@ def main(
     if show_version:
         typer.echo(f"laar {version('laar')}")
         raise typer.Exit
-    ctx.with_resource(stopped_in_order())
+    ctx.with_resource(handle_signals())
 
 
 app.command()(serving.serve)

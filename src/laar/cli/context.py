@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import JsonFile, faults_told
+from laar.cli.terminal import JsonFile, report_errors
 from laar.errors import SettingError
 
 __all__ = ["app"]
@@ -58,7 +58,7 @@ def plan(
 
     out = out or requests.with_suffix(".planned.jsonl")
     settings = ContextSettings(min_docs=min_docs, annotate=annotate, relabel=relabel)
-    with faults_told():
+    with report_errors():
         if out.resolve() == requests.resolve():
             raise SettingError(f"--out {out} is the input; name another file")
         report = plan_file(requests, out, settings=settings, capacity_docs=capacity_docs)

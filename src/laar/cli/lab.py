@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from laar.cli.terminal import faults_told
+from laar.cli.terminal import report_errors
 from laar.errors import SettingError
 
 __all__ = ["app"]
@@ -76,7 +76,7 @@ def run(
     jobs: _Jobs = -1,
 ) -> None:
     """Run an experiment; exit 0 when its claim held, 3 when it did not."""
-    with faults_told():
+    with report_errors():
         from laar.lab.experiments import find_experiment
         from laar.lab.figure import draw
         from laar.lab.report import dump, show
@@ -168,7 +168,7 @@ def replay(
     decision log keeps times, lengths, names, and what was believed of each model; it has no
     prompts, so none shares a prefix with another.
     """
-    with faults_told():
+    with report_errors():
         from laar.lab.figure import draw
         from laar.lab.replay import Replay
         from laar.lab.replay import replay as run_replay
@@ -227,7 +227,7 @@ def fit_engine(
 
     The engine should serve nobody else meanwhile. A fleet file names the profile by its path.
     """
-    with faults_told():
+    with report_errors():
         from rich.progress import Progress
 
         from laar.lab.figure import draw

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import MIN_TABLE_WIDTH, ConfigFile, JsonFile, faults_told
+from laar.cli.terminal import MIN_TABLE_WIDTH, ConfigFile, JsonFile, report_errors
 from laar.errors import LaarError
 
 __all__ = ["doctor", "explain", "tune"]
@@ -34,7 +34,7 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Show where a request would go and why: each candidate's terms, and a sentence."""
-    with faults_told():
+    with report_errors():
         import asyncio
 
         from rich.console import Console
@@ -79,7 +79,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Look at endpoints, picker and Envoy; print each fault with its remedy. Exits 1 on errors."""
-    with faults_told():
+    with report_errors():
         import asyncio
         import dataclasses
 
@@ -150,7 +150,7 @@ def tune(
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the path.")] = None,
 ) -> None:
     """Tune the weights of the cost, on a trace in the lab or on a live picker."""
-    with faults_told():
+    with report_errors():
         from laar.cli.tuning import run_tune
 
         run_tune(

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import ConfigFile, faults_told, log_to_stderr
+from laar.cli.terminal import ConfigFile, log_to_stderr, report_errors
 
 __all__ = ["check", "envoy", "serve"]
 
@@ -23,7 +23,7 @@ def serve(
     # gRPC's newer poller hands each event through more threads; the older one saves a tenth of
     # the picker's CPU (`python -m bench picker`). Versions without the choice ignore this.
     os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener,-event_engine_client")
-    with faults_told():
+    with report_errors():
         from laar.server.runner import serve as run
         from laar.settings import load
 
@@ -41,7 +41,7 @@ def check(
 
     Behind each setting stands where it came from: file and line, or `default`.
     """
-    with faults_told():
+    with report_errors():
         from laar.core.beliefs import read_capability
         from laar.datalayer import load_endpoints
         from laar.server.admin.outcomes import read_token
@@ -101,7 +101,7 @@ def envoy(
     ] = False,
 ) -> None:
     """Print an Envoy bootstrap for a way of running laar."""
-    with faults_told():
+    with report_errors():
         from laar.envoy import BootstrapOptions, render, to_yaml, validate
 
         bootstrap = render(

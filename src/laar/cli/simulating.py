@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import JsonFile, faults_told
+from laar.cli.terminal import JsonFile, report_errors
 
 __all__ = ["overload", "sim_endpoint", "up"]
 
@@ -53,7 +53,7 @@ def sim_endpoint(
     ] = None,
 ) -> None:
     """Run one simulated vLLM endpoint."""
-    with faults_told():
+    with report_errors():
         from laar.sim.endpoint import EndpointSettings, KvEventSettings, parse_fault, run
 
         run(
@@ -88,7 +88,7 @@ def up(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the table there.")] = None,
 ) -> None:
     """Run everything on this machine: simulated endpoints, the picker, and a real Envoy."""
-    with faults_told():
+    with report_errors():
         from laar.lab.live.up import run_up
 
         raise typer.Exit(
@@ -139,7 +139,7 @@ def overload(
     Exits 0 when no request hung, nothing leaked and slack order served enough within the objective,
     3 when not.
     """
-    with faults_told():
+    with report_errors():
         from laar.lab.live.overload import run_overload
 
         raise typer.Exit(

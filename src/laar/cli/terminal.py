@@ -21,9 +21,9 @@ __all__ = [
     "MIN_TABLE_WIDTH",
     "ConfigFile",
     "JsonFile",
-    "faults_told",
+    "report_errors",
     "log_to_stderr",
-    "stopped_in_order",
+    "handle_signals",
 ]
 
 _Handler = Callable[[int, FrameType | None], object]
@@ -39,7 +39,7 @@ FAULT = 2
 
 
 @contextmanager
-def faults_told() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Turns errors meant for people into their text and exit status 2."""
     try:
         yield
@@ -54,7 +54,7 @@ def faults_told() -> Iterator[None]:
 
 
 @contextmanager
-def stopped_in_order() -> Iterator[None]:
+def handle_signals() -> Iterator[None]:
     """SIGTERM and a closed terminal end a command as Ctrl-C does, with all that it has started.
 
     Ctrl-C itself as well where it was ignored, as in a script's background. Commands that stop in
