@@ -99,6 +99,7 @@ class Completion:
         prompt_tokens: the engine's own count, where the answer was read.
         completion_tokens: the same for the answer.
         cached_tokens: prompt tokens the engine found in its cache, where it says so.
+        response_id: what the engine keeps the answer by, where it keeps answers (Responses API).
     """
 
     status: int | None
@@ -108,6 +109,7 @@ class Completion:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    response_id: str = ""
 
     @property
     def ok(self) -> bool:

@@ -35,6 +35,7 @@ from laar.core.interfaces import (
 from laar.core.picker import pick
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
+from laar.core.stored import StoredAnswers
 from laar.errors import RequestError
 from laar.network import Sample, Weights
 
@@ -75,6 +76,7 @@ class Director:
         self.settings = settings
         self.degraded: Counter[str] = Counter()
         self.ignored_tried = 0
+        self.stored = StoredAnswers()
         self.assessor = assessor or PlainAssessor()
         self.prefixes = prefixes or NoPrefixes()
         self.tuner = tuner
@@ -123,8 +125,11 @@ class Director:
             RequestError: as `decide`.
         """
         table = self.table
-        group = self.candidates.group(request.model, request.subset, now, request.pool)
+        subset = self.stored.subset(request) if request.response_id else request.subset
+        group = self.candidates.group(request.model, subset, now, request.pool)
         slots = group.slots
+        if request.response_id:
+            self.stored.check(request, subset, len(group.able))
         if request.api is Api.OPAQUE:
             return self._decide_opaque(request, slots, now)
         policy = self._policy(request)
@@ -353,6 +358,8 @@ class Director:
             return
         decision.settled = True
         self._release(decision)
+        if end.response_id and (decision.served or not decision.request.shadow):
+            self.stored.note(end.response_id, decision.address, decision.request.session)
         try:
             self._learn(decision, end)
         except Exception:  # noqa: BLE001 - learning must not fail what was already served

@@ -60,6 +60,7 @@ from laar.protocol.openai import (
     api_of,
     peek_model,
     read_body,
+    response_of,
     set_priority,
     splice_model,
 )
@@ -234,6 +235,8 @@ class Stream:
         self._head = names.read_head(event.headers, self._settings.tenant_header)
         self._api = api_of(self._head.path)
         self._request_phase = _Phase.BODY
+        if self._api is Api.RESPONSES:  # which engine keeps the answer is to be learned
+            self._read_answer = True
         if self._settings.enforce_share < 1.0:
             self._shadow = not self._is_enforced(self._settings.enforce_share)
         if self._hook is not None and not self._read_answer:
@@ -329,7 +332,8 @@ class Stream:
             tried=head.tried,
             task=head.task,
             policy=head.policy,
-            session=head.session,
+            session=head.session or (read.session if read else ""),
+            response_id=read.previous if read else response_of(head.path),
             ttft_objective_s=head.ttft_objective_s,
             pool=self._pool,
             subset=self._subset,
@@ -493,7 +497,9 @@ class Stream:
                 self._told(decision) if room else [],
                 read_answer=self._headers_kept and self._read_answer,
             )
-            self._usage_reader = UsageReader(events=event.streamed)
+            self._usage_reader = UsageReader(
+                events=event.streamed, stored=self._api is Api.RESPONSES
+            )
             if self._target is not None and self._shape is Shape.GATEWAY:
                 self._restorer = NameRestorer(served=self._target, asked=self._asked)
         self._response_phase = _Phase.ANSWER
@@ -583,6 +589,7 @@ class Stream:
                 prompt_tokens=usage.prompt_tokens,
                 completion_tokens=usage.completion_tokens,
                 cached_tokens=usage.cached_tokens,
+                response_id=reader.response_id if reader is not None else "",
             ),
         )
 

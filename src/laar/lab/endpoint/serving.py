@@ -16,6 +16,7 @@ from laar.lab.endpoint.errors import ApiError
 from laar.lab.endpoint.faults import slow_factor
 from laar.lab.endpoint.metrics import ServingMetrics
 from laar.lab.endpoint.settings import EndpointSettings
+from laar.lab.endpoint.stored import StoredResponses
 from laar.lab.endpoint.tokenizer import block_hashes
 from laar.lab.engine.interface import Engine, Job
 
@@ -67,6 +68,7 @@ class Serving:
 
     def _begin(self) -> None:
         self.metrics = ServingMetrics(self.settings.names[0], self._cache_config)
+        self.stored = StoredResponses()
         self.born_s = time.monotonic()
 
     def restart(self) -> None:
