@@ -5,7 +5,8 @@
     scrape_interval_s: 1
 
 Profiles are names of `engine-profiles.yaml`, or files that `laar lab fit-engine` wrote, looked for
-beside the fleet file; anything else of an engine's settings can be changed under `settings`.
+beside the fleet file; anything else of an engine's settings can be changed under `settings`, and
+`slowdown` makes an engine with a linear cost so many times slower (a mixed fleet behind one model).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pydantic import (
 )
 
 from laar.errors import SettingError
-from laar.lab.engine import EngineProfile, EngineSettings, load_profile
+from laar.lab.engine import EngineProfile, EngineSettings, load_profile, slowed
 from laar.lab.fleet import FleetSettings, LinkProfile, Site
 
 __all__ = ["FleetFile", "read_fleet"]
@@ -47,6 +48,7 @@ class _Endpoint(BaseModel):
     model: str = "model"
     profile: str
     settings: dict[str, object] = {}
+    slowdown: Annotated[float, Field(gt=0, le=1000)] = 1.0
     rtt_ms: _Times = 0.5
     jitter: Annotated[float, Field(ge=0, le=2)] = 0.0
     spell_rtt_ms: _Times = 0.0
@@ -99,7 +101,7 @@ class FleetFile(BaseModel):
 
 
 def _engine(end: _Endpoint) -> EngineProfile:
-    profile = load_profile(end.profile)
+    profile = slowed(load_profile(end.profile), end.slowdown)
     if not end.settings:
         return profile
     known = {name: getattr(profile.settings, name) for name in profile.settings.__slots__}

@@ -4,6 +4,7 @@ from laar.lab.engine.blocks import BlockPool
 from laar.lab.engine.cost import CostModel, LinearCost, Work
 from laar.lab.engine.drive import Timing, drive
 from laar.lab.engine.interface import Engine, Job, KvEvent, Load, Progress, Step
+from laar.lab.engine.parallel import ParallelEngine
 from laar.lab.engine.profile import (
     EngineProfile,
     build_engine,
@@ -11,6 +12,7 @@ from laar.lab.engine.profile import (
     load_model,
     load_profile,
     profile_names,
+    slowed,
 )
 from laar.lab.engine.roofline import HardwareProfile, ModelProfile, RooflineCost
 from laar.lab.engine.schedule import Desk, Plan, Scheduler
@@ -32,6 +34,7 @@ __all__ = [
     "LinearCost",
     "Load",
     "ModelProfile",
+    "ParallelEngine",
     "Plan",
     "Progress",
     "RooflineCost",
@@ -48,4 +51,5 @@ __all__ = [
     "load_model",
     "load_profile",
     "profile_names",
+    "slowed",
 ]

@@ -46,7 +46,7 @@ from laar.lab.engine.settings import EngineSettings
 __all__ = ["SCHEDULERS", "SimulatedEngine"]
 
 SCHEDULERS = ("fcfs", "non-preemptive", "prefill-first", "priority", "slack")
-"""Names for `EngineSettings.scheduler`."""
+"""Names for `EngineSettings.scheduler`, besides `parallel`."""
 
 
 def _scheduler(settings: EngineSettings, cost: CostModel) -> Scheduler:
