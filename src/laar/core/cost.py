@@ -95,6 +95,7 @@ class Terms:
     penalty: Floats
     latency_s: Floats
     cost_s: Floats
+    ttft_s: Floats | None = None
 
 
 def expected_time(

@@ -78,6 +78,7 @@ class Decision:
     settled: bool = False
     engine_priority: int | None = None
     account: Any = None
+    began: Any = None
 
     @property
     def cost_s(self) -> float | None:

@@ -22,6 +22,7 @@ from laar.accuracy.retry import MAX_TRIED, parse_tried
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.endpoints import EndpointTable, Floats, Slots
+from laar.core.engines import Engines
 from laar.core.interfaces import (
     Assessor,
     Climb,
@@ -77,6 +78,7 @@ class Director:
         self.degraded: Counter[str] = Counter()
         self.ignored_tried = 0
         self.stored = StoredAnswers()
+        self.engines = Engines(table)
         self.assessor = assessor or PlainAssessor()
         self.prefixes = prefixes or NoPrefixes()
         self.tuner = tuner
@@ -109,6 +111,7 @@ class Director:
         decision = self.explain(request, now, room)
         decision.id = self._next_id()
         decision.receipt = self._note_prefix(decision.slot, decision.chain, now)
+        self._begin(decision, now)
         self.table.reserve(decision.slot, _weight(decision), decision.uncached_tokens)
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None  # used: the next decision gets weights of its own
@@ -245,6 +248,9 @@ class Director:
             base_s=known.base_s[model_id],
             times_tried=self._times_tried(tried, model_id),
             cell=known.cell,
+            engines=self.engines,
+            shared=self.prefixes.shared(chain, now) if chain is not None else None,
+            again=getattr(self.prefixes, "again", 0.0),
         )
         return view, chain, reason
 
@@ -315,6 +321,16 @@ class Director:
                 found.append(spec.address)
         return tuple(found)
 
+    def _begin(self, decision, now):
+        view = decision.view
+        if view is None:
+            return
+        at = decision.position
+        decision.began = self.engines.began(
+            decision.slot,
+            decision.uncached_tokens * float(view.seconds_per_token[at]),
+            float(view.in_flight[at]), now, float(view.rtt_s[at]), float(view.base_s[at]))
+
     def _next_id(self) -> str:
         self._count += 1
         return f"{self._ids}-{self._count:x}"
@@ -346,17 +362,24 @@ class Director:
             answering=decision.answering,
         )
 
-    def answering(self, decision: Decision) -> None:
+    def answering(self, decision: Decision, now: float | None = None) -> None:
         """The first byte of the answer was seen: its prefill is done."""
         if not decision.settled and not decision.answering:
             decision.answering = True
             self.table.release_prefill(decision.slot, decision.uncached_tokens)
+            if now is not None and decision.began is not None:
+                self.engines.answering(decision.began, now)
 
     def settle(self, decision: Decision, end: Completion) -> None:
         """Ends a request's life; only the first call does anything."""
         if decision.settled:
             return
         decision.settled = True
+        if decision.began is not None:
+            share = None
+            if end.prompt_tokens and end.cached_tokens is not None and decision.uncached_tokens > 1:
+                share = (end.prompt_tokens - end.cached_tokens) / decision.uncached_tokens
+            self.engines.ended(decision.began, decision.now + end.latency_s, ok=end.ok and end.cause == "complete", ttft_s=end.ttft_s, latency_s=end.latency_s, tokens=end.completion_tokens, read_share=share)
         self._release(decision)
         if end.response_id and (decision.served or not decision.request.shadow):
             self.stored.note(end.response_id, decision.address, decision.request.session)

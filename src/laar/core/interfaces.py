@@ -190,6 +190,9 @@ class View:
     terms: Terms | None = None
     reason: str = ""
     weights: Mapping[str, float] | None = None
+    engines: Any = None
+    shared: Any = None
+    again: float = 0.0
 
 
 Room = Callable[[View], NDArray[np.bool_]]
