@@ -25,6 +25,7 @@ OTHER: dict[str, Any] = {
     "routing.k_delay": 0.5,
     "routing.in_flight_tokens": 7,
     "routing.weights_file": "weights.yaml",
+    "routing.baselines": {"llm-router": {"saturation_inflight": 4}},
     "routing.retry_penalty": 7,
     "routing.max_failures": 7,
     "routing.max_waiting": 7,

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from laar.config.section import Applies, Section
 from laar.core.cost import TUNABLE, CostWeights
@@ -14,7 +14,7 @@ from laar.core.decision import DirectorSettings
 from laar.core.filters import FilterSettings
 from laar.errors import SettingError
 from laar.network import OBJECTIVES, TunerSettings
-from laar.policies import POLICY_NAMES
+from laar.policies import POLICY_NAMES, check_parameters
 
 __all__ = ["Accuracy", "Prefix", "Routing", "Tuning"]
 
@@ -102,6 +102,12 @@ class Routing(Section):
         "serving. While the tuner is on none of the four applies before a restart: they are where "
         "its climb began.",
     )
+    baselines: dict[str, dict[str, float]] = Field(
+        default={},
+        description="Parameters of the policies that come from elsewhere, by policy and by name, "
+        "such as `sglang-cache-aware: {balance_abs_threshold: 8}`. What is not given is as its "
+        "authors publish it; the page on concepts lists them.",
+    )
     retry_penalty: float = Field(
         100.0,
         ge=1,
@@ -147,6 +153,17 @@ class Routing(Section):
         "prompts in flight then weigh what they cost, not what they count. None: by count, as LAAR "
         "and GORGO publish it.",
     )
+
+    @field_validator("baselines")
+    @classmethod
+    def _known(cls, baselines: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+        if "laar" in baselines:
+            raise ValueError("the weights of `laar` are settings of their own; set those")
+        try:
+            check_parameters(baselines)
+        except SettingError as fault:
+            raise ValueError(str(fault)) from None
+        return baselines
 
     @property
     def weights(self) -> CostWeights:

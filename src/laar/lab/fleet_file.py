@@ -11,6 +11,7 @@ beside the fleet file; anything else of an engine's settings can be changed unde
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -29,8 +30,9 @@ from pydantic import (
 from laar.errors import SettingError
 from laar.lab.engine import EngineProfile, EngineSettings, load_profile, slowed
 from laar.lab.fleet import FleetSettings, LinkProfile, Site
+from laar.policies import parse_policy
 
-__all__ = ["FleetFile", "read_fleet"]
+__all__ = ["FleetFile", "fleet_of", "read_fleet"]
 
 MAX_FILE_BYTES = 4 << 20
 """Thousands of endpoints."""
@@ -91,9 +93,11 @@ class FleetFile(BaseModel):
         ]
 
     def picker(self, policy: str) -> FleetSettings:
-        """The picker's settings with one policy."""
+        """The picker's settings with one policy, `name` or `name:parameter=value,...`."""
+        name, parameters = parse_policy(policy)
         return FleetSettings(
-            policy=policy,
+            policy=name,
+            parameters=parameters,
             scrape_interval_s=self.scrape_interval_s,
             probe_interval_s=self.probe_interval_s,
             sample_answers=self.sample_answers,
@@ -129,4 +133,32 @@ def read_fleet(path: Path) -> FleetFile:
         raise SettingError("\n".join(lines)) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as fault:
         raise SettingError(f"{path}: {fault}") from None
+    return fleet
+
+
+def fleet_of(engines: Sequence[str], endpoints: int) -> FleetFile:
+    """A fleet of one model beside the picker, its endpoints of these engines in turn.
+
+    Args:
+        engines: profiles, or files that end in ``.yaml``; `name@2.5` is 2.5 times slower.
+        endpoints: how many.
+
+    Raises:
+        SettingError: there is no such profile, or it can't be slowed so.
+    """
+    ends = []
+    for number in range(endpoints):
+        profile, _, slower = engines[number % len(engines)].partition("@")
+        try:
+            slowdown = float(slower or 1)
+        except ValueError:
+            raise SettingError(
+                f"engine `{profile}@{slower}`: the part after @ is no number"
+            ) from None
+        ends.append({"name": f"endpoint-{number}", "profile": profile, "slowdown": slowdown})
+    try:
+        fleet = FleetFile.model_validate({"endpoints": ends})
+    except ValidationError as fault:
+        raise SettingError(f"engines {', '.join(engines)}: {fault.errors()[0]['msg']}") from None
+    fleet.sites()
     return fleet

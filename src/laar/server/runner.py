@@ -133,7 +133,7 @@ class Runner:
         )
         self.director = Director(
             self.table,
-            build_policies(weights),
+            build_policies(weights, settings.routing.baselines),
             settings.routing.director,
             rng=rng,
             assessor=self.learning.assessor,
@@ -295,8 +295,17 @@ class Runner:
         before, self._settings = self._settings, settings
         self._context.use(settings.context)
         policies = self.director.policies
-        if settings.routing.weights != before.routing.weights:  # the others keep what they know
-            policies = {**policies, "laar": build_policies(settings.routing.weights)["laar"]}
+        old, new = before.routing, settings.routing
+        changed = {
+            name
+            for name in old.baselines.keys() | new.baselines.keys()
+            if old.baselines.get(name) != new.baselines.get(name)
+        }
+        if new.weights != old.weights:
+            changed.add("laar")
+        if changed:  # the others keep what they know
+            fresh = build_policies(new.weights, new.baselines)
+            policies = {**policies, **{name: fresh[name] for name in changed}}
         self.director.use(settings.routing.director, policies)
         if capability is not None:
             self.learning.use(capability)
