@@ -1,20 +1,25 @@
 """What engines are like, learned from what became of requests.
 
 One model of an engine, in closed form. A request with `x` seconds of prompt to read (uncached
-tokens at the model's c(m)) that finds `n` others there, `W` seconds of prompts ahead of it, takes
+tokens at the model's c(m)) that finds `n` others there, and `W` seconds of prompts ahead of it,
+takes, beside the round trip,
 
-    ttft   = f_p * (b + c * x * (1 + s * n) + w * W)                 beside the round trip
-    decode = f_d * (d0 + d1 * n)
+    to the first token   f_p * (b + c * x * (1 + s * n) + w * W)
+    from there on        f_d * (d0 + d1 * n)
 
-`w` is how much of the work ahead it waits for (1 where prompts are read one after the other, 0
-where all at once), `s` how much each other one slows its prompt, `d0` and `d1` how long an answer
-takes alone and how much longer for each other request there. These are of the model and shared by
-its endpoints; `f_p` and `f_d` are each endpoint's own: twice as long on a slower device.
+`w` is how much of the prompts ahead it waits for: 1 where they are read one after the other, 0
+where all at once. `s` is how much each other request slows its prompt; `d0` and `d1` are how long
+an answer takes alone, and how much longer for each other request that is there on average. These
+belong to a model and are shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace
+against the others of its model, the one a first guess for the other. An engine such as vLLM has
+`w` = 1 and `s` = 0; one that runs all side by side the reverse.
 
-Both lines are least squares that forget, weighed by how large the prediction was (errors are
-shares of it) and cut off where one is far out. Where nothing was learned yet the artifact's c(m)
-and base stand, and the prior of an engine such as vLLM. Nothing here is unbounded, and no answer
-can push a constant out of its range.
+Where little was learned the priors stand: c(m) and the base of the artifact, vLLM's way to read
+prompts, and answers that a hundred others make twice as long. First tokens that nobody sees (answers
+that are not read) leave the first line to those that are seen; prompts ahead then count by a clock,
+and whole answers still teach the second line and the paces. Errors are weighed as shares of the
+prediction, those far out no more than in proportion, old ones are forgotten, and each constant has
+its bounds: no answer can push one out of its range.
 """
 
 from __future__ import annotations
@@ -24,302 +29,443 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laar.core.endpoints import EndpointTable, Floats
+from laar.core.endpoints import EndpointTable, Floats, Slots
+from laar.core.lines import Line
 
-__all__ = ["Engines", "Began"]
+__all__ = ["Began", "Constants", "Engines"]
 
-TAU_S = 60.0
+MEAN_S = 60.0
 """Over which the mean number in flight is taken."""
 
-RATE_TAU_S = 30.0
+RATE_S = 30.0
+"""Over which the rate of requests, and of prompts to read, is taken."""
 
-_FORGET = 0.998
-_FAR_OUT = 3.0
-_MIN_FACTOR, _MAX_FACTOR = 1 / 20, 20.0
-GD = 0.05
-_TIE = 20.0
-_SHRINK = 4.0  # samples that an endpoint's factor of 1 is worth
-_FACTOR_MEMORY = 60.0
+MAX_FACTOR = 20.0
+"""Devices behind one name differ by less."""
 
+MAX_AHEAD_S = 600.0
+MAX_MODELS = 1024
 
-class _Line:
-    """Least squares that forget, with a prior; a handful of coefficients, each in its range."""
-
-    def __init__(self, prior: list[float], doubt: list[float], low: list[float], high: list[float]) -> None:
-        self.now = np.array(prior)
-        self._a0 = np.diag([1.0 / d**2 for d in doubt])
-        self._b0 = self._a0 @ self.now
-        self._a = np.zeros_like(self._a0)
-        self._b = np.zeros_like(self._b0)
-        self._low, self._high = np.array(low), np.array(high)
-        self.seen = 0
-
-    def learn(self, features: Floats, value: float, scale: float, weight: float = 1.0) -> None:
-        """Takes a sample whose error is about `scale`; solves anew."""
-        miss = abs(value - float(features @ self.now)) / scale
-        if self.seen > 20 and miss > _FAR_OUT:
-            weight *= _FAR_OUT / miss
-        weight /= scale * scale
-        self._a = _FORGET * self._a + weight * np.outer(features, features)
-        self._b = _FORGET * self._b + (weight * value) * features
-        self.seen += 1
-        if self.seen < 50 or self.seen % 8 == 0:
-            self.solve()
-
-    def solve(self) -> None:
-        if True:
-            solved = np.linalg.solve(self._a + self._a0, self._b + self._b0)
-            self.now = np.clip(solved, self._low, self._high)
-
-    def rescale(self, factor: float) -> None:
-        """The unit of the values has become larger by this factor."""
-        self._b /= factor
+_ANSWER_S = 2.0  # of an answer, until one was seen: 200 tokens at 10 ms
+_KNOWN_BASE_S = 0.2  # an artifact's base above this has an answer's decoding in it
+_ERROR = 0.3  # of a prediction, as a share of it
+_PACE_MEMORY = 60.0  # samples
+_PACE_DOUBT = 1.0  # samples that a pace of 1 weighs
+_PACE_TIE = 10.0  # samples that the other pace weighs
+_UNKNOWN_LENGTH = 0.05  # what an answer of unknown length tells, against one of known length
+_FULL_SEEN = 3  # readings in a row before an engine's batch is taken to be full
+_LEAST_SLOTS = 4.0
+_PACES_AT_ONCE = 16  # endpoints for each sample between two workings-out of a fleet's paces
 
 
-class _Model:
-    def __init__(self, base_s: float) -> None:
-        # b, c, c * s, w
-        self.first = _Line([0.02, 1.0, 0.0, 1.0], [0.05, 0.5, 0.1, 0.5], [0.0, 0.1, 0.0, 0.0], [10.0, 10.0, 3.0, 2.0])
-        # d0, d1, in units of a mean answer
-        self.rest = _Line([1.0, 0.01], [0.5, GD], [0.05, 0.0], [5.0, 2.0])
-        self.unit_s = max(base_s, 0.3)
-        self.units = 0
-        self.tokens = 0.0
 
-    def expect(self) -> None:
-        """What slows prompts is the first guess for what slows answers."""
-        c, cs = self.first.now[1:3].tolist()
-        line = self.rest
-        line._b0 = line._a0 @ np.array([1.0, max(0.01, cs / c)])
 
-    def answer(self, seconds: float) -> None:
-        """Keeps the unit near a mean answer."""
-        self.units += 1
-        share = max(0.01, 1.0 / (self.units + 3))
-        new = self.unit_s + share * (min(seconds, 20.0 * self.unit_s) - self.unit_s)
-        self.rest.rescale(new / self.unit_s)
-        self.unit_s = new
+@dataclass(slots=True, kw_only=True)
+class Constants:
+    """The constants of some endpoints; arrays over them, the pace already in where it belongs.
+
+    `base_s`, `read` (real seconds for one by c(m)), `slowed` (s), `waits` (w), `answer_s` and
+    `beside_s` (d0 and d1) as in the module's text; `slots` is how many requests an engine runs at
+    once, infinite where that was never seen.
+    """
+
+    base_s: Floats
+    read: Floats
+    slowed: Floats
+    waits: Floats
+    answer_s: Floats
+    beside_s: Floats
+    slots: Floats
 
 
 @dataclass(slots=True)
 class Began:
-    """What was found when a request was sent: its features."""
+    """What a request found when it was sent: the features that its end is explained by."""
 
     slot: int
+    model: str
     work_s: float
-    wait_s: float
+    ahead_s: float
     others: float
-    flight_s: float
-    read_s: float
     rtt_s: float
-    base_s: float
-    shown: bool = True
-    read: bool = False
-    first_read_s: float = -1.0
-    first_flight_s: float = -1.0
+    shown: bool
+    flight_s: float
+    done_s: float
+    is_read: bool = False
+    first_at: float = math.nan
+
+
+class _Model:
+    """The two lines of a model."""
+
+    def __init__(self, base_s: float) -> None:
+        known = base_s > _KNOWN_BASE_S
+        self.first = Line(
+            prior=(0.02, 1.0, 0.0, 1.0),  # b, c, c * s, w
+            doubt=(0.05, 0.5, 0.1, 0.5),
+            low=(0.0, 0.05, 0.0, 0.0),
+            high=(60.0, 20.0, 10.0, 2.0),
+        )
+        self.rest = Line(
+            prior=(1.0, 0.01), doubt=(0.5, 0.05), low=(0.02, 0.0), high=(20.0, 5.0)
+        )  # d0, d1, in units of a mean answer
+        self.unit_s = base_s if known else _ANSWER_S
+        self.answers = 4.0 if known else 1.0  # that the unit's prior weighs
+        self.answer_tokens = 0.0
+
+    def constants(self) -> tuple[float, ...]:
+        b, c, cs, w = self.first.now.tolist()
+        d0, d1 = self.rest.now.tolist()
+        return b, c, cs / c, w, d0 * self.unit_s, d1 * self.unit_s
+
+    def answered(self, seconds: float) -> None:
+        """Keeps the unit near a mean answer."""
+        self.answers = min(self.answers + 1.0, 100.0)
+        seconds = min(seconds, 20.0 * self.unit_s)
+        unit_s = max(1e-3, self.unit_s + (seconds - self.unit_s) / self.answers)
+        self.rest.rescale(unit_s / self.unit_s)
+        self.unit_s = unit_s
+
+
+_COLUMNS = (
+    "at",
+    "mean",
+    "ahead_s",
+    "free_at",
+    "flight_s",
+    "done_s",
+    "read_at",
+    "slots",
+    "most",
+    "full",
+    "first_logs",
+    "first_seen",
+    "rest_logs",
+    "rest_seen",
+)
 
 
 class Engines:
-    """The constants of all endpoints, and the clocks that they are learned by.
+    """The constants of all endpoints, and the counts that they are learned by.
 
     Args:
         table: the endpoints.
     """
 
+    at: Floats
+    mean: Floats
+    ahead_s: Floats
+    free_at: Floats
+    flight_s: Floats
+    done_s: Floats
+    read_at: Floats
+    slots: Floats
+    most: Floats
+    full: Floats
+    first_logs: Floats
+    first_seen: Floats
+    rest_logs: Floats
+    rest_seen: Floats
+
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
         self._models: dict[str, _Model] = {}
         self._size = 0
-        self.rate = 0.0  # requests a second
-        self.load = 0.0  # seconds of prompts a second
-        self._rate_at = -math.inf
         self._readings = -1
-        self._read_at = np.zeros(table.capacity)
+        self._learned = 0
+        self._rate = self._load = 0.0
+        self._rate_at = -math.inf
+        self._by_model: tuple[object, Floats] | None = None
         self._grow()
 
-    _ZEROS = ("slots", "full_n", "most_n", "free_at", "ahead_s", "mean_n", "flight_s", "read_s", "fp_sum", "fp_n", "fd_sum", "fd_n")
+    # -- asked at a decision -------------------------------------------------------------------
 
-    def _grow(self) -> None:
-        if self._size == self._table.capacity:
-            return
-        size = self._table.capacity
-        for name in (*self._ZEROS, "at"):
-            grown = np.zeros(size)
-            if self._size:
-                grown[: self._size] = getattr(self, name)
-            setattr(self, name, grown)
-        self._fp = np.ones(size)
-        self._fd = np.ones(size)
-        self._read_at = np.concatenate([self._read_at, np.zeros(size - len(self._read_at))])
-        self._size = size
-        for slot in ():
-            self._refactor(slot)
+    def constants(self, slots: Slots, model_id: Slots, base_s: Floats) -> Constants:
+        """The constants of some endpoints; `base_s` is what the artifact says of each."""
+        self._look()
+        models = self._table.models
+        if self._by_model is None or self._by_model[0] is not models:
+            table = np.empty((6, len(models)))
+            for at, name in enumerate(models):
+                model = self._models.get(name)
+                if model is None:
+                    mine = np.flatnonzero(model_id == at)
+                    model = _Model(float(base_s[mine[0]]) if len(mine) else 0.0)
+                table[:, at] = model.constants()
+            self._by_model = models, table
+        b, c, s, w, d0, d1 = self._by_model[1][:, model_id]
+        first, rest = self._first_pace[slots], self._rest_pace[slots]
+        return Constants(
+            base_s=first * b,
+            read=first * c,
+            slowed=s,
+            waits=w * first * c,
+            answer_s=rest * d0,
+            beside_s=rest * d1,
+            slots=self._room[slots],
+        )
+
+    def ahead(self, slots: Slots, now: float) -> Floats:
+        """Seconds by c(m) of prompts that are not read yet."""
+        ahead: Floats = self.ahead_s[slots] + np.maximum(self.free_at[slots] - now, 0.0)
+        return ahead
+
+    def mean_in_flight(self, slots: Slots, now: float) -> Floats:
+        """Requests in flight, on average of late."""
+        in_flight = self._table.in_flight[slots]
+        faded = np.exp(np.minimum(self.at[slots] - now, 0.0) / MEAN_S)
+        mean: Floats = in_flight + (self.mean[slots] - in_flight) * faded
+        return mean
+
+    def arrivals(self, now: float) -> tuple[float, float]:
+        """Requests a second, and seconds of prompts to read (by c(m)) a second."""
+        fade = math.exp(min(0.0, self._rate_at - now) / RATE_S)
+        return self._rate * fade, self._load * fade
+
+    # -- told ----------------------------------------------------------------------------------
+
+    def began(
+        self,
+        slot: int,
+        now: float,
+        *,
+        work_s: float,
+        others: float,
+        rtt_s: float,
+        base_s: float,
+        shown: bool,
+    ) -> Began:
+        """A request is sent; told before the table counts it.
+
+        Args:
+            slot: where to.
+            now: the moment.
+            work_s: of its prompt, by c(m).
+            others: in flight there.
+            rtt_s: the way there and back.
+            base_s: what the artifact says of the model, for a model that is new.
+            shown: whether the first byte of its answer will be seen.
+        """
+        self._grow()
+        self._advance(slot, now)
+        name = self._name(slot)
+        model = self._model(name, base_s)
+        one = Began(
+            *(slot, name, work_s, float(self.ahead(np.array([slot]), now)[0]), others),
+            *(rtt_s, shown, float(self.flight_s[slot]), float(self.done_s[slot])),
+        )
+        if shown:
+            self.ahead_s[slot] += work_s
+        else:
+            # By the clock, in seconds by c(m): it runs as fast as the engine reads.
+            pace = float(model.first.now[1] * self._first_pace[slot])
+            self.free_at[slot] = min(
+                max(float(self.free_at[slot]), now) + work_s * pace, now + MAX_AHEAD_S
+            )
+        rate, load = self.arrivals(now)
+        self._rate, self._load = rate + 1.0 / RATE_S, load + work_s / RATE_S
+        self._rate_at = max(self._rate_at, now)
+        return one
+
+    def answering(self, one: Began, now: float) -> None:
+        """The first byte of an answer was seen: what was to be read is read."""
+        slot = one.slot
+        self._advance(slot, now)
+        self._is_read(one)
+        one.first_at = now
+        one.flight_s, one.done_s = float(self.flight_s[slot]), float(self.done_s[slot])
+
+    def gone(self, one: Began, now: float) -> None:
+        """A request ended, or went elsewhere, and teaches nothing; before the table knows."""
+        self._advance(one.slot, now)
+        self._is_read(one)
+
+    def ended(
+        self,
+        one: Began,
+        now: float,
+        *,
+        ttft_s: float | None,
+        latency_s: float,
+        answer_tokens: int | None,
+        work_s: float | None = None,
+    ) -> None:
+        """A request ended well; told before the table takes it out.
+
+        Args:
+            one: from `began`.
+            now: the moment.
+            ttft_s: to the first byte of the answer, if that was seen.
+            latency_s: to its end.
+            answer_tokens: its length, where the answer was read.
+            work_s: what was to be read by the engine's own count, where it said.
+        """
+        self.gone(one, now)
+        slot, model = one.slot, self._model(one.model)
+        features = np.array([1.0, one.work_s, one.work_s * one.others, one.ahead_s])
+        if work_s is not None:
+            features[1:3] *= work_s / max(one.work_s, 1e-9) if one.work_s > 1e-9 else 0.0
+        guess = float(features @ model.first.now)
+        pace = float(self._first_pace[slot])
+        full = one.others >= self._room[slot]
+        if ttft_s is not None and not full:  # a full engine's wait is for a place
+            took = max(ttft_s - one.rtt_s, 1e-4)
+            noise = 0.02 + _ERROR * one.rtt_s
+            if model.first.learn(features, took / pace, noise + _ERROR * guess):
+                self._by_model = None
+            sure = guess / (guess + 2.0 * noise)
+            self._pace(slot, "first", (took + noise) / (guess + noise), sure * sure)
+        self._learn_rest(one, now, ttft_s, latency_s, answer_tokens, pace * guess + one.rtt_s)
 
     def drop(self, slot: int) -> None:
+        """Forgets a slot: its endpoint left."""
         if slot < self._size:
-            for name in (*self._ZEROS, "at"):
+            for name in _COLUMNS:
                 getattr(self, name)[slot] = 0.0
-            self._refactor(slot)
+            self._first_pace[slot] = self._rest_pace[slot] = 1.0
+            self._room[slot] = math.inf
 
-    # -- asked in a decision -------------------------------------------------------------------
+    # -- learning ------------------------------------------------------------------------------
 
-    def constants(self, models, model_id, base_s):
-        """By candidate: b, c, s, w, d0, d1."""
-        out = np.empty((6, len(models)))
-        for i, name in enumerate(models):
-            m = self._models.get(name)
-            if m is None:
-                m = _Model(0.0)
-            b, c, cs, w = m.first.now.tolist()
-            d0, d1 = m.rest.now.tolist()
-            out[:, i] = b, c, cs / c, w, d0 * m.unit_s, d1 * m.unit_s
-        return out[:, model_id]
+    def _learn_rest(
+        self,
+        one: Began,
+        now: float,
+        ttft_s: float | None,
+        latency_s: float,
+        answer_tokens: int | None,
+        guessed_s: float,
+    ) -> None:
+        slot, model = one.slot, self._model(one.model)
+        seen = ttft_s is not None and not math.isnan(one.first_at)
+        took = latency_s - (guessed_s if ttft_s is None else ttft_s)
+        if took <= 0.0:
+            return
+        span_s = now - one.first_at if seen else latency_s
+        others = max(0.0, (float(self.flight_s[slot]) - one.flight_s) / max(span_s, 1e-6) - 1.0)
+        if seen:  # prompts that were read meanwhile held the answer up
+            _, c, _, w = model.first.now.tolist()
+            held = w * c * float(self._first_pace[slot]) * (float(self.done_s[slot]) - one.done_s)
+            took = max(took - held, 0.1 * took)
+        weight = _UNKNOWN_LENGTH
+        if answer_tokens:
+            weight = 1.0
+            mean = model.answer_tokens
+            mean = model.answer_tokens = mean + (answer_tokens - mean) * (0.05 if mean else 1.0)
+            took *= mean / answer_tokens
+        took /= float(self._rest_pace[slot])
+        model.answered(took)
+        took /= model.unit_s
+        _, c, cs, _ = model.first.now.tolist()
+        model.rest.expect((1.0, max(0.01, cs / c)))  # what slows prompts may slow answers as well
+        guess = float(model.rest.now @ (1.0, others))
+        if model.rest.learn(np.array([1.0, others]), took, 0.01 + _ERROR * guess, weight):
+            self._by_model = None
+        ratio = (took * float(self._rest_pace[slot]) + 0.01) / (guess + 0.01)
+        self._pace(slot, "rest", ratio, weight)
 
-    def wait_s(self, slots, now):
-        """Seconds of prompts ahead, by c(m): of those that will be seen to answer, and a clock."""
-        return self.ahead_s[slots] + np.maximum(self.free_at[slots] - now, 0.0)
+    def _pace(self, slot: int, which: str, ratio: float, weight: float) -> None:
+        """An endpoint's own pace: its samples against what its model takes."""
+        logs, seen = getattr(self, f"{which}_logs"), getattr(self, f"{which}_seen")
+        keep = 1.0 - weight / _PACE_MEMORY
+        most = math.log(MAX_FACTOR)
+        log = min(most, max(-most, math.log(max(ratio, 1e-9))))
+        logs[slot] = logs[slot] * keep + weight * log
+        seen[slot] = seen[slot] * keep + weight
+        self._learned += 1
+        same = np.flatnonzero(self._table.model_id == self._table.model_id[slot])
+        if self._learned * _PACES_AT_ONCE >= len(same):
+            self._learned = 0
+            self._set_paces(same)
 
-    def mean_in_flight(self, slots, now):
-        n = self._table.in_flight[slots]
-        return n + (self.mean_n[slots] - n) * np.exp((self.at[slots] - now) / TAU_S)
+    def _set_paces(self, same: Slots) -> None:
+        """Works out the paces of a model's endpoints."""
+        most = math.log(MAX_FACTOR)
+        weights = self.first_seen[same] + self.rest_seen[same]
+        total = float(weights.sum())
+        both = (self.first_logs[same] + self.rest_logs[same]) / (weights + _PACE_DOUBT)
+        for own, count, pace in (
+            (self.first_logs[same], self.first_seen[same], self._first_pace),
+            (self.rest_logs[same], self.rest_seen[same], self._rest_pace),
+        ):
+            logs = (own + _PACE_TIE * both) / (count + _PACE_TIE)
+            # Against the others: what all share is in the model's lines.
+            mean = float(logs @ weights) / total if total > 0.0 else 0.0
+            logs = np.where(weights > 0.0, logs - mean, 0.0)
+            pace[same] = np.exp(np.clip(logs, -most, most))
 
-    def room(self, slots):
-        s = self.slots[slots]
-        return np.where(s > 0, s, 1e9)
+    # -- counts --------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Takes in the readings: an engine that has requests wait while as many run as ever did is full."""
+    def _advance(self, slot: int, now: float) -> None:
+        passed_s = now - float(self.at[slot])
+        if passed_s > 0.0:
+            in_flight = float(self._table.in_flight[slot])
+            self.flight_s[slot] += in_flight * passed_s
+            fade = math.exp(-passed_s / MEAN_S)
+            self.mean[slot] = in_flight + (float(self.mean[slot]) - in_flight) * fade
+        self.at[slot] = now  # also when time was set back
+
+    def _is_read(self, one: Began) -> None:
+        if one.is_read:
+            return
+        one.is_read = True
+        self.done_s[one.slot] += one.work_s
+        if one.shown:
+            left = float(self.ahead_s[one.slot]) - one.work_s
+            self.ahead_s[one.slot] = left if left > 1e-9 else 0.0
+
+    def _look(self) -> None:
+        """Takes in new readings: how many requests an engine runs at once.
+
+        It is full when requests wait while as many run as ever did, reading after reading. Where
+        they wait for prompts ahead of them, the number that runs goes up and down.
+        """
         table = self._table
         if table.readings == self._readings:
             return
         self._grow()
         self._readings = table.readings
-        for slot in np.flatnonzero(table.read_at[: self._size] > self._read_at[: self._size]).tolist() if self._read_at is not None else []:
-            running, waiting = float(table.running[slot]), float(table.waiting[slot])
-            if running > self.most_n[slot]:
-                self.most_n[slot], self.full_n[slot] = running, 0
-                if running > self.slots[slot]: self.slots[slot] = 0.0
-            elif running == self.most_n[slot] and waiting > 0 and running >= 4:
-                self.full_n[slot] += 1
-                if self.full_n[slot] >= 3: self.slots[slot] = running
-            elif waiting > 0:
-                self.full_n[slot] = 0
-        self._read_at = np.nan_to_num(table.read_at.copy())
+        fresh = np.flatnonzero(table.read_at > self.read_at)  # never read is NaN, not above
+        self.read_at[fresh] = table.read_at[fresh]
+        for slot in fresh[table.running[fresh] >= _LEAST_SLOTS].tolist():
+            running = float(table.running[slot])
+            if running > self.most[slot]:
+                self.most[slot], self.full[slot], self._room[slot] = running, 0.0, math.inf
+            elif table.waiting[slot] > 0.0:
+                self.full[slot] = self.full[slot] + 1.0 if running == self.most[slot] else 0.0
+                if self.full[slot] >= _FULL_SEEN:
+                    self._room[slot] = running
 
-    # -- told ----------------------------------------------------------------------------------
-
-    def _advance(self, slot: int, now: float) -> None:
-        passed = now - self.at[slot]
-        if passed > 0.0:
-            n = float(self._table.in_flight[slot])
-            self.flight_s[slot] += n * passed
-            self.mean_n[slot] = n + (self.mean_n[slot] - n) * math.exp(-passed / TAU_S)
-        self.at[slot] = now
-
-    def began(self, slot: int, work_s: float, others: float, now: float, rtt_s: float, base_s: float, shown: bool = True) -> Began:
-        """A request is sent; before it is counted in the table."""
-        self._grow()
-        self._advance(slot, now)
-        wait_s = float(self.wait_s(slot, now))
-        one = Began(slot, work_s, wait_s, others, float(self.flight_s[slot]), float(self.read_s[slot]), rtt_s, base_s, shown)
-        model = self._model(slot, base_s)
-        if shown:
-            self.ahead_s[slot] += work_s
-        else:
-            pace = float(model.first.now[1] * self._fp[slot])
-            self.free_at[slot] = min(max(float(self.free_at[slot]), now) + work_s * pace, now + 600.0)
-        fade = math.exp(min(0.0, self._rate_at - now) / RATE_TAU_S)
-        self.rate = self.rate * fade + 1.0 / RATE_TAU_S
-        self.load = self.load * fade + work_s / RATE_TAU_S
-        self._rate_at = now
-        return one
-
-    def answering(self, one: Began, now: float) -> None:
-        """Its first byte was seen: what it had to read is read."""
-        slot = one.slot
-        self._advance(slot, now)
-        self.read_s[slot] += one.work_s
-        one.first_read_s = float(self.read_s[slot])
-        one.first_flight_s = float(self.flight_s[slot])
-        self._is_read(one)
-
-    def _is_read(self, one: Began) -> None:
-        if one.shown and not one.read:
-            left = float(self.ahead_s[one.slot]) - one.work_s
-            self.ahead_s[one.slot] = left if left > 1e-9 else 0.0
-        one.read = True
-
-    def ended(self, one: Began, now: float, *, ok: bool, ttft_s: float | None, latency_s: float, tokens: int | None, read_share: float | None) -> None:
-        """It is over; before it is taken out of the table."""
-        slot = one.slot
-        self._advance(slot, now)
-        seen_first = one.first_read_s >= 0.0
-        if not seen_first:
-            self.read_s[slot] += one.work_s
-        self._is_read(one)
-        if not ok:
+    def _grow(self) -> None:
+        size, before = self._table.capacity, self._size
+        if size == before:
             return
-        model = self._model(slot, one.base_s)
-        b, c, cs, w = model.first.now.tolist()
-        fp, fd = float(self._fp[slot]), float(self._fd[slot])
-        x = one.work_s if read_share is None else one.work_s * read_share
-        features = np.array([1.0, x, x * one.others, one.wait_s])
-        guess = float(features @ model.first.now)
-        room = float(self.slots[slot])
-        if ttft_s is not None and not (room and one.others >= room):
-            y = max(ttft_s - one.rtt_s, 1e-4)
-            model.first.learn(features, y / fp, 0.02 + 0.3 * guess)
-            self._factor(slot, "fp", math.log((y + 0.01) / (guess + 0.01)))
-        first = fp * guess + one.rtt_s if ttft_s is None else ttft_s
-        z = latency_s - first
-        if z <= 0.0:
-            return
-        if seen_first:
-            n = (float(self.flight_s[slot]) - one.first_flight_s) / max(z, 1e-6) - 1.0
-            between = float(self.read_s[slot]) - one.first_read_s
-        else:
-            n = (float(self.flight_s[slot]) - one.flight_s) / max(latency_s, 1e-6) - 1.0
-            between = 0.0
-        n = max(n, 0.0)
-        z = max(z - w * c * fp * between, 0.1 * z)
-        weight = 0.02
-        if tokens:
-            model.tokens += 0.05 * (tokens - model.tokens) if model.tokens else tokens
-            z *= max(model.tokens, 1.0) / tokens
-            weight = 1.0
-        z /= fd
-        model.answer(z)
-        z /= model.unit_s
-        guess = float(model.rest.now[0] + model.rest.now[1] * n)
-        model.expect()
-        model.rest.learn(np.array([1.0, n]), z, 0.01 + 0.3 * guess, weight)
-        self._factor(slot, "fd", math.log((z * fd + 0.01) / (guess + 0.01)), weight)
+        for name in _COLUMNS:
+            grown = np.zeros(size)
+            if before:
+                grown[:before] = getattr(self, name)
+            setattr(self, name, grown)
+        ones, room = np.ones(size), np.full(size, math.inf)
+        if before:
+            ones[:before], room[:before] = self._first_pace, self._room
+        self._first_pace: Floats = ones
+        rest = np.ones(size)
+        if before:
+            rest[:before] = self._rest_pace
+        self._rest_pace: Floats = rest
+        self._room: Floats = room
+        self._size = size
 
-    def _model(self, slot: int, base_s: float) -> _Model:
-        name = self._table.models[int(self._table.model_id[slot])] if self._table.model_id[slot] >= 0 else ""
+    def _name(self, slot: int) -> str:
+        at = int(self._table.model_id[slot])
+        return self._table.models[at] if at >= 0 else ""
+
+    def _model(self, name: str, base_s: float = 0.0) -> _Model:
         model = self._models.get(name)
         if model is None:
+            if len(self._models) >= MAX_MODELS:
+                self._models.clear()  # names come from the sources of endpoints, yet have a cap
             model = self._models[name] = _Model(base_s)
+            self._by_model = None
         return model
 
-    def _factor(self, slot: int, which: str, log_ratio: float, weight: float = 1.0) -> None:
-        """An endpoint's own pace: its samples against what its model takes."""
-        log_ratio = max(-3.0, min(3.0, log_ratio))
-        total, count = getattr(self, which + "_sum"), getattr(self, which + "_n")
-        keep = 1.0 - 1.0 / _FACTOR_MEMORY
-        total[slot] = total[slot] * keep + log_ratio * weight
-        count[slot] = count[slot] * keep + weight
-        self._refactor(slot)
-
-    def _refactor(self, slot: int) -> None:
-        same = self._table.model_id == self._table.model_id[slot]
-        for total, count, factor in (
-            (self.fp_sum, self.fp_n, self._fp),
-            (self.fd_sum, self.fd_n, self._fd),
-        ):
-            logs = total[same] / (count[same] + _SHRINK * (count[same] > 0) + (count[same] <= 0))
-            if total is self.fd_sum:  # what is known of prompts is the first guess for answers
-                logs = (total[same] + _TIE * np.log(self._fp[same])) / (count[same] + _TIE)
-            weights = count[same]
-            mean = float((logs * weights).sum() / max(weights.sum(), 1e-9))
-            factor[same] = np.exp(np.where(weights > 0, logs - mean, 0.0))

@@ -1,94 +1,168 @@
-"""The cost that serves: own seconds, what they cost the others, and what they do to caches.
+"""The cost that serves: what a request would take, and what it would cost all others.
+
+    cost  = (own + others - invested) / (A * Q) * retry_penalty ** times_tried        [seconds]
+
+    own      = k_rtt * rtt + base + read * (1 + s * n) + k_queue * wait + answer + b * n
+    others   = k_others * ((s + w) * read * n + b * n + later + queued)
+
+`read` is the uncached part of the prompt in the endpoint's seconds, `wait` the prompts ahead of it
+(and, where more are there than the engine runs at once, the wait for a place), `answer` its answer
+alone. The constants are learned (`laar.core.engines`); nothing here is tuned.
+
+* `n` others are there. An answer beside them lasts `2 b` longer for each, of which half counts: of
+  an answer that is under way, half is over on average. The same for each of them: they wait for our
+  prompt where prompts are read in turn (`w`), or go slower while it is read (`s`).
+* `later`: who comes to that endpoint while it is still busy with this prompt waits as well. Until
+  the work ahead is done, `(wait + read) / (1 - load)` seconds later as busy periods go, requests
+  come at the fleet's rate for each endpoint, and `w * read` is added to each of them. So long
+  prompts weigh more than in proportion, and a conversation does not move lightly.
+* `queued`: the same for places in a full engine.
+* `invested`: a prefix that many ask for is worth a copy. They would be spared what the endpoints
+  that hold it are busier, on average of late, than this one. As many are expected as came lately
+  (`laar.prefix.demand`); those that the copies there are would take as well are left out; and no more is given
+  than the copy costs.
+
+Where the client has an objective for the first token, waiting up to it costs next to nothing, and
+beyond it several times as much: a patient job goes where its prefix is, however far.
+
+Tried and left out: a price for what a prompt pushes out of a cache, work / (1 - r) (no gain where
+caches are short), a lower weight of the round trip, and the long-run mean beside `n`.
+Decision 0014 has the figures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from laar.core.cost import CostWeights, MIN_PROBABILITY, Terms, scores_of_costs
+from laar.core.cost import CostWeights, Terms, penalised, scores_of_costs
 from laar.core.endpoints import Floats
-from laar.core.interfaces import View
+from laar.core.interfaces import Demand, View
 
 __all__ = ["Outlook"]
 
-_MAX_LOAD = 0.8
+MAX_LOAD = 0.8
+"""Busy periods grow without bound as an endpoint's load goes to 1; it is not known so well."""
 
-OPT = dict(fut=1.0, half=1.0, credit=1.0, mean=0.0, ext=1.0, krtt=1.0, evict=1.0, slots=1.0, que=4.0)
+PATIENT, URGENT = 0.05, 4.0
+"""What a second of waiting weighs before the client's objective is over, and after."""
+
+_SAME = 0.01  # of a prompt: shares that differ by less are one
 
 
 class Outlook:
-    """Scores by expected seconds to a correct answer, and what they cost others."""
+    """Scores by the cost above.
 
-    def __init__(self, weights: CostWeights, **opt) -> None:
+    Args:
+        weights: of the round trip (`k_rtt`), of waiting (`k_queue`) and of the others (`k_delay`).
+            All are 1: seconds are seconds.
+    """
+
+    def __init__(self, weights: CostWeights) -> None:
         self.weights = weights
-        self.opt = {**OPT, **opt}
+        self._tuned: Mapping[str, float] | None = None
+        self._live = weights
+
+    def _weights(self, view: View) -> CostWeights:
+        """The tuner's where it has a say in this decision; made anew only when they change."""
+        tuned = view.weights
+        if tuned is None:
+            return self.weights
+        if tuned is not self._tuned:
+            self._tuned, self._live = tuned, replace(self.weights, **tuned)
+        return self._live
 
     def score(self, view: View) -> Floats:
-        o = self.opt
-        engines = view.engines
-        table, slots, now = view.table, view.slots, view.now
-        engines.look()
-        there = view.in_flight
-        room = engines.room(slots)
-        n = np.minimum(there, room)
-        b, c, s, w, d0, d1 = engines.constants(table.models, table.model_id[slots], view.base_s)
-        fp, fd = engines._fp[slots], engines._fd[slots]
-        uncached = view.tokens - view.cached_tokens
-        x = view.seconds_per_token * uncached
-        read = fp * c * x
-        wait = fp * w * engines.wait_s(slots, now)
-        over = np.maximum(there + 1.0 - room, 0.0) * (over_on := o["slots"])
-        life = fd * (d0 + d1 * n) + fp * b + fp * c * (engines.load / max(engines.rate, 1e-9)) * (1.0 + s * n)
-        queue = np.where(over > 0, over * life / room, 0.0)
-        wait = wait + queue
-        mean = engines.mean_in_flight(slots, now)
-        first = o["krtt"] * view.rtt_s + fp * b + read * (1.0 + s * n) + wait
-        each = fd * d1  # a whole answer beside one other
-        h = 0.5 * each * o["half"]
-        around = n + o["mean"] * mean
-        decode = fd * d0 + h * around
-        own = first + decode
-        held = (s + w) * read  # each of the others
-        count = len(slots)
-        rate, load = engines.rate / count, np.minimum(_MAX_LOAD, w * c * (engines.load / count))
-        later = o["fut"] * read * rate * (w * (wait + read) / (1.0 - load) + 0.5 * s * read)
-        others = o["ext"] * (held * n + h * around + later + o["que"] * queue)
-        if o["evict"]:
-            others = others + o["evict"] * (view.again / (1.0 - view.again)) * read
-        total = own + others
-        if o["credit"] and view.shared is not None:
-            total = total - self._credit(view, total, read + held * n + later, mean, 2 * each + (s * 2 + w) * read.min())
-        probability = np.maximum(view.probability, MIN_PROBABILITY)
-        cost = total / probability
-        factor = self.weights.retry_penalty
-        if view.times_tried.any():
-            factor = max(factor, 1.1 * cost.max() / max(cost.min(), 1e-12))
-        penalty = np.minimum(factor**view.times_tried, 1e100)
-        view.terms = Terms(
-            rtt_s=view.rtt_s, base_s=decode, prefill_s=read, queue_s=wait,
-            probability=view.probability, penalty=penalty, latency_s=own, cost_s=cost * penalty, ttft_s=view.rtt_s + fp * b + read * (1.0 + s * n) + wait
-        )
-        return scores_of_costs(cost * penalty)
+        """Prices the candidates, leaves the terms in the view, and turns costs into scores."""
+        weights, engines, slots, now = self._weights(view), view.engines, view.slots, view.now
+        of = engines.constants(slots, view.table.model_id[slots], view.base_s)
+        rate, load = engines.arrivals(now)
+        mean_work = load / rate if rate > 0.0 else 0.0
+        per_token = view.seconds_per_token
+        read = of.read * (per_token * (view.tokens - view.cached_tokens))
+        n = np.minimum(view.in_flight, of.slots)
+        beside = 0.5 * of.beside_s * n
+        wait = of.waits * engines.ahead(slots, now)
+        slowed = of.slowed * n
+        over = view.in_flight + 1.0 - of.slots
+        queued: Floats | float = 0.0
+        if over.max() > 0.0:
+            life = of.base_s + of.read * mean_work * (1.0 + slowed) + of.answer_s + of.beside_s * n
+            queued = np.where(over > 0.0, over * life / of.slots, 0.0)
+            wait = wait + queued
+        first = of.base_s + read * (1.0 + slowed) + wait
+        answer = of.answer_s + beside
 
-    def _credit(self, view: View, total: Floats, price: Floats, mean: Floats, slope: Floats) -> Floats:
-        best = int(total.argmin())
-        shares, counts = view.shared
-        if not len(shares):
-            return 0.0
-        share = view.cached_tokens / np.maximum(view.tokens, 1.0)
-        top = float(share[best])
-        gain = slope * (mean[best] - mean)
-        use = (share < top - 0.01) & (gain > 0.0)
-        if not use.any():
-            return 0.0
-        edges = np.concatenate(([0.0], shares))
-        sums = np.concatenate(([0.0], np.cumsum(np.diff(edges) * counts)))
-        missing = np.maximum(top - share, 1e-9)
-        users = (np.interp(top, edges, sums) - np.interp(share, edges, sums)) / missing
-        holders = int(np.count_nonzero(share >= top - 0.01))
-        part = np.minimum(1.0, missing / np.maximum(1.0 - share, 1e-9))
-        credit = np.where(use, users / (holders + 1) * gain, 0.0)
-        return np.minimum(credit, price * part)
+        # What it costs the others.
+        rate, load = rate / len(slots), load / len(slots)
+        serial = of.waits  # seconds for a second by c(m)
+        busy = (wait + read) / (1.0 - np.minimum(MAX_LOAD, serial * load))
+        waits = serial / of.read
+        later = read * rate * (waits * busy + 0.5 * of.slowed * read)
+        held = (of.slowed + waits) * read * n
+        work = held + later
+        others = weights.k_delay * (work + beside + queued * (MAX_LOAD / (1.0 - MAX_LOAD)))
+
+        way = _urgency(view, weights, first, wait)
+        slow = None
+        own = first - wait + way + answer
+        if view.pace is not None:
+            slow = (view.pace - 1.0) * (own + view.typical_s)
+            own = own + slow
+        total = own + others
+        invested: Floats | float = 0.0
+        if view.demand is not None and len(slots) > 1:
+            slope = of.beside_s + (2.0 * of.slowed + waits) * float(read.min())
+            mean = engines.mean_in_flight(slots, now)
+            invested = _invested(view, view.demand, total, read * (1.0 + slowed) + work, slope, mean)
+            total = total - invested
+        cost, penalty = penalised(weights, total, view)
+        view.terms = Terms(
+            rtt_s=view.rtt_s,
+            base_s=of.base_s + of.answer_s,
+            prefill_s=read,
+            queue_s=wait + beside + read * slowed,
+            probability=view.probability,
+            penalty=penalty,
+            latency_s=view.rtt_s + first + answer + (0.0 if slow is None else slow),
+            cost_s=cost,
+            answers=view.answers,
+            slow_s=slow,
+            ttft_s=view.rtt_s + first,
+            others_s=others - invested,
+        )
+        return scores_of_costs(cost)
+
+
+def _urgency(view: View, weights: CostWeights, first: Floats, wait: Floats) -> Floats:
+    """What the way there and the wait weigh; by the objective, where there is one."""
+    way: Floats = weights.k_rtt * view.rtt_s + weights.k_queue * wait
+    objective = view.request.ttft_objective_s
+    if objective is None:
+        return way
+    late = np.clip(view.rtt_s + first - objective, 0.0, view.rtt_s + wait)
+    return PATIENT * (way - late) + URGENT * late
+
+
+def _invested(
+    view: View, demand: Demand, total: Floats, price: Floats, slope: Floats, mean: Floats
+) -> Floats | float:
+    """What a copy of the prefix at each candidate would spare those who will ask for it."""
+    share = view.cached_tokens / np.maximum(view.tokens, 1.0)
+    best = int(total.argmin())
+    top = float(share[best])
+    less = slope * (mean[best] - mean)
+    gains = (share < top - _SAME) & (less > 0.0)
+    if not gains.any():
+        return 0.0
+    missing = np.maximum(top - share, _SAME)
+    edges, uses = demand
+    asked = np.concatenate(([0.0], np.cumsum(np.diff(edges, prepend=0.0) * uses)))
+    edges = np.concatenate(([0.0], edges))
+    users = (np.interp(top, edges, asked) - np.interp(share, edges, asked)) / missing
+    copies = int(np.count_nonzero(share >= top - _SAME))
+    worth = users / (copies + 1) * less
+    cost = price * np.minimum(1.0, missing / np.maximum(1.0 - share, _SAME))
+    return np.where(gains, np.minimum(worth, cost), 0.0)
