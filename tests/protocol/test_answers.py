@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.errors import RequestError
-from laar.protocol.answers import NameRestorer, Usage, UsageReader, error_body
+from laar.protocol.answers import ErrorSpotter, NameRestorer, Usage, UsageReader, error_body
 
 EVENTS = (
     b'data: {"choices":[{"delta":{"content":"a"}}],"usage":null}\r\n\r\n'
@@ -110,3 +110,42 @@ def test_the_id_of_a_stored_answer_is_read_from_a_whole_answer(document, name):
     reader.feed(orjson.dumps(document))
     reader.end()
     assert reader.response_id == name
+
+
+ERRORS = [
+    (True, b'data: {"error": {"message": "x", "code": 500}}\n\ndata: [DONE]\n\n'),
+    (True, b'data: {"choices": []}\n\ndata: {"error":{"message":"later"}}\n\n'),
+    (True, b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"}}\n\n'),
+    (True, b'data: {"object": "error", "message": "old vLLM"}\n\n'),
+    (False, b'{"error": {"message": "x", "code": 500}}'),
+    (False, b' {"object":"error","message":"x"}'),
+]
+SOUND = [
+    (True, b'data: {"choices":[{"delta":{"content":"data: {\\"error\\": {}}"}}]}\n\n'),
+    (True, b'data: {"choices":[{"delta":{"content":"an error"}}],"error":null}\n\n'),
+    (True, b'event: message\ndata: {"error_rate": 1}\n\n'),
+    (False, b'{"id":"x","error":null,"output":[]}'),
+    (False, b'{"choices":[{"message":{"content":"{\\"error\\": {}}"}}]}'),
+]
+
+
+@given(st.sampled_from(ERRORS), st.lists(st.integers(1, 40), max_size=12))
+def test_an_error_is_found_however_the_answer_is_cut(case, cuts):
+    events, body = case
+    assert any(spotted(events, body, cuts))
+
+
+@given(st.sampled_from(SOUND), st.lists(st.integers(1, 40), max_size=12))
+def test_a_text_about_errors_is_none(case, cuts):
+    events, body = case
+    assert not any(spotted(events, body, cuts))
+
+
+def spotted(events, body, cuts):
+    spotter = ErrorSpotter(events=events)
+    found = []
+    for cut in cuts:
+        found.append(spotter.feed(body[:cut]))
+        body = body[cut:]
+    found.append(spotter.feed(body))
+    return found

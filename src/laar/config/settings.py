@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from laar.config.context import Context
 from laar.config.flow import Flow
+from laar.config.health import HealthSection
 from laar.config.listening import EnvoySection, Listen, Shutdown
 from laar.config.otlp import Otlp
 from laar.config.reading import Bodies, Decisions, Readings
@@ -50,6 +51,7 @@ class Settings(Section):
     prefix: Prefix = Prefix()
     readings: Readings = Readings()
     bodies: Bodies = Bodies()
+    health: HealthSection = HealthSection()
     flow: Flow = Flow()
     context: Context = Context()
     tuner: Tuning = Tuning()

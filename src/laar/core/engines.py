@@ -15,11 +15,11 @@ against the others of its model, the one a first guess for the other. An engine 
 `w` = 1 and `s` = 0; one that runs all side by side the reverse.
 
 Where little was learned the priors stand: c(m) and the base of the artifact, vLLM's way to read
-prompts, and answers that a hundred others make twice as long. First tokens that nobody sees (answers
-that are not read) leave the first line to those that are seen; prompts ahead then count by a clock,
-and whole answers still teach the second line and the paces. Errors are weighed as shares of the
-prediction, those far out no more than in proportion, old ones are forgotten, and each constant has
-its bounds: no answer can push one out of its range.
+prompts, and answers that a hundred others make twice as long. First tokens that nobody sees (of
+answers that are not read) leave the first line to those that are seen; prompts ahead then count by
+a clock, and whole answers still teach the second line and the paces. Errors are weighed as shares
+of the prediction, those far out no more than in proportion, old ones are forgotten, and each
+constant has its bounds: no answer can push one out of its range.
 """
 
 from __future__ import annotations
@@ -58,8 +58,6 @@ _LEAST_SLOTS = 4.0
 _PACES_AT_ONCE = 16  # endpoints for each sample between two workings-out of a fleet's paces
 
 
-
-
 @dataclass(slots=True, kw_only=True)
 class Constants:
     """The constants of some endpoints; arrays over them, the pace already in where it belongs.
@@ -89,6 +87,7 @@ class Began:
     others: float
     rtt_s: float
     shown: bool
+    teaches: bool
     flight_s: float
     done_s: float
     is_read: bool = False
@@ -101,7 +100,7 @@ class _Model:
     def __init__(self, base_s: float) -> None:
         known = base_s > _KNOWN_BASE_S
         self.first = Line(
-            prior=(0.02, 1.0, 0.0, 1.0),  # b, c, c * s, w
+            prior=(0.0 if known else base_s, 1.0, 0.0, 1.0),  # b, c, c * s, w
             doubt=(0.05, 0.5, 0.1, 0.5),
             low=(0.0, 0.05, 0.0, 0.0),
             high=(60.0, 20.0, 10.0, 2.0),
@@ -219,7 +218,7 @@ class Engines:
 
     def arrivals(self, now: float) -> tuple[float, float]:
         """Requests a second, and seconds of prompts to read (by c(m)) a second."""
-        fade = math.exp(min(0.0, self._rate_at - now) / RATE_S)
+        fade = math.exp(max(-700.0, min(0.0, self._rate_at - now) / RATE_S))
         return self._rate * fade, self._load * fade
 
     # -- told ----------------------------------------------------------------------------------
@@ -234,6 +233,7 @@ class Engines:
         rtt_s: float,
         base_s: float,
         shown: bool,
+        teaches: bool = True,
     ) -> Began:
         """A request is sent; told before the table counts it.
 
@@ -245,14 +245,16 @@ class Engines:
             rtt_s: the way there and back.
             base_s: what the artifact says of the model, for a model that is new.
             shown: whether the first byte of its answer will be seen.
+            teaches: whether its end will say something: not if it was somewhere else before.
         """
         self._grow()
+        now = now if math.isfinite(now) else float(self.at[slot])
         self._advance(slot, now)
         name = self._name(slot)
         model = self._model(name, base_s)
         one = Began(
             *(slot, name, work_s, float(self.ahead(np.array([slot]), now)[0]), others),
-            *(rtt_s, shown, float(self.flight_s[slot]), float(self.done_s[slot])),
+            *(rtt_s, shown, teaches, float(self.flight_s[slot]), float(self.done_s[slot])),
         )
         if shown:
             self.ahead_s[slot] += work_s
@@ -264,7 +266,7 @@ class Engines:
             )
         rate, load = self.arrivals(now)
         self._rate, self._load = rate + 1.0 / RATE_S, load + work_s / RATE_S
-        self._rate_at = max(self._rate_at, now)
+        self._rate_at = now
         return one
 
     def answering(self, one: Began, now: float) -> None:
@@ -301,6 +303,8 @@ class Engines:
             work_s: what was to be read by the engine's own count, where it said.
         """
         self.gone(one, now)
+        if not one.teaches:
+            return
         slot, model = one.slot, self._model(one.model)
         features = np.array([1.0, one.work_s, one.work_s * one.others, one.ahead_s])
         if work_s is not None:
@@ -397,6 +401,8 @@ class Engines:
     # -- counts --------------------------------------------------------------------------------
 
     def _advance(self, slot: int, now: float) -> None:
+        if not math.isfinite(now):
+            return
         passed_s = now - float(self.at[slot])
         if passed_s > 0.0:
             in_flight = float(self._table.in_flight[slot])
@@ -468,4 +474,3 @@ class Engines:
             model = self._models[name] = _Model(base_s)
             self._by_model = None
         return model
-

@@ -19,7 +19,7 @@ alone. The constants are learned (`laar.core.engines`); nothing here is tuned.
 * `queued`: the same for places in a full engine.
 * `invested`: a prefix that many ask for is worth a copy. They would be spared what the endpoints
   that hold it are busier, on average of late, than this one. As many are expected as came lately
-  (`laar.prefix.demand`); those that the copies there are would take as well are left out; and no more is given
+  (`laar.prefix.demand`), less those whom the copies there are would serve; and no more is given
   than the copy costs.
 
 Where the client has an objective for the first token, waiting up to it costs next to nothing, and
@@ -32,13 +32,15 @@ Decision 0014 has the figures.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from laar.core.cost import CostWeights, Terms, penalised, scores_of_costs
+from laar.core.cost import CostWeights, Terms, scores_of_costs, until_correct
 from laar.core.endpoints import Floats
+from laar.core.engines import Engines
 from laar.core.interfaces import Demand, View
 
 __all__ = ["Outlook"]
@@ -76,7 +78,9 @@ class Outlook:
 
     def score(self, view: View) -> Floats:
         """Prices the candidates, leaves the terms in the view, and turns costs into scores."""
-        weights, engines, slots, now = self._weights(view), view.engines, view.slots, view.now
+        weights, slots = self._weights(view), view.slots
+        now = view.now if math.isfinite(view.now) else 0.0
+        engines = view.engines or Engines(view.table)
         of = engines.constants(slots, view.table.model_id[slots], view.base_s)
         rate, load = engines.arrivals(now)
         mean_work = load / rate if rate > 0.0 else 0.0
@@ -86,11 +90,11 @@ class Outlook:
         beside = 0.5 * of.beside_s * n
         wait = of.waits * engines.ahead(slots, now)
         slowed = of.slowed * n
-        over = view.in_flight + 1.0 - of.slots
+        over = view.in_flight + 1.0 - of.slots  # minus infinity where the engine was never full
         queued: Floats | float = 0.0
         if over.max() > 0.0:
             life = of.base_s + of.read * mean_work * (1.0 + slowed) + of.answer_s + of.beside_s * n
-            queued = np.where(over > 0.0, over * life / of.slots, 0.0)
+            queued = np.maximum(over, 0.0) * life / of.slots
             wait = wait + queued
         first = of.base_s + read * (1.0 + slowed) + wait
         answer = of.answer_s + beside
@@ -116,9 +120,14 @@ class Outlook:
         if view.demand is not None and len(slots) > 1:
             slope = of.beside_s + (2.0 * of.slowed + waits) * float(read.min())
             mean = engines.mean_in_flight(slots, now)
-            invested = _invested(view, view.demand, total, read * (1.0 + slowed) + work, slope, mean)
+            price = read * (1.0 + slowed) + work
+            invested = _invested(view, view.demand, total, price, slope, mean)
             total = total - invested
-        cost, penalty = penalised(weights, total, view)
+        cost, penalty = until_correct(
+            *(weights, total, view.probability, view.times_tried),
+            answers=view.answers,
+            strict_retries=True,
+        )
         view.terms = Terms(
             rtt_s=view.rtt_s,
             base_s=of.base_s + of.answer_s,

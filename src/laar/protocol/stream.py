@@ -27,8 +27,16 @@ from typing import Any
 from laar.core.decision import Completion, Decision
 from laar.core.request import Api, Request, Trace
 from laar.errors import RequestError
+from laar.health import Reply
 from laar.protocol import headers as names
-from laar.protocol.answers import NameRestorer, Usage, UsageReader, error_body
+from laar.protocol.answers import (
+    MAX_ERROR_BYTES,
+    ErrorSpotter,
+    NameRestorer,
+    Usage,
+    UsageReader,
+    error_body,
+)
 from laar.protocol.bodyhook import BodyHook, Rework
 from laar.protocol.events import (
     Action,
@@ -44,6 +52,7 @@ from laar.protocol.events import (
     Event,
     Immediate,
     Refused,
+    Replied,
     RequestBody,
     RequestHeaders,
     RequestTrailers,
@@ -116,6 +125,7 @@ class _Phase(enum.Enum):
     DONE = "over"
 
 
+_OK = Reply(status=200)
 _NO_RULES = NoRules()
 _NO_HEAD = names.read_head({})
 
@@ -177,6 +187,9 @@ class Stream:
         self._status: int | None = None
         self._usage_reader: UsageReader | None = None
         self._restorer: NameRestorer | None = None
+        self._errors: ErrorSpotter | None = None
+        self._error = False
+        self._refusal: Reply | None = None
         self._answered_at: float | None = None
         self._complete = False
         self.ignored = 0
@@ -491,6 +504,7 @@ class Stream:
         else:
             if event.served and (self._shadow or event.served != decision.address):
                 yield Served(decision, event.served)
+            yield from self._reply(decision, event)
             room = event.count <= MAX_HEADERS_TO_ADD_TO
             yield AnswerHeaders(
                 Direction.RESPONSE,
@@ -505,6 +519,36 @@ class Stream:
         self._response_phase = _Phase.ANSWER
         if event.end:
             yield from self._answer_complete(now)
+
+    def _reply(self, decision: Decision, event: ResponseHeaders) -> Iterator[Action]:
+        """Says what came, once that is known: a 503 is a full queue or a fault by its text."""
+        if self._headers_kept and not event.end:
+            # Here the choice which answers are read can still be made, knowing who answers.
+            self._read_answer = self._read_answer or decision.read or event.status == 503
+        read = (self._read_answer or self._shape is Shape.GATEWAY) and not event.end
+        if event.status is None:
+            return
+        if event.status == 200 and not read:
+            yield Replied(decision, _OK, False)
+            return
+        reply = Reply(status=event.status, retry_after_s=event.retry_after_s)
+        if event.status == 503 and read and reply.retry_after_s is None:
+            self._refusal = reply
+            return
+        if read and 200 <= event.status < 300:
+            self._errors = ErrorSpotter(events=event.streamed)
+        yield Replied(decision, reply, read)
+
+    def _look_for_error(self, decision: Decision, data: bytes) -> Iterator[Action]:
+        """Says what the body of a refusal, or an error in an answer, tells of the endpoint."""
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            refusal.text = data[:MAX_ERROR_BYTES]
+            yield Replied(decision, refusal, True)
+        elif self._errors is not None and (text := self._errors.feed(data)):
+            assert self._status is not None
+            self._error = True
+            yield Replied(decision, Reply(status=self._status, text=text, event=True), True)
 
     def _told(self, decision: Decision) -> list[tuple[str, str]]:
         """The response headers of the contract (overview section 4)."""
@@ -528,9 +572,12 @@ class Stream:
 
     def _response_body(self, event: ResponseBody, now: float) -> Iterator[Action]:
         decision = self._decision
+        if decision is not None and event.data:
+            yield from self._look_for_error(decision, event.data)
         if decision is not None and self._answered_at is None and event.data:
             self._answered_at = now
-            yield Answering(decision, self._status is not None and 200 <= self._status < 300)
+            ok = self._status is not None and 200 <= self._status < 300 and not self._error
+            yield Answering(decision, ok)
         if self._usage_reader is not None:
             self._usage_reader.feed(event.data)
         if event.end:
@@ -590,6 +637,7 @@ class Stream:
                 completion_tokens=usage.completion_tokens,
                 cached_tokens=usage.cached_tokens,
                 response_id=reader.response_id if reader is not None else "",
+                error=self._error,
             ),
         )
 

@@ -83,7 +83,8 @@ class WatchingMetrics(Collector):
         yield info
         states = GaugeMetricFamily(
             "laar_endpoints_by_health",
-            "Endpoints that are ok, stale, not read, saturated or unreachable.",
+            "Endpoints that are ok, failing, on trial, full, slow, starting, stale, not read, "
+            "saturated or unreachable.",
             labels=("health",),
         )
         for state, count in sorted(self._health().items()):
