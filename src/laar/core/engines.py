@@ -133,6 +133,8 @@ _COLUMNS = (
     "free_at",
     "flight_s",
     "done_s",
+    "load",
+    "loaded_at",
     "read_at",
     "slots",
     "most",
@@ -157,6 +159,8 @@ class Engines:
     free_at: Floats
     flight_s: Floats
     done_s: Floats
+    load: Floats
+    loaded_at: Floats
     read_at: Floats
     slots: Floats
     most: Floats
@@ -216,6 +220,11 @@ class Engines:
         mean: Floats = in_flight + (self.mean[slots] - in_flight) * faded
         return mean
 
+    def loads(self, slots: Slots, now: float) -> Floats:
+        """Seconds of prompts (by c(m)) that each was sent a second, of late."""
+        faded: Floats = np.exp(np.minimum(self.loaded_at[slots] - now, 0.0) / RATE_S)
+        return self.load[slots] * faded
+
     def arrivals(self, now: float) -> tuple[float, float]:
         """Requests a second, and seconds of prompts to read (by c(m)) a second."""
         fade = math.exp(max(-700.0, min(0.0, self._rate_at - now) / RATE_S))
@@ -264,6 +273,9 @@ class Engines:
             self.free_at[slot] = min(
                 max(float(self.free_at[slot]), now) + work_s * pace, now + MAX_AHEAD_S
             )
+        fade = math.exp(max(-700.0, min(0.0, float(self.loaded_at[slot]) - now) / RATE_S))
+        self.load[slot] = float(self.load[slot]) * fade + work_s / RATE_S
+        self.loaded_at[slot] = now
         rate, load = self.arrivals(now)
         self._rate, self._load = rate + 1.0 / RATE_S, load + work_s / RATE_S
         self._rate_at = now

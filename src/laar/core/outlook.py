@@ -62,6 +62,9 @@ class Outlook:
             All are 1: seconds are seconds.
     """
 
+    A = 1.0
+    B = 1
+
     def __init__(self, weights: CostWeights) -> None:
         self.weights = weights
         self._tuned: Mapping[str, float] | None = None
@@ -97,12 +100,13 @@ class Outlook:
             queued = np.maximum(over, 0.0) * life / of.slots
             wait = wait + queued
         first = of.base_s + read * (1.0 + slowed) + wait
-        answer = of.answer_s + beside
+        busy_e = np.minimum(MAX_LOAD, of.waits * engines.loads(slots, now))
+        answer = (of.answer_s + beside) / (1.0 - self.A * busy_e)
 
         # What it costs the others.
         rate, load = rate / len(slots), load / len(slots)
         serial = of.waits  # seconds for a second by c(m)
-        busy = (wait + read) / (1.0 - np.minimum(MAX_LOAD, serial * load))
+        busy = (wait + read) / (1.0 - (busy_e if self.B else np.minimum(MAX_LOAD, serial * load)))
         waits = serial / of.read
         later = read * rate * (waits * busy + 0.5 * of.slowed * read)
         held = (of.slowed + waits) * read * n
