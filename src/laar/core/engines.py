@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats, Slots
-from laar.core.lines import Line
+from laar.core.engine_model import ERROR, EngineModel
 
 __all__ = ["Began", "Constants", "Engines"]
 
@@ -46,34 +46,35 @@ MAX_FACTOR = 20.0
 MAX_AHEAD_S = 600.0
 MAX_MODELS = 1024
 
-_ANSWER_S = 2.0  # of an answer, until one was seen: 200 tokens at 10 ms
-_KNOWN_BASE_S = 0.2  # an artifact's base above this has an answer's decoding in it
-_ERROR = 0.3  # of a prediction, as a share of it
 _PACE_MEMORY = 60.0  # samples
 _PACE_DOUBT = 1.0  # samples that a pace of 1 weighs
 _PACE_TIE = 10.0  # samples that the other pace weighs
 _UNKNOWN_LENGTH = 0.05  # what an answer of unknown length tells, against one of known length
 _FULL_SEEN = 3  # readings in a row before an engine's batch is taken to be full
 _LEAST_SLOTS = 4.0
-_PACES_AT_ONCE = 16  # endpoints for each sample between two workings-out of a fleet's paces
+_PACES_TOGETHER = 8  # samples between two workings-out of a model's paces
+_MOST_FADED = 50.0  # times its span, until a fading sum is taken anew
 
 
 @dataclass(slots=True, kw_only=True)
 class Constants:
     """The constants of some endpoints; arrays over them, the pace already in where it belongs.
 
-    `base_s`, `read` (real seconds for one by c(m)), `slowed` (s), `waits` (w), `answer_s` and
-    `beside_s` (d0 and d1) as in the module's text; `slots` is how many requests an engine runs at
-    once, infinite where that was never seen.
+    `base_s`, `read` and `waits` (real seconds for one by c(m), of this prompt and of those ahead),
+    `slowed` (s), `turns` (w), `answer_s` and `beside_s` (d0 and d1) as in the module's text; `slots`
+    is how many requests an engine runs at once, infinite where that was never seen (`ever_full`: it
+    was, of one of them).
     """
 
     base_s: Floats
     read: Floats
     slowed: Floats
     waits: Floats
+    turns: Floats
     answer_s: Floats
     beside_s: Floats
     slots: Floats
+    ever_full: bool
 
 
 @dataclass(slots=True)
@@ -94,38 +95,6 @@ class Began:
     first_at: float = math.nan
 
 
-class _Model:
-    """The two lines of a model."""
-
-    def __init__(self, base_s: float) -> None:
-        known = base_s > _KNOWN_BASE_S
-        self.first = Line(
-            prior=(0.0 if known else base_s, 1.0, 0.0, 1.0),  # b, c, c * s, w
-            doubt=(0.05, 0.5, 0.1, 0.5),
-            low=(0.0, 0.05, 0.0, 0.0),
-            high=(60.0, 20.0, 10.0, 2.0),
-        )
-        self.rest = Line(
-            prior=(1.0, 0.01), doubt=(0.5, 0.05), low=(0.02, 0.0), high=(20.0, 5.0)
-        )  # d0, d1, in units of a mean answer
-        self.unit_s = base_s if known else _ANSWER_S
-        self.answers = 4.0 if known else 1.0  # that the unit's prior weighs
-        self.answer_tokens = 0.0
-
-    def constants(self) -> tuple[float, ...]:
-        b, c, cs, w = self.first.now.tolist()
-        d0, d1 = self.rest.now.tolist()
-        return b, c, cs / c, w, d0 * self.unit_s, d1 * self.unit_s
-
-    def answered(self, seconds: float) -> None:
-        """Keeps the unit near a mean answer."""
-        self.answers = min(self.answers + 1.0, 100.0)
-        seconds = min(seconds, 20.0 * self.unit_s)
-        unit_s = max(1e-3, self.unit_s + (seconds - self.unit_s) / self.answers)
-        self.rest.rescale(unit_s / self.unit_s)
-        self.unit_s = unit_s
-
-
 _COLUMNS = (
     "at",
     "mean",
@@ -134,9 +103,7 @@ _COLUMNS = (
     "flight_s",
     "done_s",
     "load",
-    "loaded_at",
     "read_at",
-    "slots",
     "most",
     "full",
     "first_logs",
@@ -160,9 +127,7 @@ class Engines:
     flight_s: Floats
     done_s: Floats
     load: Floats
-    loaded_at: Floats
     read_at: Floats
-    slots: Floats
     most: Floats
     full: Floats
     first_logs: Floats
@@ -172,13 +137,14 @@ class Engines:
 
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
-        self._models: dict[str, _Model] = {}
+        self._models: dict[str, EngineModel] = {}
         self._size = 0
         self._readings = -1
         self._learned = 0
         self._rate = self._load = 0.0
         self._rate_at = -math.inf
-        self._by_model: tuple[object, Floats] | None = None
+        self._kept: tuple[object, object, Constants] | None = None
+        self._load_from = 0.0
         self._grow()
 
     # -- asked at a decision -------------------------------------------------------------------
@@ -186,27 +152,33 @@ class Engines:
     def constants(self, slots: Slots, model_id: Slots, base_s: Floats) -> Constants:
         """The constants of some endpoints; `base_s` is what the artifact says of each."""
         self._look()
+        kept = self._kept
+        if kept is not None and kept[0] is slots and kept[1] is self._table.models:
+            return kept[2]
         models = self._table.models
-        if self._by_model is None or self._by_model[0] is not models:
-            table = np.empty((6, len(models)))
-            for at, name in enumerate(models):
-                model = self._models.get(name)
-                if model is None:
-                    mine = np.flatnonzero(model_id == at)
-                    model = _Model(float(base_s[mine[0]]) if len(mine) else 0.0)
-                table[:, at] = model.constants()
-            self._by_model = models, table
-        b, c, s, w, d0, d1 = self._by_model[1][:, model_id]
+        by_model = np.empty((6, len(models)))
+        for at, name in enumerate(models):
+            model = self._models.get(name)
+            if model is None:
+                mine = np.flatnonzero(model_id == at)
+                model = EngineModel(float(base_s[mine[0]]) if len(mine) else 0.0)
+            by_model[:, at] = model.constants()
+        b, c, s, wc, d0, d1 = by_model[:, model_id]
         first, rest = self._first_pace[slots], self._rest_pace[slots]
-        return Constants(
+        room = self._room[slots]
+        made = Constants(
             base_s=first * b,
             read=first * c,
             slowed=s,
-            waits=w * first * c,
+            waits=first * wc,
+            turns=wc / c,
             answer_s=rest * d0,
             beside_s=rest * d1,
-            slots=self._room[slots],
+            slots=room,
+            ever_full=bool(np.isfinite(room).any()),
         )
+        self._kept = slots, models, made
+        return made
 
     def ahead(self, slots: Slots, now: float) -> Floats:
         """Seconds by c(m) of prompts that are not read yet."""
@@ -222,12 +194,12 @@ class Engines:
 
     def loads(self, slots: Slots, now: float) -> Floats:
         """Seconds of prompts (by c(m)) that each was sent a second, of late."""
-        faded: Floats = np.exp(np.minimum(self.loaded_at[slots] - now, 0.0) / RATE_S)
-        return self.load[slots] * faded
+        loads: Floats = self.load[slots] * _exp((self._load_from - now) / RATE_S)
+        return loads
 
     def arrivals(self, now: float) -> tuple[float, float]:
         """Requests a second, and seconds of prompts to read (by c(m)) a second."""
-        fade = math.exp(max(-700.0, min(0.0, self._rate_at - now) / RATE_S))
+        fade = _exp((self._rate_at - now) / RATE_S)
         return self._rate * fade, self._load * fade
 
     # -- told ----------------------------------------------------------------------------------
@@ -261,21 +233,24 @@ class Engines:
         self._advance(slot, now)
         name = self._name(slot)
         model = self._model(name, base_s)
+        ahead_s = float(self.ahead_s[slot]) + max(0.0, float(self.free_at[slot]) - now)
         one = Began(
-            *(slot, name, work_s, float(self.ahead(np.array([slot]), now)[0]), others),
+            *(slot, name, work_s, ahead_s, others),
             *(rtt_s, shown, teaches, float(self.flight_s[slot]), float(self.done_s[slot])),
         )
         if shown:
             self.ahead_s[slot] += work_s
         else:
             # By the clock, in seconds by c(m): it runs as fast as the engine reads.
-            pace = float(model.first.now[1] * self._first_pace[slot])
+            pace = model.read * float(self._first_pace[slot])
             self.free_at[slot] = min(
                 max(float(self.free_at[slot]), now) + work_s * pace, now + MAX_AHEAD_S
             )
-        fade = math.exp(max(-700.0, min(0.0, float(self.loaded_at[slot]) - now) / RATE_S))
-        self.load[slot] = float(self.load[slot]) * fade + work_s / RATE_S
-        self.loaded_at[slot] = now
+        # Kept as of one moment for all: then it fades by one factor.
+        if not 0.0 <= now - self._load_from < _MOST_FADED * RATE_S:
+            self.load *= _exp((self._load_from - now) / RATE_S)
+            self._load_from = now
+        self.load[slot] += work_s / RATE_S * math.exp((now - self._load_from) / RATE_S)
         rate, load = self.arrivals(now)
         self._rate, self._load = rate + 1.0 / RATE_S, load + work_s / RATE_S
         self._rate_at = now
@@ -318,17 +293,16 @@ class Engines:
         if not one.teaches:
             return
         slot, model = one.slot, self._model(one.model)
-        features = np.array([1.0, one.work_s, one.work_s * one.others, one.ahead_s])
-        if work_s is not None:
-            features[1:3] *= work_s / max(one.work_s, 1e-9) if one.work_s > 1e-9 else 0.0
-        guess = float(features @ model.first.now)
+        work = one.work_s if work_s is None else work_s
+        features = (1.0, work, work * one.others, one.ahead_s)
+        guess = model.first.guess(features)
         pace = float(self._first_pace[slot])
-        full = one.others >= self._room[slot]
-        if ttft_s is not None and not full:  # a full engine's wait is for a place
+        # A full engine's wait is for a place: it says nothing of prompts.
+        if ttft_s is not None and one.others < self._room[slot]:
             took = max(ttft_s - one.rtt_s, 1e-4)
-            noise = 0.02 + _ERROR * one.rtt_s
-            if model.first.learn(features, took / pace, noise + _ERROR * guess):
-                self._by_model = None
+            noise = 0.02 + ERROR * one.rtt_s
+            if model.first.learn(features, took / pace, noise + ERROR * guess):
+                self._kept = None
             sure = guess / (guess + 2.0 * noise)
             self._pace(slot, "first", (took + noise) / (guess + noise), sure * sure)
         self._learn_rest(one, now, ttft_s, latency_s, answer_tokens, pace * guess + one.rtt_s)
@@ -359,26 +333,17 @@ class Engines:
             return
         span_s = now - one.first_at if seen else latency_s
         others = max(0.0, (float(self.flight_s[slot]) - one.flight_s) / max(span_s, 1e-6) - 1.0)
+        pace = float(self._rest_pace[slot])
         if seen:  # prompts that were read meanwhile held the answer up
-            _, c, _, w = model.first.now.tolist()
-            held = w * c * float(self._first_pace[slot]) * (float(self.done_s[slot]) - one.done_s)
-            took = max(took - held, 0.1 * took)
+            waited = model.waits * float(self._first_pace[slot])
+            took = max(took - waited * (float(self.done_s[slot]) - one.done_s), 0.1 * took)
         weight = _UNKNOWN_LENGTH
         if answer_tokens:
-            weight = 1.0
-            mean = model.answer_tokens
-            mean = model.answer_tokens = mean + (answer_tokens - mean) * (0.05 if mean else 1.0)
-            took *= mean / answer_tokens
-        took /= float(self._rest_pace[slot])
-        model.answered(took)
-        took /= model.unit_s
-        _, c, cs, _ = model.first.now.tolist()
-        model.rest.expect((1.0, max(0.01, cs / c)))  # what slows prompts may slow answers as well
-        guess = float(model.rest.now @ (1.0, others))
-        if model.rest.learn(np.array([1.0, others]), took, 0.01 + _ERROR * guess, weight):
-            self._by_model = None
-        ratio = (took * float(self._rest_pace[slot]) + 0.01) / (guess + 0.01)
-        self._pace(slot, "rest", ratio, weight)
+            weight, took = 1.0, model.alike(took, answer_tokens)
+        changed, ratio = model.answered(took / pace, others, weight)
+        if changed:
+            self._kept = None
+        self._pace(slot, "rest", ratio * pace, weight)
 
     def _pace(self, slot: int, which: str, ratio: float, weight: float) -> None:
         """An endpoint's own pace: its samples against what its model takes."""
@@ -389,9 +354,10 @@ class Engines:
         logs[slot] = logs[slot] * keep + weight * log
         seen[slot] = seen[slot] * keep + weight
         self._learned += 1
-        same = np.flatnonzero(self._table.model_id == self._table.model_id[slot])
-        if self._learned * _PACES_AT_ONCE >= len(same):
+        if self._learned >= _PACES_TOGETHER:
+            same = np.flatnonzero(self._table.model_id == self._table.model_id[slot])
             self._learned = 0
+            self._kept = None
             self._set_paces(same)
 
     def _set_paces(self, same: Slots) -> None:
@@ -449,12 +415,15 @@ class Engines:
             running = float(table.running[slot])
             if running > self.most[slot]:
                 self.most[slot], self.full[slot], self._room[slot] = running, 0.0, math.inf
+                self._kept = None
             elif table.waiting[slot] > 0.0:
                 self.full[slot] = self.full[slot] + 1.0 if running == self.most[slot] else 0.0
                 if self.full[slot] >= _FULL_SEEN:
                     self._room[slot] = running
+                    self._kept = None
 
     def _grow(self) -> None:
+        """Follows the table's size."""
         size, before = self._table.capacity, self._size
         if size == before:
             return
@@ -473,16 +442,22 @@ class Engines:
         self._rest_pace: Floats = rest
         self._room: Floats = room
         self._size = size
+        self._kept = None
 
     def _name(self, slot: int) -> str:
         at = int(self._table.model_id[slot])
         return self._table.models[at] if at >= 0 else ""
 
-    def _model(self, name: str, base_s: float = 0.0) -> _Model:
+    def _model(self, name: str, base_s: float = 0.0) -> EngineModel:
         model = self._models.get(name)
         if model is None:
             if len(self._models) >= MAX_MODELS:
                 self._models.clear()  # names come from the sources of endpoints, yet have a cap
-            model = self._models[name] = _Model(base_s)
-            self._by_model = None
+            model = self._models[name] = EngineModel(base_s)
+            self._kept = None
         return model
+
+
+def _exp(exponent: float) -> float:
+    """What has faded: never above 1, whatever clocks do."""
+    return math.exp(max(-700.0, min(0.0, exponent)))

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from laar.core.endpoints import Floats
-
 __all__ = ["Line"]
 
 FORGET = 0.998
@@ -17,9 +15,9 @@ FORGET = 0.998
 FAR_OUT = 3.0
 """Errors beyond so many of their scale count no more than in proportion (Huber)."""
 
-_EAGER = 50
-_SOLVE_EVERY = 8
-"""Samples between two solutions, once the first `_EAGER` are in: solving costs most."""
+_EAGER = 16
+_TOGETHER = 8
+"""Samples that are taken in together, once the first `_EAGER` are in: solving costs most."""
 
 
 class Line:
@@ -39,34 +37,46 @@ class Line:
         low: Sequence[float],
         high: Sequence[float],
     ) -> None:
-        self.now: Floats = np.array(prior, np.float64)
+        self.now = [float(each) for each in prior]
         self.seen = 0
         self._prior = np.diag([1.0 / d**2 for d in doubt])
-        self._prior_at: Floats = self._prior @ self.now
+        self._expected = self._prior @ np.array(self.now)
         self._squares = np.zeros_like(self._prior)
-        self._products: Floats = np.zeros(len(self.now))
+        self._products = np.zeros(len(self.now))
         self._low, self._high = np.array(low, np.float64), np.array(high, np.float64)
+        self._pending: list[tuple[float, ...]] = []
 
-    def learn(self, features: Floats, value: float, scale: float, weight: float = 1.0) -> bool:
+    def guess(self, features: Sequence[float]) -> float:
+        """The value that the features stand for, by what is known."""
+        return sum(map(float.__mul__, self.now, features))
+
+    def learn(
+        self, features: Sequence[float], value: float, scale: float, weight: float = 1.0
+    ) -> bool:
         """Takes a sample whose error is about `scale`; true when the coefficients changed."""
-        if not (math.isfinite(value) and np.isfinite(features).all()):
+        if not all(map(math.isfinite, (*features, value, scale))) or scale <= 0.0:
             return False
-        miss = abs(value - float(features @ self.now)) / scale
-        if self.seen >= _SOLVE_EVERY and miss > FAR_OUT:
+        miss = abs(value - self.guess(features)) / scale
+        if self.seen >= _TOGETHER and miss > FAR_OUT:
             weight *= FAR_OUT / miss
-        weight /= scale * scale
-        self._squares = FORGET * self._squares + weight * np.outer(features, features)
-        self._products = FORGET * self._products + (weight * value) * features
+        root = math.sqrt(weight) / scale
+        self._pending.append((*[root * feature for feature in features], root * value))
         self.seen += 1
-        if self.seen > _EAGER and self.seen % _SOLVE_EVERY:
+        if self.seen > _EAGER and len(self._pending) < _TOGETHER:
             return False
-        solved = np.linalg.solve(self._squares + self._prior, self._products + self._prior_at)
-        self.now = np.clip(solved, self._low, self._high)
+        rows = np.array(self._pending)
+        self._pending.clear()
+        fade = FORGET ** len(rows)
+        left = rows[:, :-1]
+        self._squares = fade * self._squares + left.T @ left
+        self._products = fade * self._products + left.T @ rows[:, -1]
+        solved = np.linalg.solve(self._squares + self._prior, self._products + self._expected)
+        self.now = np.clip(solved, self._low, self._high).tolist()
         return True
 
     def expect(self, prior: Sequence[float]) -> None:
         """Another prior, as much in doubt as the first."""
-        self._prior_at = self._prior @ np.array(prior, np.float64)
+        self._expected = self._prior @ np.array(prior, np.float64)
 
     def rescale(self, factor: float) -> None:
         """The unit that values are in has become larger by this factor."""

@@ -40,7 +40,7 @@ import numpy as np
 
 from laar.core.cost import CostWeights, Terms, scores_of_costs, until_correct
 from laar.core.endpoints import Floats
-from laar.core.engines import Engines
+from laar.core.engines import Constants, Engines
 from laar.core.interfaces import Demand, View
 
 __all__ = ["Outlook"]
@@ -52,6 +52,7 @@ PATIENT, URGENT = 0.05, 4.0
 """What a second of waiting weighs before the client's objective is over, and after."""
 
 _SAME = 0.01  # of a prompt: shares that differ by less are one
+_ONCE = 1.5  # a prefix that is asked for less often than this is worth no look
 
 
 class Outlook:
@@ -61,9 +62,6 @@ class Outlook:
         weights: of the round trip (`k_rtt`), of waiting (`k_queue`) and of the others (`k_delay`).
             All are 1: seconds are seconds.
     """
-
-    A = 1.0
-    B = 1
 
     def __init__(self, weights: CostWeights) -> None:
         self.weights = weights
@@ -86,46 +84,40 @@ class Outlook:
         engines = view.engines or Engines(view.table)
         of = engines.constants(slots, view.table.model_id[slots], view.base_s)
         rate, load = engines.arrivals(now)
-        mean_work = load / rate if rate > 0.0 else 0.0
-        per_token = view.seconds_per_token
-        read = of.read * (per_token * (view.tokens - view.cached_tokens))
-        n = np.minimum(view.in_flight, of.slots)
+        uncached = view.tokens - view.cached_tokens
+        read = of.read * view.seconds_per_token * uncached
+        n = np.minimum(view.in_flight, of.slots) if of.ever_full else view.in_flight
+        slowed = of.slowed * n
         beside = 0.5 * of.beside_s * n
         wait = of.waits * engines.ahead(slots, now)
-        slowed = of.slowed * n
-        over = view.in_flight + 1.0 - of.slots  # minus infinity where the engine was never full
+        idle = 1.0 - np.minimum(MAX_LOAD, of.waits * engines.loads(slots, now))
+        answer = (of.answer_s + beside) / idle
         queued: Floats | float = 0.0
-        if over.max() > 0.0:
-            life = of.base_s + of.read * mean_work * (1.0 + slowed) + of.answer_s + of.beside_s * n
-            queued = np.maximum(over, 0.0) * life / of.slots
+        if of.ever_full:
+            queued = _queued(view, of, n, load / rate if rate > 0.0 else 0.0)
             wait = wait + queued
-        first = of.base_s + read * (1.0 + slowed) + wait
-        busy_e = np.minimum(MAX_LOAD, of.waits * engines.loads(slots, now))
-        answer = (of.answer_s + beside) / (1.0 - self.A * busy_e)
+        alone = of.base_s + read + read * slowed
+        first = alone + wait
 
         # What it costs the others.
-        rate, load = rate / len(slots), load / len(slots)
-        serial = of.waits  # seconds for a second by c(m)
-        busy = (wait + read) / (1.0 - (busy_e if self.B else np.minimum(MAX_LOAD, serial * load)))
-        waits = serial / of.read
-        later = read * rate * (waits * busy + 0.5 * of.slowed * read)
-        held = (of.slowed + waits) * read * n
-        work = held + later
+        rate /= len(slots)
+        later = rate * (of.turns * (wait + read) / idle + 0.5 * of.slowed * read)
+        work = read * (slowed + of.turns * n + later)
         others = weights.k_delay * (work + beside + queued * (MAX_LOAD / (1.0 - MAX_LOAD)))
 
         way = _urgency(view, weights, first, wait)
         slow = None
-        own = first - wait + way + answer
+        own = alone + way + answer
         if view.pace is not None:
             slow = (view.pace - 1.0) * (own + view.typical_s)
             own = own + slow
         total = own + others
         invested: Floats | float = 0.0
-        if view.demand is not None and len(slots) > 1:
-            slope = of.beside_s + (2.0 * of.slowed + waits) * float(read.min())
-            mean = engines.mean_in_flight(slots, now)
-            price = read * (1.0 + slowed) + work
-            invested = _invested(view, view.demand, total, price, slope, mean)
+        if view.demand is not None and len(view.demand[1]) and view.demand[1][0] > _ONCE:
+            slope = of.beside_s + (2.0 * of.slowed + of.turns) * float(read.min())
+            invested = _invested(
+                view, view.demand, engines, total, read + read * slowed + work, slope
+            )
             total = total - invested
         cost, penalty = until_correct(
             *(weights, total, view.probability, view.times_tried),
@@ -136,7 +128,7 @@ class Outlook:
             rtt_s=view.rtt_s,
             base_s=of.base_s + of.answer_s,
             prefill_s=read,
-            queue_s=wait + beside + read * slowed,
+            queue_s=first + answer - (of.base_s + of.answer_s + read),
             probability=view.probability,
             penalty=penalty,
             latency_s=view.rtt_s + first + answer + (0.0 if slow is None else slow),
@@ -159,23 +151,40 @@ def _urgency(view: View, weights: CostWeights, first: Floats, wait: Floats) -> F
     return PATIENT * (way - late) + URGENT * late
 
 
+def _queued(view: View, of: Constants, n: Floats, mean_work_s: float) -> Floats:
+    """The wait for a place, where more are there than the engine runs at once."""
+    over = np.maximum(view.in_flight + 1.0 - of.slots, 0.0)
+    life_s = (
+        of.base_s + of.read * mean_work_s * (1.0 + of.slowed * n) + of.answer_s + of.beside_s * n
+    )
+    queued: Floats = over * life_s / of.slots
+    return queued
+
+
 def _invested(
-    view: View, demand: Demand, total: Floats, price: Floats, slope: Floats, mean: Floats
+    view: View, demand: Demand, engines: Engines, total: Floats, price: Floats, slope: Floats
 ) -> Floats | float:
     """What a copy of the prefix at each candidate would spare those who will ask for it."""
-    share = view.cached_tokens / np.maximum(view.tokens, 1.0)
     best = int(total.argmin())
+    # Only where a copy for nothing would win: mostly nowhere.
+    near = np.flatnonzero(total - price < total[best])
+    if len(near) < 2:
+        return 0.0
+    share = view.cached_tokens / np.maximum(view.tokens, 1.0)
     top = float(share[best])
-    less = slope * (mean[best] - mean)
-    gains = (share < top - _SAME) & (less > 0.0)
+    mean = engines.mean_in_flight(view.slots, view.now)
+    less = (slope * (mean[best] - mean))[near]
+    has = share[near]
+    gains = (has < top - _SAME) & (less > 0.0)
     if not gains.any():
         return 0.0
-    missing = np.maximum(top - share, _SAME)
-    edges, uses = demand
-    asked = np.concatenate(([0.0], np.cumsum(np.diff(edges, prepend=0.0) * uses)))
-    edges = np.concatenate(([0.0], edges))
-    users = (np.interp(top, edges, asked) - np.interp(share, edges, asked)) / missing
+    missing = np.maximum(top - has, _SAME)
+    edges, uses = np.concatenate(([0.0], demand[0])), demand[1]
+    asked = np.concatenate(([0.0], np.cumsum((edges[1:] - edges[:-1]) * uses)))
+    users = (np.interp(top, edges, asked) - np.interp(has, edges, asked)) / missing
     copies = int(np.count_nonzero(share >= top - _SAME))
     worth = users / (copies + 1) * less
-    cost = price * np.minimum(1.0, missing / np.maximum(1.0 - share, _SAME))
-    return np.where(gains, np.minimum(worth, cost), 0.0)
+    cost = price[near] * np.minimum(1.0, missing / np.maximum(1.0 - has, _SAME))
+    invested = np.zeros(len(total))
+    invested[near] = np.where(gains, np.minimum(worth, cost), 0.0)
+    return invested
