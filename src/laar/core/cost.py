@@ -120,6 +120,16 @@ class Terms:
         return np.ones(len(self.cost_s)) if self.answers is None else self.answers
 
     @property
+    def all_ttft_s(self) -> Floats:
+        """The seconds to the first token at each candidate."""
+        return self.latency_s - self.base_s if self.ttft_s is None else self.ttft_s
+
+    @property
+    def all_others_s(self) -> Floats:
+        """What the request costs others at each candidate, less what it spares them."""
+        return np.zeros(len(self.cost_s)) if self.others_s is None else self.others_s
+
+    @property
     def all_slow_s(self) -> Floats:
         """What each candidate takes longer than its siblings."""
         return np.zeros(len(self.cost_s)) if self.slow_s is None else self.slow_s

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from laar.core.cost import MIN_PROBABILITY
 from laar.core.endpoints import Floats
 from laar.core.engines import Began
 from laar.core.filters import FilterSettings
@@ -91,8 +92,24 @@ class Decision:
     left_out: Mapping[int, str] | None = None
 
     @property
+    def ttft_s(self) -> float | None:
+        """The expected seconds to the first token; None when the policy does not price."""
+        if self.view is None or self.view.terms is None:
+            return None
+        return float(self.view.terms.all_ttft_s[self.position])
+
+    @property
+    def expected_s(self) -> float | None:
+        """The expected seconds to a correct answer, by itself; None where nothing is priced."""
+        if self.view is None or self.view.terms is None:
+            return None
+        terms, at = self.view.terms, self.position
+        sure = float(terms.all_answers[at]) * float(terms.probability[at])
+        return float(terms.latency_s[at]) / max(sure, MIN_PROBABILITY)
+
+    @property
     def cost_s(self) -> float | None:
-        """The expected seconds to a correct answer; None when the policy does not price."""
+        """What it was chosen by; None when the policy does not price."""
         if self.view is None or self.view.terms is None:
             return None
         return float(self.view.terms.cost_s[self.position])

@@ -61,9 +61,9 @@ class Constants:
     """The constants of some endpoints; arrays over them, the pace already in where it belongs.
 
     `base_s`, `read` and `waits` (real seconds for one by c(m), of this prompt and of those ahead),
-    `slowed` (s), `turns` (w), `answer_s` and `beside_s` (d0 and d1) as in the module's text; `slots`
-    is how many requests an engine runs at once, infinite where that was never seen (`ever_full`: it
-    was, of one of them).
+    `slowed` (s), `turns` (w), `answer_s` and `beside_s` (d0 and d1) as in the module's text;
+    `slots` is how many requests an engine runs at once, infinite where that was never seen
+    (`ever_full`: it was, of one of them).
     """
 
     base_s: Floats

@@ -565,9 +565,12 @@ class Stream:
             told.append(("x-laar-tried-models", ",".join(decision.tried)))
         if decision.exhausted:
             told.append(("x-laar-exhausted", "true"))
-        cost_s = decision.cost_s
-        if cost_s is not None:
-            told.append(("x-laar-cost-ms", f"{cost_s * 1000.0:.1f}"))
+        for name, seconds in (
+            ("x-laar-cost-ms", decision.expected_s),
+            ("x-laar-ttft-ms", decision.ttft_s),
+        ):
+            if seconds is not None:
+                told.append((name, f"{seconds * 1000.0:.1f}"))
         return told
 
     def _response_body(self, event: ResponseBody, now: float) -> Iterator[Action]:
