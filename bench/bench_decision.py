@@ -29,6 +29,7 @@ from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.health import Health, HealthSettings
 from laar.policies import build_policies
 from laar.protocol.rules import NoRules
 from laar.protocol.sampling import Sampler
@@ -90,6 +91,7 @@ def processor(endpoints: int) -> ExternalProcessor:
         rng=rng,
         assessor=CapabilityAssessor(capability),
         prefixes=PrefixBeliefs(key=b"bench", max_bytes=128 << 20),
+        health=Health(HealthSettings(), rng=rng),
         on_decided=metrics.decided,
         on_settled=metrics.settled,
     )

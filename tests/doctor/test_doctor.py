@@ -285,3 +285,58 @@ def test_a_header_without_a_colon_is_named():
     assert read_headers(["X-Laar-Task: code", "a:b:c"]) == {"x-laar-task": "code", "a": "b:c"}
     with pytest.raises(SettingError, match="nonsense"):
         read_headers(["nonsense"])
+
+
+@asynccontextmanager
+async def answering(status, body, page=PAGE):
+    """An endpoint that looks fine and answers chat as told."""
+
+    async def chat(_request):
+        return web.Response(status=status, body=body)
+
+    async def look(request):
+        found = endpoint("m", page=page).get(request.path)
+        return web.Response(text=found) if isinstance(found, str) else web.json_response(found)
+
+    application = web.Application()
+    application.router.add_post("/v1/chat/completions", chat)
+    application.router.add_get("/{path:.*}", look)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (401, b'{"error":"Unauthorized"}', "answers 401 to a chat request"),
+        (500, b"boom", "answers 500 to a chat request: boom"),
+        (200, b'data: {"error": {"code": 500}}\n\n', "answers 200 with an error inside"),
+    ],
+)
+async def test_the_replica_that_answers_otherwise_than_its_siblings_is_named(
+    tmp_path, status, body, words
+):
+    fine = b'data: {"choices":[]}\n\n'
+    async with answering(200, fine) as a, answering(200, fine) as b, answering(status, body) as c:
+        loaded = settings(tmp_path, *((address, "m", {}) for address in (a, b, c)))
+        found = await Doctor(loaded, Places(envoy=None, picker=None)).examine()
+    (error,) = [finding for finding in found if finding.level is Level.ERROR]
+    assert error.where == f"endpoint {c}"
+    assert words in error.what
+    assert "others with its model answer" in error.what
+    assert error.remedy
+    summary = next(finding for finding in found if finding.where == "model m")
+    assert "2 x 200" in summary.what
+
+
+async def test_a_key_that_all_want_is_no_fault(tmp_path):
+    async with answering(401, b"no") as a, answering(401, b"no") as b:
+        loaded = settings(tmp_path, (a, "m", {}), (b, "m", {}))
+        found = await Doctor(loaded, Places(envoy=None, picker=None)).examine()
+    assert not [finding for finding in found if finding.level is Level.ERROR]
+    assert any("2 x 401" in finding.what for finding in found)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,14 +18,15 @@ from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.interfaces import Scorer, View
 from laar.core.picker import pick
 from laar.core.request import Api, Request
-from laar.policies import POLICY_NAMES, build_policies
+from laar.errors import SettingError
+from laar.policies import POLICY_NAMES, build_policies, parameters_of, parse_policy
 from laar.policies.aibrix import LeastRequest, PrefixCache
 from laar.policies.gorgo_baselines import LeastLoad, SimpleSessionAffinity
-from laar.policies.llm_d import LlmDDefault
+from laar.policies.llm_d import LlmDDefault, LlmDGuide
 from laar.policies.llm_router import REASONS, PrefixAware
-from laar.policies.load import LoadAware
+from laar.policies.load import LoadAware, PowerOfTwo
 from laar.policies.ranking import ByChance
-from laar.policies.sglang import CacheAware, Lmetric
+from laar.policies.sglang import CacheAware, Lmetric, SessionsFirst
 
 
 def view_of(
@@ -142,9 +145,87 @@ def test_llm_d_weighs_queue_kv_and_prefix_two_two_three() -> None:
     )
 
 
-def test_llm_d_cannot_tell_prefixes_past_256_blocks_apart() -> None:
+def test_llm_d_tells_prefixes_apart_up_to_its_cap() -> None:
     scores = LlmDDefault().score(view_of([4096, 9000], [0, 0], tokens=10_000))
+    assert scores[1] > scores[0]
+    scores = LlmDDefault().score(view_of([131_072, 200_000], [0, 0], tokens=250_000))
     assert scores[0] == scores[1]
+
+
+def test_llm_ds_guide_stays_with_the_prefix_until_it_is_saturated() -> None:
+    """A tenth of the prompt is new: 100 tokens there, 1,000 elsewhere."""
+
+    def sent_to(ahead: list[float], cached: list[float], **given: float) -> int:
+        view = view_of(cached, [0.0] * len(cached))
+        view.seconds_per_token = np.full(len(cached), 1e-3)
+        view.table.prefill_tokens[: len(ahead)] = ahead
+        return chosen(LlmDGuide(**given), view)
+
+    assert sent_to([5000, 0, 0], [900, 0, 0], prefill_tokens_per_s=1000) == 0
+    late = 18_001.0
+    assert sent_to([late, 0, 10], [900, 0, 0], prefill_tokens_per_s=1000) == 1, "18 s too late"
+    assert sent_to([late, 0, 10], [900, 0, 0]) == 0, "at 15,928 tokens a second it is one second"
+    assert sent_to([late, 0, 10], [900, 0, 0], prefill_tokens_per_s=0) == 1, "as measured"
+    assert sent_to([late, 0, 10], [900, 0, 0], max_ttft_penalty_ms=0, prefill_tokens_per_s=1) == 0
+    assert sent_to([500, 0, 400], [900, 0, 850], prefill_tokens_per_s=1000) == 2, "fewest ahead"
+    assert sent_to([200, 0, 400], [790, 0, 0], prefill_tokens_per_s=1000) == 0, "410 beats 1,000"
+    assert sent_to([900, 0, 400], [790, 0, 0], prefill_tokens_per_s=1000) == 1, "none is sticky"
+
+
+def test_vllm_router_knows_a_session_before_it_knows_a_prefix() -> None:
+    policy = SessionsFirst()
+
+    def sent_to(session: str, cached: list[float], in_flight: list[float], now: float) -> int:
+        view = view_of(cached, in_flight)
+        view.request = replace(view.request, session=session)
+        view.now = now
+        return chosen(policy, view)
+
+    assert sent_to("one", [0, 900], [0, 0], 0.0) == 1
+    assert sent_to("one", [900, 0], [0, 9], 10.0) == 1, "its session is there"
+    assert sent_to("two", [900, 0], [0, 9], 10.0) == 0
+    assert sent_to("", [900, 0], [0, 9], 10.0) == 0
+    assert sent_to("one", [900, 0], [0, 100], 20.0) == 0, "out of balance"
+    assert sent_to("one", [0, 900], [0, 0], 30.0) == 0, "and there it stays"
+    assert sent_to("one", [0, 900], [0, 0], 3700.0) == 1, "after an hour it is forgotten"
+
+
+def test_p2c_takes_the_better_of_two_and_never_the_worst_of_three() -> None:
+    policy = PowerOfTwo()
+    taken = Counter(chosen(policy, view_of([0, 0, 0], [1, 5, 9], seed=seed)) for seed in range(600))
+    assert taken[2] == 0
+    assert 0.6 < taken[0] / 600 < 0.73, "in two draws of three"
+
+
+def test_parameters_reach_the_policies_and_wrong_ones_are_named() -> None:
+    view = view_of([900, 0], [9, 0])
+    for text, first in (
+        ("smg", 0),
+        ("smg:balance_abs_threshold=8", 1),
+        ("smg:cache_threshold=1", 1),
+    ):
+        name, values = parse_policy(text)
+        policy = build_policies(CostWeights(), {name: values})[name]
+        assert pick(policy.score(view), -view.in_flight, view.rng)[0] == first, text
+    assert parameters_of("aibrix-prefix-cache") == {"imbalance": 8.0, "stdevs": 1.0}
+    for wrong in (
+        "nobody",
+        "smg:x=1",
+        "smg:cache_threshold=-1",
+        "smg:cache_threshold=a",
+        "p2c:a=1",
+    ):
+        with pytest.raises(SettingError):
+            parse_policy(wrong)
+
+
+def test_the_page_on_policies_names_each_and_every_parameter() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text()
+    for name in POLICY_NAMES:
+        assert f"`{name}`" in page
+        if name != "laar":
+            for parameter, default in parameters_of(name).items():
+                assert f"`{parameter}` {default:g}" in page
 
 
 @pytest.mark.parametrize(

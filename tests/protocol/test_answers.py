@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.errors import RequestError
-from laar.protocol.answers import NameRestorer, Usage, UsageReader, error_body
+from laar.protocol.answers import ErrorSpotter, NameRestorer, Usage, UsageReader, error_body
 
 EVENTS = (
     b'data: {"choices":[{"delta":{"content":"a"}}],"usage":null}\r\n\r\n'
@@ -82,3 +82,70 @@ def test_a_refusal_has_openais_shape_with_code_and_reason():
         "code": 404,
         "reason": "unknown-model",
     }
+
+
+@pytest.mark.parametrize("cut", [1, 7, 40, 10_000])
+def test_the_id_of_a_stored_answer_is_read_from_its_first_event(cut):
+    created = {"type": "response.created", "response": {"id": "resp_9", "object": "response"}}
+    delta = {"type": "response.output_text.delta", "delta": "hi", "id": "other"}
+    text = b"".join(b"data: %s\n\n" % orjson.dumps(event) for event in (created, delta))
+    reader = UsageReader(events=True, stored=True)
+    for at in range(0, len(text), cut):
+        reader.feed(text[at : at + cut])
+    assert reader.response_id == "resp_9"
+
+
+@pytest.mark.parametrize(
+    ("document", "name"),
+    [
+        ({"id": "resp_9", "object": "response"}, "resp_9"),
+        ({"id": "x", "object": "chat.completion"}, ""),
+        ({"id": "x" * 500, "object": "response"}, ""),
+        ({"id": 5, "object": "response"}, ""),
+        ({"response": [1]}, ""),
+    ],
+)
+def test_the_id_of_a_stored_answer_is_read_from_a_whole_answer(document, name):
+    reader = UsageReader(events=False, stored=True)
+    reader.feed(orjson.dumps(document))
+    reader.end()
+    assert reader.response_id == name
+
+
+ERRORS = [
+    (True, b'data: {"error": {"message": "x", "code": 500}}\n\ndata: [DONE]\n\n'),
+    (True, b'data: {"choices": []}\n\ndata: {"error":{"message":"later"}}\n\n'),
+    (True, b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"}}\n\n'),
+    (True, b'data: {"object": "error", "message": "old vLLM"}\n\n'),
+    (False, b'{"error": {"message": "x", "code": 500}}'),
+    (False, b' {"object":"error","message":"x"}'),
+]
+SOUND = [
+    (True, b'data: {"choices":[{"delta":{"content":"data: {\\"error\\": {}}"}}]}\n\n'),
+    (True, b'data: {"choices":[{"delta":{"content":"an error"}}],"error":null}\n\n'),
+    (True, b'event: message\ndata: {"error_rate": 1}\n\n'),
+    (False, b'{"id":"x","error":null,"output":[]}'),
+    (False, b'{"choices":[{"message":{"content":"{\\"error\\": {}}"}}]}'),
+]
+
+
+@given(st.sampled_from(ERRORS), st.lists(st.integers(1, 40), max_size=12))
+def test_an_error_is_found_however_the_answer_is_cut(case, cuts):
+    events, body = case
+    assert any(spotted(events, body, cuts))
+
+
+@given(st.sampled_from(SOUND), st.lists(st.integers(1, 40), max_size=12))
+def test_a_text_about_errors_is_none(case, cuts):
+    events, body = case
+    assert not any(spotted(events, body, cuts))
+
+
+def spotted(events, body, cuts):
+    spotter = ErrorSpotter(events=events)
+    found = []
+    for cut in cuts:
+        found.append(spotter.feed(body[:cut]))
+        body = body[cut:]
+    found.append(spotter.feed(body))
+    return found

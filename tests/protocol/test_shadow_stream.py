@@ -51,6 +51,8 @@ class Driven:
                             pending = ev.Refused(error)
                     case ev.Served(decision, address):
                         self.director.served_by(decision, address)
+                    case ev.Replied(decision, reply, read):
+                        self.director.replied(decision, reply, 1.0, read=read)
                     case ev.Ended(decision, completion):
                         self.director.settle(decision, completion)
                     case _:

@@ -25,6 +25,7 @@ from laar.protocol.events import (
     Ended,
     Immediate,
     Refused,
+    Replied,
     RequestBody,
     RequestHeaders,
     RequestTrailers,
@@ -66,6 +67,7 @@ class Driver:
         self.now = 0.0
         self.log = []
         self.began = []
+        self.replies = []
 
     def feed(self, event):
         """Feeds an event; answers `Ask` as the server does; returns this event's other actions."""
@@ -83,6 +85,9 @@ class Driver:
                             pending = Refused(error)
                     case Served(decision, address):
                         self.director.served_by(decision, address)
+                    case Replied(decision, reply, read):
+                        self.director.replied(decision, reply, self.now, read=read)
+                        self.replies.append((reply, read))
                     case Answering(decision, ok):
                         self.director.answering(decision)
                         self.began.append(ok)

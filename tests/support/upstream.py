@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -52,6 +52,7 @@ class RecordingUpstream:
         self.port = port  # the real one once started
         self.requests: deque[RecordedRequest] = deque(maxlen=_MAX_RECORDED)
         self.default_answer = Answer()
+        self.chat_answer: Answer | Callable[[], Answer] | None = None  # instead, for chat
         self._script: deque[Answer] = deque()
 
     @property
@@ -104,6 +105,8 @@ class RecordingUpstream:
         # Scrapes and probes come at any time; scripted answers are for a test's own requests.
         scripted = self._script and request.path not in _WATCHED
         answer = self._script.popleft() if scripted else self.default_answer
+        if self.chat_answer is not None and request.path == "/v1/chat/completions":
+            answer = self.chat_answer() if callable(self.chat_answer) else self.chat_answer
         headers = {"content-type": "application/json", **answer.headers, "x-upstream": self.address}
         if answer.chunks is None:
             return web.Response(status=answer.status, headers=headers, body=answer.body)

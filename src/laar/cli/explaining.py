@@ -114,8 +114,15 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
             overflow="fold",
             min_width=14 if text else 1,
         )
+    troubled = priced and any(
+        row["answers"] < 1.0 or row["slow_s"] > 0.0 for row in shown["candidates"]
+    )
+    if troubled:
+        for name in ("answers P", "slow s"):
+            table.add_column(name, justify="right", no_wrap=True)
     for row in shown["candidates"]:
-        table.add_row(*_cells(row, priced=priced))
+        health = [f"{row['answers']:.2f}", f"{row['slow_s']:.3f}"] if troubled else []
+        table.add_row(*_cells(row, priced=priced), *health)
     console.print(shown["sentence"], highlight=False, soft_wrap=True, markup=False)
     console.print(
         f"policy {shown['policy']}, reason {shown['reason']}, asked for "

@@ -5,6 +5,7 @@ Exit status: 0 the claim held, 3 it did not, 2 something a person has to put rig
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -51,9 +52,24 @@ def run(
     name: Annotated[str, typer.Argument(help="An experiment; `laar lab list` names them.")],
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds; the experiment's own.")] = None,
     first_seed: Annotated[
-        int | None, typer.Option(min=0, help="First of the seeds; 1000. Try ones nobody has seen.")
+        int | None,
+        typer.Option(min=0, help="First of the seeds; mostly 1000. Try ones nobody has seen."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small version.")] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory with real traffic: agent-sessions.jsonl and conversation-trace.jsonl, "
+            "or .gz. For agents, conversations, suite and no-regret."
+        ),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="In place of the experiment's: policy:parameter=value,...; repeatable."),
+    ] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="Of suite and no-regret, these only; repeatable.")
+    ] = None,
     json: _Json = None,
     plot: _Plot = None,
     backend: _Backend = "loky",
@@ -61,20 +77,27 @@ def run(
 ) -> None:
     """Run an experiment; exit 0 when its claim held, 3 when it did not."""
     with report_errors():
-        from laar.lab.experiment import FIRST_SEED
         from laar.lab.experiments import find_experiment
         from laar.lab.figure import draw
         from laar.lab.report import dump, show
         from laar.lab.sweep import placed
 
         experiment = find_experiment(name)
-        first = FIRST_SEED if first_seed is None else first_seed
-        scope = experiment.scope(seeds, quick=quick, first_seed=first)
+        scope = experiment.scope(
+            seeds,
+            quick=quick,
+            first_seed=first_seed,
+            data=data,
+            policies=policy or (),
+            workloads=workload or (),
+        )
         with placed(backend, jobs):
             report = experiment.run(scope)
         console = _console()
         show(report, console)
         verdict = "held" if report.held else "NOT held"
+        if not report.checks:
+            verdict = "not judged"
         console.print(
             f"{verdict}: {experiment.claim} ({experiment.source}; {_spoken(scope.seeds)})",
             highlight=False,
@@ -90,25 +113,64 @@ def run(
 
 @app.command()
 def replay(
-    trace: Annotated[Path, typer.Argument(help="A trace, or laar's own decision log; JSON lines.")],
-    fleet: Annotated[Path, typer.Option(help="Fleet description (YAML).")],
-    policy: Annotated[list[str] | None, typer.Option(help="Policy; may be repeated.")] = None,
+    trace: Annotated[
+        Path, typer.Argument(help="A trace, sessions, or laar's decision log; JSON lines, or .gz.")
+    ],
+    fleet: Annotated[Path | None, typer.Option(help="Fleet description (YAML).")] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="In place of a fleet file: an engine profile; `name@2.5` is 2.5 times slower. May "
+            "be repeated: endpoints get them in turn."
+        ),
+    ] = None,
+    endpoints: Annotated[int, typer.Option(min=1, max=10_000, help="Of --engine.")] = 8,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="Policy, or policy:parameter=value,...; may be repeated."),
+    ] = None,
+    closed_loop: Annotated[
+        bool,
+        typer.Option(
+            "--closed-loop", help="Sessions wait for each answer; a file without them is open."
+        ),
+    ] = False,
+    sessions: Annotated[
+        int | None, typer.Option(min=1, help="Sessions at a time; all of them.")
+    ] = None,
+    ramp: Annotated[float, typer.Option(min=0, help="Seconds over which they begin.")] = 60.0,
+    max_pause: Annotated[
+        float | None, typer.Option(min=0, help="Longest pause of a session, seconds.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Virtual minutes after which nothing is sent.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Requests sent at most.")] = None,
     time_scale: Annotated[float, typer.Option(help="Stretch the trace's time.")] = 1.0,
+    speed: Annotated[
+        float, typer.Option(min=1e-6, help="Play it so many times faster, pauses too.")
+    ] = 1.0,
     block_tokens: Annotated[int, typer.Option(help="Tokens of one of `hash_ids`.")] = 512,
-    max_in_flight: Annotated[int, typer.Option(min=1, help="The client's cap.")] = 64,
-    seed: Annotated[int, typer.Option(help="Of the network, ties and sampling.")] = 0,
+    max_in_flight: Annotated[
+        int, typer.Option(min=1, help="The client's cap, where the loop is open.")
+    ] = 64,
+    seed: Annotated[
+        int, typer.Option(help="Of network, ties, sampling; unless 0, of the sessions' order.")
+    ] = 0,
     json: _Json = None,
     plot: _Plot = None,
     backend: _Backend = "loky",
     jobs: _Jobs = -1,
 ) -> None:
-    """Replay a trace, or laar's decision log, against a fleet, once for each policy.
+    """Replay a trace, recorded sessions or a decision log against a fleet, once for each policy.
 
-    A trace has Mooncake's fields. A decision log keeps times, lengths, names, and what was believed
-    of each model; it has no prompts, so none shares a prefix with another.
+    A trace has Mooncake's fields; sessions have `session` and `think_s` or times beside them. A
+    decision log keeps times, lengths, names, and what was believed of each model; it has no
+    prompts, so none shares a prefix with another.
     """
     with report_errors():
         from laar.lab.figure import draw
+        from laar.lab.replay import Replay
         from laar.lab.replay import replay as run_replay
         from laar.lab.report import dump, show
         from laar.lab.sweep import placed
@@ -117,16 +179,24 @@ def replay(
             raise SettingError(
                 f"{trace} is not a file; give a trace or a decision log (JSON lines)"
             )
+        given = Replay(
+            trace=trace,
+            fleet=fleet,
+            engines=tuple(engine or ()),
+            endpoints=endpoints,
+            closed_loop=closed_loop,
+            sessions=sessions,
+            ramp_s=ramp,
+            max_pause_s=math.inf if max_pause is None else max_pause,
+            until_s=math.inf if minutes is None else 60.0 * minutes,
+            limit=limit,
+            time_scale=time_scale / speed,
+            block_tokens=block_tokens,
+            max_in_flight=max_in_flight,
+            seed=seed,
+        )
         with placed(backend, jobs):
-            report = run_replay(
-                trace,
-                fleet,
-                policy or ["laar", "least-loaded", "session-affinity"],
-                time_scale=time_scale,
-                block_tokens=block_tokens,
-                max_in_flight=max_in_flight,
-                seed=seed,
-            )
+            report = run_replay(given, policy or ["laar", "least-loaded", "session-affinity"])
         show(report, _console())
         if json:
             json.write_bytes(dump(report, trace=trace.name, seed=seed))

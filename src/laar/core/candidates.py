@@ -7,7 +7,7 @@ second of time makes it old.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.filters import FilterSettings, in_subset, reachable, unsaturated
 from laar.core.roundtrip import fresh_rtt
 from laar.errors import RequestError
+from laar.health import Health, Standing
 
 __all__ = ["Candidates", "Group"]
 
@@ -32,8 +33,13 @@ class Group:
         slots: the candidates: what the filters of wisdom left of `able`.
         model_id: index of each candidate's model in the table's `models`.
         rtt_s: round trip to each candidate; unknown ones count as the worst that is known.
-        at: when it was worked out.
-        readings: the table's count of readings then.
+        until: when it is too old.
+        readings: the table's count of readings when it was worked out.
+        health: health's version then.
+        standing: what health says of the candidates; None without health.
+        answers: P(answers) of each; None where all are sound.
+        pace: how many times slower than its siblings each is; None where none is.
+        typical_s: seconds of a whole answer of each, where `pace` is known.
     """
 
     able: Slots
@@ -42,7 +48,13 @@ class Group:
     model_id: Slots
     rtt_s: Floats
     at: float
+    until: float
     readings: int
+    health: int = 0
+    standing: Standing | None = None
+    answers: Floats | None = None
+    pace: Floats | None = None
+    typical_s: Floats | float = 0.0
 
 
 class Candidates:
@@ -53,8 +65,10 @@ class Candidates:
         table: EndpointTable,
         aliases: Mapping[str, Sequence[str]],
         filters: FilterSettings,
+        health: Health | None = None,
     ) -> None:
         self._table = table
+        self._health = health
         self._aliases = aliases
         self._filters = filters
         self._groups: dict[tuple[str, str], Group] = {}
@@ -66,6 +80,9 @@ class Candidates:
         Raises:
             RequestError: 404 when nobody serves the model, 503 when no endpoint is left.
         """
+        health = self._health
+        if health is not None and now >= health.look_at:
+            health.look(now)
         if self._version != self._table.version:
             self._version = self._table.version
             self._groups.clear()  # at most one for each served name in each pool
@@ -73,7 +90,8 @@ class Candidates:
         if (
             group is None
             or group.readings != self._table.readings
-            or not 0.0 <= now - group.at < MAX_AGE_S
+            or not group.at <= now < group.until
+            or (health is not None and group.health != health.version)
         ):
             group = self._work_out(model, subset, now, pool)
             if subset is None:
@@ -97,14 +115,52 @@ class Candidates:
             )
         slots = reachable(table, able, self._filters)
         slots = unsaturated(table, slots, self._filters, now)
-        return Group(
+        group = Group(
             able=able,
             models=frozenset(table.models[int(i)] for i in table.model_id[able]),
             slots=slots,
             model_id=table.model_id[slots],
             rtt_s=_settle_unknown(fresh_rtt(table.rtt_s[slots], table.rtt_at[slots], now)),
             at=now,
+            until=now + MAX_AGE_S,
             readings=table.readings,
+        )
+        if self._health is not None:
+            self._ask(self._health, group, now)
+        return group
+
+    def _ask(self, health: Health, group: Group, now: float) -> None:
+        """Leaves out what health says is out, and notes what it says of the rest."""
+        models = [self._table.models[i] for i in group.model_id.tolist()]
+        standing = group.standing = health.standing(group.slots.tolist(), models, now)
+        group.health = health.version
+        group.until = min(group.until, standing.until)
+        if standing.left_out:
+            kept = ~np.isin(group.slots, list(standing.left_out))
+            group.slots, group.model_id = group.slots[kept], group.model_id[kept]
+            group.rtt_s = group.rtt_s[kept]
+        if standing.answers is not None:
+            group.answers = np.array(standing.answers, np.float64)
+        if standing.pace is not None:
+            group.pace = np.array(standing.pace, np.float64)
+            group.typical_s = np.array(standing.typical_s, np.float64)
+
+    def with_trial(self, group: Group, slot: int, now: float) -> Group:
+        """The group and, as the last candidate, a slot that is out and due for a trial."""
+        assert self._health is not None
+        table, own = self._table, np.array([slot], np.intp)
+        rtt_s = _settle_unknown(fresh_rtt(table.rtt_s[own], table.rtt_at[own], now))
+        answers = np.ones(len(group.slots)) if group.answers is None else group.answers
+        pace = group.pace if group.pace is None else np.append(group.pace, 1.0)
+        typical_s = group.typical_s if pace is None else np.append(group.typical_s, 0.0)
+        return replace(
+            group,
+            slots=np.append(group.slots, own),
+            model_id=np.append(group.model_id, table.model_id[own]),
+            rtt_s=np.append(group.rtt_s, rtt_s),
+            answers=np.append(answers, self._health.answers(slot, now)),
+            pace=pace,
+            typical_s=typical_s,
         )
 
     def _serving(self, name: str) -> Slots | None:

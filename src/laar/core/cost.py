@@ -1,9 +1,10 @@
 """The one cost: expected seconds until a correct answer.
 
-    cost(e | x) = L(e, x) / Q(m(e), x, tried) * retry_penalty ** times_tried
+    cost(e | x) = L(e, x) / (A(e) * Q(m(e), x, tried)) * retry_penalty ** times_tried
     L(e, x)     = k_rtt * rtt_s + base_s(m)
                 + c(m) * (uncached * (1 + k_delay * min(in_flight, 32)) + k_queue * queued
                           + in_flight_tokens * in_flight)
+                + slow_s(e)
 
 LAAR section 4 (L / Q and the retry penalty), GORGO section 3 (round trip, uncached prefix and
 queued tokens in one sum). Both published forms are special cases: with `k_rtt=0`, no cached tokens
@@ -20,6 +21,10 @@ step beside ours, however much of its prompt was cached. Without it, where nearl
 cached, the others weigh nothing and conversations pile up on warm endpoints (`laar lab run
 llm-router-slope`). With both at 0 the published forms are exact.
 
+`A`, P(the endpoint answers), and `slow_s` come from `laar.health`: an endpoint that fails half of
+the time costs twice as much, one that takes ten times as long as its siblings the seconds it
+takes. Both are absent (1 and 0) while all are sound.
+
 Everything is a vector over the candidates.
 """
 
@@ -31,7 +36,14 @@ import numpy as np
 
 from laar.core.endpoints import Floats
 
-__all__ = ["TUNABLE", "CostWeights", "Terms", "expected_time", "scores_of_costs"]
+__all__ = [
+    "TUNABLE",
+    "CostWeights",
+    "Terms",
+    "expected_time",
+    "scores_of_costs",
+    "until_correct",
+]
 
 MIN_PROBABILITY = 0.01
 """Floor of Q: below it a model is not a hundred times worse, it is merely hopeless, and dividing
@@ -67,9 +79,9 @@ class CostWeights:
         retry_penalty: factor for each time the candidate's model was tried already.
     """
 
-    k_rtt: float = 0.05
-    k_queue: float = 0.2
-    k_delay: float = 0.4
+    k_rtt: float = 1.0
+    k_queue: float = 1.0
+    k_delay: float = 1.0
     in_flight_tokens: float = 100.0
     retry_penalty: float = 100.0
 
@@ -82,9 +94,11 @@ class CostWeights:
 class Terms:
     """The cost taken apart, in seconds; each an array over the candidates.
 
-    `latency_s = rtt_s + base_s + prefill_s + queue_s`, the weights already applied;
-    `cost_s = latency_s / probability * penalty`. `queue_s` is what others there cost: the tokens
-    ahead, their decoding, and the delay that the prompt's prefill means for them.
+    `latency_s = rtt_s + base_s + prefill_s + queue_s + slow_s`, the weights already applied;
+    `cost_s = latency_s / (answers * probability) * penalty`. `queue_s` is what others there cost:
+    the tokens ahead, their decoding, and the delay that the prompt's prefill means for them.
+    `slow_s` is what the endpoint takes longer than its siblings, and `answers` is P(it answers);
+    None stands for 0 and for 1, everywhere.
     """
 
     rtt_s: Floats
@@ -95,6 +109,30 @@ class Terms:
     penalty: Floats
     latency_s: Floats
     cost_s: Floats
+    answers: Floats | None = None
+    slow_s: Floats | None = None
+    ttft_s: Floats | None = None
+    others_s: Floats | None = None
+
+    @property
+    def all_answers(self) -> Floats:
+        """P(it answers) of each candidate."""
+        return np.ones(len(self.cost_s)) if self.answers is None else self.answers
+
+    @property
+    def all_ttft_s(self) -> Floats:
+        """The seconds to the first token at each candidate."""
+        return self.latency_s - self.base_s if self.ttft_s is None else self.ttft_s
+
+    @property
+    def all_others_s(self) -> Floats:
+        """What the request costs others at each candidate, less what it spares them."""
+        return np.zeros(len(self.cost_s)) if self.others_s is None else self.others_s
+
+    @property
+    def all_slow_s(self) -> Floats:
+        """What each candidate takes longer than its siblings."""
+        return np.zeros(len(self.cost_s)) if self.slow_s is None else self.slow_s
 
 
 def expected_time(
@@ -109,8 +147,14 @@ def expected_time(
     probability: Floats,
     times_tried: Floats,
     strict_retries: bool = False,
+    answers: Floats | None = None,
+    pace: Floats | None = None,
+    typical_s: Floats | float = 0.0,
 ) -> Terms:
     """Prices every candidate. No input may be NaN: unknowns are settled by the caller.
+
+    `pace` is how many times slower than its siblings an endpoint is, and `typical_s` the time of a
+    whole answer, most of which the other terms leave out where `base_s` is not known.
 
     With `strict_retries` the penalty is raised, where it has to be, above the spread of the costs:
     a tried model is then used again only when no other is left.
@@ -123,11 +167,13 @@ def expected_time(
     if weights.k_delay:
         queue = queue + prefill * (weights.k_delay * np.minimum(in_flight, HELD_UP))
     latency = rtt + base_s + prefill + queue
-    expected = latency / np.maximum(probability, MIN_PROBABILITY)
-    factor = weights.retry_penalty
-    if strict_retries and times_tried.any():
-        factor = max(factor, _PAST_A_NEAR_TIE * expected.max() / max(expected.min(), 1e-12))
-    penalty = np.minimum(factor**times_tried, _MAX_PENALTY)
+    slow = None
+    if pace is not None:
+        slow = (pace - 1.0) * (latency + typical_s)
+        latency = latency + slow
+    cost, penalty = until_correct(
+        weights, latency, probability, times_tried, answers=answers, strict_retries=strict_retries
+    )
     return Terms(
         rtt_s=rtt,
         base_s=base_s,
@@ -136,8 +182,30 @@ def expected_time(
         probability=probability,
         penalty=penalty,
         latency_s=latency,
-        cost_s=expected * penalty,
+        cost_s=cost,
+        answers=answers,
+        slow_s=slow,
     )
+
+
+def until_correct(
+    weights: CostWeights,
+    seconds: Floats,
+    probability: Floats,
+    times_tried: Floats,
+    *,
+    answers: Floats | None,
+    strict_retries: bool,
+) -> tuple[Floats, Floats]:
+    """Seconds of an attempt as seconds until a correct answer, and the penalty in them."""
+    expected = seconds / np.maximum(probability, MIN_PROBABILITY)
+    if answers is not None:
+        expected = expected / np.maximum(answers, MIN_PROBABILITY)
+    factor = weights.retry_penalty
+    if strict_retries and times_tried.any():
+        factor = max(factor, _PAST_A_NEAR_TIE * expected.max() / max(expected.min(), 1e-12))
+    penalty = np.minimum(factor**times_tried, _MAX_PENALTY)
+    return expected * penalty, penalty
 
 
 def scores_of_costs(cost_s: Floats) -> Floats:

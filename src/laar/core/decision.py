@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from laar.core.cost import MIN_PROBABILITY
 from laar.core.endpoints import Floats
+from laar.core.engines import Began
 from laar.core.filters import FilterSettings
 from laar.core.interfaces import View
 from laar.core.request import Request
+from laar.health import Attempt
 
 __all__ = ["Completion", "Decision", "DirectorSettings"]
 
@@ -49,7 +52,10 @@ class Decision:
     `served` says that Envoy named the endpoint that serves: `address` is it. `engine_priority` goes
     into the body where the endpoint's engine takes one; lower runs first. `settings` are those it
     was made by: what was reserved goes back by the same, whatever was changed meanwhile. `account`
-    is what whoever watches keeps of it until the request ends.
+    is what whoever watches keeps of it until the request ends. `trial` says that the endpoint is
+    out, and this request finds out whether it is back; `attempt` is health's record of it, and
+    `read` asks for the answer to be read. `failed` are the endpoints that Envoy tried before, and
+    `left_out` says by slot why health left candidates out.
     """
 
     id: str
@@ -78,10 +84,32 @@ class Decision:
     settled: bool = False
     engine_priority: int | None = None
     account: Any = None
+    began: Began | None = None
+    trial: bool = False
+    read: bool = False
+    attempt: Attempt | None = None
+    failed: tuple[str, ...] = ()
+    left_out: Mapping[int, str] | None = None
+
+    @property
+    def ttft_s(self) -> float | None:
+        """The expected seconds to the first token; None when the policy does not price."""
+        if self.view is None or self.view.terms is None:
+            return None
+        return float(self.view.terms.all_ttft_s[self.position])
+
+    @property
+    def expected_s(self) -> float | None:
+        """The expected seconds to a correct answer, by itself; None where nothing is priced."""
+        if self.view is None or self.view.terms is None:
+            return None
+        terms, at = self.view.terms, self.position
+        sure = float(terms.all_answers[at]) * float(terms.probability[at])
+        return float(terms.latency_s[at]) / max(sure, MIN_PROBABILITY)
 
     @property
     def cost_s(self) -> float | None:
-        """The expected seconds to a correct answer; None when the policy does not price."""
+        """What it was chosen by; None when the policy does not price."""
         if self.view is None or self.view.terms is None:
             return None
         return float(self.view.terms.cost_s[self.position])
@@ -99,6 +127,8 @@ class Completion:
         prompt_tokens: the engine's own count, where the answer was read.
         completion_tokens: the same for the answer.
         cached_tokens: prompt tokens the engine found in its cache, where it says so.
+        response_id: what the engine keeps the answer by, where it keeps answers (Responses API).
+        error: the answer began well and held an error, where it was read.
     """
 
     status: int | None
@@ -108,8 +138,10 @@ class Completion:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    response_id: str = ""
+    error: bool = False
 
     @property
     def ok(self) -> bool:
-        """Whether the endpoint accepted the request."""
-        return self.status is not None and self.status < 400
+        """Whether the endpoint accepted the request, and sent no error instead of an answer."""
+        return self.status is not None and self.status < 400 and not self.error

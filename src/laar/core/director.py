@@ -22,6 +22,7 @@ from laar.accuracy.retry import MAX_TRIED, parse_tried
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.endpoints import EndpointTable, Floats, Slots
+from laar.core.engines import Engines
 from laar.core.interfaces import (
     Assessor,
     Climb,
@@ -35,7 +36,9 @@ from laar.core.interfaces import (
 from laar.core.picker import pick
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
+from laar.core.stored import StoredAnswers
 from laar.errors import RequestError
+from laar.health import Health, Reply, Standing
 from laar.tuning import Sample, Weights
 
 __all__ = ["Director"]
@@ -53,6 +56,7 @@ class Director:
         prefixes: what is believed of caches.
         tuner: sets the weights of the settings' policy, decision by decision, and is told what came
             of them; None to leave the policy its own.
+        health: learns which endpoints answer; None to believe that all do.
         on_decided: called with every decision, after the reservation.
         on_settled: called with every decision and its completion, once.
     """
@@ -67,6 +71,7 @@ class Director:
         assessor: Assessor | None = None,
         prefixes: Prefixes | None = None,
         tuner: Climb | None = None,
+        health: Health | None = None,
         on_decided: Callable[[Decision], None] = lambda _decision: None,
         on_settled: Callable[[Decision, Completion], None] = lambda _decision, _end: None,
     ) -> None:
@@ -75,24 +80,33 @@ class Director:
         self.settings = settings
         self.degraded: Counter[str] = Counter()
         self.ignored_tried = 0
+        self.stored = StoredAnswers()
+        self.engines = Engines(table)
         self.assessor = assessor or PlainAssessor()
         self.prefixes = prefixes or NoPrefixes()
         self.tuner = tuner
+        self.health = health
         self._next_weights: Weights | None = None
         self._rng = rng
         self._plain_assessor = PlainAssessor()
         self._on_decided = on_decided
         self._on_settled = on_settled
-        self.candidates = Candidates(table, settings.aliases, settings.filters)
+        self.candidates = Candidates(table, settings.aliases, settings.filters, health)
         self._ids = f"{rng.getrandbits(40):010x}"
         self._count = 0
-        table.on_free = self.prefixes.drop
+        table.on_free = self._freed
 
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
         """Decides by other settings from now on; what is decided already is settled by its own."""
         self.settings = settings
         self.policies = policies
-        self.candidates = Candidates(self.table, settings.aliases, settings.filters)
+        self.candidates = Candidates(self.table, settings.aliases, settings.filters, self.health)
+
+    def _freed(self, slot: int) -> None:
+        self.prefixes.drop(slot)
+        self.engines.drop(slot)
+        if self.health is not None:
+            self.health.drop(slot)
 
     # -- deciding ------------------------------------------------------------------------------
 
@@ -107,9 +121,12 @@ class Director:
         decision = self.explain(request, now, room)
         decision.id = self._next_id()
         decision.receipt = self._note_prefix(decision.slot, decision.chain, now)
+        self._follow(decision, now)
         self.table.reserve(decision.slot, _weight(decision), decision.uncached_tokens)
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None  # used: the next decision gets weights of its own
+        if self.health is not None and decision.view is not None and not request.shadow:
+            self._watch(self.health, decision, now)
         try:
             self._on_decided(decision)
         except Exception:  # noqa: BLE001 - whoever watches must not fail what is reserved already
@@ -123,10 +140,19 @@ class Director:
             RequestError: as `decide`.
         """
         table = self.table
-        group = self.candidates.group(request.model, request.subset, now, request.pool)
+        subset = self.stored.subset(request) if request.response_id else request.subset
+        group = self.candidates.group(request.model, subset, now, request.pool)
         slots = group.slots
+        if request.response_id:
+            self.stored.check(request, subset, len(group.able))
         if request.api is Api.OPAQUE:
             return self._decide_opaque(request, slots, now)
+        trial = -1
+        if group.standing is not None and group.standing.trials:
+            trial = self._trial_due(request, group.standing, now)
+        if trial >= 0:
+            group = self.candidates.with_trial(group, trial, now)
+            slots = group.slots
         policy = self._policy(request)
         earlier = parse_tried(request.tried, table.models)
         self.ignored_tried += earlier.ignored
@@ -135,6 +161,14 @@ class Director:
         scores, reason = self._score(policy, view, reason)
         if table.windowed or room is not None:
             scores = _where_it_may_go(scores, view, room)
+        standing = group.standing
+        on_trial = trial >= 0 and scores[-1] >= 0.0
+        if on_trial:
+            scores = scores.copy()  # a policy may keep its own
+            scores[-1] = 2.0 * max(1.0, float(scores.max()))
+            reason = reason or "trial"
+        elif standing is not None and standing.all_failing:
+            reason = reason or "all-failing"
         load = view.queued_tokens
         order = pick(scores, load, self._rng)
         first = order[0]
@@ -167,7 +201,14 @@ class Director:
             receipt=None,
             weights_version=version,
             engine_priority=-request.priority if spec.priority_field else None,
+            trial=on_trial,
+            left_out=standing.left_out if standing is not None else None,
         )
+
+    def _trial_due(self, request: Request, standing: Standing, now: float) -> int:
+        """The slot that this request is to try, or -1."""
+        assert self.health is not None
+        return -1 if request.shadow else self.health.due(standing, now)
 
     def _decide_opaque(self, request: Request, slots: Slots, now: float) -> Decision:
         """Chooses at random: there is nothing to price, and the request is not a model's work."""
@@ -219,9 +260,10 @@ class Director:
         try:
             chain = self.prefixes.chain(request)
             cached = self.prefixes.match(chain, table.capacity)[slots] * tokens
+            demand = self.prefixes.demand(chain, now) if len(slots) > 1 else None
         except Exception:  # noqa: BLE001 - as above
             reason = self._degrade("prefixes")
-            chain = None
+            chain = demand = None
             cached = np.zeros(len(slots))
         view = View(
             request=request,
@@ -240,7 +282,12 @@ class Director:
             base_s=known.base_s[model_id],
             times_tried=self._times_tried(tried, model_id),
             cell=known.cell,
+            engines=self.engines,
+            demand=demand,
         )
+        if group.answers is not None:  # somebody is in trouble
+            view.answers = group.answers
+            view.pace, view.typical_s = group.pace, group.typical_s
         return view, chain, reason
 
     def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:
@@ -316,17 +363,52 @@ class Director:
 
     # -- afterwards ----------------------------------------------------------------------------
 
-    def served_by(self, decision: Decision, address: str) -> None:
+    def _watch(self, health: Health, decision: Decision, now: float, *, timed: bool = True) -> None:
+        """Begins health's record of a request at its endpoint."""
+        decision.attempt = health.sent(
+            decision.slot,
+            decision.model,
+            stream=decision.request.stream,
+            predicted_s=_predicted_s(decision),
+            tokens=decision.tokens,
+            now=now,
+            trial=decision.trial and timed,
+            timed=timed,
+        )
+        decision.read = health.wants_read(decision.slot, now)
+
+    def _watch_server(self, decision: Decision, now: float | None) -> None:
+        """The same for the endpoint that Envoy says has served."""
+        if self.health is not None and now is not None and decision.view is not None:
+            self._watch(self.health, decision, now, timed=False)
+
+    def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool = False) -> None:
+        """The endpoint's status came, or an error later; `read` if its body is seen."""
+        if self.health is not None and decision.attempt is not None:
+            self.health.replied(decision.attempt, reply, now, read=read)
+
+    def served_by(self, decision: Decision, address: str, now: float | None = None) -> None:
         """Moves the reservation to the endpoint that serves, if it isn't the one picked.
 
         Envoy may have retried, or, in shadow, chosen for itself: then the model is another too.
+        Those named before it have failed. `now` is for health; None where it is not kept.
         """
         slot = self.table.slot(address)
         if decision.settled or slot < 0:
             return
         decision.served = True
         if slot == decision.slot:
+            if decision.attempt is None:  # in shadow: it serves after all
+                self._watch_server(decision, now)
             return
+        named = (decision.address, *decision.fallbacks)
+        if not decision.request.shadow and address in named:
+            decision.failed = named[: named.index(address)]
+        if self.health is not None and now is not None:
+            for failed in decision.failed:
+                self.health.passed_over(self.table.slot(failed), now)
+            if decision.attempt is not None:
+                self.health.gone(decision.attempt, now)
         self._release(decision)
         if decision.receipt is not None:
             self.prefixes.retract(decision.receipt)
@@ -334,25 +416,84 @@ class Director:
         decision.slot = slot
         decision.address = address
         decision.receipt = self._note_prefix(slot, decision.chain, decision.now)
+        self._follow(decision, decision.now if now is None else now, moved=True)
         self.table.reserve(
             slot,
             _weight(decision),
             decision.uncached_tokens,
             answering=decision.answering,
         )
+        self._watch_server(decision, now)
 
-    def answering(self, decision: Decision) -> None:
-        """The first byte of the answer was seen: its prefill is done."""
+    def answering(self, decision: Decision, now: float | None = None, *, ok: bool = True) -> None:
+        """The first byte of the answer was seen: its prefill is done.
+
+        `ok` when it is no refusal; `now` is for health, None where it is not kept.
+        """
+        if ok and now is not None and self.health is not None and decision.attempt is not None:
+            self.health.answering(decision.attempt, now)
         if not decision.settled and not decision.answering:
             decision.answering = True
             self.table.release_prefill(decision.slot, decision.uncached_tokens)
+            if ok and now is not None and decision.began is not None:
+                self.engines.answering(decision.began, now)
+
+    def _follow(self, decision: Decision, now: float, *, moved: bool = False) -> None:
+        """Begins the engines' record of a request at its endpoint, before it is counted there."""
+        view, at, slot = decision.view, decision.position, decision.slot
+        if view is None:
+            return
+        if decision.began is not None:
+            self.engines.gone(decision.began, now)
+            decision.began = None
+        try:
+            decision.began = self.engines.began(
+                slot,
+                now,
+                work_s=decision.uncached_tokens * float(view.seconds_per_token[at]),
+                others=float(self.table.in_flight[slot]),
+                rtt_s=float(view.rtt_s[at]),
+                base_s=float(view.base_s[at]),
+                shown=decision.request.first_token_seen,
+                teaches=not moved,
+            )
+        except Exception:  # noqa: BLE001 - learning must not fail what is reserved
+            self._degrade("learning")
+
+    def _learn_engine(self, decision: Decision, end: Completion) -> None:
+        """What its end says of the engine, before it is taken out of the table's counts."""
+        began = decision.began
+        if began is None:
+            return
+        now = decision.now + end.latency_s
+        try:
+            if not end.ok or end.cause != "complete" or end.error:
+                self.engines.gone(began, now)
+                return
+            work_s = None
+            if end.prompt_tokens and end.cached_tokens is not None:
+                uncached = max(0, end.prompt_tokens - end.cached_tokens)
+                work_s = began.work_s * uncached / max(decision.uncached_tokens, 1.0)
+            self.engines.ended(
+                began,
+                now,
+                ttft_s=end.ttft_s,
+                latency_s=end.latency_s,
+                answer_tokens=end.completion_tokens,
+                work_s=work_s,
+            )
+        except Exception:  # noqa: BLE001 - as above
+            self._degrade("learning")
 
     def settle(self, decision: Decision, end: Completion) -> None:
         """Ends a request's life; only the first call does anything."""
         if decision.settled:
             return
         decision.settled = True
+        self._learn_engine(decision, end)
         self._release(decision)
+        if end.response_id and (decision.served or not decision.request.shadow):
+            self.stored.note(end.response_id, decision.address, decision.request.session)
         try:
             self._learn(decision, end)
         except Exception:  # noqa: BLE001 - learning must not fail what was already served
@@ -368,6 +509,9 @@ class Director:
         self.table.release(decision.slot, _weight(decision), decision.uncached_tokens)
 
     def _learn(self, decision: Decision, end: Completion) -> None:
+        if self.health is not None and decision.attempt is not None:
+            now = decision.now + end.latency_s
+            self.health.ended(decision.attempt, end.status, end.cause, now)
         if self.tuner is not None and decision.weights_version:
             sample = Sample(
                 version=decision.weights_version,
@@ -421,6 +565,26 @@ def _where_it_may_go(scores: Floats, view: View, room: Room | None) -> Floats:
     if not fits[scores.argmax()]:
         view.reason = ""  # it was about a candidate that is out now
     return np.where(fits, scores, -1.0)
+
+
+_CROWD_TOKENS = 100.0
+"""What a request in flight delays another, in tokens: 80 decoded ones at 0.12 ms."""
+
+
+def _predicted_s(decision: Decision) -> float:
+    """The picker's own price of its seconds; of a policy that does not price, its prefill's."""
+    view, at = decision.view, decision.position
+    assert view is not None
+    if view.terms is not None and view.terms.ttft_s is not None:
+        # What is learned of endpoints must not excuse one that became slow: by c(m), all alike.
+        work_tokens = decision.uncached_tokens + float(view.table.prefill_tokens[decision.slot])
+        crowd_tokens = _CROWD_TOKENS * float(view.in_flight[at])
+        work_s = float(view.seconds_per_token[at]) * (work_tokens + crowd_tokens)
+        return float(view.rtt_s[at] + view.base_s[at]) + work_s
+    if view.terms is not None:
+        slow_s = 0.0 if view.terms.slow_s is None else float(view.terms.slow_s[at])
+        return float(view.terms.latency_s[at]) - slow_s
+    return decision.uncached_tokens * float(view.seconds_per_token[at])
 
 
 def _weight(decision: Decision) -> float:

@@ -253,6 +253,10 @@ class EndpointTable:
         assert spec is not None
         return spec
 
+    def address(self, slot: int) -> str:
+        """The address that a slot stands for, also while it leaves; empty for a free slot."""
+        return next((a for a, known in self._slot_of.items() if known == slot), "")
+
     def cache_tokens(self) -> float:
         """What all caches hold together; those not known count as the mean, NaN if none is."""
         known = self.capacity_tokens[self.active]

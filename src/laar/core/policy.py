@@ -65,6 +65,9 @@ class ExpectedTime:
             probability=view.probability,
             times_tried=view.times_tried,
             strict_retries=self._strict_retries,
+            answers=view.answers,
+            pace=view.pace,
+            typical_s=view.typical_s,
         )
         return scores_of_costs(view.terms.cost_s)
 

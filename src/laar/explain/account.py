@@ -39,7 +39,8 @@ class Account:
     `view` is what the scorers saw, without the request, and must not be written to; None when the
     body was not read. `specs` maps every endpoint known at the time from its slot. `time_s` is the
     wall clock's, for people. `settings` were in force then. `tuner_window` is the tuner's window
-    that the outcome counts in, 0 for none. `end` and `served` come later.
+    that the outcome counts in, 0 for none. `left_out` says by slot why health left candidates out.
+    `end`, `served` and `failed`, those that Envoy tried before, come later.
     """
 
     id: str
@@ -68,6 +69,8 @@ class Account:
     tuner_window: int = 0
     end: Completion | None = None
     served: str = ""
+    failed: tuple[str, ...] = ()
+    left_out: Mapping[int, str] | None = None
 
 
 _NO_REQUEST = Request(id="", api=Api.OPAQUE)
@@ -111,6 +114,7 @@ def account_of(
         readings=readings,
         trace=request.trace,
         tuner_window=decision.weights_version,
+        left_out=decision.left_out,
     )
 
 

@@ -62,6 +62,7 @@ def record(account: Account, *, ranked: bool = False) -> dict[str, object]:
             "prompt_tokens": end.prompt_tokens,
             "completion_tokens": end.completion_tokens,
             "cached_tokens": end.cached_tokens,
+            "failed": account.failed,
         }
     return shown
 
@@ -84,7 +85,10 @@ _BELIEFS = (
     "queued_tokens",
     "score",
 )
-_TERMS = ("rtt_s", "base_s", "prefill_s", "queue_s", "penalty", "latency_s", "cost_s")
+_TERMS = (
+    *("rtt_s", "base_s", "prefill_s", "queue_s", "slow_s"),
+    *("penalty", "latency_s", "answers", "cost_s", "ttft_s", "others_s"),
+)
 
 
 def _rows(account: Account, *, ranked: bool) -> tuple[int, list[dict[str, object]]]:
@@ -103,7 +107,8 @@ def _rows(account: Account, *, ranked: bool) -> tuple[int, list[dict[str, object
     else:
         names = _BELIEFS + _TERMS
         columns += (terms.rtt_s, terms.base_s, terms.prefill_s, terms.queue_s)
-        columns += (terms.penalty, terms.latency_s, terms.cost_s)
+        columns += (terms.all_slow_s, terms.penalty, terms.latency_s)
+        columns += (terms.all_answers, terms.cost_s, terms.all_ttft_s, terms.all_others_s)
     slots, picked, specs = view.slots, account.position, account.specs
     best: list[int] = []
     if ranked or len(slots) > MAX_ROWS:
@@ -159,6 +164,8 @@ def _why_filtered(account: Account, readings: Readings, slot: int) -> str:
     failures = int(readings.failures[slot])
     if failures >= filters.max_failures:
         return f"unreachable: {failures} scrapes or probes failed in a row"
+    if account.left_out and slot in account.left_out:
+        return account.left_out[slot]
     if readings.waiting[slot] > filters.max_waiting:
         return f"saturated: {readings.waiting[slot]:.0f} requests wait in its engine"
     if readings.kv_usage[slot] > filters.max_kv_usage:

@@ -35,6 +35,8 @@ def sentence(account: Account) -> str:
     if view is None or scores is None:
         return f"{winner} was drawn at random: the body of this kind of request is not read."
     degraded = _DEGRADED.get(account.reason, "")
+    if account.reason == "trial":
+        return f"{winner} is on trial: it failed, and this request shows whether it is back."
     if len(view.slots) == 1:
         return f"{winner} was the only candidate.{degraded}"
     rival = ranking(account)[1]
@@ -60,6 +62,7 @@ _DEGRADED = {
     "degraded-assessor": " What is known of the models could not be used: all counted alike.",
     "degraded-prefixes": " What is believed of the caches could not be used.",
     "degraded-scorer": " The policy's scorer failed: the fewest requests in flight decided.",
+    "all-failing": " Every candidate fails, so every one is tried.",
 }
 
 
@@ -73,6 +76,9 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
     """What speaks against the rival, and for it."""
     if view.times_tried[rival] > view.times_tried[winner]:
         return "was tried already"
+    answers = terms.all_answers
+    if answers[winner] > _MUCH * answers[rival]:
+        return f"answers only with P={answers[rival]:.2f} against {answers[winner]:.2f}"
     mine, other = float(view.probability[winner]), float(view.probability[rival])
     took = f"{_seconds(terms.latency_s[rival])} against {_seconds(terms.latency_s[winner])}"
     if terms.latency_s[rival] < terms.latency_s[winner]:
@@ -102,6 +108,7 @@ def _largest_difference(view: View, terms: Terms, winner: int, rival: int) -> st
         (terms.prefill_s, f"{_tokens(uncached)} tokens to read"),
         (terms.rtt_s, f"a round trip of {_seconds(terms.rtt_s[rival])}"),
         (terms.base_s, "its model takes longer to answer"),
+        (terms.all_slow_s, "it takes longer than others with its model"),
     )
     extra = [float(term[rival] - term[winner]) for term, _ in told]
     largest = int(np.argmax(extra))

@@ -6,9 +6,11 @@ be listed and run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from laar.errors import SettingError
 from laar.lab.report import Report
 
 __all__ = ["FIRST_SEED", "Experiment", "Scope"]
@@ -25,10 +27,16 @@ class Scope:
     Args:
         seeds: every policy runs on each.
         quick: the small version; its verdict is about whatever it covers.
+        data: directory with real traffic, for experiments that can use it.
+        policies: in place of the experiment's own, for those that let one choose.
+        workloads: the same.
     """
 
     seeds: tuple[int, ...]
     quick: bool = False
+    data: Path | None = None
+    policies: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +50,9 @@ class Experiment:
         run: makes the report.
         seeds: how many, unless told.
         quick_seeds: the same for the small version.
+        first_seed: of its seeds, unless told.
+        takes: options of `laar lab run` that only some experiments have: `data`, `policies`,
+            `workloads`.
     """
 
     name: str
@@ -50,8 +61,34 @@ class Experiment:
     run: Callable[[Scope], Report]
     seeds: int = 10
     quick_seeds: int = 2
+    first_seed: int = FIRST_SEED
+    takes: frozenset[str] = frozenset()
 
-    def scope(self, seeds: int | None, *, quick: bool, first_seed: int = FIRST_SEED) -> Scope:
-        """The scope for so many seeds, by default the experiment's own number."""
+    def scope(
+        self,
+        seeds: int | None,
+        *,
+        quick: bool,
+        first_seed: int | None = None,
+        data: Path | None = None,
+        policies: Sequence[str] = (),
+        workloads: Sequence[str] = (),
+    ) -> Scope:
+        """The scope for so many seeds, by default the experiment's own number.
+
+        Raises:
+            SettingError: the experiment has no such option.
+        """
+        given = {"data": data, "policies": policies, "workloads": workloads}
+        for option, value in given.items():
+            if value and option not in self.takes:
+                raise SettingError(f"experiment `{self.name}` does not take {option}")
         count = seeds or (self.quick_seeds if quick else self.seeds)
-        return Scope(seeds=tuple(range(first_seed, first_seed + count)), quick=quick)
+        first = self.first_seed if first_seed is None else first_seed
+        return Scope(
+            seeds=tuple(range(first, first + count)),
+            quick=quick,
+            data=data,
+            policies=tuple(policies),
+            workloads=tuple(workloads),
+        )

@@ -1,59 +1,111 @@
 """A user's own traffic against a user's own fleet, under any policies: `laar lab replay`.
 
-The traffic is a trace (`laar.lab.trace`) or laar's decision log (`laar.lab.decisions`, which says
-what a log can't tell); the first line shows which.
+The traffic is a trace (`laar.lab.trace`), recorded sessions (`laar.lab.sessions`) or laar's
+decision log (`laar.lab.decisions`, which says what a log can't tell); the first line shows which.
+
+Sessions are sent as a closed loop: so many at a time, each request after the answer before it.
+Everything else is sent when it is due, up to a number in flight, as a client's connections allow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from laar.errors import SettingError
 from laar.lab.decisions import LoggedAssessor, is_decision_log, read_decisions
 from laar.lab.intervals import Estimate
 from laar.lab.report import Chart, Report, Table, Value
+from laar.lab.sessions import Recorded, has_sessions, read_sessions
 from laar.lab.sweep import sweep
-from laar.lab.tally import METRICS, Tally
-from laar.lab.trace import read_trace
-from laar.policies import POLICY_NAMES
-from laar.sim.fleet import MeasuredAssessor, VirtualFleet, replay_open
-from laar.sim.fleet_file import read_fleet
+from laar.lab.tally import MEANS, METRICS, Tally
+from laar.lab.trace import TRACE_BLOCK_TOKENS, read_trace
+from laar.policies import parse_policy
+from laar.sim.fleet import (
+    Arrival,
+    MeasuredAssessor,
+    VirtualFleet,
+    generator,
+    hold_sessions,
+    replay_open,
+)
+from laar.sim.fleet_file import FleetFile, fleet_of, read_fleet
 
-__all__ = ["replay", "replay_one"]
+__all__ = ["Replay", "replay", "replay_one"]
 
 _CHARTED = ("ttft_p50_s", "ttft_p95_s", "ttft_p99_s", "e2e_p50_s", "e2e_p95_s", "e2e_p99_s")
 _LOG_REMARK = (
     "A decision log holds no prompts: here none shares a prefix or a session with another, and "
     "answers whose length it does not know have that of one it does."
 )
+_OPEN_REMARK = "The file names no sessions: its requests were sent at their times, an open loop."
 _LABELS = ("TTFT p50", "TTFT p95", "TTFT p99", "E2E p50", "E2E p95", "E2E p99")
 
 
-def replay(
-    trace: Path,
-    fleet: Path,
-    policies: Sequence[str],
-    *,
-    time_scale: float,
-    block_tokens: int,
-    max_in_flight: int,
-    seed: int,
-) -> Report:
-    """Runs the trace once for each policy.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What is sent, and to what.
+
+    Args:
+        trace: the file; gzipped where its name ends in ``.gz``.
+        fleet: description of the fleet; None for `endpoints` of `engines`.
+        engines: profiles, dealt out to the endpoints in turn; `name@2.5` is 2.5 times slower.
+        endpoints: how many.
+        closed_loop: send sessions as a closed loop, where the file has sessions.
+        sessions: how many at a time; None for all of them.
+        ramp_s: over which the first of them begin.
+        max_pause_s: longest pause within a session.
+        until_s: virtual seconds after which nothing is sent.
+        limit: requests that are sent at most; None for all.
+        time_scale: stretches the time between requests, and pauses.
+        block_tokens: prompt tokens for each of `hash_ids`.
+        max_in_flight: the client's cap, open loop.
+        seed: of the network, ties and sampling; other than 0 also of the order of the sessions.
+    """
+
+    trace: Path
+    fleet: Path | None = None
+    engines: tuple[str, ...] = ()
+    endpoints: int = 8
+    closed_loop: bool = False
+    sessions: int | None = None
+    ramp_s: float = 60.0
+    max_pause_s: float = math.inf
+    until_s: float = math.inf
+    limit: int | None = None
+    time_scale: float = 1.0
+    block_tokens: int = TRACE_BLOCK_TOKENS
+    max_in_flight: int = 64
+    seed: int = 0
+
+    def described(self) -> FleetFile:
+        """The fleet.
+
+        Raises:
+            SettingError: something is wrong with it, or it is given twice or not at all.
+        """
+        if (self.fleet is None) == (not self.engines):
+            raise SettingError("give either --fleet FILE or --engine PROFILE")
+        return (
+            fleet_of(self.engines, self.endpoints) if self.fleet is None else read_fleet(self.fleet)
+        )
+
+
+def replay(given: Replay, policies: Sequence[str]) -> Report:
+    """Runs the trace once for each policy, `name` or `name:parameter=value,...`.
 
     Raises:
         SettingError: something is wrong with the trace, the fleet or a policy's name.
     """
     for policy in policies:
-        if policy not in POLICY_NAMES:
-            raise SettingError(f"--policy {policy}: there are {', '.join(POLICY_NAMES)}")
-    read_fleet(fleet)  # faults are told before anything runs
-    cases = [(trace, fleet, p, time_scale, block_tokens, max_in_flight, seed) for p in policies]
+        parse_policy(policy)
+    given.described()  # faults are told before anything runs
+    is_log = is_decision_log(given.trace)
+    cases = [(given, policy) for policy in policies]
     results = dict(zip(policies, sweep(replay_one, cases, label="replay"), strict=True))
-    rows: list[tuple[Value, ...]] = [
-        (policy, *(numbers[name] for name in METRICS)) for policy, numbers in results.items()
-    ]
     chart = Chart(
         title="Latency by policy",
         x_label="",
@@ -65,31 +117,78 @@ def replay(
         },
         kind="bars",
     )
-    table = Table(title=trace.name, columns=("policy", *METRICS.values()), rows=rows, digits=3)
-    remarks = [_LOG_REMARK] if is_decision_log(trace) else []
-    return Report(tables=[table], checks=[], charts=[chart], remarks=remarks)
+    remarks = [_LOG_REMARK] if is_log else []
+    if given.closed_loop and not has_sessions(given.trace):
+        remarks.append(_OPEN_REMARK)
+    return Report(
+        tables=[
+            _table(given.trace.name, METRICS, results),
+            _table("means and counts", MEANS, results),
+        ],
+        checks=[],
+        charts=[chart],
+        remarks=remarks,
+    )
 
 
-def replay_one(
-    trace: Path,
-    fleet: Path,
-    policy: str,
-    time_scale: float,
-    block_tokens: int,
-    max_in_flight: int,
-    seed: int,
-) -> dict[str, float]:
+def _table(title: str, shown: dict[str, str], results: dict[str, dict[str, float]]) -> Table:
+    rows: list[tuple[Value, ...]] = [
+        (policy, *(numbers[name] for name in shown)) for policy, numbers in results.items()
+    ]
+    return Table(title=title, columns=("policy", *shown.values()), rows=rows, digits=3)
+
+
+def replay_one(given: Replay, policy: str) -> dict[str, float]:
     """One policy's numbers."""
-    described = read_fleet(fleet)
+    described = given.described()
     sites = described.sites()
-    if is_decision_log(trace):
-        logged = LoggedAssessor(sites)
-        assessor: MeasuredAssessor = logged
-        arrivals = logged.arrivals(read_decisions(trace, time_scale=time_scale))
-    else:
-        assessor = MeasuredAssessor(sites)
-        arrivals = read_trace(trace, time_scale=time_scale, block_tokens=block_tokens)
-    virtual = VirtualFleet(sites, described.picker(policy), seed=seed, assessor=assessor)
     tally = Tally()
-    replay_open(virtual, arrivals, tally.add, max_in_flight=max_in_flight)
+    assessor = MeasuredAssessor(sites)
+    closed = given.closed_loop and has_sessions(given.trace)
+    arrivals: Iterator[Arrival] = iter(())
+    if not closed and is_decision_log(given.trace):
+        assessor = logged = LoggedAssessor(sites)
+        arrivals = logged.arrivals(read_decisions(given.trace, time_scale=given.time_scale))
+    elif not closed:
+        arrivals = read_trace(
+            given.trace, time_scale=given.time_scale, block_tokens=given.block_tokens
+        )
+    virtual = VirtualFleet(sites, described.picker(policy), seed=given.seed, assessor=assessor)
+    if closed:
+        _hold(given, virtual, tally)
+    else:
+        sent = (arrival for arrival in arrivals if arrival.at_s <= given.until_s)
+        replay_open(
+            virtual, islice(sent, given.limit), tally.add, max_in_flight=given.max_in_flight
+        )
     return tally.numbers()
+
+
+def _hold(given: Replay, virtual: VirtualFleet, tally: Tally) -> None:
+    if not given.time_scale > 0:
+        raise SettingError(f"time scale {given.time_scale}: give a number above 0")
+    recorded = read_sessions(given.trace, block_tokens=given.block_tokens)
+    if given.seed:
+        generator(given.seed, "order of sessions").shuffle(recorded)
+    if given.limit is not None:
+        recorded = list(_first(recorded, given.limit))
+    hold_sessions(
+        virtual,
+        (
+            (each.name, each.turns(speed=1.0 / given.time_scale, max_pause_s=given.max_pause_s))
+            for each in recorded
+        ),
+        tally.add,
+        at_once=given.sessions or max(1, len(recorded)),
+        ramp_s=given.ramp_s,
+        until_s=given.until_s,
+    )
+
+
+def _first(recorded: Sequence[Recorded], limit: int) -> Iterator[Recorded]:
+    """Sessions until they have so many requests; the last one is cut."""
+    for each in recorded:
+        if limit <= 0:
+            return
+        yield each.cut(limit)
+        limit -= len(each)

@@ -13,7 +13,7 @@ import numpy as np
 
 from laar.sim.fleet import Arrival, Exchange
 
-__all__ = ["METRICS", "Histogram", "Tally"]
+__all__ = ["MEANS", "METRICS", "Histogram", "Tally"]
 
 _WIDTH = 0.001  # of the logarithm
 _LEAST_S, _MOST_S = 1e-5, 1e6
@@ -34,6 +34,16 @@ METRICS = {
     "requests_per_s": "req/s",
 }
 """Numbers of `Tally.numbers` and their headings."""
+
+
+MEANS = {
+    "ttft_mean_s": "TTFT mean s",
+    "e2e_mean_s": "E2E mean s",
+    "requests": "requests",
+    "failed": "failed",
+    "span_s": "from first to last s",
+}
+"""More of the same."""
 
 
 class Histogram:
@@ -97,7 +107,7 @@ class Tally:
         self.cached_tokens += exchange.cached_tokens
 
     def numbers(self) -> dict[str, float]:
-        """The metrics by their names in `METRICS`.
+        """The metrics by their names in `METRICS` and `MEANS`.
 
         Without a truth about answers, an answer that came is a correct one: `ttca_s` is then the
         mean end-to-end latency, divided by the success rate.
@@ -119,4 +129,9 @@ class Tally:
             "success": success,
             "ttca_s": self.e2e.mean / success if success else math.nan,
             "requests_per_s": count / span_s if span_s > 0 else math.nan,
+            "ttft_mean_s": self.ttft.mean,
+            "e2e_mean_s": self.e2e.mean,
+            "requests": count,
+            "failed": self.failed,
+            "span_s": span_s,
         }

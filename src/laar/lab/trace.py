@@ -1,4 +1,4 @@
-"""Traces of requests, one JSON object a line, as Mooncake's and GORGO's are.
+"""Traces of requests, one JSON object a line, as Mooncake's and GORGO's are; gzipped or not.
 
 `timestamp` (ms), `input_length`, `output_length` (tokens) and `hash_ids`, one for each block of 512
 prompt tokens, equal ids meaning equal prompts up to there; `session` is read too when it is there,
@@ -8,8 +8,11 @@ they fall due: a trace of any length takes the memory of one line.
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from array import array
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -23,8 +26,11 @@ __all__ = [
     "MAX_TOKENS",
     "TRACE_BLOCK_TOKENS",
     "Entry",
+    "Lengths",
+    "check_block",
     "entries",
     "field",
+    "lengths",
     "number",
     "read_trace",
     "whole",
@@ -60,11 +66,10 @@ def read_trace(
     Raises:
         SettingError: the file can't be read, or a line is wrong; names line and field.
     """
-    if block_tokens < BLOCK_TOKENS or block_tokens % BLOCK_TOKENS:
-        raise SettingError(f"trace blocks of {block_tokens} tokens: give a multiple of 16")
+    check_block(block_tokens)
     if not time_scale > 0:
         raise SettingError(f"time scale {time_scale}: give a number above 0")
-    scale, stride = time_scale / 1e3, block_tokens // BLOCK_TOKENS
+    scale = time_scale / 1e3
     first_ms = last_ms = None
     for where, entry in entries(path):
         at_ms = number(entry, "timestamp", where)
@@ -75,7 +80,7 @@ def read_trace(
         session = entry.get("session")
         yield Arrival(
             at_s=(at_ms - first_ms) * scale,
-            prompt=_prompt(entry, where, stride),
+            prompt=lengths(entry, where).prompt(block_tokens),
             session=session if isinstance(session, str) else "",
         )
 
@@ -87,15 +92,17 @@ def entries(path: Path) -> Iterator[tuple[str, Entry]]:
         SettingError: the file can't be read, or a line is too long or no JSON object.
     """
     try:
-        with path.open("rb") as file:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             line_number = 0
             while line := file.readline(MAX_LINE_BYTES):
                 line_number += 1
                 if line.strip():
                     where = f"{path}, line {line_number}"
                     yield where, _entry(line, where)
+    except (EOFError, zlib.error) as error:
+        raise SettingError(f"{path}: not a whole gzip file: {error}") from None
     except OSError as error:
-        raise SettingError(f"{path}: {error.strerror}") from None
+        raise SettingError(f"{path}: {error.strerror or error}") from None
 
 
 def _entry(line: bytes, where: str) -> Entry:
@@ -110,18 +117,48 @@ def _entry(line: bytes, where: str) -> Entry:
     return entry
 
 
-def _prompt(entry: Entry, where: str, stride: int) -> Prompt:
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """A line's lengths in tokens and its ids of long blocks: small, until a prompt is made of it.
+
+    Args:
+        prompt_tokens: `input_length`.
+        output_tokens: `output_length`, at least 1.
+        ids: `hash_ids`, modulo 2^64.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    ids: array[int]
+
+    def prompt(self, block_tokens: int, salt: int = 0) -> Prompt:
+        """What is sent; the same ids under another salt share nothing."""
+        # An id of a long block becomes ids of its short ones; of a last, partial block those that
+        # are full.
+        stride = block_tokens // BLOCK_TOKENS
+        long = np.frombuffer(self.ids, np.uint64) + np.uint64(salt & _MASK)
+        short = (long[:, None] * np.uint64(stride) + np.arange(stride, dtype=np.uint64)) * _GOLDEN
+        blocks = array("Q")
+        blocks.frombytes(short.reshape(-1)[: self.prompt_tokens // BLOCK_TOKENS].tobytes())
+        return Prompt(
+            prompt_tokens=self.prompt_tokens, output_tokens=self.output_tokens, blocks=blocks
+        )
+
+
+def lengths(entry: Entry, where: str) -> Lengths:
+    """The lengths and ids of a line; SettingError if one is missing or wrong."""
     tokens = whole(entry, "input_length", where, least=1)
     output = whole(entry, "output_length", where, least=0)
     ids = entry.get("hash_ids")
     if not isinstance(ids, list) or not all(type(item) is int for item in ids):
         raise SettingError(f"{where}: `hash_ids` must be a list of whole numbers")
-    # An id of a long block becomes ids of its short ones; a last, partial block is no use to them.
-    long = np.array([item & _MASK for item in ids], np.uint64)
-    short = (long[:, None] * np.uint64(stride) + np.arange(stride, dtype=np.uint64)) * _GOLDEN
-    blocks = array("Q")
-    blocks.frombytes(short.reshape(-1)[: tokens // BLOCK_TOKENS].tobytes())
-    return Prompt(prompt_tokens=tokens, output_tokens=max(1, output), blocks=blocks)
+    return Lengths(tokens, max(1, output), array("Q", [item & _MASK for item in ids]))
+
+
+def check_block(block_tokens: int) -> None:
+    """Refuses a size of blocks that can't be cut into the lab's; SettingError."""
+    if block_tokens < BLOCK_TOKENS or block_tokens % BLOCK_TOKENS:
+        raise SettingError(f"trace blocks of {block_tokens} tokens: give a multiple of 16")
 
 
 def number(entry: Entry, name: str, where: str, *, most: float = 1e15) -> float:

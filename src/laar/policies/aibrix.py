@@ -1,4 +1,8 @@
-"""AIBrix's prefix-cache policy, and the request count it falls back on."""
+"""AIBrix's prefix-cache policy, and the request count it falls back on.
+
+Read in AIBrix v0.7.0 (`algorithms/prefix_cache.go`, e3e10f9, August 2026), whose code has one
+standard deviation where its readme has two; GORGO's evaluation took two.
+"""
 
 from __future__ import annotations
 

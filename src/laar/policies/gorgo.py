@@ -15,8 +15,8 @@ __all__ = ["Gorgo"]
 class Gorgo:
     """`rtt_weight * rtt_ms + uncached_tokens + queue_weight * queued_tokens`, least first.
 
-    Section 3 of the paper, with the weights it learned on its first day as defaults. Ties go to
-    the picker's near-tie rule instead of the first in the list.
+    Section 3 of the paper (arXiv 2602.11688, v3, 2026), with the weights it learned on its first
+    day as defaults. Ties go to the picker's near-tie rule instead of the first in the list.
 
     Args:
         rtt_weight: tokens for a millisecond of round trip.

@@ -1,5 +1,8 @@
 """llm-router's prefix-aware policy with its valve and its four reasons.
 
+Source: zxuhan/llm-router, read in 2026; the valve stands at 8 in its code, at 4 in its cloud
+benchmark.
+
 Endpoints are shuffled, then sorted by matching chunks of 32 bytes, most first, then by requests in
 flight. Below `min_match_chunks` the least loaded is taken; and when the first has
 `saturation_inflight` requests or more, the valve opens: the next endpoint that matches enough and

@@ -6,8 +6,9 @@ import numpy as np
 
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
+from laar.policies.ranking import ranks
 
-__all__ = ["LeastLoaded", "LoadAware"]
+__all__ = ["LeastLoaded", "LoadAware", "PowerOfTwo"]
 
 
 class LeastLoaded:
@@ -28,7 +29,7 @@ class LoadAware:
         threshold: requests waiting at which the score reaches zero.
     """
 
-    def __init__(self, threshold: float = 128.0) -> None:
+    def __init__(self, *, threshold: float = 128.0) -> None:
         self._threshold = threshold
 
     def score(self, view: View) -> Floats:
@@ -37,3 +38,18 @@ class LoadAware:
         known = np.where(np.isnan(waiting), self._threshold, waiting)
         scores: Floats = 0.5 * (1.0 - np.minimum(known, self._threshold) / self._threshold)
         return scores
+
+
+class PowerOfTwo:
+    """Of two candidates drawn by chance, the one with fewer requests in flight.
+
+    The default of Ray Serve's router and `power_of_two` of SMG and vLLM router (2026); after
+    Mitzenmacher, "The power of two choices in randomized load balancing" (2001).
+    """
+
+    def score(self, view: View) -> Floats:
+        """Ranks: the winner, the loser, and the rest by chance."""
+        order = list(range(len(view.slots)))
+        view.rng.shuffle(order)
+        order[:2] = sorted(order[:2], key=lambda i: view.in_flight[i])
+        return ranks(order)

@@ -1,9 +1,17 @@
-"""Two policies of SGLang's gateway: the cache-aware switch, and the product rule `lmetric`.
+"""Policies of SGLang's gateway and of its children: the cache-aware switch, and `lmetric`.
 
-SGLang counts characters; tokens by the same estimate order endpoints in the same way.
+The gateway is SMG today (smg 1.13; `docs/concepts/routing/cache-aware.md`, 2026), and vLLM's router
+is a fork of it (vllm-router 0.1.17; `src/policies/cache_aware.rs` at 16917f4, 2026). The thresholds
+are those of all three command lines, 0.3, 64 and 1.5; SMG's documentation advises lower balance
+thresholds for bursts and for mixed workers. `lmetric` stands in SGLang's `src/policies` (2026).
+
+They count characters; tokens by the same estimate order endpoints in the same way. Their trees
+never learn that an engine evicted something; here laar's index stands in for them, which does.
 """
 
 from __future__ import annotations
+
+from collections import OrderedDict
 
 import numpy as np
 
@@ -11,43 +19,93 @@ from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 from laar.policies.ranking import least, ranks
 
-__all__ = ["CacheAware", "Lmetric"]
+__all__ = ["CacheAware", "Lmetric", "SessionsFirst"]
+
+_SESSION_S = 3600.0
+"""How long it keeps a session that is silent."""
+_MAX_SESSIONS = 65_536
+"""Sessions it keeps; some 100 bytes each."""
 
 
 class CacheAware:
     """The best match where it is long enough, unless load is out of balance.
 
-    Out of balance is `max - min > abs_threshold and max > rel_threshold * min` of requests in
-    flight. Then, and when the best match is not above `cache_threshold` of the prompt, the least
-    loaded is taken. Defaults are those of its command line.
+    Out of balance is a difference of requests in flight above `balance_abs_threshold` together
+    with a most above `balance_rel_threshold` times the fewest. Then, and when the best match is
+    not above `cache_threshold` of the prompt, the least loaded is taken.
 
     Args:
         cache_threshold: share of the prompt.
-        abs_threshold: requests.
-        rel_threshold: ratio.
+        balance_abs_threshold: requests.
+        balance_rel_threshold: ratio.
     """
 
     def __init__(
         self,
         *,
         cache_threshold: float = 0.3,
-        abs_threshold: float = 64.0,
-        rel_threshold: float = 1.5,
+        balance_abs_threshold: float = 64.0,
+        balance_rel_threshold: float = 1.5,
     ) -> None:
         self._cache_threshold = cache_threshold
-        self._abs_threshold = abs_threshold
-        self._rel_threshold = rel_threshold
+        self._abs_threshold = balance_abs_threshold
+        self._rel_threshold = balance_rel_threshold
 
     def score(self, view: View) -> Floats:
         """Ranks, by the rule above."""
-        most, fewest = view.in_flight.max(), view.in_flight.min()
         by_load = least(view.in_flight, view.rng)
-        if most - fewest > self._abs_threshold and most > self._rel_threshold * fewest:
+        if self.out_of_balance(view):
             return ranks(by_load)
         matched = view.cached_tokens / np.maximum(view.tokens, 1.0)
         if matched.max() <= self._cache_threshold:
             return ranks(by_load)
         return ranks(sorted(by_load, key=lambda i: -matched[i]))
+
+    def out_of_balance(self, view: View) -> bool:
+        """Whether load alone decides."""
+        most, fewest = float(view.in_flight.max()), float(view.in_flight.min())
+        return most - fewest > self._abs_threshold and most > self._rel_threshold * fewest
+
+
+class SessionsFirst:
+    """vLLM router's cache-aware policy: a session's own endpoint first, then `CacheAware`.
+
+    A session that was seen in the last hour goes where it was, unless load is out of balance.
+
+    Args:
+        cache_threshold: as for `CacheAware`, like the two others.
+    """
+
+    def __init__(
+        self,
+        *,
+        cache_threshold: float = 0.3,
+        balance_abs_threshold: float = 64.0,
+        balance_rel_threshold: float = 1.5,
+    ) -> None:
+        self._rule = CacheAware(
+            cache_threshold=cache_threshold,
+            balance_abs_threshold=balance_abs_threshold,
+            balance_rel_threshold=balance_rel_threshold,
+        )
+        self._seen: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    def score(self, view: View) -> Floats:
+        """Ranks, by the rule above."""
+        scores = self._rule.score(view)
+        session = view.request.session
+        if not session:
+            return scores
+        slot, at = self._seen.pop(session, (-1, view.now))
+        known = np.flatnonzero(view.slots == slot)
+        recent = view.now - at <= _SESSION_S
+        if len(known) and recent and not self._rule.out_of_balance(view):
+            scores[known[0]] = 2.0
+        self._seen[session] = (int(view.slots[np.argmax(scores)]), view.now)
+        if len(self._seen) > _MAX_SESSIONS:
+            self._seen.popitem(last=False)
+        normed: Floats = scores / scores.max()
+        return normed
 
 
 class Lmetric:

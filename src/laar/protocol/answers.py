@@ -7,6 +7,7 @@ what cannot be read is simply not known.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ import orjson
 
 from laar.errors import RequestError
 
-__all__ = ["NameRestorer", "Usage", "UsageReader", "error_body"]
+__all__ = ["ErrorSpotter", "NameRestorer", "Usage", "UsageReader", "error_body"]
 
 MAX_ANSWER_BYTES = 1 << 20
 """Longest JSON answer, and longest line of an event stream, that is kept to read its usage."""
@@ -27,6 +28,20 @@ _ERROR_TYPES = {
     429: "rate_limit_error",
     503: "service_unavailable_error",
 }
+
+
+MAX_ERROR_BYTES = 4096
+"""Of an error's text, what is looked at to tell whose fault it is."""
+
+_LONGEST_BEGINNING = 64
+_ERROR_EVENT = re.compile(
+    rb"^(?:event:[ ]?error[ ]*\r?$|data:[ ]?\{[ ]?\"error\"[ ]?:[ ]?[{\"]"
+    rb"|data:[ ]?\{[ ]?\"(?:object|type)\"[ ]?:[ ]?\"error\")",
+    re.MULTILINE,
+)
+_ERROR_DOCUMENT = re.compile(
+    rb"\A\s*\{\s*\"(?:error\"\s*:\s*[{\"]|(?:object|type)\"\s*:\s*\"error\")"
+)
 
 
 def error_body(error: RequestError) -> bytes:
@@ -53,18 +68,26 @@ class Usage:
     cached_tokens: int | None = None
 
 
+MAX_ID_CHARS = 256
+"""Longest id of a stored answer that is remembered."""
+
+
 class UsageReader:
     """Reads usage out of an answer that passes in pieces.
 
     Args:
         events: the answer is an event stream; otherwise one JSON document.
+        stored: the API keeps answers (Responses): `response_id` is read too.
     """
 
-    def __init__(self, *, events: bool) -> None:
+    def __init__(self, *, events: bool, stored: bool = False) -> None:
         self._events = events
+        self._stored = stored
         self._kept = b""
         self._too_long = False
         self.usage = Usage()
+        self.response_id = ""
+        """What the engine will know this answer by; empty until it is read."""
 
     def feed(self, piece: bytes) -> None:
         """Takes the next piece of the body."""
@@ -74,7 +97,7 @@ class UsageReader:
         if self._events:
             lines, _, kept = kept.rpartition(b"\n")
             # Most pieces are deltas without usage; looking for the word is cheaper than parsing.
-            if b'"usage"' in lines:
+            if b'"usage"' in lines or self._wants_id:
                 for line in lines.split(b"\n"):
                     self._line(line)
         if len(kept) > MAX_ANSWER_BYTES:
@@ -91,8 +114,12 @@ class UsageReader:
         self._kept = b""
         return self.usage
 
+    @property
+    def _wants_id(self) -> bool:
+        return self._stored and not self.response_id
+
     def _line(self, line: bytes) -> None:
-        if line.startswith(b"data:") and b'"usage"' in line:
+        if line.startswith(b"data:") and (b'"usage"' in line or self._wants_id):
             self._document(line[5:])
 
     def _document(self, text: bytes) -> None:
@@ -102,6 +129,8 @@ class UsageReader:
             return
         if not isinstance(document, dict):
             return
+        if self._wants_id:
+            self._read_id(document)
         found = document.get("usage")
         for nest in ("response", "message"):  # the Responses API's and Anthropic's events
             nested = document.get(nest)
@@ -109,6 +138,14 @@ class UsageReader:
                 found = nested.get("usage")
         if isinstance(found, dict):
             self.usage = _merged(self.usage, found)
+
+    def _read_id(self, document: dict[str, Any]) -> None:
+        """The first event of a stream holds the answer that is begun; a whole one is the answer."""
+        answer = document.get("response", document)
+        if isinstance(answer, dict) and answer.get("object") == "response":
+            name = answer.get("id")
+            if isinstance(name, str) and len(name) <= MAX_ID_CHARS:
+                self.response_id = name
 
 
 def _merged(old: Usage, found: dict[str, Any]) -> Usage:
@@ -133,6 +170,36 @@ def _merged(old: Usage, found: dict[str, Any]) -> Usage:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40
+
+
+class ErrorSpotter:
+    """Finds an error where an answer should be: 200 was sent before the engine knew better.
+
+    A stream says it in an event, at its beginning or later; a whole answer is nothing else. Inside
+    a string every quote has a backslash before it, so that no text of a model looks like one.
+
+    Args:
+        events: the answer is an event stream; otherwise one JSON document.
+    """
+
+    def __init__(self, *, events: bool) -> None:
+        self._pattern = _ERROR_EVENT if events else _ERROR_DOCUMENT
+        self._events = events
+        self._kept = b""
+        self._over = False
+
+    def feed(self, piece: bytes) -> bytes:
+        """Takes the next piece; the beginning of the error, or nothing. Found once."""
+        if self._over:
+            return b""
+        kept = self._kept + piece
+        found = self._pattern.search(kept) if b"error" in kept else None
+        if found:
+            self._over = True
+            return kept[found.start() : found.start() + MAX_ERROR_BYTES]
+        self._kept = kept[-_LONGEST_BEGINNING:]
+        self._over = not self._events and len(kept) > _LONGEST_BEGINNING
+        return b""
 
 
 class NameRestorer:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from laar.core.decision import Completion, Decision
 from laar.core.request import Request
 from laar.errors import RequestError
+from laar.health import Reply
 
 __all__ = [
     "Action",
@@ -27,6 +28,7 @@ __all__ = [
     "Event",
     "Immediate",
     "Refused",
+    "Replied",
     "RequestBody",
     "RequestHeaders",
     "RequestTrailers",
@@ -124,6 +126,7 @@ class ResponseHeaders:
         count: how many headers there are.
         end: no body follows.
         served: the endpoint that Envoy says has served.
+        retry_after_s: what ``retry-after`` says; None without one, or for a date.
     """
 
     status: int | None
@@ -131,6 +134,7 @@ class ResponseHeaders:
     count: int = 0
     end: bool = False
     served: str = ""
+    retry_after_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -231,6 +235,18 @@ class Served:
 
 
 @dataclass(slots=True)
+class Replied:
+    """What the endpoint said, for health; `read` when the body of its answer is seen.
+
+    Comes once with the status, and again should an error follow in the answer.
+    """
+
+    decision: Decision
+    reply: Reply
+    read: bool
+
+
+@dataclass(slots=True)
 class Answering:
     """The first byte of the answer's body was seen; `ok` when it is no refusal."""
 
@@ -246,4 +262,14 @@ class Ended:
     completion: Completion
 
 
-Action = Ask | AnswerHeaders | AnswerBody | AnswerTrailers | Immediate | Served | Answering | Ended
+Action = (
+    Ask
+    | AnswerHeaders
+    | AnswerBody
+    | AnswerTrailers
+    | Immediate
+    | Served
+    | Replied
+    | Answering
+    | Ended
+)

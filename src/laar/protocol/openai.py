@@ -26,8 +26,9 @@ import xxhash
 
 from laar.core.request import Api
 from laar.errors import RequestError
+from laar.protocol.sessions import session_of_body
 
-__all__ = ["SUFFIXES", "Body", "api_of", "read_body", "set_priority", "splice_model"]
+__all__ = ["SUFFIXES", "Body", "api_of", "read_body", "response_of", "set_priority", "splice_model"]
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """Some editors begin a file with it, and engines read on behind it."""
@@ -51,6 +52,8 @@ class Body:
     stream: bool
     max_tokens: int | None
     salt: str
+    session: str = ""
+    previous: str = ""
 
 
 def api_of(path: str) -> Api:
@@ -60,6 +63,15 @@ def api_of(path: str) -> Api:
         if path.endswith(suffix):
             return api
     return Api.OPAQUE
+
+
+_STORED = re.compile(r"/responses/([^/?]{1,256})(?:/[a-z_]+)?/?(?:\?|$)")
+
+
+def response_of(path: str) -> str:
+    """The stored answer that a request path names: to get, cancel or delete it; else empty."""
+    found = _STORED.search(path)
+    return found[1] if found else ""
 
 
 def read_body(api: Api, body: bytes) -> Body:
@@ -83,6 +95,7 @@ def read_body(api: Api, body: bytes) -> Body:
     if limit is None:
         limit = document.get("max_output_tokens")
     salt = document.get("cache_salt")
+    previous = document.get("previous_response_id")
     return Body(
         model=model,
         spans=tuple(spans.texts),
@@ -90,6 +103,8 @@ def read_body(api: Api, body: bytes) -> Body:
         stream=document.get("stream") is True,
         max_tokens=limit if isinstance(limit, int) and limit > 0 else None,
         salt=salt if isinstance(salt, str) else "",
+        session=session_of_body(document),
+        previous=previous if isinstance(previous, str) else "",
     )
 
 
@@ -148,7 +163,11 @@ def _texts(content: object) -> Iterator[str]:
                     yield text
                 elif isinstance(nested, str | list):  # an Anthropic tool_result
                     yield from _texts(nested)
+                elif part.get("type") == "tool_use":
+                    yield _rendered([part.get("name"), part.get("input")]).decode()
                 else:
+                    if "cache_control" in part:  # a mark for the API, which moves turn by turn
+                        part = {key: part[key] for key in part if key != "cache_control"}
                     yield f"\x1d{xxhash.xxh3_128_hexdigest(_rendered(part))}"
 
 
@@ -166,12 +185,41 @@ def _chat(document: dict[str, Any], spans: _Spans) -> None:
     spans.json(document.get("tools"))
     system = document.get("system")  # Anthropic keeps it beside the messages
     if system is not None:
-        spans.message("system", system)
+        spans.message("system", _without_attribution(system))
     for message in messages:
         if not isinstance(message, dict):
             raise _bad("every item of `messages` must be an object")
         spans.message(message.get("role"), message.get("content"))
         spans.json(message.get("tool_calls"))
+
+
+_ATTRIBUTION = "x-anthropic-billing-header:"
+"""How the line begins that coding agents put first into the system prompt; it ends in a number that
+changes with every request (``cch=``)."""
+
+
+def _without_attribution(system: object) -> object:
+    """The system prompt without the attribution line, as vLLM and llm-d read it.
+
+    With it no two requests of a session would share a prefix, which in the engine they do.
+    """
+    if isinstance(system, str):
+        return _line_off(system)
+    if not isinstance(system, list):
+        return system
+    kept: list[object] = []
+    for part in system:
+        text = part.get("text") if isinstance(part, dict) else part
+        if isinstance(text, str) and text.startswith(_ATTRIBUTION):
+            if rest := _line_off(text):
+                kept.append(rest)
+        else:
+            kept.append(part)
+    return kept
+
+
+def _line_off(text: str) -> str:
+    return text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text
 
 
 def _completions(document: dict[str, Any], spans: _Spans) -> None:

@@ -27,8 +27,16 @@ from typing import Any
 from laar.core.decision import Completion, Decision
 from laar.core.request import Api, Request, Trace
 from laar.errors import RequestError
+from laar.health import Reply
 from laar.protocol import headers as names
-from laar.protocol.answers import NameRestorer, Usage, UsageReader, error_body
+from laar.protocol.answers import (
+    MAX_ERROR_BYTES,
+    ErrorSpotter,
+    NameRestorer,
+    Usage,
+    UsageReader,
+    error_body,
+)
 from laar.protocol.bodyhook import BodyHook, Rework
 from laar.protocol.events import (
     Action,
@@ -44,6 +52,7 @@ from laar.protocol.events import (
     Event,
     Immediate,
     Refused,
+    Replied,
     RequestBody,
     RequestHeaders,
     RequestTrailers,
@@ -60,6 +69,7 @@ from laar.protocol.openai import (
     api_of,
     peek_model,
     read_body,
+    response_of,
     set_priority,
     splice_model,
 )
@@ -115,6 +125,7 @@ class _Phase(enum.Enum):
     DONE = "over"
 
 
+_OK = Reply(status=200)
 _NO_RULES = NoRules()
 _NO_HEAD = names.read_head({})
 
@@ -176,6 +187,9 @@ class Stream:
         self._status: int | None = None
         self._usage_reader: UsageReader | None = None
         self._restorer: NameRestorer | None = None
+        self._errors: ErrorSpotter | None = None
+        self._error = False
+        self._refusal: Reply | None = None
         self._answered_at: float | None = None
         self._complete = False
         self.ignored = 0
@@ -234,6 +248,8 @@ class Stream:
         self._head = names.read_head(event.headers, self._settings.tenant_header)
         self._api = api_of(self._head.path)
         self._request_phase = _Phase.BODY
+        if self._api is Api.RESPONSES:  # which engine keeps the answer is to be learned
+            self._read_answer = True
         if self._settings.enforce_share < 1.0:
             self._shadow = not self._is_enforced(self._settings.enforce_share)
         if self._hook is not None and not self._read_answer:
@@ -329,7 +345,8 @@ class Stream:
             tried=head.tried,
             task=head.task,
             policy=head.policy,
-            session=head.session,
+            session=head.session or (read.session if read else ""),
+            response_id=read.previous if read else response_of(head.path),
             ttft_objective_s=head.ttft_objective_s,
             pool=self._pool,
             subset=self._subset,
@@ -487,18 +504,51 @@ class Stream:
         else:
             if event.served and (self._shadow or event.served != decision.address):
                 yield Served(decision, event.served)
+            yield from self._reply(decision, event)
             room = event.count <= MAX_HEADERS_TO_ADD_TO
             yield AnswerHeaders(
                 Direction.RESPONSE,
                 self._told(decision) if room else [],
                 read_answer=self._headers_kept and self._read_answer,
             )
-            self._usage_reader = UsageReader(events=event.streamed)
+            self._usage_reader = UsageReader(
+                events=event.streamed, stored=self._api is Api.RESPONSES
+            )
             if self._target is not None and self._shape is Shape.GATEWAY:
                 self._restorer = NameRestorer(served=self._target, asked=self._asked)
         self._response_phase = _Phase.ANSWER
         if event.end:
             yield from self._answer_complete(now)
+
+    def _reply(self, decision: Decision, event: ResponseHeaders) -> Iterator[Action]:
+        """Says what came, once that is known: a 503 is a full queue or a fault by its text."""
+        if self._headers_kept and not event.end:
+            # Here the choice which answers are read can still be made, knowing who answers.
+            self._read_answer = self._read_answer or decision.read or event.status == 503
+        read = (self._read_answer or self._shape is Shape.GATEWAY) and not event.end
+        if event.status is None:
+            return
+        if event.status == 200 and not read:
+            yield Replied(decision, _OK, False)
+            return
+        reply = Reply(status=event.status, retry_after_s=event.retry_after_s)
+        if event.status == 503 and read and reply.retry_after_s is None:
+            self._refusal = reply
+            return
+        if read and 200 <= event.status < 300:
+            self._errors = ErrorSpotter(events=event.streamed)
+        yield Replied(decision, reply, read)
+
+    def _look_for_error(self, decision: Decision, data: bytes) -> Iterator[Action]:
+        """Says what the body of a refusal, or an error in an answer, tells of the endpoint."""
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            refusal.text = data[:MAX_ERROR_BYTES]
+            yield Replied(decision, refusal, True)
+        elif self._errors is not None and (text := self._errors.feed(data)):
+            assert self._status is not None
+            self._error = True
+            yield Replied(decision, Reply(status=self._status, text=text, event=True), True)
 
     def _told(self, decision: Decision) -> list[tuple[str, str]]:
         """The response headers of the contract (overview section 4)."""
@@ -515,16 +565,22 @@ class Stream:
             told.append(("x-laar-tried-models", ",".join(decision.tried)))
         if decision.exhausted:
             told.append(("x-laar-exhausted", "true"))
-        cost_s = decision.cost_s
-        if cost_s is not None:
-            told.append(("x-laar-cost-ms", f"{cost_s * 1000.0:.1f}"))
+        for name, seconds in (
+            ("x-laar-cost-ms", decision.expected_s),
+            ("x-laar-ttft-ms", decision.ttft_s),
+        ):
+            if seconds is not None:
+                told.append((name, f"{seconds * 1000.0:.1f}"))
         return told
 
     def _response_body(self, event: ResponseBody, now: float) -> Iterator[Action]:
         decision = self._decision
+        if decision is not None and event.data:
+            yield from self._look_for_error(decision, event.data)
         if decision is not None and self._answered_at is None and event.data:
             self._answered_at = now
-            yield Answering(decision, self._status is not None and 200 <= self._status < 300)
+            ok = self._status is not None and 200 <= self._status < 300 and not self._error
+            yield Answering(decision, ok)
         if self._usage_reader is not None:
             self._usage_reader.feed(event.data)
         if event.end:
@@ -583,6 +639,8 @@ class Stream:
                 prompt_tokens=usage.prompt_tokens,
                 completion_tokens=usage.completion_tokens,
                 cached_tokens=usage.cached_tokens,
+                response_id=reader.response_id if reader is not None else "",
+                error=self._error,
             ),
         )
 

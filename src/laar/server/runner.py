@@ -29,9 +29,11 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.interfaces import NoPrefixes
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, split_address
+from laar.datalayer.asking import Asked, Asker
 from laar.datalayer.kubernetes import KubernetesEndpoints
 from laar.errors import SettingError
 from laar.flow.admission import Admission
+from laar.health import Health as EndpointHealth
 from laar.policies import build_policies
 from laar.protocol.held import HeldBytes
 from laar.protocol.sampling import Sampler
@@ -53,6 +55,7 @@ from laar.server.tls import ServerTls
 from laar.settings import Loaded, Settings
 from laar.telemetry.context import ContextMetrics
 from laar.telemetry.flow import FlowMetrics
+from laar.telemetry.health import HealthMetrics
 from laar.telemetry.learning import LearningMetrics
 from laar.telemetry.metrics import Metrics
 
@@ -131,18 +134,22 @@ class Runner:
             if settings.tuner.enabled
             else None
         )
+        self.endpoint_health = EndpointHealth(settings.health.breaker, rng=rng)
+        self.endpoint_health.reads = settings.bodies.sample_answers > 0
         self.director = Director(
             self.table,
-            build_policies(weights),
+            build_policies(weights, settings.routing.baselines),
             settings.routing.director,
             rng=rng,
             assessor=self.learning.assessor,
             prefixes=prefixes,
             tuner=self._tuner.tuner if self._tuner else None,
+            health=self.endpoint_health,
             on_decided=self._decided,
             on_settled=self._settled,
         )
         self.metrics.director = self.director
+        self.metrics.add(HealthMetrics(self.endpoint_health, self.table, clock=self._clock))
         self.metrics.add(
             LearningMetrics(self.learning.reports, self.learning.online, self.learning.latency)
         )
@@ -295,14 +302,25 @@ class Runner:
         before, self._settings = self._settings, settings
         self._context.use(settings.context)
         policies = self.director.policies
-        if settings.routing.weights != before.routing.weights:  # the others keep what they know
-            policies = {**policies, "laar": build_policies(settings.routing.weights)["laar"]}
+        old, new = before.routing, settings.routing
+        changed = {
+            name
+            for name in old.baselines.keys() | new.baselines.keys()
+            if old.baselines.get(name) != new.baselines.get(name)
+        }
+        if new.weights != old.weights:
+            changed.add("laar")
+        if changed:  # the others keep what they know
+            fresh = build_policies(new.weights, new.baselines)
+            policies = {**policies, **{name: fresh[name] for name in changed}}
         self.director.use(settings.routing.director, policies)
         if capability is not None:
             self.learning.use(capability)
         self._processor.settings = settings.stream
         self._held.limit_bytes = settings.bodies.max_held_bytes
         self._processor.hook = self._context.in_use
+        self.endpoint_health.settings = settings.health.breaker
+        self.endpoint_health.reads = settings.bodies.sample_answers > 0
         self._sampler.share = settings.bodies.sample_answers
         self._sampler.every_s = settings.bodies.sample_every_s
         if self._admission is not None:
@@ -366,6 +384,16 @@ class Runner:
             timeout_s=readings.probe_timeout_s,
         )
         self._spawn("probe", prober.run)
+        self._spawn("ask", Asker(self._to_ask, self._asked, clock=self._clock).run)
+
+    def _to_ask(self, most: int) -> list[EndpointSpec]:
+        slots = self.endpoint_health.probes_due(self._clock(), most)
+        return [self.table.spec(slot) for slot in slots if slot in self.table.active]
+
+    def _asked(self, address: str, asked: Asked) -> None:
+        slot, now = self.table.slot(address), self._clock()
+        if slot >= 0:
+            self.endpoint_health.probed(slot, asked.reply, now, failed=asked.failed)
 
     def _flow_control(self) -> Gate:
         admission = self._admission = Admission(self.director, self._settings.flow.admission)

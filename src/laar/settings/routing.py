@@ -6,13 +6,13 @@ import math
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from laar.core.cost import TUNABLE, CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.filters import FilterSettings
 from laar.errors import SettingError
-from laar.policies import POLICY_NAMES
+from laar.policies import POLICY_NAMES, check_parameters
 from laar.settings.section import Applies, Section
 from laar.tuning import OBJECTIVES, TunerSettings
 
@@ -70,30 +70,21 @@ class Routing(Section):
         _DEFAULTS.k_rtt,
         ge=0,
         le=1000,
-        description="Weight of the round trip in the cost; 1 is what a lone request would want, "
-        "less keeps conversations where their prefix is.",
+        description="Weight of the round trip in the cost; 1: seconds are seconds.",
     )
     k_queue: float = Field(
         _DEFAULTS.k_queue,
         ge=0,
         le=1000,
-        description="Weight of a queued token that is not cached against one of this prompt; "
-        "0.7 is LAAR's alpha.",
+        description="Weight of the seconds that a request would wait behind prompts, or for a "
+        "place in a full engine.",
     )
     k_delay: float = Field(
         _DEFAULTS.k_delay,
         ge=0,
         le=1000,
-        description="Part of a prefill that counts again for each request in flight there, since "
-        "it holds them up. 0 is the published form.",
-    )
-    in_flight_tokens: float = Field(
-        _DEFAULTS.in_flight_tokens,
-        ge=0,
-        le=1e6,
-        description="What a request in flight counts for besides its prompt, in uncached tokens: "
-        "its answer is decoded beside this one's. More spreads conversations whose prompts are "
-        "mostly cached; 0 is the published form.",
+        description="Weight of the seconds that a request costs others: those that are there, and "
+        "those who come while its prompt is read. 0 looks at the request alone.",
     )
     weights_file: Path | None = Field(
         None,
@@ -101,6 +92,12 @@ class Routing(Section):
         "changes; they take the place of k_rtt, k_queue and k_delay and are never changed by "
         "serving. While the tuner is on none of the four applies before a restart: they are where "
         "its climb began.",
+    )
+    baselines: dict[str, dict[str, float]] = Field(
+        default={},
+        description="Parameters of the policies that come from elsewhere, by policy and by name, "
+        "such as `sglang-cache-aware: {balance_abs_threshold: 8}`. What is not given is as its "
+        "authors publish it; the page on concepts lists them.",
     )
     retry_penalty: float = Field(
         100.0,
@@ -148,13 +145,23 @@ class Routing(Section):
         "and GORGO publish it.",
     )
 
+    @field_validator("baselines")
+    @classmethod
+    def _known(cls, baselines: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+        if "laar" in baselines:
+            raise ValueError("the weights of `laar` are settings of their own; set those")
+        try:
+            check_parameters(baselines)
+        except SettingError as fault:
+            raise ValueError(str(fault)) from None
+        return baselines
+
     @property
     def weights(self) -> CostWeights:
         """The weights of the cost; `load` has put those of the file in their place."""
         weights = {name: getattr(self, name) for name in TUNABLE}
         return CostWeights(
             **weights,
-            in_flight_tokens=self.in_flight_tokens,
             retry_penalty=self.retry_penalty,
         )
 

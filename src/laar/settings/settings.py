@@ -18,6 +18,7 @@ from laar.errors import SettingError
 from laar.protocol.stream import StreamSettings
 from laar.settings.context import Context
 from laar.settings.flow import Flow
+from laar.settings.health import HealthSection
 from laar.settings.listening import EnvoySection, Listen, Shutdown
 from laar.settings.otlp import Otlp
 from laar.settings.reading import Bodies, Decisions, Readings
@@ -50,6 +51,7 @@ class Settings(Section):
     prefix: Prefix = Prefix()
     readings: Readings = Readings()
     bodies: Bodies = Bodies()
+    health: HealthSection = HealthSection()
     flow: Flow = Flow()
     context: Context = Context()
     tuner: Tuning = Tuning()

@@ -5,11 +5,13 @@
     scrape_interval_s: 1
 
 Profiles are names of `engine-profiles.yaml`, or files that `laar lab fit-engine` wrote, looked for
-beside the fleet file; anything else of an engine's settings can be changed under `settings`.
+beside the fleet file; anything else of an engine's settings can be changed under `settings`, and
+`slowdown` makes an engine with a linear cost so many times slower (a mixed fleet behind one model).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -26,10 +28,11 @@ from pydantic import (
 )
 
 from laar.errors import SettingError
-from laar.sim.engine import EngineProfile, EngineSettings, load_profile
+from laar.policies import parse_policy
+from laar.sim.engine import EngineProfile, EngineSettings, load_profile, slowed
 from laar.sim.fleet import FleetSettings, LinkProfile, Site
 
-__all__ = ["FleetFile", "read_fleet"]
+__all__ = ["FleetFile", "fleet_of", "read_fleet"]
 
 MAX_FILE_BYTES = 4 << 20
 """Thousands of endpoints."""
@@ -47,6 +50,7 @@ class _Endpoint(BaseModel):
     model: str = "model"
     profile: str
     settings: dict[str, object] = {}
+    slowdown: Annotated[float, Field(gt=0, le=1000)] = 1.0
     rtt_ms: _Times = 0.5
     jitter: Annotated[float, Field(ge=0, le=2)] = 0.0
     spell_rtt_ms: _Times = 0.0
@@ -89,9 +93,11 @@ class FleetFile(BaseModel):
         ]
 
     def picker(self, policy: str) -> FleetSettings:
-        """The picker's settings with one policy."""
+        """The picker's settings with one policy, `name` or `name:parameter=value,...`."""
+        name, parameters = parse_policy(policy)
         return FleetSettings(
-            policy=policy,
+            policy=name,
+            parameters=parameters,
             scrape_interval_s=self.scrape_interval_s,
             probe_interval_s=self.probe_interval_s,
             sample_answers=self.sample_answers,
@@ -99,7 +105,7 @@ class FleetFile(BaseModel):
 
 
 def _engine(end: _Endpoint) -> EngineProfile:
-    profile = load_profile(end.profile)
+    profile = slowed(load_profile(end.profile), end.slowdown)
     if not end.settings:
         return profile
     known = {name: getattr(profile.settings, name) for name in profile.settings.__slots__}
@@ -127,4 +133,32 @@ def read_fleet(path: Path) -> FleetFile:
         raise SettingError("\n".join(lines)) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as fault:
         raise SettingError(f"{path}: {fault}") from None
+    return fleet
+
+
+def fleet_of(engines: Sequence[str], endpoints: int) -> FleetFile:
+    """A fleet of one model beside the picker, its endpoints of these engines in turn.
+
+    Args:
+        engines: profiles, or files that end in ``.yaml``; `name@2.5` is 2.5 times slower.
+        endpoints: how many.
+
+    Raises:
+        SettingError: there is no such profile, or it can't be slowed so.
+    """
+    ends = []
+    for number in range(endpoints):
+        profile, _, slower = engines[number % len(engines)].partition("@")
+        try:
+            slowdown = float(slower or 1)
+        except ValueError:
+            raise SettingError(
+                f"engine `{profile}@{slower}`: the part after @ is no number"
+            ) from None
+        ends.append({"name": f"endpoint-{number}", "profile": profile, "slowdown": slowdown})
+    try:
+        fleet = FleetFile.model_validate({"endpoints": ends})
+    except ValidationError as fault:
+        raise SettingError(f"engines {', '.join(engines)}: {fault.errors()[0]['msg']}") from None
+    fleet.sites()
     return fleet

@@ -141,6 +141,7 @@ class Board:
             slots.sort(key=lambda slot: (health[slot] == "ok", -table.in_flight[slot]))
             slots = sorted(slots[:MAX_FLEET])
         rows = []
+        learned = self._director.health
         for slot in slots:
             spec = table.spec(slot)
             rows.append(
@@ -157,6 +158,7 @@ class Board:
                     "kv_usage": float(table.kv_usage[slot]),
                     "hit_rate": self._hit_rates.of(spec.address),
                     "probability": float(probability[slot]),
+                    "answers": 1.0 if learned is None else learned.answers(slot, now),
                     "read_age_s": now - float(table.read_at[slot]),
                     "rtt_age_s": now - float(table.rtt_at[slot]),
                 }
@@ -177,6 +179,9 @@ class Board:
         table, filters = self._table, self._director.settings.filters
         if table.failures[slot] >= filters.max_failures:
             return "unreachable"
+        learned = self._director.health
+        if learned is not None and (said := learned.state(slot, now)):
+            return said
         if math.isnan(table.read_at[slot]):
             return "not read"
         if now - table.read_at[slot] > filters.stale_s:
@@ -204,7 +209,7 @@ def _predicted(accounts: Sequence[Account]) -> dict[str, object]:
             expected = float(view.terms.latency_s[at])
             latency.append((expected, end.latency_s))
             if end.ttft_s is not None:
-                ttft.append((expected - float(view.terms.base_s[at]), end.ttft_s))
+                ttft.append((float(view.terms.all_ttft_s[at]), end.ttft_s))
         if end.cached_tokens is not None and end.prompt_tokens:
             believed = float(view.cached_tokens[at] / max(view.tokens[at], 1.0))
             cached.append((believed, end.cached_tokens / end.prompt_tokens))

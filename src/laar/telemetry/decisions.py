@@ -87,6 +87,7 @@ class DecisionMemory:
         account: Account | None = decision.account
         if account is not None:
             account.end = end
+            account.failed = decision.failed
             account.served = decision.address if decision.served or not account.shadow else ""
             self._on_settled(account)
 

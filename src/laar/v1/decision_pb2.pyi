@@ -46,7 +46,7 @@ class DecisionRecord(_message.Message):
     def __init__(self, id: _Optional[str] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., request_id: _Optional[str] = ..., policy: _Optional[str] = ..., reason: _Optional[str] = ..., asked_model: _Optional[str] = ..., language: _Optional[str] = ..., bucket_tokens: _Optional[int] = ..., task: _Optional[str] = ..., body_bytes: _Optional[int] = ..., picked: _Optional[int] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., tried_models: _Optional[_Iterable[str]] = ..., exhausted: _Optional[bool] = ..., overhead_us: _Optional[int] = ..., completion: _Optional[_Union[Completion, _Mapping]] = ...) -> None: ...
 
 class Candidate(_message.Message):
-    __slots__ = ("endpoint", "model", "probability", "evidence", "tokens", "cached_tokens", "queued_tokens", "rtt_s", "base_s", "prefill_s", "queue_s", "penalty", "cost_s", "score")
+    __slots__ = ("endpoint", "model", "probability", "evidence", "tokens", "cached_tokens", "queued_tokens", "rtt_s", "base_s", "prefill_s", "queue_s", "penalty", "cost_s", "score", "answers", "slow_s", "ttft_s", "others_s")
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROBABILITY_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,10 @@ class Candidate(_message.Message):
     PENALTY_FIELD_NUMBER: _ClassVar[int]
     COST_S_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    SLOW_S_FIELD_NUMBER: _ClassVar[int]
+    TTFT_S_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_S_FIELD_NUMBER: _ClassVar[int]
     endpoint: str
     model: str
     probability: float
@@ -75,10 +79,14 @@ class Candidate(_message.Message):
     penalty: float
     cost_s: float
     score: float
-    def __init__(self, endpoint: _Optional[str] = ..., model: _Optional[str] = ..., probability: _Optional[float] = ..., evidence: _Optional[float] = ..., tokens: _Optional[float] = ..., cached_tokens: _Optional[float] = ..., queued_tokens: _Optional[float] = ..., rtt_s: _Optional[float] = ..., base_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., queue_s: _Optional[float] = ..., penalty: _Optional[float] = ..., cost_s: _Optional[float] = ..., score: _Optional[float] = ...) -> None: ...
+    answers: float
+    slow_s: float
+    ttft_s: float
+    others_s: float
+    def __init__(self, endpoint: _Optional[str] = ..., model: _Optional[str] = ..., probability: _Optional[float] = ..., evidence: _Optional[float] = ..., tokens: _Optional[float] = ..., cached_tokens: _Optional[float] = ..., queued_tokens: _Optional[float] = ..., rtt_s: _Optional[float] = ..., base_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., queue_s: _Optional[float] = ..., penalty: _Optional[float] = ..., cost_s: _Optional[float] = ..., score: _Optional[float] = ..., answers: _Optional[float] = ..., slow_s: _Optional[float] = ..., ttft_s: _Optional[float] = ..., others_s: _Optional[float] = ...) -> None: ...
 
 class Completion(_message.Message):
-    __slots__ = ("status", "cause", "latency_s", "ttft_s", "prompt_tokens", "completion_tokens", "cached_tokens")
+    __slots__ = ("status", "cause", "latency_s", "ttft_s", "prompt_tokens", "completion_tokens", "cached_tokens", "failed")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     LATENCY_S_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +94,7 @@ class Completion(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
     status: int
     cause: str
     latency_s: float
@@ -93,4 +102,5 @@ class Completion(_message.Message):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
-    def __init__(self, status: _Optional[int] = ..., cause: _Optional[str] = ..., latency_s: _Optional[float] = ..., ttft_s: _Optional[float] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+    failed: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[int] = ..., cause: _Optional[str] = ..., latency_s: _Optional[float] = ..., ttft_s: _Optional[float] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., failed: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -21,7 +21,8 @@ __all__ = ["EXPERIMENTS"]
 
 _OURS = "laar"
 _LOADS = (1.0, 1.5, 2.0)
-_BASELINES = tuple(name for name in POLICY_NAMES if name not in (_OURS, "laar-paper"))
+_LATER = ("llm-d-guide", "smg", "vllm-router", "p2c")  # no-regret has these as well
+_BASELINES = tuple(name for name in POLICY_NAMES if name not in (_OURS, "laar-paper", *_LATER))
 _QUICK = ("lmetric", "session-affinity", "sglang-cache-aware")
 _NAMES = {"ttft_p95_s": "p95 TTFT", "e2e_p95_s": "p95 E2E"}
 _LOSS = 0.03

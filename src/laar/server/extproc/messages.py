@@ -35,6 +35,7 @@ from laar.protocol.events import (
 
 __all__ = ["event_of", "message_of"]
 
+_MANY_DIGITS = 9
 _FULL_DUPLEX = processing_mode_pb2.ProcessingMode.FULL_DUPLEX_STREAMED
 
 # Answers without content, written once. The first of a native stream is one of them.
@@ -123,7 +124,7 @@ def _pool(message: pb.ProcessingRequest) -> str:
 
 def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
     headers = message.response_headers.headers.headers
-    status, streamed = None, False
+    status, streamed, retry_after_s = None, False, None
     for header in headers:
         name = header.key
         if name in (":status", "status"):  # without the colon from some test clients
@@ -131,8 +132,14 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
             status = int(text) if text.isascii() and text.isdigit() else None
         elif name == "content-type":
             streamed = "text/event-stream" in _value(header)
+        elif name == "retry-after":
+            text = _value(header)
+            retry_after_s = (
+                float(text) if text.isascii() and text.isdigit() and len(text) < 9 else None
+            )
     end = message.response_headers.end_of_stream
-    return ResponseHeaders(status, streamed, len(headers), end, _served(message))
+    count, served = len(headers), _served(message)
+    return ResponseHeaders(status, streamed, count, end, served, retry_after_s)
 
 
 def _value(header: base_pb2.HeaderValue) -> str:

@@ -30,6 +30,7 @@ from laar.protocol.events import (
     Event,
     Immediate,
     Refused,
+    Replied,
     Served,
 )
 from laar.protocol.held import HeldBytes
@@ -225,14 +226,17 @@ class ExternalProcessor:
         return lambda parent, state: spans.join(context.invocation_metadata() or (), parent, state)
 
     def _note(self, action: Action, now: float) -> None:
+        if type(action) is Replied:
+            self._director.replied(action.decision, action.reply, now, read=action.read)
+            return
         match action:
             case Served(decision, address):
                 self._metrics.moved += not decision.request.shadow
-                self._director.served_by(decision, address)
+                self._director.served_by(decision, address, now)
                 if self._gate is not None:
                     self._gate.moved(decision)
             case Answering(decision, ok):
-                self._director.answering(decision)
+                self._director.answering(decision, now, ok=ok)
                 if self._gate is not None:
                     self._gate.answering(decision, ok=ok)
             case Ended(decision, completion):

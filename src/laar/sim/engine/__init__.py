@@ -4,6 +4,7 @@ from laar.sim.engine.blocks import BlockPool
 from laar.sim.engine.cost import CostModel, LinearCost, Work
 from laar.sim.engine.drive import Timing, drive
 from laar.sim.engine.interface import Engine, Job, KvEvent, Load, Progress, Step
+from laar.sim.engine.parallel import ParallelEngine
 from laar.sim.engine.profile import (
     EngineProfile,
     build_engine,
@@ -11,6 +12,7 @@ from laar.sim.engine.profile import (
     load_model,
     load_profile,
     profile_names,
+    slowed,
 )
 from laar.sim.engine.roofline import HardwareProfile, ModelProfile, RooflineCost
 from laar.sim.engine.schedule import Desk, Plan, Scheduler
@@ -32,6 +34,7 @@ __all__ = [
     "LinearCost",
     "Load",
     "ModelProfile",
+    "ParallelEngine",
     "Plan",
     "Progress",
     "RooflineCost",
@@ -48,4 +51,5 @@ __all__ = [
     "load_model",
     "load_profile",
     "profile_names",
+    "slowed",
 ]

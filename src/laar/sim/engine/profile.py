@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar, cast
@@ -20,6 +20,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from laar.errors import SettingError
 from laar.sim.engine.cost import CostModel, LinearCost
+from laar.sim.engine.interface import Engine
+from laar.sim.engine.parallel import ParallelEngine
 from laar.sim.engine.roofline import HardwareProfile, ModelProfile, RooflineCost
 from laar.sim.engine.settings import EngineSettings
 from laar.sim.engine.simulated import SimulatedEngine
@@ -31,6 +33,7 @@ __all__ = [
     "load_model",
     "load_profile",
     "profile_names",
+    "slowed",
 ]
 
 DATA = Path(__file__).parent.parent / "data"
@@ -49,13 +52,28 @@ class EngineProfile:
     settings: EngineSettings
 
 
-def build_engine(profile: EngineProfile, *, seed: int = 0) -> SimulatedEngine:
+def build_engine(profile: EngineProfile, *, seed: int = 0) -> Engine:
     """Returns a fresh engine; `seed` matters only where the settings ask for jitter.
 
     Raises:
-        SettingError: an unknown scheduler or slack order.
+        SettingError: an unknown scheduler or slack order, or `parallel` without a linear cost.
     """
-    return SimulatedEngine(profile.cost, profile.settings, random.Random(seed))
+    kind = ParallelEngine if profile.settings.scheduler == "parallel" else SimulatedEngine
+    return kind(profile.cost, profile.settings, random.Random(seed))
+
+
+def slowed(profile: EngineProfile, factor: float) -> EngineProfile:
+    """Returns the same engine on a device on which everything takes `factor` times as long.
+
+    Raises:
+        SettingError: the profile's cost is not linear: a device's peaks are its hardware's.
+    """
+    if factor == 1.0:
+        return profile
+    if not isinstance(profile.cost, LinearCost):
+        raise SettingError(f"{profile.name}: `slowdown` needs a profile with a `linear` cost")
+    times = {name: factor * seconds for name, seconds in asdict(profile.cost).items()}
+    return replace(profile, cost=LinearCost(**times))
 
 
 def load_hardware(name: str, data: Path = DATA) -> HardwareProfile:

@@ -56,7 +56,8 @@ class EngineSettings:
         max_num_queued: waiting jobs beyond which `submit` refuses; far above what an experiment
             can still call a queue.
         scheduler: a name in `SCHEDULERS`: `fcfs` (vLLM), `priority` (vLLM's priority policy),
-            `prefill-first` (SGLang), `non-preemptive` (whole prompts), `slack` (Medha).
+            `prefill-first` (SGLang), `non-preemptive` (whole prompts), `slack` (Medha); or
+            `parallel`, which is another engine altogether (`laar.sim.engine.parallel`).
         stream_pipeline: with several stages, a prefill's next chunk enters the first stage when
             the one before leaves it; off, only when it has left the last one.
         step_jitter: standard deviation of the logarithm of an iteration's time; a merged stretch
@@ -66,6 +67,8 @@ class EngineSettings:
             has a server of its own.
         intake_s_per_token: the same for each token of the prompt (parsing, tokenising, hashing).
         kv_events: report prefix-cache changes in each `Step`.
+        load_factor: for `parallel`: how much longer everything takes with `max_num_seqs` running
+            than with one.
         slack: for the scheduler `slack`.
     """
 
@@ -82,6 +85,7 @@ class EngineSettings:
     intake_s: Annotated[float, Field(ge=0.0)] = 0.0
     intake_s_per_token: Annotated[float, Field(ge=0.0)] = 0.0
     kv_events: bool = False
+    load_factor: Annotated[float, Field(ge=1.0)] = 1.0
     slack: SlackSettings = field(default_factory=SlackSettings)
 
     def intake_of(self, prompt_tokens: int) -> float:

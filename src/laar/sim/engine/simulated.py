@@ -39,7 +39,7 @@ from laar.sim.engine.settings import EngineSettings
 __all__ = ["SCHEDULERS", "SimulatedEngine"]
 
 SCHEDULERS = ("fcfs", "non-preemptive", "prefill-first", "priority", "slack")
-"""Names for `EngineSettings.scheduler`."""
+"""Names for `EngineSettings.scheduler`, besides `parallel`."""
 
 
 def _scheduler(settings: EngineSettings, cost: CostModel) -> Scheduler:

@@ -5,7 +5,9 @@ flight; beyond it requests wait their turn, and the schedule is read no further,
 any length takes no memory. Latency counts from the scheduled time as well as from dispatch: under
 saturation the cap turns the loop into a closed one, and only the first of the two shows it.
 
-Conversations are sessions that wait for an answer before they go on.
+Conversations are sessions that wait for an answer before they go on: `converse` sends a turn when
+it is due, or as soon as the one before is answered; `hold_sessions` so long after that answer, and
+so many sessions at a time.
 
 The closed loop is LAAR's: so many users, each asks, checks, and asks again until the answer is
 right. `laar.client.loop` is the same loop over HTTP; the lab may not import it, being its sibling.
@@ -13,6 +15,7 @@ right. `laar.client.loop` is the same loop over HTTP; the lab may not import it,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -25,8 +28,10 @@ __all__ = [
     "Answered",
     "Conversation",
     "Question",
+    "Turn",
     "ask_until_correct",
     "converse",
+    "hold_sessions",
     "replay_open",
 ]
 
@@ -138,6 +143,81 @@ def converse(
     for conversation in conversations:
         begin(conversation, 0)
     fleet.clock.run()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One request of a session; it is sent when both pauses are over.
+
+    Args:
+        prompt: what is asked.
+        after_answer_s: since the last answer was complete; since the session began for the first.
+        after_request_s: since the last request was sent.
+        kind: class of the request, for tables by class.
+    """
+
+    prompt: Prompt
+    after_answer_s: float = 0.0
+    after_request_s: float = 0.0
+    kind: str = ""
+
+
+def hold_sessions(
+    fleet: VirtualFleet,
+    sessions: Iterable[tuple[str, Iterable[Turn]]],
+    on_end: Callable[[Arrival, Exchange], None],
+    *,
+    at_once: int,
+    ramp_s: float = 0.0,
+    until_s: float = math.inf,
+    send: Callable[[Request, Arrival, Callable[[Exchange], None]], object] | None = None,
+) -> None:
+    """Runs sessions as a closed loop, `at_once` of them at a time, to their end.
+
+    Args:
+        fleet: fresh.
+        sessions: name and turns of each, in the order in which they begin; a session begins when
+            one before it has ended.
+        on_end: called with each request as it ends; refused ones have another status than 200.
+        at_once: sessions at a time.
+        ramp_s: the first `at_once` begin evenly over this time.
+        until_s: no request is sent after this moment.
+        send: sends a request in the fleet's place.
+    """
+    waiting = iter(sessions)
+    numbers = count(1)
+    clock = fleet.clock
+
+    def begin() -> None:
+        name, turns = next(waiting, ("", None))
+        if turns is not None:
+            after(name, iter(turns), clock.now, clock.now)
+
+    def after(name: str, turns: Iterator[Turn], answered_s: float, sent_s: float) -> None:
+        turn = next(turns, None)
+        if turn is None:
+            begin()
+            return
+        due_s = max(answered_s + turn.after_answer_s, sent_s + turn.after_request_s)
+        if due_s <= until_s:
+            clock.at(due_s, go, name, turns, turn)
+
+    def go(name: str, turns: Iterator[Turn], turn: Turn) -> None:
+        arrival = Arrival(at_s=clock.now, prompt=turn.prompt, session=name, kind=turn.kind)
+
+        def ended(exchange: Exchange) -> None:
+            on_end(arrival, exchange)
+            after(name, turns, clock.now, arrival.at_s)
+
+        request = request_of(next(numbers), arrival)
+        if send is None:
+            fleet.send(request, arrival.prompt, ended)
+        else:
+            send(request, arrival, ended)
+
+    for place in range(at_once):
+        clock.at(ramp_s * place / at_once, begin)
+    clock.run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

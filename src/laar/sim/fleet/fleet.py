@@ -44,6 +44,7 @@ class FleetSettings:
 
     Args:
         policy: by name.
+        parameters: of that policy, where they are not its defaults.
         weights: of the cost.
         filters: thresholds of the filters.
         use_prefixes: keep a prefix index.
@@ -54,6 +55,7 @@ class FleetSettings:
     """
 
     policy: str = "laar"
+    parameters: Mapping[str, float] = field(default_factory=dict)
     weights: CostWeights = field(default_factory=CostWeights)
     filters: FilterSettings = field(default_factory=FilterSettings)
     use_prefixes: bool = True
@@ -102,7 +104,7 @@ class VirtualFleet:
 
     Raises:
         SettingError: no endpoints, two of one name, a block size that is no multiple of 16, or an
-            unknown policy.
+            unknown policy or parameter.
     """
 
     def __init__(
@@ -145,7 +147,7 @@ class VirtualFleet:
         self.director = self._picker(
             seed,
             assessor or MeasuredAssessor(sites),
-            policies or build_policies(settings.weights),
+            policies or build_policies(settings.weights, {settings.policy: settings.parameters}),
         )
         self._start_collectors(seed)
 
@@ -177,6 +179,12 @@ class VirtualFleet:
         self.clock.at(now + half, self._arrive, exchange, half, on_end)
         return exchange
 
+    def intrude(self, address: str, name: str, prompt: Prompt) -> None:
+        """Puts a request that the picker knows nothing of into an endpoint now."""
+        self._hosts[address].submit(
+            self._job(address, name, prompt, None), lambda _cached: None, lambda _refusal: None
+        )
+
     # -- a request's life ----------------------------------------------------------------------
 
     def _arrive(self, exchange: Exchange, half: float, on_end: OnEnd) -> None:
@@ -185,25 +193,26 @@ class VirtualFleet:
         def first(cached_tokens: int) -> None:
             exchange.cached_tokens = cached_tokens
             exchange.first_s = clock.now + half
-            clock.at(exchange.first_s, self.director.answering, exchange.decision)
+            clock.at(exchange.first_s, self.director.answering, exchange.decision, exchange.first_s)
 
         def end(refusal: RequestError | None) -> None:
             exchange.status = refusal.status if refusal else 200
             clock.at(clock.now + half, self._settle, exchange, on_end)
 
-        address = exchange.decision.address
-        stride = self._sites[address].engine.settings.block_size // BLOCK_TOKENS
+        address, request = exchange.decision.address, exchange.request
         self._hosts[address].submit(
-            Job(
-                id=exchange.request.id,
-                arrival_s=clock.now,
-                prompt_tokens=prompt.prompt_tokens,
-                output_tokens=prompt.output_tokens,
-                blocks=prompt.blocks[stride - 1 :: stride],
-                ttft_objective_s=exchange.request.ttft_objective_s,
-            ),
-            first,
-            end,
+            self._job(address, request.id, prompt, request.ttft_objective_s), first, end
+        )
+
+    def _job(self, address: str, name: str, prompt: Prompt, objective_s: float | None) -> Job:
+        stride = self._sites[address].engine.settings.block_size // BLOCK_TOKENS
+        return Job(
+            id=name,
+            arrival_s=self.clock.now,
+            prompt_tokens=prompt.prompt_tokens,
+            output_tokens=prompt.output_tokens,
+            blocks=prompt.blocks[stride - 1 :: stride],
+            ttft_objective_s=objective_s,
         )
 
     def _settle(self, exchange: Exchange, on_end: OnEnd) -> None:

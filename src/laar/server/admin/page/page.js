@@ -4,7 +4,8 @@
 
 const $ = (selector) => document.querySelector(selector);
 const SVG = "http://www.w3.org/2000/svg";
-const TERMS = [["rtt_s", "rtt"], ["base_s", "base"], ["prefill_s", "prefill"], ["queue_s", "queue"]];
+const TERMS = [["rtt_s", "rtt"], ["base_s", "base"], ["prefill_s", "prefill"], ["queue_s", "queue"],
+  ["slow_s", "slow"]];
 const LATE_MS = 5000;
 
 let paused = false;
@@ -54,8 +55,8 @@ function showFleet(frame) {
   table("#fleet", frame.fleet.map((e) => row([
     e.endpoint, e.model, e.region || "-", e.health, seconds(e.rtt_s), count(e.in_flight),
     count(e.queued_tokens), count(e.waiting), share(e.kv_usage), share(e.hit_rate),
-    probability(e.probability), age(e.read_age_s),
-  ], { classes: { 3: { ok: "good", unreachable: "bad" }[e.health] ?? "warn" } })));
+    probability(e.probability), probability(e.answers), age(e.read_age_s),
+  ], { classes: { 3: { ok: "good", unreachable: "bad", failing: "bad" }[e.health] ?? "warn" } })));
 }
 
 // -- decisions ----------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ function candidates(decision) {
   const made = element("table");
   const head = priced
     ? ["Rank", "Endpoint", "Model", "P(correct)", "Outcomes", "Round trip", "Answering",
-      "Reading", "Queue", "Tried", "Cost", "Taken apart"]
+      "Reading", "Queue", "Slow", "P(answers)", "Tried", "Cost", "Taken apart"]
     : ["Rank", "Endpoint", "Model", "P(correct)", "Score"];
   const header = element("tr");
   for (const name of head) {
@@ -115,8 +116,9 @@ function candidates(decision) {
     const first = [`${c.rank ?? 1}`, c.endpoint, c.model, probability(c.probability)];
     body.append(priced
       ? row([...first, count(c.evidence), seconds(c.rtt_s), seconds(c.base_s),
-        seconds(c.prefill_s), seconds(c.queue_s), c.penalty > 1 ? `x ${c.penalty.toPrecision(3)}` : "-",
-        seconds(c.cost_s), bar(c, most)], { classes: { 11: "bar" } })
+        seconds(c.prefill_s), seconds(c.queue_s), seconds(c.slow_s), probability(c.answers),
+        c.penalty > 1 ? `x ${c.penalty.toPrecision(3)}` : "-",
+        seconds(c.cost_s), bar(c, most)], { classes: { 13: "bar" } })
       : row([...first, known(c.score) ? c.score.toPrecision(3) : "-"]));
   }
   made.append(thead, body);

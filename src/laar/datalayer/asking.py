@@ -1,0 +1,138 @@
+"""One tiny request to an endpoint: whether it answers, seen from here.
+
+`ask` is what `laar doctor` shows, and what goes ahead of the trial of an endpoint that is out: a
+question of our own costs one token, a client's request on trial may cost its client the answer.
+The answer is streamed and read to its first event, since engines send 200 before they know better.
+
+Not promised: that it works for every engine. One that wants a key, or does not chat, says 4xx;
+that tells nothing, and a client's request has to be the trial.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import aiohttp
+import orjson
+
+from laar.core.endpoints import EndpointSpec
+from laar.datalayer.interface import Clock
+from laar.health import Kind, Reply
+
+__all__ = ["Asked", "Asker", "ask", "new_session"]
+
+TIMEOUT_S = 10.0
+"""For one token. Engines that need more are not to be sent users yet."""
+_LOOK_S = 0.25
+_MAX_UNDER_WAY = 16
+"""A pool that fails as a whole must not be asked as a whole."""
+_MAX_BYTES = 4096
+_ERRORS = (b"event: error", b'data: {"error"', b'data:{"error"', b'{"error"', b'{"object":"error"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What came of asking.
+
+    Args:
+        reply: what was said; None when nothing was.
+        failed: how it failed without a word: it took the connection, and was silent or cut it.
+        problem: why nothing was said, in words; empty otherwise.
+        seconds: to the first event.
+    """
+
+    reply: Reply | None = None
+    failed: Kind | None = None
+    problem: str = ""
+    seconds: float = 0.0
+
+
+def new_session(timeout_s: float = TIMEOUT_S) -> aiohttp.ClientSession:
+    """A session for `ask`; no connection is kept, since those to a sick engine lie."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=_MAX_UNDER_WAY, force_close=True),
+        timeout=aiohttp.ClientTimeout(total=timeout_s),
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )
+
+
+async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) -> Asked:
+    """Sends one tiny chat request; never raises for what an endpoint does."""
+    body = {
+        "model": spec.models[0],
+        "messages": [{"role": "user", "content": "1"}],
+        "max_tokens": 1,
+        "stream": True,
+    }
+    began = clock()
+    try:
+        async with session.post(
+            f"http://{spec.address}/v1/chat/completions",
+            data=orjson.dumps(body),
+            headers={"content-type": "application/json", "user-agent": "laar-trial"},
+            allow_redirects=False,
+        ) as answer:
+            text = b""
+            while b"\n\n" not in text and len(text) < _MAX_BYTES:
+                piece = await answer.content.readany()
+                if not piece:
+                    break
+                text += piece
+            after = answer.headers.get("retry-after", "")
+            wrong = answer.status == 200 and text.lstrip().startswith(_ERRORS)
+            reply = Reply(
+                status=answer.status,
+                retry_after_s=float(after) if after.isdigit() and len(after) < 9 else None,
+                text=text[:_MAX_BYTES],
+                event=wrong,
+            )
+            return Asked(reply=reply, seconds=clock() - began)
+    except aiohttp.ClientConnectorError as error:
+        return Asked(problem=f"can't be reached: {error.strerror or type(error).__name__}")
+    except TimeoutError:
+        return Asked(failed=Kind.HANG, problem="takes the connection, and says nothing")
+    except aiohttp.ServerDisconnectedError:
+        return Asked(failed=Kind.STATUS, problem="takes the connection, and cuts it")
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        return Asked(problem=f"breaks off: {type(error).__name__}")
+
+
+class Asker:
+    """Asks endpoints that are out and due, until cancelled.
+
+    Args:
+        due: endpoints to ask now; each is named once until `told` was called for it.
+        told: takes what came of it.
+        clock: monotonic seconds.
+        timeout_s: for one question.
+    """
+
+    def __init__(
+        self,
+        due: Callable[[int], Sequence[EndpointSpec]],
+        told: Callable[[str, Asked], None],
+        *,
+        clock: Clock,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._due = due
+        self._told = told
+        self._clock = clock
+        self._timeout_s = timeout_s
+
+    async def run(self) -> None:
+        """Asks until cancelled."""
+        async with new_session(self._timeout_s) as session, asyncio.TaskGroup() as tasks:
+            under_way: set[asyncio.Task[None]] = set()
+            while True:
+                for spec in self._due(_MAX_UNDER_WAY - len(under_way)):
+                    task = tasks.create_task(self._one(session, spec), name=f"ask {spec.address}")
+                    under_way.add(task)
+                    task.add_done_callback(under_way.discard)
+                await asyncio.sleep(_LOOK_S)
+
+    async def _one(self, session: aiohttp.ClientSession, spec: EndpointSpec) -> None:
+        self._told(spec.address, await ask(session, spec, self._clock))

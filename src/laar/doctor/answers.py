@@ -1,0 +1,97 @@
+"""Whether endpoints answer: one tiny request to each, and the one that differs from its siblings.
+
+A replica that was started with a key of its own, or with a broken engine, has a fine /health and a
+fine metrics page. Only a request tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from laar.core.endpoints import EndpointSpec
+from laar.datalayer.asking import Asked, ask, new_session
+from laar.doctor.findings import Finding, Level
+from laar.health import GOOD, Kind, judge
+
+__all__ = ["answer_findings"]
+
+_AT_ONCE = 20
+_SHOWN_CHARS = 200
+_REMEDIES = {
+    Kind.STATUS: "see the engine's log; the picker sends it nothing but trials meanwhile",
+    Kind.ERROR: "see the engine's log; the picker sends it nothing but trials meanwhile",
+    Kind.EVENT: "see the engine's log: it says 200 before it knows that it fails",
+    Kind.HANG: "see the engine's log, and whether its accelerator works",
+    Kind.DENIED: "start all replicas of a model with the same keys and --served-model-name",
+    Kind.FULL: "it is full: add replicas, or limit what comes in (`flow`)",
+}
+
+
+async def answer_findings(specs: Sequence[EndpointSpec]) -> list[Finding]:
+    """Asks each endpoint and compares those of one model."""
+    gate = asyncio.Semaphore(_AT_ONCE)
+    async with new_session() as session:
+
+        async def one(spec: EndpointSpec) -> Asked:
+            async with gate:
+                return await ask(session, spec, time.monotonic)
+
+        answers = await asyncio.gather(*(one(spec) for spec in specs))
+    models: dict[str, list[tuple[EndpointSpec, Asked]]] = defaultdict(list)
+    for spec, asked in zip(specs, answers, strict=True):
+        models[spec.models[0]].append((spec, asked))
+    return [finding for model, asked in models.items() for finding in _of_model(model, asked)]
+
+
+def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[Finding]:
+    asked = [(spec, a) for spec, a in asked if not a.problem.startswith("can't be reached")]
+    if not asked:  # the doctor has said that already
+        return []
+    counts = Counter(_short(answer) for _, answer in asked)
+    told = ", ".join(f"{count} x {what}" for what, count in counts.most_common())
+    found = [
+        Finding(
+            level=Level.OK,
+            where=f"model {model}",
+            what=f"asked for one token, its endpoints say: {told}",
+        )
+    ]
+    some_answer = any(_verdict(answer) == GOOD for _, answer in asked)
+    for spec, answer in asked:
+        verdict = _verdict(answer)
+        if verdict == GOOD:
+            continue
+        if not some_answer and verdict in (None, Kind.DENIED):
+            continue  # all want a key, or none of them chats: there is nothing to tell from that
+        differs = "; others with its model answer" if some_answer else ""
+        found.append(
+            Finding(
+                level=Level.WARNING if verdict is Kind.FULL else Level.ERROR,
+                where=f"endpoint {spec.address}",
+                what=f"{_long(answer)}{differs}",
+                remedy=_REMEDIES.get(Kind(verdict), "")
+                if verdict is not None
+                else "compare its options with theirs",
+            )
+        )
+    return found
+
+
+def _verdict(answer: Asked) -> Kind | str | None:
+    return judge(answer.reply) if answer.reply is not None else answer.failed
+
+
+def _short(answer: Asked) -> str:
+    if answer.reply is None:
+        return answer.problem
+    return f"{answer.reply.status}{' with an error inside' if answer.reply.event else ''}"
+
+
+def _long(answer: Asked) -> str:
+    if answer.reply is None:
+        return answer.problem
+    text = answer.reply.text.decode("utf-8", "replace").strip()[:_SHOWN_CHARS]
+    return f"answers {_short(answer)} to a chat request: {text or '(no text)'}"

@@ -1,0 +1,17 @@
+"""Which endpoints answer: learned from outcomes, priced as P(answers), with a breaker on top."""
+
+from laar.health.attempt import Attempt
+from laar.health.health import Health, Standing
+from laar.health.kinds import GOOD, Kind, Reply, judge
+from laar.health.settings import HealthSettings
+
+__all__ = [
+    "GOOD",
+    "Attempt",
+    "Health",
+    "HealthSettings",
+    "Kind",
+    "Reply",
+    "Standing",
+    "judge",
+]

@@ -1,0 +1,42 @@
+"""One request at one endpoint, from its decision to its end, as health sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+__all__ = ["Attempt", "Stage"]
+
+
+class Stage(IntEnum):
+    """How far an attempt has come; each has its own usual time."""
+
+    SENT = 0
+    ACCEPTED = 1
+    ANSWERING = 2
+    OVER = 3
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """Made for each decision.
+
+    `group` is the endpoint's model and whether the answer is streamed: attempts of one group are
+    compared. `predicted_s` is the picker's own price of its seconds, `tokens` the prompt's length.
+    `read` says that the body of its answer is seen, `good` that it counted as good so far, `judged`
+    that it counted at all, `overdue` that it was silent for too long. `timed` is false where it is
+    not known when the endpoint got it.
+    """
+
+    slot: int
+    group: tuple[str, bool]
+    at: float
+    predicted_s: float
+    tokens: float
+    trial: bool = False
+    timed: bool = True
+    read: bool = False
+    stage: Stage = Stage.SENT
+    good: bool = False
+    judged: bool = False
+    overdue: bool = False

@@ -1,0 +1,330 @@
+"""One endpoint's record and its breaker.
+
+    closed --failures--> open --back-off over, one request--> trial --answered--> starting
+      ^                    ^                                    |                  |    |
+      |                    +-------------- failed --------------+----- failed -----+    |
+      +------------------------------------ slow start over ----------------------------+
+
+P(answers) is the share of good outcomes among the last dozen, each counting half after a half-life,
+with a little faith added. The breaker opens on failures in a row, or on a share of them. Each
+opening that follows soon on the last doubles the time to the next trial: an endpoint that fails
+every second request passes every second trial, and must still not come back each time.
+"""
+
+from __future__ import annotations
+
+import random
+from enum import StrEnum
+
+from laar.health.attempt import Attempt
+from laar.health.kinds import Kind
+from laar.health.settings import HealthSettings
+
+__all__ = ["Breaker", "State"]
+
+_WINDOW = 12.0
+"""Outcomes that the share is over: enough to tell a third from a tenth, few enough to be quick."""
+_LEAST = 6.0  # outcomes before a share is one
+_CONVALESCENT = 4
+"""Answers after a trial in which a single failure takes it out again."""
+_FAITH = 2.0  # good outcomes taken on trust
+_JITTER = 0.2
+_HANG_FACTOR = 5.0
+"""A trial at an endpoint that hangs costs somebody the whole of his patience, one that is refused a
+round trip: the first trial after a hang comes so many times later."""
+_FIRST_SHARE = 0.2  # of its price's weight, at the start of a slow start
+_AGAIN_S = 0.5
+"""A trial that told nothing (its client went away, or was at fault) is repeated after that."""
+_PROBES_BELIEVED = 6
+"""After so many probes that failed a request is tried all the same: a probe may fail by itself."""
+_GRAIN_S = 0.1  # time passes in steps
+_NEGLIGIBLE = 0.02
+"""Failures beneath it change no price that anybody would see."""
+
+
+class State(StrEnum):
+    """Of a breaker."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    TRIAL = "trial"
+    STARTING = "starting"
+
+
+class Breaker:
+    """One endpoint's outcomes and state.
+
+    Attributes:
+        state: see the module.
+        kind: what it was opened for last.
+        trial_at: when a trial is due, while open.
+        trial: the attempt on trial.
+        full_until: it is full, and gets nothing before.
+        probing: a question of ours is under way; `probed`: it was answered well.
+        doubtful: answers that must be read and found good before an unread 200 counts again.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_at",
+        "_backoff_s",
+        "_bad",
+        "_closed_at",
+        "_full_s",
+        "_good",
+        "_hopeless",
+        "_streak",
+        "doubtful",
+        "failed_probes",
+        "full_until",
+        "kind",
+        "opened_at",
+        "openings",
+        "probed",
+        "probing",
+        "state",
+        "trial",
+        "trial_at",
+        "trials",
+    )
+
+    def __init__(self) -> None:
+        self.state = State.CLOSED
+        self.kind = Kind.STATUS
+        self.trial: Attempt | None = None
+        self.trial_at = 0.0
+        self.full_until = 0.0
+        self.doubtful = 0
+        self.openings = 0
+        self.trials = 0
+        self.opened_at = 0.0
+        self._good = 0.0
+        self._bad = 0.0
+        self._streak = 0.0
+        self._at = 0.0
+        self._backoff_s = 0.0
+        self._closed_at = float("-inf")
+        self._full_s = 0.0
+        self._answered = 0
+        self._hopeless = False
+        self.probing = False
+        self.probed = False
+        self.failed_probes = 0
+
+    # -- looking -------------------------------------------------------------------------------
+
+    @property
+    def is_out(self) -> bool:
+        """Whether it gets nothing but trials."""
+        return self.state in (State.OPEN, State.TRIAL)
+
+    def answers(self, settings: HealthSettings, now: float) -> float:
+        """P(it answers), in 0..1; less while it starts slowly."""
+        self._decay(settings, now)
+        probability = (self._good + _FAITH) / (self._good + self._bad + _FAITH)
+        if self.state is State.STARTING:
+            done = (now - self._closed_at) / max(settings.slow_start_s, 1e-9)
+            probability *= min(1.0, _FIRST_SHARE + (1.0 - _FIRST_SHARE) * max(0.0, done))
+        return probability
+
+    def troubled(self, settings: HealthSettings, now: float) -> bool:
+        """Whether anything sets it apart from an endpoint that never failed."""
+        if self.state is State.STARTING and now - self._closed_at >= settings.slow_start_s:
+            self.state = State.CLOSED
+        if self.state is not State.CLOSED or self.full_until > now or self.doubtful:
+            return True
+        self._decay(settings, now)
+        return self._bad > _NEGLIGIBLE
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it is out, and the last it did was to fail again and again."""
+        return self.is_out and self._hopeless
+
+    def trial_due(self, now: float) -> bool:
+        """Whether the next request should be its trial."""
+        return (
+            self.state is State.OPEN
+            and not self.probing
+            and now >= self.trial_at
+            and now >= self.full_until
+        )
+
+    def probe_due(self, settings: HealthSettings, now: float) -> bool:
+        """Whether it should be asked before a request is risked."""
+        return (
+            settings.probe
+            and not self.probed
+            and self.trial_due(now)
+            and self.failed_probes < _PROBES_BELIEVED
+        )
+
+    # -- learning ------------------------------------------------------------------------------
+
+    def start_slowly(self, now: float) -> None:
+        """It is new among others that are not."""
+        self.state = State.STARTING
+        self._answered = _CONVALESCENT
+        self._closed_at = now
+
+    def begin_trial(self, attempt: Attempt) -> None:
+        """This attempt is its trial."""
+        self.state = State.TRIAL
+        self.trial = attempt
+        self.trials += 1
+        self.probed = False
+        self.failed_probes = 0
+
+    def good(self, attempt: Attempt, settings: HealthSettings, now: float) -> bool:
+        """It answered; whether that brings it back."""
+        if self.state is State.CLOSED and self._bad == 0.0:  # as nearly always
+            self._good = min(self._good + 1.0, _WINDOW)
+            self._streak = 0.0
+            return False
+        self._add(settings, now, good=1.0)
+        self._streak = 0.0
+        self._answered += 1
+        self._hopeless = False
+        # An answer to what was sent before it failed says nothing of now, unless it was silence
+        # that it failed by.
+        stale = attempt is not self.trial and attempt.at <= self.opened_at
+        if not self.is_out or (stale and self.kind is not Kind.HANG):
+            return False
+        self._close(now)
+        if stale:
+            self.state = State.CLOSED  # it was slow, not away: its cache is as it was
+        return True
+
+    def bad(
+        self,
+        attempt: Attempt | None,
+        kind: Kind,
+        weight: float,
+        settings: HealthSettings,
+        rng: random.Random,
+        now: float,
+    ) -> bool:
+        """It failed, which counts for `weight`; whether it is out since this moment."""
+        self._add(settings, now, bad=weight)
+        self._streak += weight
+        if self._streak >= settings.consecutive_failures - 1e-9:
+            self._hopeless = True
+        on_trial = attempt is not None and attempt is self.trial
+        if self.state is State.TRIAL and not on_trial:
+            return False
+        if self.state is State.OPEN:
+            return False
+        relapse = self.state is State.STARTING and weight >= 0.5 and self._answered < _CONVALESCENT
+        total = self._good + self._bad
+        if not (
+            on_trial
+            or relapse
+            or self._streak >= settings.consecutive_failures - 1e-9
+            or (total >= _LEAST and self._bad >= settings.failing_share * total)
+        ):
+            return False
+        self.open(kind, settings, rng, now)
+        return True
+
+    def open(self, kind: Kind, settings: HealthSettings, rng: random.Random, now: float) -> None:
+        """Takes it out until a trial."""
+        longest = settings.longest_trial_s
+        first = settings.first_trial_s * (_HANG_FACTOR if kind is Kind.HANG else 1.0)
+        quiet_s = now - self._closed_at
+        back_for_good = (
+            self.state is State.CLOSED and quiet_s > 2.0 * self._backoff_s + settings.slow_start_s
+        )
+        doubled = 0.0 if back_for_good else 2.0 * self._backoff_s
+        self._backoff_s = min(longest, max(first, doubled))
+        self.state = State.OPEN
+        self.kind = kind
+        self.trial = None
+        self.probed = False
+        self.opened_at = now
+        self.trial_at = now + self._backoff_s * (1.0 + _JITTER * rng.random())
+        self.openings += 1
+
+    def tells_nothing(self, attempt: Attempt, rng: random.Random, now: float) -> None:
+        """The trial ended without a verdict."""
+        if attempt is self.trial:
+            self.state = State.OPEN
+            self.trial = None
+            self.trial_at = now + _AGAIN_S * (1.0 + _JITTER * rng.random())
+
+    def full(
+        self,
+        attempt: Attempt | None,
+        retry_after_s: float | None,
+        settings: HealthSettings,
+        now: float,
+    ) -> None:
+        """It has no room now. It answers, so a trial is passed."""
+        longest = settings.longest_full_s
+        pause_s = settings.full_s if retry_after_s is None else retry_after_s
+        if now - self.full_until < self._full_s:  # full again, as soon as it was asked
+            pause_s = max(pause_s, 2.0 * self._full_s)
+        self._full_s = min(longest, max(settings.full_s, pause_s))
+        self.full_until = max(self.full_until, now + min(longest, max(0.0, pause_s)))
+        if attempt is not None and attempt is self.trial:
+            self._close(now)
+
+    def pause(self, until: float) -> None:
+        """Gets nothing before a time, unless all others pause as well."""
+        self.full_until = max(self.full_until, until)
+
+    def tell_probe(
+        self,
+        kind: Kind | None,
+        weight: int,
+        settings: HealthSettings,
+        rng: random.Random,
+        now: float,
+    ) -> None:
+        """A question of ours was answered well (None), or failed; no client was hurt."""
+        self.probing = False
+        if self.state is not State.OPEN:
+            return
+        self.probed = kind is None
+        if kind is not None:
+            failed = self.failed_probes + weight
+            self.open(kind, settings, rng, now)
+            self.openings -= 1
+            self.failed_probes = failed
+
+    def unsay(self, settings: HealthSettings, now: float) -> None:
+        """An outcome that counted as good was not."""
+        self._decay(settings, now)
+        self._good = max(0.0, self._good - 1.0)
+
+    def distrust(self, answers: int) -> None:
+        """Nothing counts as good until so many answers were read and found good."""
+        self.doubtful = answers
+        self._good = 0.0
+
+    def _close(self, now: float) -> None:
+        self.state = State.STARTING
+        self.trial = None
+        self._closed_at = now
+        self._answered = 0
+        self._streak = 0.0
+        self._good = _FAITH
+        self._bad = min(self._bad, 1.0)
+
+    def _add(
+        self, settings: HealthSettings, now: float, *, good: float = 0.0, bad: float = 0.0
+    ) -> None:
+        self._decay(settings, now)
+        self._good += good
+        self._bad += bad
+        total = self._good + self._bad
+        if total > _WINDOW:
+            self._good *= _WINDOW / total
+            self._bad *= _WINDOW / total
+
+    def _decay(self, settings: HealthSettings, now: float) -> None:
+        elapsed = now - self._at
+        if elapsed > _GRAIN_S:
+            factor = 0.5 ** (elapsed / settings.half_life_s)
+            self._good *= factor
+            self._bad *= factor
+            self._at = now

@@ -1,0 +1,95 @@
+"""What an answer says of the endpoint that gave it: nothing, that it works, is full, or fails.
+
+A refusal is one of three things, and they must not be mixed up. The client's fault says nothing of
+the endpoint. A full engine is sound and wants a pause, not an investigation: breakers that took
+"no room for this prompt" for broken answered 503 to most of real agent traffic. Only the rest is a
+failure.
+
+What looks like the client's fault may still be one replica's: a missing model or a key of its own
+(401, 403, 404). Those are `DENIED`, and siblings decide (`laar.health.siblings`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["GOOD", "Kind", "Reply", "judge"]
+
+
+class Kind(StrEnum):
+    """Ways to fail; labels of the metric."""
+
+    STATUS = "status"
+    """502, 503, 504 and the like: whatever it was asked, it would have said so."""
+    ERROR = "error"
+    """500: broken, or asked for more than it holds."""
+    EVENT = "error-event"
+    """An error in an answer that began with 200."""
+    DENIED = "denied"
+    """401, 403 or 404 where siblings accept."""
+    CUT = "cut"
+    """An answer that ended in the middle, where siblings' do not."""
+    HANG = "hang"
+    """Silence far beyond what siblings need."""
+    RETRIED = "retried"
+    """Envoy went on to another endpoint, and does not say why."""
+    FULL = "full"
+    """429, or a full queue: never opens the breaker."""
+
+
+GOOD = "good"
+
+
+@dataclass(slots=True, kw_only=True)
+class Reply:
+    """What an endpoint said.
+
+    Args:
+        status: HTTP status.
+        retry_after_s: from the header; None without one.
+        text: first bytes of the body, where they were read.
+        event: the text is an error inside an answer that began with 200.
+    """
+
+    status: int
+    retry_after_s: float | None = None
+    text: bytes = b""
+    event: bool = False
+
+
+_CODE = re.compile(rb'"code"\s*:\s*"?(\d{3})\b')
+_FULL = re.compile(
+    rb"queue[^.]{0,40}\bfull|full[^.]{0,40}\bqueue|overloaded|too many requests|rate.?limit"
+    rb"|max.num.queued|maximum number of (?:queued|waiting) requests|at capacity",
+    re.IGNORECASE,
+)
+_CLIENTS = re.compile(rb"BadRequest|invalid_request|ValidationError|NotFoundError", re.IGNORECASE)
+_DENIALS = (401, 403, 404)
+_FULL_STATUSES = (429, 529)
+_NOT_IMPLEMENTED = 501
+
+
+def judge(reply: Reply) -> Kind | str | None:
+    """A kind of failure, `GOOD`, or None for an answer that says nothing of its endpoint."""
+    status, text = reply.status, reply.text
+    if reply.event:
+        code = _CODE.search(text)
+        status = int(code[1]) if code else 0
+        if status in _FULL_STATUSES or _FULL.search(text):
+            return Kind.FULL
+        if 400 <= status < 500 or _CLIENTS.search(text):
+            return None
+        return Kind.EVENT
+    if status < 400:
+        return GOOD if status >= 200 else None
+    if status in _FULL_STATUSES:
+        return Kind.FULL
+    if status in _DENIALS:
+        return Kind.DENIED
+    if status < 500 or status == _NOT_IMPLEMENTED:
+        return None
+    if status == 503 and (reply.retry_after_s is not None or _FULL.search(text)):
+        return Kind.FULL
+    return Kind.ERROR if status == 500 else Kind.STATUS

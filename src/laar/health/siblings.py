@@ -1,0 +1,87 @@
+"""Whether an endpoint alone does what it does, or all of its kind: shares held against siblings.
+
+A 401 may be a client's wrong key or the one replica that was started with a key; an answer that
+ends in the middle may be a client that went away or an engine that died. What siblings do tells
+them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["Share", "alone"]
+
+_LEAST = 2.0
+"""Times it has to happen before it is a habit."""
+_HABIT = 0.7
+"""Share from which an endpoint does it always; less, and it is some of the clients."""
+_ROW = 4
+"""So often in a row is a change of habit."""
+_QUIET_S = 30.0
+_RARE = 0.2
+"""Share below which a sibling does not do it."""
+_GRAIN_S = 0.5
+_EVIDENCE = 1.5
+"""Outcomes of a sibling that say anything; one, before it decays."""
+
+
+class Share:
+    """How often something happened lately, with exponential decay."""
+
+    __slots__ = ("_at", "_half_life_s", "last_at", "no", "row", "yes")
+
+    def __init__(self, half_life_s: float) -> None:
+        self.yes = 0.0
+        self.no = 0.0
+        self.row = 0
+        """How often in a row, to this moment."""
+        self.last_at = float("-inf")
+        """When it happened last."""
+        self._at = 0.0
+        self._half_life_s = half_life_s
+
+    def add(self, now: float, *, happened: bool) -> None:
+        """Counts one."""
+        if now - self._at > _GRAIN_S:
+            self.decay(now)
+        if happened:
+            self.yes += 1.0
+            self.row += 1
+            self.last_at = now
+        else:
+            self.no += 1.0
+            self.row = 0
+
+    def decay(self, now: float) -> None:
+        """Lets time pass, in steps: it is called for every request."""
+        elapsed = now - self._at
+        if elapsed > _GRAIN_S:
+            factor = 0.5 ** (elapsed / self._half_life_s)
+            self.yes *= factor
+            self.no *= factor
+            self._at = now
+
+
+def alone(own: Share, siblings: Iterable[Share], now: float) -> bool | None:
+    """Whether an endpoint does nearly always what most of its siblings hardly ever do.
+
+    None where it does, and nothing has been heard of its siblings yet.
+    """
+    own.decay(now)
+    habit = own.yes >= 0.9 * _LEAST and own.yes >= _HABIT * (own.yes + own.no)
+    if not habit and own.row < _ROW:
+        return False
+    heard = sound = others = 0
+    for share in siblings:
+        share.decay(now)
+        others += 1
+        total = share.yes + share.no
+        if total >= _EVIDENCE:
+            heard += 1
+            # One client that is wrong again and again follows its prefix from endpoint to endpoint:
+            # a row counts only while none of the others has seen the like.
+            quiet = habit or now - share.last_at > _QUIET_S
+            sound += quiet and share.yes < _RARE * total
+    if habit and others and not heard:
+        return None
+    return 2 * sound > heard

@@ -1,0 +1,227 @@
+"""Is the default ever worse off than the best policy for the traffic that comes?
+
+`suite` shows any policies on any workloads and judges nothing; it is what a policy is shaped with,
+on its own seeds (from 100) and on the workloads to choose on. `no-regret` is the claim, on all
+workloads, with margins, tests and seeds as docs/decisions/0013 has them; its quick version is a
+smoke test without a verdict. `agents` and `conversations` are the same on real traffic alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from laar.errors import SettingError
+from laar.lab.experiment import Experiment, Scope
+from laar.lab.report import Check, Report, Table, Value
+from laar.lab.suite.case import Case
+from laar.lab.suite.real import agent_cases, conversation_cases
+from laar.lab.suite.runs import BASELINES, OURS, Results, chosen, run_all, table_of
+from laar.lab.suite.table import cases
+from laar.lab.suite.verdict import MARGINS, Comparison, compare, geometric
+
+__all__ = ["EXPERIMENTS"]
+
+_QUICK_SHARE = 0.2
+_QUICK_BASELINES = ("least-loaded", "lmetric", "smg")
+_QUICK_CASES = ("router-8", "regions", "agents-8k", "parallel-mixed")
+_SHOWN_BASELINES = ("lmetric", "smg", "llm-d", "llm-d-guide:prefill_tokens_per_s=0", "least-loaded")
+_CALLED = {
+    "ttft_mean_s": "mean TTFT",
+    "ttft_p50_s": "p50 TTFT",
+    "ttft_p95_s": "p95 TTFT",
+    "e2e_mean_s": "mean E2E",
+    "e2e_p95_s": "p95 E2E",
+}
+_LEAD = {"ttft_p95_s": 0.10, "e2e_mean_s": 0.05, "e2e_p95_s": 0.05}
+"""Over all workloads, against the best single baseline."""
+_ALL_OPTIONS = frozenset({"data", "policies", "workloads"})
+
+
+def run_suite(scope: Scope) -> Report:
+    """Any policies on any workloads; by default on those to choose on."""
+    known = cases(scope.data)
+    picked = scope.workloads or tuple(case.name for case in known if case.role == "choose")
+    policies = scope.policies or (OURS, *_SHOWN_BASELINES)
+    if scope.quick:
+        picked, policies = scope.workloads or _QUICK_CASES[:2], policies[:3]
+    results = run_all(
+        chosen(known, picked),
+        policies,
+        scope.seeds,
+        "suite",
+        share=_QUICK_SHARE if scope.quick else 1.0,
+    )
+    tables = [table_of(results, "policies by workload")]
+    first, *others = policies
+    if others and len(scope.seeds) > 1:
+        tables.append(_against(compare(results, first, others), f"{first} against the best"))
+    return Report(tables=tables, checks=[])
+
+
+def run_no_regret(scope: Scope) -> Report:
+    """The default against the best baseline of each workload."""
+    baselines = _QUICK_BASELINES if scope.quick else BASELINES
+    return _judged(scope, cases(scope.data), scope.policies or (OURS, *baselines), "no-regret")
+
+
+def run_agents(scope: Scope) -> Report:
+    """Real sessions of coding agents."""
+    return _real(scope, agent_cases, "agents")
+
+
+def run_conversations(scope: Scope) -> Report:
+    """A real trace of a chat service."""
+    return _real(scope, conversation_cases, "conversations")
+
+
+def _real(scope: Scope, made: Callable[..., Sequence[Case]], label: str) -> Report:
+    if scope.data is None:
+        raise SettingError(f"`{label}` needs --data DIR, the directory with the real traffic")
+    return _judged(scope, made(scope.data), scope.policies or (OURS, *BASELINES), label)
+
+
+def _judged(scope: Scope, known: Sequence[Case], policies: Sequence[str], label: str) -> Report:
+    ours, *baselines = policies
+    if not baselines:
+        raise SettingError("give at least two policies; the first is judged against the others")
+    names = scope.workloads
+    if scope.quick and not names and label == "no-regret":
+        names = _QUICK_CASES
+    results = run_all(
+        chosen(known, names),
+        policies,
+        scope.seeds,
+        label,
+        share=_QUICK_SHARE if scope.quick else 1.0,
+    )
+    table = table_of(results, "policies by workload")
+    if scope.quick or len(scope.seeds) < 2:
+        return Report(tables=[table], checks=[], remarks=["A smoke test: nothing is judged."])
+    compared = compare(results, ours, baselines)
+    checks = [
+        check
+        for role in ("judge", "choose")
+        for check in _no_loss(
+            [each for each in compared if _roles(known)[each.case] == role], role, ours
+        )
+    ]
+    leads = _leads(results, ours, baselines)
+    if label == "no-regret" and not scope.workloads:
+        checks += [check for _, check in leads]
+    return Report(
+        tables=[
+            _against(compared, f"{ours} against the best baseline of each workload"),
+            _over_all(leads, ours),
+            table,
+        ],
+        checks=checks,
+    )
+
+
+def _roles(known: Sequence[Case]) -> dict[str, str]:
+    return {case.name: case.role for case in known}
+
+
+def _against(compared: Sequence[Comparison], title: str) -> Table:
+    rows: list[tuple[Value, ...]] = [
+        (each.case, _CALLED[each.metric], each.best, each.percent, each.verdict)
+        for each in compared
+    ]
+    return Table(
+        title=f"{title}: per cent more (less is better), 95 % intervals",
+        columns=("workload", "metric", "best baseline", "% more", "verdict"),
+        rows=rows,
+        digits=1,
+    )
+
+
+def _no_loss(compared: Sequence[Comparison], role: str, ours: str) -> list[Check]:
+    checks = []
+    for metric, margin in MARGINS.items() if compared else ():
+        of_metric = [each for each in compared if each.metric == metric]
+        beyond = [
+            f"{each.case} {each.percent.mean:+.1f} % ({each.verdict})"
+            for each in of_metric
+            if not each.within
+        ]
+        worst = max(each.percent.mean for each in of_metric)
+        checks.append(
+            Check(
+                claim=f"workloads to {role} on: {ours}'s {_CALLED[metric]} at most {margin:.0%} "
+                "above the best baseline's",
+                held=not beyond,
+                seen=f"not shown for {', '.join(beyond)}" if beyond else f"worst {worst:+.1f} %",
+            )
+        )
+    return checks
+
+
+_Lead = tuple[tuple[Value, ...], Check]
+
+
+def _leads(results: Results, ours: str, baselines: Sequence[str]) -> list[_Lead]:
+    found = []
+    for metric, wanted in _LEAD.items():
+        best, less = geometric(results, ours, baselines, metric)
+        row: tuple[Value, ...] = (_CALLED[metric], best, less)
+        check = Check(
+            claim=f"over all workloads {_CALLED[metric]} {wanted:.0%} below the best single "
+            "baseline's, geometric mean",
+            held=less.mean >= wanted,
+            seen=f"{less.mean:.1%} below {best}'s",
+        )
+        found.append((row, check))
+    return found
+
+
+def _over_all(leads: Sequence[_Lead], ours: str) -> Table:
+    return Table(
+        title=f"{ours} against the best single baseline: share less, geometric mean over workloads",
+        columns=("metric", "best single baseline", "less"),
+        rows=[row for row, _ in leads],
+        digits=3,
+    )
+
+
+_SOURCE = "docs/decisions/0013"
+
+EXPERIMENTS = (
+    Experiment(
+        name="suite",
+        claim="Nothing is claimed: policies by workload, to choose with",
+        source=_SOURCE,
+        run=run_suite,
+        seeds=4,
+        quick_seeds=1,
+        first_seed=100,
+        takes=_ALL_OPTIONS,
+    ),
+    Experiment(
+        name="no-regret",
+        claim="On every workload the default is as good as the best policy for it",
+        source=_SOURCE,
+        run=run_no_regret,
+        seeds=30,
+        quick_seeds=1,
+        first_seed=20_000,
+        takes=_ALL_OPTIONS,
+    ),
+    Experiment(
+        name="agents",
+        claim="On real sessions of coding agents the default is as good as the best policy",
+        source=_SOURCE,
+        run=run_agents,
+        quick_seeds=1,
+        first_seed=20_000,
+        takes=_ALL_OPTIONS,
+    ),
+    Experiment(
+        name="conversations",
+        claim="On a real chat trace the default is as good as the best policy",
+        source=_SOURCE,
+        run=run_conversations,
+        quick_seeds=1,
+        first_seed=20_000,
+        takes=_ALL_OPTIONS,
+    ),
+)

@@ -1,0 +1,148 @@
+"""Recorded sessions, to be sent as a closed loop: a request waits for the answer before it.
+
+One JSON object a line, a session's lines in their order: `session`, `input_length`,
+`output_length`, `hash_ids` (one for each 512 prompt tokens), and when the request is due:
+
+- `think_s`, the pause since the last answer; else
+- `t_s` (seconds), or `timestamp` (milliseconds), when it was sent: as long after the last answer as
+  it was then, where `api_s` tells how long that answer took, and as long after the last request
+  where nothing does.
+
+Ids mean the same prompt within a session only, as in the agent traces of kv-cache-tester. In a file
+with `timestamp`s, Mooncake's and GORGO's format, they mean it everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import xxhash
+
+from laar.errors import SettingError
+from laar.lab.trace import (
+    TRACE_BLOCK_TOKENS,
+    Entry,
+    Lengths,
+    check_block,
+    entries,
+    lengths,
+    number,
+)
+from laar.sim.fleet import Prompt, Turn
+
+__all__ = ["Recorded", "has_sessions", "read_sessions"]
+
+MAX_REQUESTS = 1 << 20
+"""Of one file: sessions may be interleaved in it, so it is read whole, a kilobyte or two each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    lengths: Lengths
+    after_answer_s: float
+    after_request_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One session.
+
+    Args:
+        name: its id in the file.
+        block_tokens: prompt tokens for each of its ids.
+        salt: added to its ids.
+        lines: its requests.
+    """
+
+    name: str
+    block_tokens: int
+    salt: int
+    lines: tuple[_Line, ...]
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def cut(self, most: int) -> Recorded:
+        """The same session with so many requests at most."""
+        return replace(self, lines=self.lines[:most])
+
+    def turns(self, *, speed: float = 1.0, max_pause_s: float = math.inf) -> Iterator[Turn]:
+        """Its requests; prompts are made as they are taken.
+
+        Args:
+            speed: pauses are so many times shorter.
+            max_pause_s: and no longer than this, after that.
+        """
+        for line in self.lines:
+            yield Turn(
+                prompt=self._prompt(line),
+                after_answer_s=min(line.after_answer_s / speed, max_pause_s),
+                after_request_s=min(line.after_request_s / speed, max_pause_s),
+            )
+
+    def _prompt(self, line: _Line) -> Prompt:
+        return line.lengths.prompt(self.block_tokens, self.salt)
+
+
+def has_sessions(path: Path) -> bool:
+    """Whether the file's first line names a session.
+
+    Raises:
+        SettingError: it can't be read, or the line is not a JSON object.
+    """
+    return any(isinstance(entry.get("session"), str) for _, entry in islice(entries(path), 1))
+
+
+def read_sessions(path: Path, *, block_tokens: int = TRACE_BLOCK_TOKENS) -> list[Recorded]:
+    """The sessions, in the order in which they begin in the file.
+
+    Raises:
+        SettingError: the file can't be read, has too many lines, or a line is wrong; names line
+            and field.
+    """
+    check_block(block_tokens)
+    lines: dict[str, list[_Line]] = {}
+    salts: dict[str, int] = {}
+    last: dict[str, tuple[float, float]] = {}
+    for count, (where, entry) in enumerate(entries(path), 1):
+        if count > MAX_REQUESTS:
+            raise SettingError(f"{where}: more than {MAX_REQUESTS} requests; cut the file")
+        name = entry.get("session")
+        if not isinstance(name, str):
+            raise SettingError(f"{where}: `session` must be a text; a closed loop goes by it")
+        sent_s = _sent_s(entry, where)
+        after = _pauses(entry, where, sent_s, last.get(name))
+        last[name] = (sent_s, number(entry, "api_s", where) if "api_s" in entry else math.nan)
+        lines.setdefault(name, []).append(_Line(lengths(entry, where), *after))
+        salts.setdefault(name, 0 if "timestamp" in entry else _salt(name))
+    return [Recorded(name, block_tokens, salts[name], tuple(of)) for name, of in lines.items()]
+
+
+def _sent_s(entry: Entry, where: str) -> float:
+    if "timestamp" in entry:
+        return number(entry, "timestamp", where) / 1e3
+    return number(entry, "t_s", where) if "t_s" in entry else math.nan
+
+
+def _pauses(
+    entry: Entry, where: str, sent_s: float, before: tuple[float, float] | None
+) -> tuple[float, float]:
+    """Seconds after the last answer, and after the last request; the later of the two counts."""
+    if before is None:
+        return 0.0, 0.0
+    if "think_s" in entry:
+        return number(entry, "think_s", where), 0.0
+    gap_s = sent_s - before[0]
+    if not gap_s >= 0:
+        raise SettingError(f"{where}: no `think_s`, and `t_s` or `timestamp` is missing or back")
+    if math.isnan(before[1]):
+        return 0.0, gap_s
+    return max(0.0, gap_s - before[1]), 0.0
+
+
+def _salt(name: str) -> int:
+    return xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass"))

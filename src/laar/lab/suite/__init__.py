@@ -1,0 +1,1 @@
+"""Every workload on which the default policy has to hold its own, and how that is judged."""

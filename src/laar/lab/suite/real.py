@@ -1,0 +1,180 @@
+"""Real traffic as workloads: coding agents and a chat service, from files that are not in laar.
+
+`agent-sessions.jsonl` comes from callanjfox/kv-cache-tester (Apache-2.0),
+`conversation-trace.jsonl` from kvcache-ai/Mooncake (FAST'25, Apache-2.0), both reduced to times,
+lengths and block ids (see `laar.lab.sessions` and `laar.lab.trace`); either may end in ``.gz``. A
+seed means another order of the sessions, or another window of the trace: what is drawn is real, how
+it is cut is chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from random import Random
+
+from laar.errors import SettingError
+from laar.lab.sessions import Recorded, read_sessions
+from laar.lab.suite import fleets
+from laar.lab.suite.case import Case, Closed, Open
+from laar.lab.trace import TRACE_BLOCK_TOKENS, Lengths, entries, lengths, number
+from laar.sim.fleet import Arrival, Site, Turn
+
+__all__ = ["AGENTS", "CONVERSATIONS", "agent_cases", "conversation_cases"]
+
+AGENTS = "agent-sessions.jsonl"
+CONVERSATIONS = "conversation-trace.jsonl"
+
+MAX_PROMPT_TOKENS = 120_000
+"""A session ends before a prompt that an engine of 128K would refuse."""
+
+MAX_PAUSE_S = 60.0
+"""Whoever comes back later than this is gone for a run of minutes."""
+
+
+def _file(data: Path, name: str) -> Path:
+    for path in (data / name, data / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise SettingError(f"--data {data}: there is no {name} or {name}.gz")
+
+
+@lru_cache(maxsize=2)
+def _sessions(path: Path) -> list[Recorded]:
+    return read_sessions(path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Agents:
+    path: Path
+
+    def __call__(self, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
+        """The sessions in an order by chance, over and over."""
+        order = list(_sessions(self.path))
+        lap = 0
+        while True:
+            rng.shuffle(order)
+            for each in order:
+                again = replace(each, salt=each.salt + lap)
+                yield f"{each.name}/{lap}", _fitting(again.turns(max_pause_s=MAX_PAUSE_S))
+            lap += 1
+
+
+def _fitting(turns: Iterable[Turn]) -> Iterator[Turn]:
+    for turn in turns:
+        if turn.prompt.prompt_tokens > MAX_PROMPT_TOKENS:
+            return
+        yield turn
+
+
+@lru_cache(maxsize=2)
+def _trace(path: Path) -> list[tuple[float, Lengths]]:
+    found = []
+    for where, entry in entries(path):
+        line = lengths(entry, where)
+        if line.prompt_tokens <= MAX_PROMPT_TOKENS:
+            found.append((number(entry, "timestamp", where) / 1e3, line))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    path: Path
+    speed: float
+
+    def __call__(self, rng: Random, duration_s: float) -> Iterator[Arrival]:
+        """So many seconds of the trace, played faster, from a moment by chance."""
+        lines = _trace(self.path)
+        span_s = duration_s * self.speed
+        first_s, last_s = lines[0][0], lines[-1][0]
+        if last_s - first_s < span_s:
+            raise SettingError(f"{self.path}: shorter than {span_s:.0f} s")
+        start_s = rng.uniform(first_s, last_s - span_s)
+        for at_s, line in lines:
+            if start_s <= at_s < start_s + span_s:
+                due_s = (at_s - start_s) / self.speed
+                yield Arrival(at_s=due_s, prompt=line.prompt(TRACE_BLOCK_TOKENS))
+
+
+_A100 = partial(fleets.of_one, "llama-3-8b-a100")
+
+
+def agent_cases(data: Path) -> tuple[Case, ...]:
+    """Sessions of coding agents as a closed loop.
+
+    Raises:
+        SettingError: the file is missing.
+    """
+    draw = _Agents(_file(data, AGENTS))
+    worlds: list[tuple[str, str, Callable[[], list[Site]], int]] = [
+        ("agents", "on 8 A100", partial(_A100, 8), 40),
+        (
+            "agents-parallel",
+            "on 8 engines that prefill side by side, ample caches",
+            partial(fleets.parallel, kv_tokens=2_000_000),
+            40,
+        ),
+        (
+            "agents-parallel-short",
+            "on the same with short caches",
+            partial(fleets.parallel, kv_tokens=600_000),
+            56,
+        ),
+    ]
+    return tuple(
+        Case(
+            name=name,
+            about=f"real sessions of coding agents {where}",
+            role="judge",
+            fleet=fleet,
+            load=Closed(draw=draw, at_once=at_once, ramp_s=60.0),
+            minutes=8.0,
+        )
+        for name, where, fleet, at_once in worlds
+    )
+
+
+def conversation_cases(data: Path) -> tuple[Case, ...]:
+    """A chat service's requests at their times.
+
+    Raises:
+        SettingError: the file is missing.
+    """
+    path = _file(data, CONVERSATIONS)
+    worlds: list[tuple[str, str, Callable[[], list[Site]], float, int]] = [
+        ("conversations", "on 8 A100", partial(_A100, 8), 1.0, 1024),
+        (
+            "conversations-overload",
+            "on 4 A100, too few; the client sends 64 at a time",
+            partial(_A100, 4),
+            1.0,
+            64,
+        ),
+        (
+            "conversations-parallel",
+            "on 8 engines that prefill side by side",
+            fleets.parallel,
+            2.6,
+            1024,
+        ),
+        (
+            "conversations-parallel-mixed",
+            "on the same, half of them 2.5 times slower",
+            partial(fleets.parallel, 4, 4),
+            1.7,
+            1024,
+        ),
+    ]
+    return tuple(
+        Case(
+            name=name,
+            about=f"a real chat trace {where}",
+            role="judge",
+            fleet=fleet,
+            load=Open(draw=_Window(path, speed), cap=cap, from_dispatch=cap < 1024),
+            minutes=8.0 / speed,
+        )
+        for name, where, fleet, speed, cap in worlds
+    )

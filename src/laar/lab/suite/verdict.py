@@ -1,0 +1,172 @@
+"""How the suite is judged: paired log-ratios, non-inferiority margins, Holm's correction.
+
+Every policy meets the same requests on the same network for a seed, so what is compared is the
+logarithm of the ratio of two policies' figures, seed by seed. Its mean has Student's interval, and
+the exponential of that is a ratio: 1.03 is three per cent worse.
+
+**The best baseline** of a workload and a metric is the baseline whose mean log is smallest on the
+seeds judged on. It is found on the same figures it is compared on, so chance favours it: an error
+on the strict side.
+
+**Non-inferiority.** The hypothesis to refute is "worse by the margin or more": a one-sided t test
+of the mean log-ratio against log(1 + margin), at 5 %. The claim over all workloads is that every
+one of these is refuted, which is wrong with a chance of 5 % at most without any correction (an
+intersection-union test). What is said of single workloads is corrected for their number, over all
+workloads and metrics together, by Holm's procedure:
+
+- `shown`: refuted, after the correction;
+- `within`: refuted, before it only;
+- `lost`: shown to be worse than equal, after the correction, and beyond the margin on average;
+- `open`: none of these: the seeds are too few for a word.
+
+Seeds without scatter (a deterministic tie) give a test with no width: the mean alone decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import t as student  # type: ignore[import-untyped]
+
+from laar.lab.intervals import Estimate, estimate
+from laar.lab.suite.case import Numbers
+
+__all__ = ["ALPHA", "MARGINS", "Comparison", "best_of", "compare", "geometric", "holm"]
+
+MARGINS = {
+    "ttft_mean_s": 0.03,
+    "ttft_p50_s": 0.10,
+    "ttft_p95_s": 0.03,
+    "e2e_mean_s": 0.03,
+    "e2e_p95_s": 0.03,
+}
+"""What is judged, and how much worse than the best baseline is still as good."""
+
+ALPHA = 0.05
+"""Chance of a wrong claim, over all workloads and metrics together."""
+
+Runs = Mapping[str, Sequence[Numbers]]
+"""By policy, one for each seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One workload and metric: ours against the best baseline.
+
+    Args:
+        case: the workload.
+        metric: a key of `MARGINS`.
+        best: the baseline.
+        log_ratio: mean of log(ours / best) and its 95 % interval.
+        within: whether "worse by the margin or more" is refuted.
+        verdict: `shown`, `within`, `lost` or `open`; see the module's text.
+    """
+
+    case: str
+    metric: str
+    best: str
+    log_ratio: Estimate
+    within: bool
+    verdict: str
+
+    @property
+    def percent(self) -> Estimate:
+        """How much worse ours is, per cent."""
+        mean = 100.0 * (math.exp(self.log_ratio.mean) - 1.0)
+        return Estimate(mean, 100.0 * math.exp(self.log_ratio.mean) * self.log_ratio.half)
+
+
+def _logs(runs: Sequence[Numbers], metric: str) -> list[float]:
+    return [math.log(max(run[metric], 1e-9)) for run in runs]
+
+
+def best_of(runs: Runs, baselines: Sequence[str], metric: str) -> str:
+    """The baseline with the smallest mean log."""
+    return min(baselines, key=lambda name: float(np.mean(_logs(runs[name], metric))))
+
+
+def compare(results: Mapping[str, Runs], ours: str, baselines: Sequence[str]) -> list[Comparison]:
+    """Ours against the best baseline of each workload and metric.
+
+    Args:
+        results: runs by workload.
+        ours: the policy that is judged.
+        baselines: the others.
+    """
+    rows = []
+    for case, runs in results.items():
+        for metric, margin in MARGINS.items():
+            best = best_of(runs, baselines, metric)
+            pairs = zip(_logs(runs[ours], metric), _logs(runs[best], metric), strict=True)
+            ratios = [a - b for a, b in pairs]
+            limit = math.log1p(margin)
+            worse_by_margin = _p_value([r - limit for r in ratios])
+            better_or_equal = _p_value([-r for r in ratios])
+            rows.append((case, metric, best, estimate(ratios), worse_by_margin, better_or_equal))
+    shown = holm([row[4] for row in rows])
+    worse = holm([row[5] for row in rows])
+    found = []
+    for row, is_shown, is_worse in zip(rows, shown, worse, strict=True):
+        case, metric, best, ratio, p_value, _ = row
+        is_within = p_value <= ALPHA
+        verdict = "shown" if is_shown else "within" if is_within else "open"
+        if is_worse and ratio.mean > math.log1p(MARGINS[metric]):
+            verdict = "lost"
+        found.append(
+            Comparison(
+                case=case,
+                metric=metric,
+                best=best,
+                log_ratio=ratio,
+                within=is_within,
+                verdict=verdict,
+            )
+        )
+    return found
+
+
+def _p_value(values: Sequence[float]) -> float:
+    """Of a mean that is 0 or more, one-sided."""
+    array = np.asarray(values, np.float64)
+    n = len(array)
+    spread = float(array.std(ddof=1)) if n > 1 else math.nan
+    mean = float(array.mean())
+    if math.isnan(spread):
+        return 1.0  # one seed shows nothing
+    if spread < 1e-12:
+        return 0.0 if mean < 0 else 1.0
+    return float(student.cdf(mean / (spread / math.sqrt(n)), n - 1))
+
+
+def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
+    """Which hypotheses are refuted when all are tested together."""
+    refuted = [False] * len(p_values)
+    for tested, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        if p_values[index] > alpha / (len(p_values) - tested):
+            break
+        refuted[index] = True
+    return refuted
+
+
+def geometric(
+    results: Mapping[str, Runs], ours: str, baselines: Sequence[str], metric: str
+) -> tuple[str, Estimate]:
+    """The best single baseline over all workloads, and how much less ours is than it.
+
+    The workloads weigh the same; the interval is over them, for they are what would be others.
+    """
+
+    def over_all(policy: str) -> float:
+        return float(np.mean([np.mean(_logs(runs[policy], metric)) for runs in results.values()]))
+
+    best = min(baselines, key=over_all)
+    ratios = [
+        float(np.mean(_logs(runs[ours], metric)) - np.mean(_logs(runs[best], metric)))
+        for runs in results.values()
+    ]
+    found = estimate(ratios)
+    ratio = math.exp(found.mean)
+    return best, Estimate(1.0 - ratio, ratio * found.half)

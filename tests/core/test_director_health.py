@@ -1,0 +1,235 @@
+"""Health in the director: who is a candidate, what a trial is, who failed where Envoy retried."""
+
+import random
+
+import numpy as np
+import pytest
+
+from laar.core.cost import CostWeights, expected_time
+from laar.core.decision import Completion, DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.request import Api, Request
+from laar.explain.account import account_of
+from laar.explain.record import explained
+from laar.health import Health, HealthSettings, Kind, Reply
+from laar.policies import POLICY_NAMES, build_policies
+
+A, B, C = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
+
+
+def fleet(*addresses, policy="laar", probe=False, **settings):
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in addresses])
+    return Director(
+        table,
+        build_policies(CostWeights()),
+        DirectorSettings(policy=policy),
+        rng=random.Random(3),
+        health=Health(HealthSettings(probe=probe, **settings), rng=random.Random(4)),
+    )
+
+
+def request(api=Api.CHAT, **fields):
+    text = "hello " * 50
+    return Request(
+        id="r", api=api, model="m", spans=(text,), question=text, chars=len(text), **fields
+    )
+
+
+def end(status=200, cause="complete", latency_s=0.2):
+    return Completion(status=status, cause=cause, latency_s=latency_s)
+
+
+def fail(director, address, now, times=3):
+    """Lets an endpoint refuse so many requests."""
+    slot = director.table.slot(address)
+    for _ in range(times):
+        attempt = director.health.sent(
+            slot, "m", stream=False, predicted_s=0.1, tokens=10.0, now=now
+        )
+        director.health.replied(attempt, Reply(status=503), now)
+        director.health.ended(attempt, 503, "complete", now)
+    return now
+
+
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_no_policy_sends_to_what_is_out(policy):
+    d = fleet(A, B, C, policy=policy)
+    d.decide(request(), 0.5)
+    for _ in range(6):
+        d.health.passed_over(d.table.slot(A), 1.0)
+    chosen = set()
+    for n in range(40):
+        decision = d.decide(request(session=f"s{n}"), 1.5)
+        chosen.add(decision.address)
+        assert A not in decision.fallbacks
+    assert chosen == {B, C} or (len(chosen) == 1 and A not in chosen)
+    assert A not in {d.decide(request(api=Api.OPAQUE), 1.5).address for _ in range(30)}
+
+
+def test_a_trial_is_one_request_with_fallbacks_and_its_own_reason():
+    d = fleet(A, B, C)
+    now = fail(d, A, 1.0)
+    assert {d.decide(request(), now).address for _ in range(20)} == {B, C}
+    due = now + 1.3
+    for _ in range(3):  # to explain begins nothing
+        assert d.explain(request(), due).reason == "trial"
+    first = d.decide(request(), due)
+    assert (first.address, first.reason, first.trial) == (A, "trial", True)
+    assert set(first.fallbacks) == {B, C}
+    assert first.read
+    others = [d.decide(request(), due + 0.01) for _ in range(20)]
+    assert {o.address for o in others} == {B, C}
+    assert {o.reason for o in others} == {"laar"}
+    d.replied(first, Reply(status=200), due + 0.1, read=True)
+    assert d.health.of(first.slot).breaker.is_out  # the head alone proves nothing where it is read
+    d.answering(first, due + 0.2)
+    assert not d.health.of(first.slot).breaker.is_out
+    d.settle(first, end())
+
+
+@pytest.mark.parametrize("how", ["disconnect", 400])
+def test_a_trial_that_tells_nothing_is_repeated_soon(how):
+    d = fleet(A, B)
+    now = fail(d, A, 1.0) + 1.3
+    trial = d.decide(request(), now)
+    assert trial.trial
+    if how == "disconnect":
+        d.settle(trial, end(None, "disconnect", 0.1))
+    else:
+        d.replied(trial, Reply(status=400), now + 0.1)
+        d.settle(trial, end(400))
+    assert d.decide(request(), now + 0.2).address == B
+    again = d.decide(request(), now + 0.9)
+    assert (again.address, again.trial) == (A, True)
+
+
+def test_shadow_and_opaque_requests_are_no_trials():
+    d = fleet(A, B)
+    now = fail(d, A, 1.0) + 1.3
+    assert d.decide(request(shadow=True), now).address == B
+    assert d.decide(request(api=Api.OPAQUE), now).address == B
+    assert d.decide(request(), now).trial
+
+
+def test_the_last_candidate_is_never_out():
+    d = fleet(A)
+    for _ in range(20):
+        decision = d.decide(request(), 1.0)
+        assert decision.address == A
+        d.replied(decision, Reply(status=503), 1.0)
+        d.settle(decision, end(503))
+    assert d.decide(request(), 1.0).reason == "all-failing"
+
+
+def test_when_envoy_retries_those_before_failed_and_the_one_that_served_did_not():
+    d = fleet(A, B, C)
+    decision = d.decide(request(), 1.0)
+    picked, first, second = decision.address, *decision.fallbacks
+    d.served_by(decision, second, 1.5)
+    d.replied(decision, Reply(status=200), 1.5)
+    d.settle(decision, end())
+    assert decision.failed == (picked, first)
+    failures = {a: d.health.of(d.table.slot(a)).failures for a in (picked, first, second)}
+    assert failures == {picked: {Kind.RETRIED: 1}, first: {Kind.RETRIED: 1}, second: {}}
+    assert d.health.answers(d.table.slot(picked), 1.5) < d.health.answers(d.table.slot(second), 1.5)
+    assert not d.table.in_flight.any()
+
+
+def test_the_retry_itself_may_fail_too():
+    d = fleet(A, B, C)
+    decision = d.decide(request(), 1.0)
+    d.served_by(decision, decision.fallbacks[0], 1.5)
+    served = decision.slot
+    d.replied(decision, Reply(status=503), 1.5)
+    d.settle(decision, end(503))
+    assert d.health.of(served).failures == {Kind.STATUS: 1}
+
+
+def test_an_endpoint_that_envoy_chose_by_itself_says_nothing_of_ours():
+    d = fleet(A, B, C)
+    d.settings = DirectorSettings(fallbacks=0)
+    decision = d.decide(request(), 1.0)
+    other = next(a for a in (A, B, C) if a != decision.address)
+    picked = decision.slot
+    d.served_by(decision, other, 1.5)
+    assert decision.failed == ()
+    assert d.health.of(picked).failures == {}
+
+
+def test_in_shadow_the_one_that_served_is_learned_from():
+    d = fleet(A, B)
+    for _ in range(3):
+        decision = d.decide(request(shadow=True), 1.0)
+        assert decision.attempt is None
+        d.served_by(decision, A, 1.0)
+        d.replied(decision, Reply(status=503), 1.0)
+        d.settle(decision, end(503))
+    assert d.health.of(d.table.slot(A)).breaker.is_out
+    assert d.decide(request(), 1.5).address == B
+
+
+def test_records_say_why_it_was_left_out_and_what_it_costs():
+    d = fleet(A, B, C)
+    now = fail(d, A, 1.0)
+    decision = d.decide(request(), now)
+    d.replied(decision, Reply(status=500), now)
+    d.settle(decision, end(500, latency_s=0.0))
+    specs = {int(slot): d.table.spec(int(slot)) for slot in d.table.active}
+    shown = explained(account_of(d.decide(request(), now), specs, d.table, 1000.0))
+    (left,) = shown["filtered"]
+    assert left["endpoint"] == A
+    assert left["why"].startswith("failing (status): the next trial is due in ")
+    rows = {row["endpoint"]: row for row in shown["candidates"]}
+    assert rows[decision.address]["answers"] < 0.95
+    for row in rows.values():
+        price = row["latency_s"] / (row["answers"] * row["probability"])
+        assert row["cost_s"] == pytest.approx(price)
+    rival = next(a for a in (B, C) if a != decision.address)
+    assert shown["endpoint"] == rival
+    assert "answers only with P=" in shown["sentence"]
+
+
+def test_a_failing_share_and_a_slow_pace_are_priced():
+    """The formula, by hand."""
+    ones = np.ones(2)
+    terms = expected_time(
+        CostWeights(k_rtt=1.0, k_queue=0.0, k_delay=0.0, in_flight_tokens=0.0),
+        rtt_s=0.1 * ones,
+        base_s=0.5 * ones,
+        seconds_per_token=0.001 * ones,
+        uncached_tokens=400 * ones,
+        queued_tokens=0 * ones,
+        in_flight=0 * ones,
+        probability=0.5 * ones,
+        times_tried=0 * ones,
+        answers=np.array([0.5, 1.0]),
+        pace=np.array([1.0, 3.0]),
+        typical_s=2.0,
+    )
+    assert terms.slow_s.tolist() == pytest.approx([0.0, 2.0 * (1.0 + 2.0)])
+    assert terms.cost_s.tolist() == pytest.approx([1.0 / 0.25, 7.0 / 0.5])
+
+
+def test_a_long_prompt_that_hangs_nobody_is_no_hang():
+    """Silence in proportion to what was predicted is none, though siblings answer meanwhile."""
+    d = fleet(A, B, overdue_s=2.0)
+    now = 0.0
+    for _ in range(60):  # short prompts take half a second everywhere
+        decision = d.decide(request(), now)
+        d.replied(decision, Reply(status=200), now + 0.5)
+        d.settle(decision, end(latency_s=0.5))
+        now += 0.6
+    text = "word " * 100_000
+    heavy = Request(id="h", api=Api.CHAT, model="m", spans=(text,), chars=len(text))
+    decision = d.decide(heavy, now)
+    for _ in range(80):
+        now += 0.25
+        other = d.decide(request(), now)
+        d.replied(other, Reply(status=200), now + 0.2)
+        d.settle(other, end(latency_s=0.2))
+    assert not d.health.of(decision.slot).breaker.is_out
+    now += 600.0
+    d.settle(decision, end(latency_s=now - decision.now))
+    assert d.health.of(decision.slot).breaker.openings == 0

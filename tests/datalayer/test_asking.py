@@ -1,0 +1,84 @@
+"""One tiny request to an endpoint, as the doctor and the breaker send it."""
+
+import asyncio
+import time
+
+import orjson
+import pytest
+from aiohttp import web
+
+from laar.core.endpoints import EndpointSpec
+from laar.datalayer.asking import ask, new_session
+from laar.health import GOOD, Kind, judge
+
+
+async def answer_of(handler, timeout_s=5.0):
+    """What asking an endpoint with this handler comes to, and what was sent to it."""
+    sent = []
+
+    async def handle(request):
+        sent.append((request.path, orjson.loads(await request.read())))
+        return await handler(request)
+
+    application = web.Application()
+    application.router.add_post("/{path:.*}", handle)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        spec = EndpointSpec(address=f"127.0.0.1:{runner.addresses[0][1]}", models=("m", "alias"))
+        async with new_session(timeout_s) as session:
+            return await ask(session, spec, time.monotonic), sent
+    finally:
+        await runner.cleanup()
+
+
+def says(body, status=200, **headers):
+    async def handle(_request):
+        return web.Response(status=status, body=body, headers=headers)
+
+    return handle
+
+
+@pytest.mark.parametrize(
+    ("handler", "verdict"),
+    [
+        (says(b'data: {"choices":[{"delta":{"content":"1"}}]}\n\ndata: [DONE]\n\n'), GOOD),
+        (says(b'data: {"error": {"message": "dead", "code": 500}}\n\n'), Kind.EVENT),
+        (says(b"no", 503), Kind.STATUS),
+        (says(b"no", 503, **{"retry-after": "3"}), Kind.FULL),
+        (says(b"no", 401), Kind.DENIED),
+        (says(b"no", 400), None),
+    ],
+)
+async def test_an_answer_is_judged_by_its_first_event(handler, verdict):
+    asked, sent = await answer_of(handler)
+    assert judge(asked.reply) == verdict
+    path, body = sent[0]
+    assert path == "/v1/chat/completions"
+    assert (body["model"], body["max_tokens"], body["stream"]) == ("m", 1, True)
+
+
+async def test_silence_and_a_cut_are_failures_of_the_endpoint():
+    async def hang(request):
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await request.content.wait_eof()
+        await asyncio.sleep(30)
+        return response
+
+    async def cut(request):
+        request.transport.abort()
+        return web.Response()
+
+    assert (await answer_of(hang, timeout_s=0.3))[0].failed is Kind.HANG
+    assert (await answer_of(cut))[0].failed is Kind.STATUS
+
+
+async def test_what_cannot_be_reached_tells_nothing():
+    async with new_session(2.0) as session:
+        spec = EndpointSpec(address="127.0.0.1:1", models=("m",))
+        asked = await ask(session, spec, time.monotonic)
+    assert asked.reply is None
+    assert asked.failed is None
+    assert "can't be reached" in asked.problem

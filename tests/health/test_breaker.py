@@ -1,0 +1,143 @@
+"""The breaker, held against a plain model of what it promises."""
+
+import random
+
+from hypothesis import settings as budget
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from laar.health import Attempt, HealthSettings, Kind
+from laar.health.breaker import Breaker, State
+
+SETTINGS = HealthSettings()
+KINDS = st.sampled_from([Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.HANG, Kind.RETRIED])
+
+
+class Promises(RuleBasedStateMachine):
+    """Any order of outcomes, trials, probes and pauses."""
+
+    def __init__(self):
+        super().__init__()
+        self.breaker = Breaker()
+        self.rng = random.Random(3)
+        self.now = 100.0
+        self.failed_in_a_row = 0.0
+        self.trials = []
+        self.opened = []
+
+    def attempt(self):
+        return Attempt(0, ("m", False), self.now, 0.1, 10.0)
+
+    @rule(seconds=st.floats(0.0, 40.0))
+    def time_passes(self, seconds):
+        self.now += seconds
+        self.breaker.troubled(SETTINGS, self.now)
+
+    @rule()
+    def good(self):
+        self.breaker.good(self.attempt(), SETTINGS, self.now)
+        self.failed_in_a_row = 0.0
+
+    @rule(kind=KINDS, weight=st.sampled_from([0.1, 0.5, 1.0]))
+    def bad(self, kind, weight):
+        was_out = self.breaker.is_out
+        out_now = self.breaker.bad(self.attempt(), kind, weight, SETTINGS, self.rng, self.now)
+        self.failed_in_a_row += weight
+        assert out_now == (self.breaker.is_out and not was_out)
+        if out_now:
+            self.opened.append(self.now)
+
+    @rule(retry_after_s=st.none() | st.floats(0.0, 1e9))
+    def full(self, retry_after_s):
+        was = self.breaker.state
+        before = self.breaker.openings
+        self.breaker.full(self.attempt(), retry_after_s, SETTINGS, self.now)
+        assert self.breaker.state is was
+        assert self.breaker.openings == before
+        assert self.breaker.full_until <= self.now + SETTINGS.longest_full_s + 1e-6
+
+    @precondition(lambda self: self.breaker.trial_due(self.now))
+    @rule(ends=st.sampled_from(["good", "bad", "nothing", "full"]))
+    def trial(self, ends):
+        assert self.now >= self.breaker.trial_at
+        attempt = self.attempt()
+        self.breaker.begin_trial(attempt)
+        assert not self.breaker.trial_due(self.now)  # one at a time
+        backoff = self.breaker.trial_at - self.breaker.opened_at
+        if ends == "good":
+            self.breaker.good(attempt, SETTINGS, self.now)
+            assert self.breaker.state is State.STARTING
+            assert self.breaker.answers(SETTINGS, self.now) < 0.5
+            self.failed_in_a_row = 0.0
+        elif ends == "bad":
+            self.breaker.bad(attempt, Kind.STATUS, 1.0, SETTINGS, self.rng, self.now)
+            again = self.breaker.trial_at - self.now
+            assert self.breaker.state is State.OPEN
+            assert again <= SETTINGS.longest_trial_s * 1.2 + 1e-6
+            assert again >= min(SETTINGS.longest_trial_s, backoff) - 1e-6
+        elif ends == "full":
+            self.breaker.full(attempt, None, SETTINGS, self.now)
+            assert not self.breaker.is_out
+        else:
+            self.breaker.tells_nothing(attempt, self.rng, self.now)
+            assert self.breaker.state is State.OPEN
+            assert self.breaker.trial_at <= self.now + 1.0
+
+    @precondition(lambda self: self.breaker.probe_due(SETTINGS, self.now))
+    @rule(failed=st.none() | KINDS)
+    def probe(self, failed):
+        self.breaker.probing = True
+        assert not self.breaker.trial_due(self.now)
+        openings = self.breaker.openings
+        self.breaker.tell_probe(failed, 1, SETTINGS, self.rng, self.now)
+        assert self.breaker.openings == openings
+        assert self.breaker.is_out
+        assert (failed is None) == self.breaker.trial_due(self.now)
+
+    @invariant()
+    def price_is_a_probability(self):
+        assert 0.0 < self.breaker.answers(SETTINGS, self.now) <= 1.0
+
+    @invariant()
+    def three_in_a_row_are_out(self):
+        if self.failed_in_a_row >= SETTINGS.consecutive_failures and not self.breaker.is_out:
+            # Only a trial that was passed by a full engine lets it in after that.
+            assert self.breaker.full_until > 0.0
+
+    @invariant()
+    def what_is_out_comes_back_into_question(self):
+        if self.breaker.state is State.OPEN:
+            assert self.breaker.trial_at <= self.now + SETTINGS.longest_trial_s * 1.2 + 1e-6
+
+
+Promises.TestCase.settings = budget(max_examples=60, stateful_step_count=40, deadline=None)
+TestPromises = Promises.TestCase
+
+
+def test_one_in_ten_is_left_to_its_price():
+    rng = random.Random(1)
+    breaker, now = Breaker(), 0.0
+    opened = sent = 0
+    for _ in range(2000):
+        now += 0.05
+        attempt = Attempt(0, ("m", False), now, 0.1, 10.0)
+        if breaker.trial_due(now):
+            breaker.begin_trial(attempt)
+        elif breaker.is_out:
+            continue
+        sent += 1
+        if rng.random() < 0.1:
+            opened += breaker.bad(attempt, Kind.STATUS, 1.0, SETTINGS, rng, now)
+        else:
+            breaker.good(attempt, SETTINGS, now)
+    assert opened <= 12
+    assert sent > 1500
+    assert 0.6 < breaker.answers(SETTINGS, now) < 1.0
+
+
+def test_a_failure_is_forgotten():
+    breaker, rng = Breaker(), random.Random(1)
+    breaker.bad(None, Kind.STATUS, 1.0, SETTINGS, rng, 10.0)
+    assert breaker.answers(SETTINGS, 10.0) < 0.7
+    assert breaker.answers(SETTINGS, 400.0) > 0.99
+    assert not breaker.troubled(SETTINGS, 400.0)

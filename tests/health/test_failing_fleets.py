@@ -1,0 +1,208 @@
+"""What clients lose when an endpoint of a fleet fails, in virtual time and without any retry.
+
+A random pick loses a fifth of the requests where one of five endpoints refuses; a picker that does
+not look at outcomes loses four fifths, since an endpoint that refuses has nothing in flight.
+"""
+
+import itertools
+
+import pytest
+from virtual_fleet import (
+    Answer,
+    VirtualFleet,
+    error_event,
+    hangs,
+    no_room,
+    refuses,
+    slow,
+)
+
+from laar.policies import POLICY_NAMES
+
+REQUESTS = 1500
+SEEDS = (1, 2)
+
+
+@pytest.fixture(scope="module")
+def sound():
+    """Runs of the same fleet where nothing fails, by seed."""
+    return {seed: VirtualFleet(seed=seed).run(REQUESTS) for seed in SEEDS}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("behaviour", "at_most"),
+    [
+        pytest.param(refuses(503), 4, id="503 at once"),
+        pytest.param(refuses(503, since=5.0), 5, id="503 after a while"),
+        pytest.param(refuses(500), 6, id="500 at once"),
+        pytest.param(refuses(500, since=5.0), 15, id="500 after a while"),
+        pytest.param(refuses(503, share=0.5), 15, id="every second"),
+        pytest.param(error_event(), 5, id="error event"),
+        pytest.param(error_event(since=5.0), 12, id="error event after a while"),
+        pytest.param(refuses(401), 10, id="401 of one replica"),
+        pytest.param(refuses(404, since=5.0), 12, id="404 of one replica"),
+        pytest.param(refuses(429, retry_after_s=2.0), 10, id="429"),
+        pytest.param(hangs(), 6, id="silence"),
+        pytest.param(hangs(since=5.0), 8, id="silence after a while"),
+    ],
+)
+def test_one_of_five_that_fails_costs_next_to_nothing(behaviour, at_most, seed, sound):
+    fleet = VirtualFleet(behave={0: behaviour}, seed=seed, probes=True)
+    seen = fleet.run(REQUESTS)
+    assert len(seen.failed) <= at_most
+    assert seen.total == REQUESTS
+    # Four endpoints do the work of five.
+    assert seen.p95() <= 1.2 * sound[seed].p95()
+    assert not fleet.table.in_flight.any()
+
+
+@pytest.mark.parametrize("policy", ["least-loaded", "round-robin", "random", "llm-d"])
+def test_whatever_the_policy_nothing_is_sent_to_what_fails(policy):
+    assert policy in POLICY_NAMES
+    fleet = VirtualFleet(behave={0: refuses(503)}, policy=policy, probes=True)
+    assert len(fleet.run(REQUESTS).failed) <= 8
+
+
+@pytest.mark.parametrize("since", [0.0, 5.0])
+def test_one_that_is_ten_times_as_slow_is_hardly_felt(since, sound):
+    for seed in SEEDS:
+        seen = VirtualFleet(behave={0: slow(10.0, since)}, seed=seed, probes=True).run(REQUESTS)
+        assert not seen.failed
+        assert seen.p95() <= 1.2 * sound[seed].p95()
+
+
+def test_none_is_singled_out_where_all_are_slow():
+    """A fleet that slows down as a whole keeps its balance."""
+    fleet = VirtualFleet(behave={n: slow(10.0, 5.0) for n in range(5)}, probes=True)
+    seen = fleet.run(600)
+    assert not seen.failed
+    assert max(seen.asked.values()) < 1.6 * min(seen.asked.values())
+    openings = sum(fleet.health.of(slot).breaker.openings for slot in range(5))
+    assert openings == 0
+
+
+def test_a_500_for_want_of_room_takes_nobody_out():
+    """Every endpoint refuses the longest prompts: they fail, and everything else goes on."""
+    fleet = VirtualFleet(behave={n: no_room(1500) for n in range(5)}, probes=True)
+    seen = fleet.run(REQUESTS)
+    heavy = sum(seen.statuses[status] for status in (500,))
+    assert 0.05 * REQUESTS < heavy == len(seen.failed)
+    assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
+    assert seen.reasons == {"laar": REQUESTS}
+
+
+def test_one_endpoint_with_less_room_stays_in():
+    fleet = VirtualFleet(behave={0: no_room(1500)}, probes=True)
+    seen = fleet.run(REQUESTS)
+    assert fleet.health.of(0).breaker.openings == 0
+    assert seen.asked[0] > 0.1 * REQUESTS
+
+
+def test_a_healed_endpoint_has_its_share_within_a_minute_and_its_trials_fail_nobody():
+    fleet = VirtualFleet(behave={0: refuses(503, since=2.0, until=60.0)}, probes=True, think_s=0.2)
+    fleet.call(120.0, fleet.seen.asked.clear)
+    fleet.run(10**6, until=160.0)
+    seen = fleet.seen
+    fair = sum(seen.asked.values()) / 5
+    assert seen.asked[0] >= 0.8 * fair
+    assert sum(at > 65.0 for at in seen.failed) == 0
+    assert len(seen.failed) <= 10
+
+
+def test_without_probes_trials_are_few_and_further_and_further_apart():
+    fleet = VirtualFleet(behave={0: refuses(503)}, think_s=0.2)
+    fleet.run(10**6, until=120.0)
+    late = [at for at in fleet.seen.failed if at > 2.0]
+    assert 3 <= len(late) <= 9
+    gaps = [b - a for a, b in itertools.pairwise(late)]
+    assert gaps[-1] > 5.0 * gaps[0]
+
+
+def test_where_all_fail_all_are_tried():
+    fleet = VirtualFleet(behave={n: refuses(503) for n in range(5)}, probes=True)
+    seen = fleet.run(500)
+    assert len(seen.failed) == 500
+    assert min(seen.asked.values()) > 60
+    assert seen.reasons["all-failing"] > 400
+    assert seen.statuses == {503: 500}
+
+
+def test_four_of_five_that_refuse_leave_the_work_to_the_fifth():
+    """However high its price, one that refuses and is kept in would be idle, and so be chosen."""
+    fleet = VirtualFleet(behave={n: refuses(503) for n in range(4)}, probes=True)
+    seen = fleet.run(500)
+    assert len(seen.failed) <= 25
+
+
+def test_all_that_are_full_are_still_asked():
+    fleet = VirtualFleet(behave={n: refuses(429, retry_after_s=5.0) for n in range(5)}, think_s=0.1)
+    seen = fleet.run(500)
+    assert seen.statuses == {429: 500}
+    assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
+
+
+def test_denials_that_all_give_are_the_clients():
+    fleet = VirtualFleet(behave={n: refuses(401) for n in range(5)}, think_s=0.1, probes=True)
+    fleet.run(500)
+    assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
+
+
+def test_some_clients_with_a_wrong_key_take_nobody_out():
+    fleet = VirtualFleet(behave={n: refuses(401, share=0.3) for n in range(5)}, probes=True)
+    seen = fleet.run(REQUESTS)
+    assert 0.2 < seen.share() < 0.4
+    assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
+
+
+def test_one_client_with_a_wrong_key_does_not_go_through_the_fleet():
+    """It sends the same prompt again and again, so that it comes to the same endpoint each time."""
+
+    def denies(_fleet, job, _now, ordinary):
+        return Answer(status=401, seconds=0.05) if job.client == 0 else ordinary
+
+    fleet = VirtualFleet(
+        behave=dict.fromkeys(range(5), denies), clients=8, probes=True, prefixes=True, think_s=0.1
+    )
+    fleet.text = lambda job: "the same " * 50 if job.client == 0 else None
+    fleet.run(3000)
+    openings = [fleet.health.of(slot).breaker.openings for slot in range(5)]
+    assert sum(openings) <= 3
+
+
+def test_clients_faults_count_for_nothing():
+    for status in (400, 409, 413, 415, 422, 501):
+        fleet = VirtualFleet(behave={0: refuses(status)}, think_s=0.1)
+        fleet.run(300)
+        assert fleet.health.of(0).failures == {}
+
+
+def test_a_newcomer_starts_slowly_and_is_not_starved():
+    fleet = VirtualFleet(endpoints=5, think_s=0.05)
+    fleet.join(fleet.addresses[:4])
+    fleet.call(30.0, lambda: fleet.join(fleet.addresses))
+    counts = {}
+    for at in (32.0, 60.0, 80.0):
+        fleet.call(at, lambda at=at: counts.update({at: dict(fleet.seen.asked)}))
+    fleet.run(10**6, until=81.0)
+    first = counts[32.0].get(4, 0)
+    assert first < 0.5 * (counts[32.0][0] / 16.0) * 1.0 + 20
+    gained = {n: counts[80.0][n] - counts[60.0][n] for n in range(5)}
+    assert gained[4] >= 0.8 * sum(gained.values()) / 5
+
+
+def test_a_slot_that_is_taken_again_knows_nothing_of_the_one_before():
+    fleet = VirtualFleet(behave={0: refuses(503)})
+    fleet.run(200)
+    slot = fleet.table.slot(fleet.addresses[0])
+    assert fleet.health.of(slot).breaker.is_out
+    fleet.join(fleet.addresses[1:])
+    assert fleet.health.of(slot) is None
+    fleet.behave.clear()
+    fleet.addresses[0] = "10.0.0.99:80"
+    fleet.join(fleet.addresses)
+    assert fleet.table.slot("10.0.0.99:80") == slot
+    before = len(fleet.seen.failed)
+    fleet.run(600)
+    assert len(fleet.seen.failed) == before
+    assert fleet.health.of(slot).failures == {}

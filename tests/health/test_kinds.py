@@ -1,0 +1,40 @@
+"""What an answer says of its endpoint."""
+
+import pytest
+
+from laar.health import GOOD, Kind, Reply, judge
+
+FULL_TEXT = b'{"error":{"message":"The request queue is full","code":503}}'
+
+
+@pytest.mark.parametrize(
+    ("reply", "verdict"),
+    [
+        (Reply(status=200), GOOD),
+        (Reply(status=304), GOOD),
+        (Reply(status=101), None),
+        *((Reply(status=status), None) for status in (400, 405, 408, 409, 413, 415, 422, 501)),
+        *((Reply(status=status), Kind.DENIED) for status in (401, 403, 404)),
+        (Reply(status=429), Kind.FULL),
+        (Reply(status=429, retry_after_s=3.0), Kind.FULL),
+        (Reply(status=529), Kind.FULL),
+        (Reply(status=503), Kind.STATUS),
+        (Reply(status=503, text=b"upstream connect error or disconnect/reset"), Kind.STATUS),
+        (Reply(status=503, retry_after_s=1.0), Kind.FULL),
+        (Reply(status=503, text=FULL_TEXT), Kind.FULL),
+        (Reply(status=500), Kind.ERROR),
+        (Reply(status=502), Kind.STATUS),
+        (Reply(status=504), Kind.STATUS),
+        (Reply(status=200, event=True, text=b'data: {"error":{"code":500}}'), Kind.EVENT),
+        (Reply(status=200, event=True, text=b'data: {"error":"boom"}'), Kind.EVENT),
+        (Reply(status=200, event=True, text=b"data: " + FULL_TEXT), Kind.FULL),
+        (Reply(status=200, event=True, text=b'data: {"error":{"code":429}}'), Kind.FULL),
+        (Reply(status=200, event=True, text=b'{"error":{"code":400}}'), None),
+        (
+            Reply(status=200, event=True, text=b'data: {"error":{"type":"BadRequestError"}}'),
+            None,
+        ),
+    ],
+)
+def test_whose_fault_it_is(reply, verdict):
+    assert judge(reply) == verdict

@@ -1,0 +1,296 @@
+"""A fleet in virtual time behind a real director: what clients see of endpoints that fail.
+
+Each endpoint answers by a behaviour, a function of the request and the time. What the director is
+told is what the stream machine tells it in the native shape: the status when it comes, the body
+only where it asked for it. There are no retries: what fails here fails for a client.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+
+from laar.core.beliefs import PrefixBeliefs
+from laar.core.cost import CostWeights
+from laar.core.decision import Completion, DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.request import Api, Request
+from laar.health import GOOD, Health, HealthSettings, Kind, Reply, judge
+from laar.policies import build_policies
+
+ERROR_EVENT = b'data: {"error": {"message": "EngineDeadError", "code": 500}}'
+PATIENCE_S = 15.0
+
+
+@dataclass
+class Job:
+    """One request of a client."""
+
+    number: int
+    client: int
+    at: float
+    tokens: int
+    stream: bool
+    decision: object = None
+    seconds: float = 0.0
+
+
+@dataclass
+class Answer:
+    """What an endpoint does: a status after `head_s`, an end after `seconds`; None is silence."""
+
+    status: int | None = 200
+    head_s: float = 0.001
+    seconds: float | None = None
+    retry_after_s: float | None = None
+    text: bytes = b""
+    event: bytes = b""
+
+
+@dataclass
+class Seen:
+    """What came of a run."""
+
+    failed: list[float] = field(default_factory=list)
+    latencies: list[tuple[float, float]] = field(default_factory=list)
+    at_bad: list[float] = field(default_factory=list)
+    asked: Counter = field(default_factory=Counter)
+    reasons: Counter = field(default_factory=Counter)
+    statuses: Counter = field(default_factory=Counter)
+    took_s: float = 0.0
+
+    @property
+    def total(self):
+        return len(self.failed) + len(self.latencies)
+
+    def share(self):
+        return len(self.failed) / self.total
+
+    def p95(self):
+        return float(np.percentile([s for _, s in self.latencies] or [0.0], 95))
+
+
+class VirtualFleet:
+    """Closed loop of clients over endpoints that serve one model.
+
+    Args:
+        endpoints: how many.
+        behave: endpoint index -> function (fleet, job, now, ordinary) -> Answer; others are sound.
+        clients: requests at a time.
+        think_s: between a client's requests.
+    """
+
+    def __init__(
+        self,
+        endpoints=5,
+        behave=None,
+        *,
+        clients=24,
+        seed=1,
+        policy="laar",
+        settings=None,
+        streams=0.5,
+        tokens=None,
+        service_s=0.4,
+        spread=0.4,
+        think_s=0.0,
+        prefixes=False,
+        health=True,
+        probes=False,
+    ):
+        self.rng = random.Random(seed)
+        self.table = EndpointTable()
+        self.addresses = [f"10.0.0.{n + 1}:80" for n in range(endpoints)]
+        self.join(self.addresses)
+        self.health = Health(settings or HealthSettings(), rng=random.Random(seed + 1))
+        self.director = Director(
+            self.table,
+            build_policies(CostWeights()),
+            DirectorSettings(policy=policy),
+            rng=random.Random(seed + 2),
+            prefixes=PrefixBeliefs(key=b"k" * 16, max_bytes=1 << 22) if prefixes else None,
+            health=self.health if health else None,
+        )
+        self.behave = behave or {}
+        self.clients = clients
+        self.streams = streams
+        self.tokens = tokens or (lambda rng: int(rng.lognormvariate(6.0, 1.0)) + 10)
+        self.service_s = service_s
+        self.spread = spread
+        self.think_s = think_s
+        self.running = Counter()
+        self.seen = Seen()
+        self._events = []
+        self._probes = probes
+        self._order = count()
+        self.now = 0.0
+        self.text = lambda _job: None
+        self.probes = 0
+
+    def join(self, addresses):
+        self.table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in addresses])
+
+    def _at(self, when, what, *args):
+        heapq.heappush(self._events, (when, next(self._order), what, args))
+
+    def call(self, when, what):
+        """Runs a function of nothing at a time."""
+        self._at(when, lambda _now: what())
+
+    def run(self, requests, *, until=math.inf):
+        """Sends so many requests in all; returns what was seen."""
+        self.left = requests
+        if self._probes:
+            self._at(self.now, self._probe)
+        for client in range(self.clients):
+            self._at(self.now + 0.001 * client, self._next, client)
+        while self._events and self._events[0][0] <= until:
+            self.now, _, what, args = heapq.heappop(self._events)
+            what(self.now, *args)
+        self.seen.took_s = self.now
+        return self.seen
+
+    def _next(self, now, client):
+        if self.left <= 0:
+            return
+        self.left -= 1
+        job = Job(self.left, client, now, self.tokens(self.rng), self.rng.random() < self.streams)
+        text = self.text(job) or f"{job.number} " + "x" * (4 * job.tokens)
+        request = Request(
+            id="r", api=Api.CHAT, model="m", spans=(text,), question="q", chars=4 * job.tokens,
+            stream=job.stream,
+        )  # fmt: skip
+        decision = job.decision = self.director.decide(request, now)
+        index = self.addresses.index(decision.address)
+        self.seen.asked[index] += 1
+        self.seen.reasons[decision.reason] += 1
+        self.running[index] += 1
+        answer = self._answer(index, job, now)
+        self.running[index] += 0
+        read = decision.read
+        if answer.status is None:
+            self._at(now + PATIENCE_S, self._end, job, index, None, "disconnect", False)
+            return
+        self._at(now + answer.head_s, self._reply, job, answer, read)
+        if answer.seconds is None:
+            cause = "complete"  # unread answers look so however they end
+            self._at(now + PATIENCE_S, self._end, job, index, answer, cause, False)
+        else:
+            good = judge(Reply(status=answer.status)) is GOOD and not answer.event
+            if good and read:
+                first_s = min(answer.seconds, answer.head_s + 0.2 * answer.seconds)
+                self._at(now + first_s, self._answering, job)
+            self._at(now + answer.seconds, self._end, job, index, answer, "complete", good)
+
+    def _probe(self, now):
+        """Asks those that are due, as the picker does."""
+        for slot in self.health.probes_due(now, 16):
+            index = self.addresses.index(self.table.spec(slot).address)
+            answer = self._answer(index, Job(-1, -1, now, 1, True), now)
+            self.probes += 1
+            if answer.seconds is None:
+                self._at(now + 10.0, self._probed, slot, None)
+                continue
+            reply = Reply(
+                status=answer.status,
+                retry_after_s=answer.retry_after_s,
+                text=answer.event or answer.text,
+                event=bool(answer.event),
+            )
+            self._at(now + min(answer.seconds, 10.0), self._probed, slot, reply)
+        if self.left > 0:
+            self._at(now + 0.25, self._probe)
+
+    def _probed(self, now, slot, reply):
+        self.health.probed(slot, reply, now, failed=None if reply else Kind.HANG)
+
+    def _answer(self, index, job, now):
+        busy = 1.0 + 0.1 * (self.running[index] - 1)
+        seconds = self.rng.lognormvariate(math.log(self.service_s), self.spread)
+        seconds = (seconds + 1e-4 * job.tokens) * busy
+        ordinary = Answer(head_s=0.002 if job.stream else seconds, seconds=seconds)
+        behaviour = self.behave.get(index)
+        return ordinary if behaviour is None else behaviour(self, job, now, ordinary)
+
+    def _reply(self, now, job, answer, read):
+        reply = Reply(status=answer.status, retry_after_s=answer.retry_after_s, text=answer.text)
+        self.director.replied(job.decision, reply, now, read=read)
+        if answer.event and read:
+            told = Reply(status=200, text=answer.event, event=True)
+            self.director.replied(job.decision, told, now, read=True)
+
+    def _answering(self, now, job):
+        self.director.answering(job.decision, now)
+
+    def _end(self, now, job, index, answer, cause, good):
+        status = None if answer is None else answer.status
+        self.running[index] -= 1
+        self.seen.statuses[status] += 1
+        error = bool(answer and answer.event and job.decision.read)
+        end = Completion(status=status, cause=cause, latency_s=now - job.at, error=error)
+        self.director.settle(job.decision, end)
+        if good:
+            self.seen.latencies.append((job.at, now - job.at))
+        else:
+            self.seen.failed.append(job.at)
+        self._at(now + self.think_s, self._next, job.client)
+
+
+# -- behaviours ----------------------------------------------------------------------------------
+
+
+def refuses(status, share=1.0, since=0.0, until=math.inf, **more):
+    """Answers a status at once."""
+
+    def behave(fleet, _job, now, ordinary):
+        if since <= now < until and fleet.rng.random() < share:
+            return Answer(status=status, head_s=0.001, seconds=0.002, **more)
+        return ordinary
+
+    return behave
+
+
+def error_event(since=0.0):
+    """Sends an error as the first event of a 200."""
+    return refuses(200, since=since, event=ERROR_EVENT)
+
+
+def hangs(since=0.0, until=math.inf, *, head=False):
+    """Says nothing, or nothing after the head."""
+
+    def behave(_fleet, job, now, ordinary):
+        if not since <= now < until:
+            return ordinary
+        return Answer(status=200 if head and job.stream else None, head_s=0.002)
+
+    return behave
+
+
+def slow(factor, since=0.0):
+    """Takes so many times longer."""
+
+    def behave(_fleet, job, now, ordinary):
+        if now < since:
+            return ordinary
+        seconds = factor * ordinary.seconds
+        return Answer(head_s=0.002 if job.stream else seconds, seconds=seconds)
+
+    return behave
+
+
+def no_room(tokens):
+    """500 for prompts above a length."""
+
+    def behave(_fleet, job, _now, ordinary):
+        if job.tokens > tokens:
+            return Answer(status=500, head_s=0.001, seconds=0.002)
+        return ordinary
+
+    return behave

@@ -1,0 +1,224 @@
+"""Recorded sessions: what a file means, how the closed loop keeps to it, and the command."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from laar.cli import lab as commands
+from laar.errors import SettingError
+from laar.lab.sessions import has_sessions, read_sessions
+from laar.sim.engine import load_profile
+from laar.sim.fleet import Arrival, Exchange, FleetSettings, Site, VirtualFleet, hold_sessions
+
+RUN = CliRunner()
+
+
+def line(session: str, **given: object) -> dict[str, object]:
+    return {
+        "session": session,
+        "input_length": 1100,
+        "output_length": 20,
+        "hash_ids": [0, 1, 2],
+    } | given
+
+
+def write(path: Path, lines: list[dict[str, object]]) -> Path:
+    text = "\n".join(json.dumps(each) for each in lines)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Path:
+    """Six sessions of four turns, as kv-cache-tester has them."""
+    lines = [
+        line(
+            f"s{s}",
+            t_s=20.0 * turn,
+            think_s=3.0 * turn,
+            api_s=2.0,
+            input_length=1100 + 512 * turn,
+            hash_ids=list(range(3 + turn)),
+        )
+        for s in range(6)
+        for turn in range(4)
+    ]
+    return write(tmp_path / "agents.jsonl.gz", lines)
+
+
+def pauses(path: Path) -> list[tuple[float, float]]:
+    (only,) = read_sessions(path)
+    return [(turn.after_answer_s, turn.after_request_s) for turn in only.turns()]
+
+
+def test_pauses_come_from_whatever_the_file_tells(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    write(path, [line("a", t_s=0.0, think_s=9.0), line("a", t_s=5.0, think_s=2.0)])
+    assert pauses(path) == [(0.0, 0.0), (2.0, 0.0)], "nobody waits for a first request"
+    write(path, [line("a", t_s=0.0, api_s=4.0), line("a", t_s=5.0)])
+    assert pauses(path) == [(0.0, 0.0), (1.0, 0.0)]
+    write(path, [line("a", t_s=0.0), line("a", t_s=5.0)])
+    assert pauses(path) == [(0.0, 0.0), (0.0, 5.0)]
+    write(path, [line("a", timestamp=1000), line("a", timestamp=2500)])
+    assert pauses(path) == [(0.0, 0.0), (0.0, 1.5)]
+
+
+def test_speed_and_cap_shorten_pauses(agents: Path) -> None:
+    turns = list(read_sessions(agents)[0].turns(speed=2.0, max_pause_s=4.0))
+    assert [turn.after_answer_s for turn in turns] == [0.0, 1.5, 3.0, 4.0]
+
+
+def test_ids_are_a_sessions_own_unless_the_file_is_a_trace(tmp_path: Path, agents: Path) -> None:
+    one, two = (next(each.turns()).prompt for each in read_sessions(agents)[:2])
+    assert len(one.blocks) == 1100 // 16
+    assert not set(one.blocks) & set(two.blocks)
+    last = list(read_sessions(agents)[0].turns())[-1].prompt
+    assert last.blocks[: len(one.blocks)] == one.blocks, "a session's prompts grow"
+    path = write(tmp_path / "t.jsonl", [line("a", timestamp=0), line("b", timestamp=1)])
+    one, two = (next(each.turns()).prompt for each in read_sessions(path))
+    assert one.blocks == two.blocks
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ([line("a"), {"input_length": 1}], "`session`"),
+        ([line("a"), line("a")], "`think_s`"),
+        ([line("a", t_s=5), line("a", t_s=4)], "back"),
+        ([line("a"), line("a", think_s=-1)], "`think_s`"),
+        ([line("a"), line("b", hash_ids=["x"])], "`hash_ids`"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, lines: list[dict[str, object]], told: str) -> None:
+    with pytest.raises(SettingError, match=f"line 2: .*{told}"):
+        read_sessions(write(tmp_path / "x.jsonl", lines))
+
+
+@pytest.mark.parametrize("at_once", [1, 4, 10])
+def test_each_request_waits_for_the_answer_before_it_and_its_pause(
+    agents: Path, at_once: int
+) -> None:
+    site = Site(name="one", model="m", engine=load_profile("parallel"))
+    fleet = VirtualFleet([site], FleetSettings(), seed=0)
+    seen: dict[str, list[Exchange]] = defaultdict(list)
+    under_way: list[tuple[float, int]] = []
+
+    def ended(arrival: Arrival, exchange: Exchange) -> None:
+        seen[arrival.session].append(exchange)
+
+    recorded = read_sessions(agents)
+    hold_sessions(
+        fleet, ((each.name, each.turns()) for each in recorded), ended, at_once=at_once, ramp_s=5.0
+    )
+    assert {name: len(turns) for name, turns in seen.items()} == {f"s{s}": 4 for s in range(6)}
+    for turns in seen.values():
+        for number, (before, after) in enumerate(pairwise(turns), 1):
+            assert after.sent_s == pytest.approx(before.end_s + 3.0 * number)
+        under_way += [(turns[0].sent_s, 1), (turns[-1].end_s, -1)]
+    open_now = most = 0
+    for _, change in sorted(under_way):
+        open_now += change
+        most = max(most, open_now)
+    assert most == min(at_once, 6)
+
+
+def test_nothing_is_sent_after_the_end(agents: Path) -> None:
+    site = Site(name="one", model="m", engine=load_profile("parallel"))
+    fleet = VirtualFleet([site], FleetSettings(), seed=0)
+    sent: list[float] = []
+    hold_sessions(
+        fleet,
+        ((each.name, each.turns()) for each in read_sessions(agents)),
+        lambda arrival, _exchange: sent.append(arrival.at_s),
+        at_once=6,
+        until_s=6.0,
+    )
+    assert 6 < len(sent) < 24
+    assert max(sent) <= 6.0
+
+
+# -- the command -------------------------------------------------------------------------------
+
+
+def run(*told: str) -> tuple[int, str]:
+    ran = RUN.invoke(commands.app, ["replay", *told, "--jobs", "1"])
+    return ran.exit_code, ran.output + ran.stderr
+
+
+def test_sessions_are_replayed_with_several_policies_and_engines(
+    agents: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "r.json"
+    told = [str(agents), "--closed-loop", "--sessions", "3", "--json", str(data)]
+    told += ["--engine", "parallel", "--engine", "parallel@2.5", "--endpoints", "2"]
+    told += ["--policy", "laar", "--policy", "smg:balance_abs_threshold=1", "--policy", "p2c"]
+    code, text = run(*told)
+    assert code == 0, text
+    tables = json.loads(data.read_bytes())["tables"]
+    assert [row[0] for row in tables[0]["rows"]] == ["laar", "smg:balance_abs_threshold=1", "p2c"]
+    assert tables[1]["columns"][3] == "requests"
+    assert all(row[3] == 24 for row in tables[1]["rows"])
+
+
+def test_the_limit_is_kept_and_a_seed_says_all(agents: Path, tmp_path: Path) -> None:
+    written = []
+    for seed in ("0", "0", "1"):
+        data = tmp_path / "r.json"
+        told = [str(agents), "--closed-loop", "--limit", "10", "--engine", "parallel"]
+        code, text = run(*told, "--seed", seed, "--policy", "laar", "--json", str(data))
+        assert code == 0, text
+        (row,) = json.loads(data.read_bytes())["tables"][1]["rows"]
+        assert row[3] == 10
+        written.append(data.read_bytes())
+    assert written[0] == written[1]
+
+
+def test_a_trace_without_sessions_is_sent_at_its_times(tmp_path: Path) -> None:
+    lines = [line("", timestamp=100 * i) for i in range(20)]
+    for each in lines:
+        del each["session"]
+    path = write(tmp_path / "t.jsonl.gz", lines)
+    assert not has_sessions(path)
+    code, text = run(
+        str(path), "--closed-loop", "--sessions", "5", "--engine", "parallel", "--policy", "laar"
+    )
+    assert code == 0
+    assert "open loop" in text
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ([], "--engine"),
+        (["--engine", "parallel", "--fleet", "x.yaml"], "either"),
+        (["--engine", "nothing"], "no entry"),
+        (["--engine", "parallel@x"], "no number"),
+        (["--engine", "parallel@-1"], "greater than 0"),
+        (["--engine", "llama-3-8b-a100@2"], "linear"),
+        (["--engine", "parallel", "--policy", "smg:x=1"], "cache_threshold"),
+    ],
+)
+def test_what_cannot_be_replayed_is_said(agents: Path, told: list[str], said: str) -> None:
+    code, text = run(str(agents), "--closed-loop", *told)
+    assert code == 2
+    assert said in text
+
+
+def test_a_broken_gzip_file_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"a": 1}\n' * 1000)[:-12])
+    code, text = run(str(path), "--engine", "parallel")
+    assert code == 2
+    assert "gzip" in text
+    path.write_bytes(b"no gzip at all")
+    assert run(str(path), "--engine", "parallel")[0] == 2

@@ -1,0 +1,307 @@
+"""The suite: its workloads are what they say, runs repeat, the verdict is the tests it names."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from laar.cli import lab as commands
+from laar.errors import SettingError
+from laar.lab.experiments import find_experiment
+from laar.lab.suite.case import Case, Closed, Open, Together, run_case
+from laar.lab.suite.runs import BASELINES, OURS
+from laar.lab.suite.table import SUITE, cases
+from laar.lab.suite.verdict import MARGINS, compare, geometric, holm
+from laar.lab.workloads.shared_prompts import (
+    AgentShape,
+    BatchShape,
+    Questions,
+    agents,
+    batches,
+    in_bursts,
+    questions,
+)
+from laar.policies import parse_policy
+from laar.sim.fleet import Arrival, generator
+
+RUN = CliRunner()
+BY_NAME = {case.name: case for case in SUITE}
+
+
+def cached_share(arrivals: list[Arrival]) -> float:
+    """What one endless cache would find of the prompts."""
+    seen: set[int] = set()
+    found = total = 0
+    for arrival in arrivals:
+        prompt = arrival.prompt
+        blocks = prompt.blocks[: prompt.prompt_tokens // 16]
+        found += 16 * sum(1 for _ in itertools.takewhile(seen.__contains__, blocks))
+        total += prompt.prompt_tokens
+        seen.update(prompt.blocks)
+    return found / total
+
+
+# -- workloads ---------------------------------------------------------------------------------
+
+
+def test_both_roles_have_workloads_of_their_own_kind() -> None:
+    names = [case.name for case in SUITE]
+    assert len(set(names)) == len(names)
+    assert {case.role for case in SUITE} == {"choose", "judge"}
+    assert all(parse_policy(policy) for policy in BASELINES)
+
+
+def test_the_page_on_the_verdict_names_every_workload_in_its_column() -> None:
+    page = Path(__file__).parents[2] / "docs" / "decisions" / "0013-how-no-regret-is-judged.md"
+    row = next(line for line in page.read_text().splitlines() if line.startswith("| router-8"))
+    _, choose, judge, _ = row.split("|")
+    for case in SUITE:
+        column = choose if case.role == "choose" else judge
+        assert case.name in column.replace(";", ",").replace(" ", "").split(",")
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_workload_runs_and_repeats(name: str) -> None:
+    """A twentieth of it, twice: the same figures, every request answered."""
+    first, again = (run_case(BY_NAME[name], "lmetric", 3, share=0.08) for _ in range(2))
+    assert first == again
+    assert first["requests"] >= 8
+    assert first["failed"] == 0
+    assert all(math.isfinite(first[metric]) and first[metric] > 0 for metric in MARGINS)
+
+
+def test_long_prompts_are_as_long_and_as_well_known_as_arts() -> None:
+    load = BY_NAME["art-x1"].load
+    assert isinstance(load, Open)
+    arrivals = list(load.draw(generator(5, "x"), 900.0))
+    tokens = np.mean([arrival.prompt.prompt_tokens for arrival in arrivals])
+    assert 15_000 < tokens < 22_000
+    later = cached_share(arrivals)
+    assert 0.85 < later < 0.95
+
+
+def test_documents_are_shared_and_questions_are_not() -> None:
+    rng = random.Random(1)
+    shape = Questions(requests_per_s=20.0, texts=10)
+    assert cached_share(list(questions(shape, rng, 60.0))) > 0.9
+    alone = Questions(requests_per_s=20.0, question_log=(7.0, 0.5))
+    assert cached_share(list(questions(alone, rng, 60.0))) < 0.1
+
+
+def test_a_batch_asks_about_one_document_at_once() -> None:
+    shape = BatchShape(every_s=20.0, size=(10, 20))
+    asked = [one for one in batches(shape, random.Random(2), 200.0) if one.kind == "batch"]
+    assert len(asked) >= 30
+    assert [one.at_s for one in asked] == sorted(one.at_s for one in asked)
+    by_document: dict[int, list[float]] = {}
+    for one in asked:
+        by_document.setdefault(one.prompt.blocks[100], []).append(one.at_s)
+    for times in by_document.values():
+        assert 10 <= len(times) <= 20
+        assert max(times) - min(times) <= 0.5
+
+
+def test_agents_share_a_system_prompt_and_keep_what_went_before() -> None:
+    shape = AgentShape(system_tokens=8192)
+    sessions = [list(turns) for _, turns in itertools.islice(agents(shape, random.Random(3)), 20)]
+    firsts = {tuple(turns[0].prompt.blocks[:512]) for turns in sessions}
+    assert len(firsts) == 1, "8,192 tokens are 512 blocks"
+    assert len({turns[0].prompt.blocks[520] for turns in sessions}) == 20
+    for turns in sessions:
+        for before, after in itertools.pairwise(turns):
+            answered = (before.prompt.prompt_tokens + before.prompt.output_tokens) // 16
+            assert after.prompt.blocks[:answered] == before.prompt.blocks[:answered]
+            assert after.prompt.prompt_tokens > before.prompt.prompt_tokens
+
+
+def test_bursts_keep_the_requests_and_move_their_times() -> None:
+    def drawn() -> list[Arrival]:
+        return list(questions(Questions(requests_per_s=10.0), random.Random(4), 600.0))
+
+    plain, moved = drawn(), list(in_bursts(iter(drawn())))
+    assert [one.prompt.prompt_tokens for one in plain] == [
+        one.prompt.prompt_tokens for one in moved
+    ]
+    times = [one.at_s for one in moved]
+    assert times == sorted(times)
+    busy = sum(at % 60.0 < 15.0 for at in times) / len(times)
+    assert busy == pytest.approx(0.75, abs=0.03)
+
+
+def test_strangers_weigh_on_engines_and_are_not_counted() -> None:
+    """With half of the sessions gone elsewhere ours are half as many, yet not as quick."""
+    case = BY_NAME["strangers"]
+    assert isinstance(case.load, Open)
+    shared = run_case(case, "least-loaded", 1, share=0.5)
+    light = Open(draw=case.load.draw, strangers=0.0)
+    whole = run_case(
+        Case(name="strangers", about="", role="judge", fleet=case.fleet, load=light, minutes=6.0),
+        "least-loaded",
+        1,
+        share=0.5,
+    )
+    assert 0.3 < shared["requests"] / whole["requests"] < 0.7
+    assert shared["ttft_mean_s"] > 0.3 * whole["ttft_mean_s"]
+
+
+def test_every_kind_of_load_is_in_the_suite() -> None:
+    assert {type(case.load) for case in SUITE} == {Open, Closed, Together}
+
+
+# -- the verdict -------------------------------------------------------------------------------
+
+
+def runs_of(values: dict[str, list[float]]) -> dict[str, list[dict[str, float]]]:
+    """The same figure for every metric."""
+    return {name: [dict.fromkeys(MARGINS, v) for v in of] for name, of in values.items()}
+
+
+def test_holm_steps_down_and_stops_at_the_first_that_stands() -> None:
+    assert holm([0.01, 0.04, 0.03]) == [True, False, False], "0.03 is above 0.05 / 2"
+    assert holm([0.001, 0.02, 0.04]) == [True, True, True]
+    assert holm([0.2, 0.001]) == [False, True]
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), max_size=12))
+@settings(max_examples=100, deadline=None)
+def test_holm_lies_between_bonferroni_and_no_correction(p_values: list[float]) -> None:
+    for p, refuted in zip(p_values, holm(p_values), strict=True):
+        assert refuted or p > 0.05 / len(p_values)
+        assert not refuted or p <= 0.05
+
+
+def test_the_verdict_tells_a_loss_a_tie_and_too_few_seeds_apart() -> None:
+    rng = random.Random(7)
+    seeds = 30
+    base = [math.exp(rng.gauss(0, 0.5)) for _ in range(seeds)]
+    near = [b * math.exp(rng.gauss(0, 0.01)) for b in base]
+    worse = [1.2 * b * math.exp(rng.gauss(0, 0.05)) for b in base]
+    noisy = [b * math.exp(rng.gauss(0, 0.8)) for b in base]
+    results = {
+        "tie": runs_of({OURS: near, "a": base, "b": worse}),
+        "loss": runs_of({OURS: worse, "a": base, "b": noisy}),
+        "noise": runs_of({OURS: noisy, "a": base}),
+    }
+    found = {(each.case, each.metric): each for each in compare(results, OURS, ["a"])}
+    assert {found["tie", metric].verdict for metric in MARGINS} == {"shown"}
+    assert {found["loss", metric].verdict for metric in MARGINS} >= {"lost"}
+    assert found["loss", "ttft_p95_s"].percent.mean == pytest.approx(20, abs=4)
+    assert not found["loss", "ttft_p95_s"].within
+    assert found["noise", "ttft_mean_s"].verdict == "open"
+
+
+def test_the_best_baseline_is_a_workloads_own_and_a_metrics_own() -> None:
+    results = {
+        "one": runs_of({OURS: [2.0, 2.1], "a": [1.0, 1.1], "b": [3.0, 3.1]}),
+        "two": runs_of({OURS: [2.0, 2.1], "a": [5.0, 5.1], "b": [4.0, 4.1]}),
+    }
+    best = {each.case: each.best for each in compare(results, OURS, ["a", "b"])}
+    assert best == {"one": "a", "two": "b"}
+    name, less = geometric(results, OURS, ["a", "b"], "e2e_mean_s")
+    assert name == "a"
+    assert less.mean == pytest.approx(1 - math.sqrt((2.05 * 2.05) / (1.05 * 5.05)), abs=0.01)
+
+
+# -- the commands ------------------------------------------------------------------------------
+
+
+def test_the_quick_version_judges_nothing(tmp_path: Path) -> None:
+    data = tmp_path / "r.json"
+    ran = RUN.invoke(
+        commands.app, ["run", "no-regret", "--quick", "--jobs", "1", "--json", str(data)]
+    )
+    assert ran.exit_code == 0, ran.output
+    assert "not judged" in ran.output
+    report = json.loads(data.read_bytes())
+    assert report["checks"] == []
+    assert {row[1] for row in report["tables"][0]["rows"]} >= {"laar", "lmetric"}
+
+
+def test_a_loss_is_told_and_ends_with_status_3() -> None:
+    """Round-robin on conversations with prefixes: worse than any rule that looks for them."""
+    told = ["run", "no-regret", "--jobs", "1", "--seeds", "3", "--workload", "art-x2"]
+    told += ["--policy", "round-robin", "--policy", "lmetric"]
+    ran = RUN.invoke(commands.app, told)
+    assert ran.exit_code == 3, ran.output
+    assert "NOT held" in ran.output
+    assert "lmetric" in ran.output
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (["no-regret", "--workload", "nothing"], "router-8"),
+        (["no-regret", "--policy", "laar"], "two policies"),
+        (["suite", "--quick", "--policy", "nothing"], "lmetric"),
+        (["agents"], "--data"),
+        (["conversations", "--data", "."], "conversation-trace.jsonl"),
+        (["gorgo-rtt", "--data", "."], "does not take data"),
+    ],
+)
+def test_what_cannot_be_run_is_said(told: list[str], said: str) -> None:
+    ran = RUN.invoke(commands.app, ["run", *told, "--jobs", "1"])
+    assert ran.exit_code == 2
+    assert said in ran.output + ran.stderr
+
+
+def real_traffic(folder: Path) -> Path:
+    """Files in the formats of the real ones, small."""
+    rng = random.Random(11)
+    with gzip.open(folder / "agent-sessions.jsonl.gz", "wt") as file:
+        for session, turn in itertools.product(range(30), range(12)):
+            ids = list(range(4 + 2 * turn))
+            line = {
+                "session": f"s{session}",
+                "t_s": 10.0 * turn,
+                "think_s": 2.0,
+                "input_length": 512 * len(ids) - 7,
+                "output_length": 60,
+                "hash_ids": ids,
+            }
+            file.write(json.dumps(line) + "\n")
+    with (folder / "conversation-trace.jsonl").open("w") as file:
+        for number in range(2000):
+            ids = [0, 1, *rng.sample(range(2, 10_000), 6)]
+            line = {
+                "timestamp": 400 * number,
+                "input_length": 512 * len(ids),
+                "output_length": 50,
+                "hash_ids": ids,
+            }
+            file.write(json.dumps(line) + "\n")
+    return folder
+
+
+def test_real_traffic_becomes_workloads(tmp_path: Path) -> None:
+    data = real_traffic(tmp_path)
+    real = cases(data)[len(SUITE) :]
+    assert {case.name for case in real} >= {"agents", "conversations", "conversations-overload"}
+    for case in real:
+        one, other = (run_case(case, "lmetric", seed, share=0.1) for seed in (0, 1))
+        assert one["requests"] > 10
+        assert one["failed"] == 0
+        assert one != other, "a seed is another order, or another window"
+
+
+def test_the_agents_experiment_runs_on_a_directory(tmp_path: Path) -> None:
+    data = real_traffic(tmp_path)
+    experiment = find_experiment("agents")
+    report = experiment.run(experiment.scope(1, quick=True, data=data, policies=["laar", "smg"]))
+    rows = report.tables[0].rows
+    assert {(row[0], row[1]) for row in rows} >= {("agents", "laar"), ("agents-parallel", "smg")}
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"agent-sessions\.jsonl"):
+        cases(tmp_path)

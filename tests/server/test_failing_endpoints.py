@@ -1,0 +1,155 @@
+"""An endpoint that fails, behind a real Envoy: clients hardly notice, and everything says why."""
+
+import asyncio
+from collections import Counter
+from functools import partial
+
+import orjson
+import pytest
+
+from support import Answer, eventually
+
+pytestmark = pytest.mark.envoy
+
+SHAPES = ["standalone", "gateway"]
+ERROR = b'{"error": {"message": "EngineDeadError", "type": "InternalServerError", "code": 500}}'
+FULL = b'{"error": {"message": "The request queue is full", "code": 503}}'
+
+
+def without_retries(bootstrap):
+    """Whatever an endpoint answers reaches the client."""
+    if isinstance(bootstrap, dict):
+        bootstrap.pop("retry_policy", None)
+        bootstrap.pop("retryPolicy", None)
+        for value in bootstrap.values():
+            without_retries(value)
+    elif isinstance(bootstrap, list):
+        for value in bootstrap:
+            without_retries(value)
+
+
+async def fleet(gateway, shape, bad, **sections):
+    """Three endpoints with one model, the first of which answers as told to chat."""
+    upstreams = [await gateway.upstream() for _ in range(3)]
+    upstreams[0].chat_answer = bad
+    gateway.members(*((upstream.address, "m") for upstream in upstreams))
+    runner = await gateway.picker(**sections)
+    envoy = await gateway.envoy(shape, without_retries)
+    return upstreams, runner, envoy
+
+
+async def send(http, url, number, *, stream=False):
+    body = {"model": "m", "messages": [{"role": "user", "content": f"{number}"}], "stream": stream}
+    async with http.post(f"{url}/v1/chat/completions", data=orjson.dumps(body)) as answer:
+        text = await answer.read()
+        return answer.status if b'"error"' not in text else f"{answer.status} with an error"
+
+
+async def load(http, url, requests, *, at_once=8, stream=False):
+    """How requests ended, by status."""
+    left = iter(range(requests))
+
+    async def client():
+        ends = Counter()
+        for number in left:
+            ends[await send(http, url, number, stream=stream)] += 1
+        return ends
+
+    ended = await asyncio.gather(*(client() for _ in range(at_once)))
+    return sum(ended, Counter())
+
+
+async def metric(http, gateway, name, **labels):
+    """A sample of the metrics page; None when it is not there."""
+    async with http.get(gateway.url("admin", "/metrics")) as answer:
+        page = (await answer.read()).decode()
+    start = name + "{" + ",".join(f'{k}="{v}"' for k, v in labels.items()) + "} "
+    found = [line for line in page.splitlines() if line.startswith(start)]
+    return float(found[0].removeprefix(start)) if found else None
+
+
+async def fleet_row(http, gateway, address):
+    async with http.get(gateway.url("admin", "/fleet")) as answer:
+        shown = orjson.loads(await answer.read())
+    return next(row for row in shown["fleet"] if row["endpoint"] == address)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_one_of_three_that_refuses_is_left_alone_and_shown(gateway, http, shape):
+    upstreams, _, envoy = await fleet(gateway, shape, Answer(status=503, body=b"no"))
+    bad = upstreams[0].address
+    ends = await load(http, envoy.url(), 150)
+    assert ends[200] >= 140
+    assert set(ends) <= {200, 503}
+    assert await metric(http, gateway, "laar_endpoint_breaker_state", endpoint=bad) == 3.0
+    failed = await metric(
+        http, gateway, "laar_endpoint_failures_total", endpoint=bad, kind="status"
+    )
+    assert failed == ends[503]
+    row = await fleet_row(http, gateway, bad)
+    assert row["health"] == "failing"
+    assert row["answers"] < 0.7
+    body = {"model": "m", "messages": [{"role": "user", "content": "why"}]}
+    async with http.post(gateway.url("admin", "/explain"), data=orjson.dumps(body)) as answer:
+        shown = orjson.loads(await answer.read())
+    why = {row["endpoint"]: row["why"] for row in shown["filtered"]}
+    assert "failing (status)" in why[bad]
+    # It mends: a question of the picker's, then a request, and it serves again.
+    upstreams[0].chat_answer = None
+    before = len(upstreams[0].asked)
+
+    async def serves():
+        assert set(await load(http, envoy.url(), 10)) == {200}
+        return len(upstreams[0].asked) > before + 5
+
+    await eventually(serves, timeout_s=30.0)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_an_error_inside_a_200_is_a_failure(gateway, http, shape):
+    async def chunks():
+        yield b"data: " + ERROR + b"\n\n"
+        yield b"data: [DONE]\n\n"
+
+    upstreams, _, envoy = await fleet(gateway, shape, partial(lambda: Answer.sse(chunks())))
+    ends = await load(http, envoy.url(), 150, stream=True)
+    assert ends["200 with an error"] <= 10
+    assert ends[200] >= 140
+    labels = {"endpoint": upstreams[0].address, "kind": "error-event"}
+    assert await metric(http, gateway, "laar_endpoint_failures_total", **labels) > 0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_full_queue_is_no_fault(gateway, http, shape):
+    """What a 503 means stands in its body, which is read though the request was not sampled."""
+    upstreams, _, envoy = await fleet(gateway, shape, Answer(status=503, body=FULL))
+    ends = await load(http, envoy.url(), 100)
+    assert ends["503 with an error"] <= 10
+    bad = upstreams[0].address
+    labels = {"endpoint": bad, "kind": "full"}
+    assert await metric(http, gateway, "laar_endpoint_failures_total", **labels) > 0
+    assert await metric(http, gateway, "laar_endpoint_breaker_state", endpoint=bad) == 0.0
+
+
+async def test_the_last_endpoint_is_never_out_and_its_own_error_is_seen(gateway, http):
+    only = await gateway.upstream()
+    only.chat_answer = Answer(status=503, body=b"the engine's own words")
+    gateway.members((only.address, "m"))
+    await gateway.picker()
+    envoy = await gateway.envoy("standalone", without_retries)
+    assert await load(http, envoy.url(), 30) == {503: 30}
+    assert len([r for r in only.asked if r.headers.get("user-agent") != "laar-trial"]) == 30
+
+
+async def test_settings_of_health_change_while_it_runs(gateway, http):
+    _, runner, envoy = await fleet(
+        gateway,
+        "standalone",
+        Answer(status=503),
+        health={"enabled": False},
+        routing={"policy": "round-robin"},
+    )
+    assert (await load(http, envoy.url(), 60))[503] == 20
+    gateway.change(health={"enabled": True})
+    await eventually(lambda: runner.endpoint_health.settings.enabled)
+    assert (await load(http, envoy.url(), 60))[503] <= 8
