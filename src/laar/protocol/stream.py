@@ -417,6 +417,10 @@ class Stream:
             trace=self._join(head.trace_parent, head.trace_state) if self._join else None,
         )
 
+    def _stored_response(self) -> str:
+        """The stored answer that the path names; a request for a new one names it in its body."""
+        return response_of(self._head.path) if self._api is Api.OPAQUE else ""
+
     def _salt(self, salt: str) -> str:
         """What keeps prefixes apart; no tenant's name has a character that ends it here."""
         tenant = self._head.tenant
