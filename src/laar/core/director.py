@@ -240,6 +240,7 @@ class Director:
             base_s=known.base_s[model_id],
             times_tried=self._times_tried(tried, model_id),
             cell=known.cell,
+            unlike=known.unlike,
         )
         return view, chain, reason
 

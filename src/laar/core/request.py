@@ -48,6 +48,8 @@ class Request:
         spans: the prompt's text in the order the engine will see it: role markers, tools, texts,
             digests of images. Prefixes are hashed over these.
         question: the last user message's text; what language and task are read from.
+        system: head of the system prompt; empty for none.
+        marks: of the body's shape: tools, an answer's format, turns; what tasks are told by too.
         chars: characters in all spans.
         stream: the client asked for a streamed answer.
         max_tokens: limit on the answer; None when the client set none.
@@ -74,6 +76,8 @@ class Request:
     model: str = ""
     spans: tuple[str, ...] = ()
     question: str = ""
+    system: str = ""
+    marks: tuple[str, ...] = ()
     chars: int = 0
     stream: bool = False
     max_tokens: int | None = None

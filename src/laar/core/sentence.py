@@ -35,6 +35,8 @@ def sentence(account: Account) -> str:
     if view is None or scores is None:
         return f"{winner} was drawn at random: the body of this kind of request is not read."
     degraded = _DEGRADED.get(account.reason, "")
+    if view.unlike and account.policy.startswith("laar"):
+        degraded += " It is unlike anything measured: the models' base rates were used."
     if len(view.slots) == 1:
         return f"{winner} was the only candidate.{degraded}"
     rival = ranking(account)[1]

@@ -318,6 +318,8 @@ class Stream:
             model=(self._rules.rewrite(asked) or head.rewrite or asked) if read else asked,
             spans=spans,
             question=read.question if read else "",
+            system=read.system if read else "",
+            marks=read.marks if read else (),
             chars=sum(map(len, spans)),
             stream=read.stream if read else False,
             max_tokens=read.max_tokens if read else None,
