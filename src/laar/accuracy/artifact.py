@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from laar.accuracy.difficulty import MAX_SPREAD
 from laar.accuracy.features import FEATURES_SCHEMA, MAX_BUCKET_TOKENS, Features
 from laar.errors import SettingError
 
@@ -147,6 +148,8 @@ class RetryTerms(_Part):
     """How the log odds move when other models have failed on the same request.
 
     Args:
+        difficulty: spread of the log odds that all models share on one question
+            (`laar.accuracy.difficulty`); None in artifacts of older fits, which have `per_failure`.
         per_failure: for each model that has failed; at most 0, failures never help.
         pairs: on top of it, where there was data enough.
         brier_unconditional: at attempts 2 and later of the held-out half, without these terms.
@@ -159,6 +162,7 @@ class RetryTerms(_Part):
     brier_unconditional: _Share | None
     brier: _Share | None
     attempts: _Count
+    difficulty: Annotated[float, Field(ge=0, le=MAX_SPREAD, allow_inf_nan=False)] | None = None
 
 
 class TextColumn(_Part):

@@ -28,6 +28,7 @@ from laar.accuracy.artifact import (
     ModelCapability,
     terms_of,
 )
+from laar.accuracy.difficulty import given
 from laar.accuracy.features import GENERIC, Features
 from laar.accuracy.text import Said, TextModel
 
@@ -98,6 +99,7 @@ class CapabilityModel:
 
     def __init__(self, artifact: Capability | None = None) -> None:
         self._models = dict(artifact.models) if artifact else {}
+        self._difficulty = artifact.retry.difficulty if artifact else None
         self._per_failure = artifact.retry.per_failure if artifact else 0.0
         self._pairs = (
             {(pair.model, pair.failed): pair.log_odds for pair in artifact.retry.pairs}
@@ -180,18 +182,23 @@ class CapabilityModel:
         Returns:
             Shape (len(models),), read-only where nothing was tried.
         """
+        if tried:
+            unseen = [model for model in dict.fromkeys(tried) if model not in models]
+            everyone = (*models, *unseen)
+            row = self.probabilities(everyone, features, shares=shares)
+            return self.given_failures(row, everyone, tried)[: len(models)]
         if shares is not None:
             mixed: _Row = shares @ self._table(tuple(models), features)
-            return self.given_failures(mixed, models, tried) if tried else mixed
+            return mixed
         key = (tuple(models), features)
-        row = self._rows.get(key)
-        if row is None:
+        found = self._rows.get(key)
+        if found is None:
             if len(self._rows) >= MAX_CACHED_ROWS:
                 self._rows.clear()
-            row = np.array([self._probability(model, features) for model in models])
-            row.setflags(write=False)
-            self._rows[key] = row
-        return self.given_failures(row, models, tried) if tried else row
+            found = np.array([self._probability(model, features) for model in models])
+            found.setflags(write=False)
+            self._rows[key] = found
+        return found
 
     def _table(self, models: tuple[str, ...], features: Features) -> _Row:
         """P(correct) by the text model's tasks and by model, at this language and length."""
@@ -208,9 +215,16 @@ class CapabilityModel:
         return table
 
     def given_failures(self, row: _Row, models: Sequence[str], tried: Sequence[str]) -> _Row:
-        """Moves unconditional probabilities to those given the failures of `tried`."""
+        """Moves unconditional probabilities to those given the failures of `tried`.
+
+        Of these, only those among `models` tell anything about the question's difficulty.
+        """
         failed = dict.fromkeys(tried)
         shared = self._per_failure * len(failed)
+        if self._difficulty:
+            wrong = np.array([model in failed for model in models])
+            if wrong.any():
+                row = given(row, wrong, self._difficulty)
         moved = []
         # Plain floats: for a handful of models they are three times as fast as arrays.
         for model, p in zip(models, row.tolist(), strict=True):

@@ -66,8 +66,9 @@ class SuccessModel:
         prior = float(self.capability.probabilities((model,), features)[0])
         offset = 0.0
         if tried:
-            row = self.probabilities((model,), features, (), now)
-            offset = float((row - self.capability.given_failures(row, (model,), tried))[0])
+            everyone = (model, *(other for other in dict.fromkeys(tried) if other != model))
+            row = self.probabilities(everyone, features, (), now)
+            offset = float((row - self.capability.given_failures(row, everyone, tried))[0])
         return self.online.observe(
             model, features, correct, now, weight, prior=prior, offset=offset
         )
