@@ -1,9 +1,10 @@
 """What the words of a request say: hashed n-grams, and the task they point at.
 
 A request that names no task still has a question, mostly a system prompt, and a shape. Their words,
-pairs of words and marks are hashed into a fixed number of columns (feature hashing, Weinberger et
-al. 2009); one logistic regression per measured task says how much the request looks like that task
-and like none of the others. Each is asked by itself, so "like none of them" is an answer as well.
+pairs of words, short runs of characters and marks are hashed into a fixed number of columns
+(feature hashing, Weinberger et al. 2009); one logistic regression per measured task says how much
+the request looks like that task and like none of the others. Each is asked by itself, so "like none
+of them" is an answer as well.
 
 Words are found and hashed for a whole sample at once, in numpy: a word's hash is a polynomial over
 its bytes, taken from one cumulative pass. Scripts without spaces count each character as a word.
@@ -26,11 +27,13 @@ __all__ = ["Hashed", "Said", "TextModel", "hashed", "measured", "packed", "sampl
 _HEAD_CHARS = 500
 _TAIL_CHARS = 500
 _SYSTEM_CHARS = 200
-_MAX_BYTES = 8192  # of a sample: 1,001 characters of four bytes, twice over
+_MAX_BYTES = 1536  # of a sample; its head and tail where characters take several
 
 # Question, system prompt, marks: the second tells of the application, the first of itself.
-_WEIGHTS = np.array([1.0, 0.5, 0.2])
-_SALTS = np.array([0, 0x51AB, 0x7E11], np.uint64)
+_WEIGHTS = (0.7, 0.5, 0.2)
+_CHARACTERS_WEIGHT = 0.7  # of the question as well
+_SALTS = np.array([0, 0x51AB, 0x7E11, 0x2C43, 0x6D05], np.uint64)
+_LONGEST = 5
 
 _Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]
@@ -78,29 +81,47 @@ def sample_of(text: str) -> str:
 
 
 def hashed(said: Said) -> Hashed:
-    """Hashes the words and pairs of words of a request; other than its samples is not looked at."""
-    parts = [sample_of(said.question).lower().encode("utf-8", "replace")]
-    if said.system or said.marks:
-        parts.append(said.system[:_SYSTEM_CHARS].lower().encode("utf-8", "replace"))
-        parts.append("\n".join(mark[:64] for mark in said.marks[:16]).encode("utf-8", "replace"))
-    words, starts = _words(b"\n".join(parts))
-    if not len(words):
-        return Hashed(np.zeros(0, np.int64), np.zeros(0, np.float32))
-    squares: _Floats
-    grams = np.concatenate([words, words[:-1] * _PAIR + words[1:]])
-    if len(parts) == 1:
-        columns = _columns(grams)
-        squares = np.bincount(columns).astype(np.float64) / len(grams)
-    else:
-        ends = np.cumsum([len(part) + 1 for part in parts])
-        part_of = np.searchsorted(ends, starts, side="right")
-        part_of = np.concatenate([part_of, part_of[:-1]])
-        columns = _columns(grams + _SALTS[part_of])
-        # Each part as long as its weight, however many words it has.
-        shares = _WEIGHTS**2 / np.maximum(np.bincount(part_of, minlength=len(_WEIGHTS)), 1)
-        squares = np.asarray(np.bincount(columns, weights=shares[part_of]), np.float64)
+    """Hashes the words and characters of a request; other than its samples is not looked at."""
+    question = _bytes(sample_of(said.question))
+    parts = [_of_words(question, 0), _of_characters(question)]
+    if said.system:
+        parts.append(_of_words(_bytes(said.system[:_SYSTEM_CHARS]), 1))
+    if said.marks:
+        marks = "\n".join(mark[:64] for mark in said.marks[:16])
+        parts.append(_of_words(_bytes(marks), 2))
+    squares = np.zeros(TEXT_COLUMNS)
+    for grams, weight in parts:
+        if len(grams):
+            # Each part as long as its weight, however many n-grams it has.
+            squares += np.bincount(_columns(grams), minlength=TEXT_COLUMNS) * (
+                weight**2 / len(grams)
+            )
     used = np.flatnonzero(squares)
     return Hashed(used, np.sqrt(squares[used]).astype(np.float32))
+
+
+def _bytes(text: str) -> bytes:
+    data = text.lower().encode("utf-8", "replace")
+    if len(data) <= _MAX_BYTES:
+        return data
+    return data[: _MAX_BYTES // 2] + data[-_MAX_BYTES // 2 :]
+
+
+def _of_words(data: bytes, part: int) -> tuple[NDArray[np.uint64], float]:
+    words = _words(data)
+    grams = np.concatenate([words, words[:-1] * _PAIR + words[1:]])
+    return grams + _SALTS[part], _WEIGHTS[part]
+
+
+def _of_characters(data: bytes) -> tuple[NDArray[np.uint64], float]:
+    """Runs of three, four and five bytes."""
+    text = np.frombuffer(data, np.uint8).astype(np.uint64)
+    if len(text) < _LONGEST:
+        return np.zeros(0, np.uint64), 0.0
+    runs = text[:-2] * _PAIR**2 + text[1:-1] * _PAIR + text[2:]
+    longer = runs[:-1] * _PAIR + text[3:]
+    longest = longer[:-1] * _PAIR + text[4:]
+    return np.concatenate([runs, longer + _SALTS[3], longest + _SALTS[4]]), _CHARACTERS_WEIGHT
 
 
 def _columns(grams: NDArray[np.uint64]) -> _Ints:
@@ -109,9 +130,9 @@ def _columns(grams: NDArray[np.uint64]) -> _Ints:
     return columns
 
 
-def _words(text: bytes) -> tuple[NDArray[np.uint64], _Ints]:
-    """A hash for each word, sign and ideograph, in their order, and where each begins."""
-    data = np.frombuffer(text[:_MAX_BYTES], np.uint8)
+def _words(text: bytes) -> NDArray[np.uint64]:
+    """A hash for each word, sign and ideograph, in their order."""
+    data = np.frombuffer(text, np.uint8)
     kinds = _KIND[data]
     begins = kinds >= _SIGN
     word = kinds == _WORD
@@ -119,10 +140,10 @@ def _words(text: bytes) -> tuple[NDArray[np.uint64], _Ints]:
     begins[:1] |= word[:1]
     starts = np.flatnonzero(begins)
     if not len(starts):
-        return np.zeros(0, np.uint64), starts
+        return np.zeros(0, np.uint64)
     terms = np.add(data, 1, dtype=np.uint64) * _POWER[: len(data)]
     terms[kinds == _GAP] = 0
-    return np.asarray(np.add.reduceat(terms, starts) * _BACK[starts], np.uint64), starts
+    return np.asarray(np.add.reduceat(terms, starts) * _BACK[starts], np.uint64)
 
 
 class TextModel:

@@ -4,7 +4,8 @@ One logistic regression per task, this task against all others, so that a reques
 none. How alike is alike enough is learned by leaving tasks out: with each group of tasks left out,
 the rest is fitted and the requests left out are routed by it, as requests of tasks that nobody
 measured will be. The threshold is the smallest with which no task left out is served worse than by
-the best single model, within `TOLERANCE`: below it a request gets the base rates.
+the best single model, within `TOLERANCE` (two questions of a small task): below it a request gets
+the base rates.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ MIN_TASK_QUESTIONS = 20
 
 TOLERANCE = 0.003
 """Share of right answers that a task left out may lose against the best single model."""
+
+_TOLERATED_QUESTIONS = 2.0  # so few decide nothing, however small the task
 
 _STRENGTH = 10.0  # C of the regressions, chosen on the questions of nine tasks, five folds
 _MAX_QUESTIONS = 30_000  # that words are learned from; a sample of more
@@ -102,7 +105,7 @@ def _questions(outcomes: Sequence[MeasuredOutcome]) -> _Questions | None:
 def _regression(questions: _Questions, task: str) -> tuple[float, _Floats]:
     from sklearn.linear_model import LogisticRegression
 
-    regression = LogisticRegression(C=_STRENGTH, solver="lbfgs", max_iter=200)
+    regression = LogisticRegression(C=_STRENGTH, solver="liblinear", tol=1e-2, max_iter=50)
     regression.fit(questions.rows, questions.tasks == task)
     return float(regression.intercept_[0]), regression.coef_[0]
 
@@ -115,6 +118,7 @@ def _threshold(questions: _Questions, known: Sequence[str]) -> tuple[float, _Flo
     if len(known) < 3:
         return _THRESHOLDS[-1], np.zeros(0)
     gains: list[list[float]] = []  # by task left out, then threshold
+    allowed: list[float] = []
     for group in groups:
         left = [task for task in known if task not in group]
         seen = questions.of(~np.isin(questions.tasks, group))
@@ -129,9 +133,10 @@ def _threshold(questions: _Questions, known: Sequence[str]) -> tuple[float, _Flo
             picked = np.argmax(guessed[here], axis=1)
             gained = np.nan_to_num(score[np.arange(len(score)), picked] - score[:, single])
             gains.append([float(np.mean(gained * (alike >= at))) for at in _THRESHOLDS])
+            allowed.append(max(TOLERANCE, _TOLERATED_QUESTIONS / len(score)))
     table = np.array(gains)
-    worst = table.min(axis=0)
-    enough = np.flatnonzero(worst >= -TOLERANCE)
+    worst = (table + np.array(allowed)[:, None]).min(axis=0)
+    enough = np.flatnonzero(worst >= 0)
     chosen = int(enough[0]) if len(enough) else int(np.argmax(worst))
     return _THRESHOLDS[chosen], table[:, chosen]
 
