@@ -89,6 +89,7 @@ class CapabilityAssessor:
         tokens = self.tokens.estimate_each(request.chars, language, key)
         length = self.tokens.estimate(request.chars, language)
         features = features_of(request.question, length, task=request.task or None)
+        published = self.capability.probabilities(key, features)
         said = Said(request.question, request.system, request.marks)
         features, shares, unlike = self.capability.guess(features, said)
         evidence = constants.evidence.get(features)
@@ -107,6 +108,7 @@ class CapabilityAssessor:
             cell=features,
             unknown=not self.capability.models,
             unlike=unlike,
+            published=published,
         )
 
     def _learn_models(self, models: tuple[str, ...]) -> _Constants:

@@ -59,6 +59,7 @@ class Request:
         priority: of the objective the client named; 0 without one, below 0 may be shed first.
         objective: the objective it named, its class; empty for none.
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
+        waited_s: since the first attempt on the question came, by a stamp of ours.
         task: ``x-laar-task``; empty to detect.
         policy: ``x-laar-policy``; empty for the settings' policy.
         session: ``x-laar-session``; empty when there is none.
@@ -87,6 +88,7 @@ class Request:
     priority: int = 0
     objective: str = ""
     tried: str = ""
+    waited_s: float = 0.0
     task: str = ""
     policy: str = ""
     session: str = ""
