@@ -36,7 +36,8 @@ _STRENGTH = 10.0  # C of the regressions, chosen on the questions of nine tasks,
 _MAX_QUESTIONS = 30_000  # that words are learned from; a sample of more
 _MAX_GROUPS = 10  # of tasks left out: each costs a fit
 _PRIOR_OUTCOMES = 10.0  # what a task's share of right answers is held back to the mean by
-_THRESHOLDS = tuple(round(0.2 + 0.05 * step, 2) for step in range(16))
+_THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
+"""Half at the least: a request that is more likely of none of the tasks is of none."""
 
 _Floats = NDArray[np.float64]
 
