@@ -207,13 +207,13 @@ def test_the_report_names_the_figures_and_draws_them(known: Fit, tmp_path: Path)
     "text", ["", " ", "\x00", "\ud800", "é" * 9000, "東京は？" * 500, "a" * 10**6]
 )
 def test_any_text_is_hashed_within_bounds(text: str) -> None:
-    columns, values = hashed(Said(text, text, (text, text)))
-    assert len(columns) == len(np.unique(columns)) <= 8192
-    assert float(values @ values) <= 1.3
+    row = hashed(Said(text, text, (text, text)))
+    assert row.shape == (8192,)
+    assert 0 <= float(row @ row) <= 1.3
 
 
 def test_the_middle_of_a_long_question_is_not_looked_at() -> None:
     head, tail = "count the coins " * 40, " what is the total?" * 40
     one = hashed(Said(head + "x" * 10**6 + tail))
     other = hashed(Said(head + "y" * 10**5 + tail))
-    assert one.columns.tolist() == other.columns.tolist()
+    assert np.array_equal(one, other)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -22,17 +23,18 @@ from numpy.typing import NDArray
 
 from laar.accuracy.artifact import TEXT_COLUMNS, TextColumn, TextTerms
 
-__all__ = ["Hashed", "Said", "TextModel", "hashed", "measured", "packed", "sample_of"]
+__all__ = ["Said", "TextModel", "hashed", "measured", "packed", "sample_of"]
 
 _HEAD_CHARS = 500
 _TAIL_CHARS = 500
 _SYSTEM_CHARS = 200
+_MAX_MARKS = 16
 _MAX_BYTES = 1536  # of a sample; its head and tail where characters take several
 
 # Question, system prompt, marks: the second tells of the application, the first of itself.
 _WEIGHTS = (0.7, 0.5, 0.2)
 _CHARACTERS_WEIGHT = 0.7  # of the question as well
-_SALTS = np.array([0, 0x51AB, 0x7E11, 0x2C43, 0x6D05], np.uint64)
+_SALTS = np.array([0, 0x51AB, 0x7E11], np.uint64)
 _LONGEST = 5
 
 _Floats = NDArray[np.float64]
@@ -58,13 +60,6 @@ _PAIR = np.uint64(0x94D049BB133111EB)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
 
 
-class Hashed(NamedTuple):
-    """A sparse row: columns with something in them, and how much; float32 of length about 1."""
-
-    columns: _Ints
-    values: NDArray[np.float32]
-
-
 class Said(NamedTuple):
     """What a request says, bounded: its question, its system prompt, and marks of its shape."""
 
@@ -80,24 +75,34 @@ def sample_of(text: str) -> str:
     return f"{text[:_HEAD_CHARS]}\n{text[-_TAIL_CHARS:]}"
 
 
-def hashed(said: Said) -> Hashed:
-    """Hashes the words and characters of a request; other than its samples is not looked at."""
+def hashed(said: Said) -> NDArray[np.float32]:
+    """Hashes the words and characters of a request; other than its samples is not looked at.
+
+    Returns:
+        Shape (TEXT_COLUMNS,), of length about 1. Dense: to multiply it is quicker than to gather
+        the thousand columns that have something in them.
+    """
     question = _bytes(sample_of(said.question))
     parts = [_of_words(question, 0), _of_characters(question)]
-    if said.system:
-        parts.append(_of_words(_bytes(said.system[:_SYSTEM_CHARS]), 1))
-    if said.marks:
-        marks = "\n".join(mark[:64] for mark in said.marks[:16])
-        parts.append(_of_words(_bytes(marks), 2))
-    squares = np.zeros(TEXT_COLUMNS)
-    for grams, weight in parts:
-        if len(grams):
-            # Each part as long as its weight, however many n-grams it has.
-            squares += np.bincount(_columns(grams), minlength=TEXT_COLUMNS) * (
-                weight**2 / len(grams)
-            )
-    used = np.flatnonzero(squares)
-    return Hashed(used, np.sqrt(squares[used]).astype(np.float32))
+    if said.system or said.marks:
+        parts.extend(_of_application(said.system[:_SYSTEM_CHARS], said.marks[:_MAX_MARKS]))
+    counts = [len(grams) for grams, _ in parts]
+    # Each part as long as its weight, however many n-grams it has.
+    shares = [weight**2 / max(count, 1) for count, (_, weight) in zip(counts, parts, strict=True)]
+    squares = np.bincount(
+        _columns(np.concatenate([grams for grams, _ in parts])),
+        weights=np.repeat(shares, counts),
+        minlength=TEXT_COLUMNS,
+    )
+    return np.sqrt(squares.astype(np.float32))
+
+
+@lru_cache(maxsize=256)  # applications send the same system prompt and shape again and again
+def _of_application(
+    system: str, marks: tuple[str, ...]
+) -> tuple[tuple[NDArray[np.uint64], float], ...]:
+    shape = "\n".join(mark[:64] for mark in marks)
+    return _of_words(_bytes(system), 1), _of_words(_bytes(shape), 2)
 
 
 def _bytes(text: str) -> bytes:
@@ -110,7 +115,7 @@ def _bytes(text: str) -> bytes:
 def _of_words(data: bytes, part: int) -> tuple[NDArray[np.uint64], float]:
     words = _words(data)
     grams = np.concatenate([words, words[:-1] * _PAIR + words[1:]])
-    return grams + _SALTS[part], _WEIGHTS[part]
+    return (grams + _SALTS[part] if part else grams), _WEIGHTS[part]
 
 
 def _of_characters(data: bytes) -> tuple[NDArray[np.uint64], float]:
@@ -118,10 +123,10 @@ def _of_characters(data: bytes) -> tuple[NDArray[np.uint64], float]:
     text = np.frombuffer(data, np.uint8).astype(np.uint64)
     if len(text) < _LONGEST:
         return np.zeros(0, np.uint64), 0.0
-    runs = text[:-2] * _PAIR**2 + text[1:-1] * _PAIR + text[2:]
+    runs = (text[:-2] * _PAIR + text[1:-1]) * _PAIR + text[2:]
     longer = runs[:-1] * _PAIR + text[3:]
     longest = longer[:-1] * _PAIR + text[4:]
-    return np.concatenate([runs, longer + _SALTS[3], longest + _SALTS[4]]), _CHARACTERS_WEIGHT
+    return np.concatenate([runs, longer, longest]), _CHARACTERS_WEIGHT
 
 
 def _columns(grams: NDArray[np.uint64]) -> _Ints:
@@ -157,12 +162,11 @@ class TextModel:
         self.tasks = tuple(column.task for column in terms.tasks)
         self.threshold = terms.threshold
         self._intercepts = np.array([column.intercept for column in terms.tasks])
-        self._weights = np.stack([unpacked(column) for column in terms.tasks], axis=1)
+        self._weights = np.stack([unpacked(column) for column in terms.tasks])
 
     def likeness(self, said: Said) -> _Floats:
         """How much the request looks like each task, in 0..1; shape (len(tasks),)."""
-        columns, values = hashed(said)
-        log_odds = values @ self._weights[columns] + self._intercepts
+        log_odds = self._weights @ hashed(said) + self._intercepts
         likeness: _Floats = 1 / (1 + np.exp(-np.clip(log_odds, -50, 50)))
         return likeness
 

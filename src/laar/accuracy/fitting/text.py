@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from laar.accuracy.artifact import MAX_TEXT_TASKS, TEXT_COLUMNS, TextTerms
+from laar.accuracy.artifact import MAX_TEXT_TASKS, TextTerms
 from laar.accuracy.outcomes import MeasuredOutcome
 from laar.accuracy.text import Said, hashed, measured, packed
 
@@ -74,7 +74,7 @@ def fit_text(outcomes: Sequence[MeasuredOutcome]) -> TextTerms | None:
 
 
 def _questions(outcomes: Sequence[MeasuredOutcome]) -> _Questions | None:
-    from scipy.sparse import csr_matrix  # type: ignore[import-untyped]  # ships no types
+    from scipy.sparse import csr_matrix, vstack  # type: ignore[import-untyped]  # ships no types
 
     by_question: dict[str, list[MeasuredOutcome]] = {}
     for outcome in outcomes:
@@ -90,16 +90,7 @@ def _questions(outcomes: Sequence[MeasuredOutcome]) -> _Questions | None:
     for row, answers in enumerate(asked):
         for outcome in answers:
             scores[row, models[outcome.model]] = outcome.right
-    texts = [hashed(Said(answers[0].text or "")) for answers in asked]
-    ends = np.cumsum([0, *(len(text.columns) for text in texts)])
-    rows = csr_matrix(
-        (
-            np.concatenate([text.values for text in texts]),
-            np.concatenate([text.columns for text in texts]),
-            ends,
-        ),
-        shape=(len(asked), TEXT_COLUMNS),
-    )
+    rows = vstack([csr_matrix(hashed(Said(answers[0].text or ""))) for answers in asked], "csr")
     return _Questions(rows, np.array([answers[0].task for answers in asked]), scores)
 
 
