@@ -5,6 +5,7 @@ Exit status: 0 the claim held, 3 it did not, 2 something a person has to put rig
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -54,6 +55,12 @@ def run(
         int | None, typer.Option(min=0, help="First of the seeds; 1000. Try ones nobody has seen.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small version.")] = False,
+    fleet: Annotated[
+        Path | None, typer.Option(help="Of laar-*: a fleet file in place of the package's.")
+    ] = None,
+    records: Annotated[
+        Path | None, typer.Option(help="Of laar-ladder: graded answers of real models.")
+    ] = None,
     json: _Json = None,
     plot: _Plot = None,
     backend: _Backend = "loky",
@@ -70,6 +77,11 @@ def run(
         experiment = find_experiment(name)
         first = FIRST_SEED if first_seed is None else first_seed
         scope = experiment.scope(seeds, quick=quick, first_seed=first)
+        if fleet is not None and not name.startswith("laar-"):
+            raise SettingError(f"--fleet is for the laar-* experiments, not for {name}")
+        if records is not None and name != "laar-ladder":
+            raise SettingError(f"--records is for laar-ladder, not for {name}")
+        scope = replace(scope, fleet=fleet, records=records)
         with placed(backend, jobs):
             report = experiment.run(scope)
         console = _console()

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 import orjson
 import xxhash
 
-from laar.context import fences, results, xml
 from laar.context.aligner import OrderIndex
 from laar.context.blocks import Marks, Refused
 from laar.context.cache import DocCache
+from laar.context.formats import fences, results, xml
 from laar.context.formats.jsonspans import TooComplexError, splice
 from laar.context.guard import GainGuard, RouteGain
 from laar.context.memo import Memo, Orders

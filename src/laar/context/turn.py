@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from laar.context import fences, results, xml
 from laar.context.aligner import OrderIndex
 from laar.context.blocks import Block, Refused
 from laar.context.bodies import Text, prompt_texts, said_before
 from laar.context.cache import DocCache
 from laar.context.chunks import shorten
+from laar.context.formats import fences, results, xml
 from laar.context.formats.jsonspans import Path
 from laar.context.guard import GainGuard
 from laar.context.memo import Memo, Orders

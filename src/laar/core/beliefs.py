@@ -17,6 +17,7 @@ from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features, features_of, language_of
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.success import SuccessModel
+from laar.accuracy.text import Said
 from laar.accuracy.tokens import TokenEstimator
 from laar.core.endpoints import Floats
 from laar.core.interfaces import Assessment
@@ -88,6 +89,9 @@ class CapabilityAssessor:
         tokens = self.tokens.estimate_each(request.chars, language, key)
         length = self.tokens.estimate(request.chars, language)
         features = features_of(request.question, length, task=request.task or None)
+        published = self.capability.probabilities(key, features)
+        said = Said(request.question, request.system, request.marks)
+        features, shares, unlike = self.capability.guess(features, said)
         evidence = constants.evidence.get(features)
         if evidence is None:
             if len(constants.evidence) >= MAX_CELLS:
@@ -97,12 +101,14 @@ class CapabilityAssessor:
             )
         return Assessment(
             tokens=tokens,
-            probability=self.success.probabilities(key, features, tried, now),
+            probability=self.success.probabilities(key, features, tried, now, shares),
             evidence=evidence,
             seconds_per_token=constants.seconds_per_token,
             base_s=constants.base_s,
             cell=features,
             unknown=not self.capability.models,
+            unlike=unlike,
+            published=published,
         )
 
     def _learn_models(self, models: tuple[str, ...]) -> _Constants:

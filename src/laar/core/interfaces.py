@@ -50,6 +50,9 @@ class Assessment:
         base_s: seconds that do not grow with the prompt.
         cell: language, length bucket and task the numbers were looked up by.
         unknown: the probability of some model is a stand-in, since nothing was measured for it.
+        unlike: the request is unlike anything measured: the probabilities are base rates.
+        published: the artifact's P(correct) for the request's class, whatever failed before and
+            was reported since: Q as LAAR has it. None where there is no other than `probability`.
     """
 
     tokens: Floats
@@ -59,6 +62,8 @@ class Assessment:
     base_s: Floats
     cell: Cell
     unknown: bool
+    unlike: bool = False
+    published: Floats | None = None
 
 
 class Assessor(Protocol):
@@ -168,7 +173,9 @@ class View:
     `cached_tokens` the part it is believed to hold, `queued_tokens` what it has ahead. A scorer may
     leave `terms` behind for the explanation, and `reason`, a code of its own (one of few: metrics
     count by it) for why its best candidate is the best; it changes nothing else. `weights` are what
-    the tuner wants this decision priced with, by name; None for the scorer's own.
+    the tuner wants this decision priced with, by name; None for the scorer's own. `unlike` says
+    that the probabilities are base rates, since the request is unlike anything measured;
+    `published` is Q as LAAR has it, static and independent of what failed.
     """
 
     request: Request
@@ -187,6 +194,8 @@ class View:
     base_s: Floats
     times_tried: Floats
     cell: Cell = ("", 0, "")
+    unlike: bool = False
+    published: Floats | None = None
     terms: Terms | None = None
     reason: str = ""
     weights: Mapping[str, float] | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from laar.lab.report import Report
 
@@ -25,10 +26,14 @@ class Scope:
     Args:
         seeds: every policy runs on each.
         quick: the small version; its verdict is about whatever it covers.
+        fleet: file of the simulated models; None for the one of the package.
+        records: graded answers of real models, where an experiment takes these for questions.
     """
 
     seeds: tuple[int, ...]
     quick: bool = False
+    fleet: Path | None = None
+    records: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

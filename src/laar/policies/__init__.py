@@ -9,6 +9,7 @@ from laar.policies.aibrix import LeastRequest, PrefixCache
 from laar.policies.chance import Random, RoundRobin
 from laar.policies.gorgo import Gorgo
 from laar.policies.gorgo_baselines import LeastLoad, SimpleSessionAffinity
+from laar.policies.laar_paper import LaarPaper
 from laar.policies.llm_d import LlmDDefault
 from laar.policies.llm_router import PrefixAware
 from laar.policies.load import LeastLoaded, LoadAware
@@ -17,25 +18,12 @@ from laar.policies.sglang import CacheAware, Lmetric
 
 __all__ = ["POLICY_NAMES", "build_policies"]
 
-_LAAR_PAPER = CostWeights(k_rtt=0.0, k_queue=0.7, k_delay=0.0, in_flight_tokens=0.0)
-
 
 def build_policies(weights: CostWeights) -> dict[str, Policy]:
     """Fresh policies, each with its own state. `weights` are those of the policy ``laar``."""
     policies = [
         Policy(name="laar", scorers=[(ExpectedTime(weights), 1.0)], knows_retries=True),
-        Policy(
-            name="laar-paper",
-            scorers=[
-                (
-                    ExpectedTime(
-                        _LAAR_PAPER, use_prefix=False, use_base=False, strict_retries=False
-                    ),
-                    1.0,
-                )
-            ],
-            knows_retries=True,
-        ),
+        Policy(name="laar-paper", scorers=[(LaarPaper(), 1.0)], knows_retries=True),
         Policy(name="gorgo", scorers=[(Gorgo(), 1.0)]),
         # llm-d's picker breaks ties by chance, and an idle fleet is all ties.
         Policy(name="load-aware", scorers=[(ByChance(LoadAware()), 1.0)]),

@@ -32,6 +32,7 @@ POOL = "xds.route_metadata.filter_metadata.laar.pool"
 """Envoy attribute, not a header: metadata of the route that names the pool."""
 
 TRIED = "x-laar-tried-models"
+SINCE = "x-laar-since"
 TASK = "x-laar-task"
 POLICY = "x-laar-policy"
 CONTEXT = "x-laar-context"
@@ -50,6 +51,7 @@ CONTROL_HEADERS = frozenset(
         OBJECTIVE,
         REWRITE,
         TRIED,
+        SINCE,
         TASK,
         POLICY,
         CONTEXT,
@@ -92,6 +94,7 @@ class Head:
     method: str
     id: str
     tried: str
+    since: str
     task: str
     policy: str
     session: str
@@ -135,6 +138,7 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         method=get(":method", ""),
         id=_request_id(get(REQUEST_ID, "")),
         tried=get(TRIED, ""),
+        since=get(SINCE, ""),
         task=_name(get(TASK, "")),
         policy=_name(get(POLICY, "")),
         session=_name(get(SESSION, "")),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ import xxhash
 from laar.core.request import Api
 from laar.errors import RequestError
 
-__all__ = ["SUFFIXES", "Body", "api_of", "read_body", "set_priority", "splice_model"]
+__all__ = ["SUFFIXES", "Body", "api_of", "marks_of", "read_body", "set_priority", "splice_model"]
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """Some editors begin a file with it, and engines read on behind it."""
@@ -41,6 +41,11 @@ SUFFIXES: tuple[tuple[str, Api], ...] = (
 )
 
 
+_SYSTEM_CHARS = 200  # that are kept: what tasks are told by
+_MARK_CHARS = 32
+_MANY_TURNS = 64
+
+
 @dataclass(slots=True, kw_only=True)
 class Body:
     """What was read of a body; see `laar.core.request.Request` for the fields."""
@@ -48,6 +53,8 @@ class Body:
     model: str
     spans: tuple[str, ...]
     question: str
+    system: str
+    marks: tuple[str, ...]
     stream: bool
     max_tokens: int | None
     salt: str
@@ -87,10 +94,23 @@ def read_body(api: Api, body: bytes) -> Body:
         model=model,
         spans=tuple(spans.texts),
         question=spans.question,
+        system=spans.system,
+        marks=marks_of(api, document, spans.messages),
         stream=document.get("stream") is True,
         max_tokens=limit if isinstance(limit, int) and limit > 0 else None,
         salt=salt if isinstance(salt, str) else "",
     )
+
+
+def marks_of(api: Api, document: Mapping[str, Any], messages: int) -> tuple[str, ...]:
+    """The shape of a request in a few words: its route, tools, the format it wants, its turns."""
+    marks = [f"api={api}", f"turns={min(messages, _MANY_TURNS).bit_length()}"]
+    if document.get("tools"):
+        marks.append("tools")
+    wanted = document.get("response_format")
+    if isinstance(wanted, dict) and isinstance(wanted.get("type"), str):
+        marks.append(f"format={wanted['type'][:_MARK_CHARS]}")
+    return tuple(marks)
 
 
 def peek_model(body: bytes) -> str:
@@ -113,17 +133,22 @@ def _without_content(error: orjson.JSONDecodeError) -> str:
 
 
 class _Spans:
-    """Collects the prompt's texts, and which of them was the user's last."""
+    """Collects the prompt's texts, and which of them were the system's and the user's last."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.question = ""
+        self.system = ""
+        self.messages = 0
 
     def message(self, role: object, content: object) -> None:
         """A message: its role as a marker, then its texts."""
         self.texts.append(f"\x1e{role if isinstance(role, str) else ''}\x1f")
         texts = list(_texts(content))
         self.texts.extend(texts)
+        self.messages += 1
+        if texts and role in ("system", "developer") and not self.system:
+            self.system = texts[0][:_SYSTEM_CHARS]
         if texts and role in ("user", None):
             self.question = texts[-1]
 

@@ -64,6 +64,7 @@ from laar.protocol.openai import (
     splice_model,
 )
 from laar.protocol.rules import GatewayRules, NoRules
+from laar.protocol.since import Since
 
 __all__ = ["PIECE_BYTES", "Stream", "StreamSettings"]
 
@@ -132,6 +133,7 @@ class Stream:
         held: counts what all streams collect in the gateway shape; None sets no limit.
         join: told ``traceparent`` and ``tracestate``, says which trace the decision is seen in;
             None when nothing is traced.
+        since: knows when a question was first asked; None where nothing asks.
     """
 
     def __init__(
@@ -144,7 +146,9 @@ class Stream:
         hook: BodyHook | None = None,
         held: HeldBytes | None = None,
         join: Callable[[str, str], Trace | None] | None = None,
+        since: Since | None = None,
     ) -> None:
+        self._since = since
         self._join = join
         self._settings = settings
         self._rules = rules
@@ -172,6 +176,7 @@ class Stream:
         self._bodyless = False
         self._decision: Decision | None = None
         self._shadow = False
+        self._stamp = ""
         self._overhead_us = 0
         self._status: int | None = None
         self._usage_reader: UsageReader | None = None
@@ -312,12 +317,14 @@ class Stream:
         read = self._read(body, now) if body is not None and self._api is not Api.OPAQUE else None
         asked = self._asked = read.model if read else peek_model(body or b"")
         spans = read.spans if read else ()
-        return Request(
+        request = Request(
             id=head.id or self._new_id(),
             api=self._api,
             model=(self._rules.rewrite(asked) or head.rewrite or asked) if read else asked,
             spans=spans,
             question=read.question if read else "",
+            system=read.system if read else "",
+            marks=read.marks if read else (),
             chars=sum(map(len, spans)),
             stream=read.stream if read else False,
             max_tokens=read.max_tokens if read else None,
@@ -339,6 +346,10 @@ class Stream:
             and (self._read_answer or self._shape is Shape.GATEWAY),
             trace=self._join(head.trace_parent, head.trace_state) if self._join else None,
         )
+        if self._since is not None and read is not None:
+            request.waited_s = self._since.waited_s(head.since, request, now)
+            self._stamp = self._since.stamp(request, now)
+        return request
 
     def _is_enforced(self, share: float) -> bool:
         """By session, so that one does not flap; by request where there is none."""
@@ -513,6 +524,8 @@ class Stream:
         ]
         if decision.tried:
             told.append(("x-laar-tried-models", ",".join(decision.tried)))
+            if self._stamp:
+                told.append((names.SINCE, self._stamp))
         if decision.exhausted:
             told.append(("x-laar-exhausted", "true"))
         cost_s = decision.cost_s

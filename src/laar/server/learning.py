@@ -108,11 +108,15 @@ class Learning:
             cell,
             decision.tried[:-1],
             request=_fingerprint(decision.request),
+            policy=decision.policy,
+            now=decision.now,
         )
 
     def settled(self, decision: Decision, end: Completion) -> None:
         """Learns from how the request ended."""
         self.reports.moved(decision.id, decision.model)
+        if end.ok:
+            self.reports.ended(decision.id, end.latency_s)
         view = decision.view
         # Without a stream the first byte comes after the last token, which would blur c(m); and
         # what was ahead of the request is known of the endpoint that was picked, no other.

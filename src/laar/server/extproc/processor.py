@@ -35,6 +35,7 @@ from laar.protocol.events import (
 from laar.protocol.held import HeldBytes
 from laar.protocol.rules import GatewayRules
 from laar.protocol.sampling import Sampler
+from laar.protocol.since import Since
 from laar.protocol.stream import Stream, StreamSettings
 from laar.server.extproc.mending import read_message
 from laar.server.extproc.messages import event_of, message_of
@@ -86,6 +87,7 @@ class ExternalProcessor:
         self._gate = gate
         self.hook = hook
         self._held = held
+        self._since = Since()
         self._director = director
         self.settings = settings
         self._sampler = sampler
@@ -125,6 +127,7 @@ class ExternalProcessor:
             hook=self.hook,
             held=self._held,
             join=None if self._spans is None else self._joining(self._spans, context),
+            since=self._since,
         )
         self._metrics.streams_open += 1
         task = asyncio.current_task()
