@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 
 import orjson
@@ -25,13 +25,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from laar.config import Context, ContextRoute
-from laar.context import ContextHook, HookResult, Mode, Reason
+from laar.context import ContextHook, HookResult, Mode, Reason, Receipt
 from laar.core.request import Api
 from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
 from laar.telemetry.context import Group, RouteTally
 
 __all__ = ["ContextRoutes"]
+
+MAX_ANSWERED = 20_000
+"""Decisions whose outcome may still be reported; some 300 bytes each, the oldest goes."""
 
 MAX_IDS = 1000
 """Of requests in one call; 5 ms."""
@@ -85,9 +88,12 @@ class _Reworked:
         """To forward."""
         return self._result.body
 
-    def accepted(self, endpoint: str, request: str, now: float) -> None:
+    def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
         """Remembers what was sent, and where."""
         self._routes.guarded(self._committed, endpoint, request, now)
+        receipt = self._result.receipt
+        if decision and receipt is not None and receipt.orders:
+            self._routes.awaits_outcome(decision, self._ordering, receipt)
 
     def _committed(self, endpoint: str, request: str, now: float) -> None:
         hook, receipt = self._ordering.hook, self._result.receipt
@@ -135,6 +141,7 @@ class ContextRoutes:
         self._degraded = degraded
         self._problem = problem
         self._orderings: list[_Ordering] = []
+        self._answered: OrderedDict[str, tuple[_Ordering, Receipt]] = OrderedDict()
         self.use(settings)
 
     def use(self, settings: Context) -> None:
@@ -235,6 +242,15 @@ class ContextRoutes:
         if ordering.told or not tally.is_off or ordering not in self._orderings:
             return
         ordering.told = True
+        gain = ordering.hook.gains()[tally.name]
+        if gain.harm:
+            self._problem(
+                f"context {tally.name}",
+                "switched itself off: answers are worse where documents were moved. Correct "
+                f"{gain.treated_correct:.3f} with the hook, {gain.left_alone_correct:.3f} without; "
+                "POST /context/reset switches it on again",
+            )
+            return
         measured = {name: tally.groups[name].cached_share.mean for name in ("hook", "control")}
         self._problem(
             f"context {tally.name}",
@@ -242,6 +258,20 @@ class ContextRoutes:
             f"Cached share of the prompt {measured['hook']:.3f} with the hook, "
             f"{measured['control']:.3f} without; POST /context/reset switches it on again",
         )
+
+    def awaits_outcome(self, decision: str, ordering: _Ordering, receipt: Receipt) -> None:
+        """Keeps what an outcome of this decision will be about."""
+        self._answered[decision] = ordering, receipt
+        if len(self._answered) > MAX_ANSWERED:
+            self._answered.popitem(last=False)
+
+    def reported(self, decision: str, correct: bool) -> None:
+        """Takes in whether an answer was right, once for each decision."""
+        known = self._answered.pop(decision, None)
+        if known is not None:
+            ordering, receipt = known
+            ordering.hook.record_outcome(receipt, correct=correct)
+            self.judge(ordering)
 
     # -- what engines tell of their caches -------------------------------------------------------
 
@@ -323,6 +353,7 @@ def _shown(ordering: _Ordering) -> dict[str, object]:
             "requests_needed": rule.guard_requests,
             "requests_seen": min(groups[name].cached_share.n for name in ("hook", "control")),
             "gain": _gain(groups["hook"], groups["control"]),
+            **_correctness(ordering),
         },
         "requests": tally.reasons,
         "shapes": tally.shapes,
@@ -332,6 +363,18 @@ def _shown(ordering: _Ordering) -> dict[str, object]:
             for name, count in ordering.hook.stats().items()
             if name.startswith(("index_", "memo_"))
         },
+    }
+
+
+def _correctness(ordering: _Ordering) -> dict[str, object]:
+    """What reported outcomes say, and what became of de-duplication."""
+    gain = ordering.hook.gains().get(ordering.rule.name)
+    setting = ordering.rule.dedup
+    return {
+        "correct": gain.treated_correct if gain else None,
+        "correct_as_received": gain.left_alone_correct if gain else None,
+        "harm": gain.harm if gain else False,
+        "dedup": (gain.dedup if gain else "trial") if setting == "auto" else setting,
     }
 
 
