@@ -15,6 +15,7 @@ from laar.context.guard import RouteGain, RunningMean
 from laar.context.hook import ContextHook, HookResult, Receipt
 from laar.context.notes import duplicate_note, order_note
 from laar.context.plan import BatchPlan, Planned, PlanReport, plan, plan_file, plan_lines
+from laar.context.reorder import Reordered, Reorderer
 from laar.context.schedule import schedule
 from laar.context.settings import (
     ContextSettings,
@@ -53,6 +54,8 @@ __all__ = [
     "Reason",
     "Receipt",
     "Relabel",
+    "Reordered",
+    "Reorderer",
     "Role",
     "RouteGain",
     "RunningMean",

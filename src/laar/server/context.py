@@ -3,6 +3,8 @@
     GET  /context               by route: what was expected and what was measured, for the requests
                                 that the hook ordered and for those left alone; the guard's verdict
     POST /context/reset         forget what was measured and switch on again; ?route= for one
+    POST /context/reorder       documents in, documents in a better order out, for programs that
+                                build prompts themselves
     POST /context/evict         an engine no longer holds these requests: {"request_ids": [...]}
 
 `x-laar-context: off` always wins; `on` counts only where the route says `opt_in`. A body that a
@@ -18,15 +20,19 @@ import random
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated
 
 import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from laar.config import Context, ContextRoute
-from laar.context import ContextHook, HookResult, Mode, Reason, Receipt
+from laar.context import ContextHook, HookResult, Mode, Reason, Receipt, Reorderer
 from laar.core.request import Api
+from laar.errors import SettingError
 from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
 from laar.telemetry.context import Group, RouteTally
@@ -36,12 +42,28 @@ __all__ = ["ContextRoutes"]
 MAX_ANSWERED = 20_000
 """Decisions whose outcome may still be reported; some 300 bytes each, the oldest goes."""
 
+MAX_CONTEXTS = 64
+MAX_REORDER_BYTES = 2 << 20
+"""Of one call to reorder; some 10 ms of work."""
+
 MAX_IDS = 1000
 """Of requests in one call; 5 ms."""
 
 _SUFFIX = re.compile(r"-\d+(?:-[0-9a-f]{1,8})?$")  # which choice, and vLLM's own salt
 _SIGNED = "signed"
 _WHAT = "context"
+
+
+class _Reorder(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    contexts: Annotated[
+        list[Annotated[list[str], Field(max_length=1024)]], Field(max_length=MAX_CONTEXTS)
+    ]
+    conversation_ids: Annotated[list[str], Field(max_length=MAX_CONTEXTS)] | None = None
+    before: Annotated[str, Field(max_length=1 << 20)] = ""
+    tenant: Annotated[str, Field(max_length=256)] = ""
+    deduplicate: bool = True
 
 
 class _Ordering:
@@ -141,6 +163,7 @@ class ContextRoutes:
         self._degraded = degraded
         self._problem = problem
         self._orderings: list[_Ordering] = []
+        self._reorderer = Reorderer()
         self._answered: OrderedDict[str, tuple[_Ordering, Receipt]] = OrderedDict()
         self.use(settings)
 
@@ -293,6 +316,7 @@ class ContextRoutes:
             Route("/context", self._show),
             Route("/context/reset", self._reset, methods=["POST"]),
             Route("/context/evict", self._evict, methods=["POST"]),
+            Route("/context/reorder", self._reorder, methods=["POST"]),
         ]
 
     async def _show(self, _request: Request) -> Response:
@@ -325,6 +349,37 @@ class ContextRoutes:
             return JSONResponse({"error": f"{len(names)} ids; send {MAX_IDS} at most"}, 413)
         found = sum(self._evicted(_ids(name)) for name in names)
         return JSONResponse({"evicted": found, "not_found": len(names) - found})
+
+    async def _reorder(self, request: Request) -> JSONResponse:
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_REORDER_BYTES:
+                return JSONResponse({"error": f"send {MAX_REORDER_BYTES} bytes at most"}, 413)
+        try:
+            asked = _Reorder.model_validate(orjson.loads(bytes(body)))
+            ids = asked.conversation_ids or [""] * len(asked.contexts)
+            if len(ids) != len(asked.contexts):
+                raise SettingError("send as many `conversation_ids` as `contexts`")
+            now = self._clock()
+            made = [
+                self._reorderer.reorder(
+                    context,
+                    now=now,
+                    conversation=conversation,
+                    before=asked.before,
+                    tenant=asked.tenant,
+                    deduplicate=asked.deduplicate,
+                )
+                for context, conversation in zip(asked.contexts, ids, strict=True)
+            ]
+        except ValidationError as fault:
+            first = fault.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the body"
+            return JSONResponse({"error": f"{where}: {first['msg']}"}, 400)
+        except (orjson.JSONDecodeError, SettingError) as fault:
+            return JSONResponse({"error": str(fault)}, 400)
+        return JSONResponse({"contexts": [asdict(one) for one in made]})
 
     def _evicted(self, ids: set[str]) -> bool:
         hooks = [ordering.hook for ordering in self._orderings]
