@@ -189,9 +189,7 @@ def index_sizes() -> None:
         build(load)
         took = time.process_time() - start
         peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-        print(
-            f"  {requests:7,} contexts of 15 documents  {took:6.1f} s   {peak_mb:,} MB at most so far"
-        )
+        print(f"  {requests:7,} contexts of 15 documents  {took:6.1f} s   {peak_mb:,} MB at most")
 
 
 def main() -> None:
