@@ -227,6 +227,7 @@ class Runner:
                 clock=self._clock,
                 token=self._token,
                 listen=self._settings.listen.health,
+                told=self._context.reported,
             )
             health_server.add_generic_rpc_handlers((handler,))
         self.learning.restore()
@@ -390,7 +391,13 @@ class Runner:
         host, port = split_address(address)
         try:
             parts = [
-                *routes(self.learning, self.table, clock=self._clock, token=self._token),
+                *routes(
+                    self.learning,
+                    self.table,
+                    clock=self._clock,
+                    token=self._token,
+                    told=self._context.reported,
+                ),
                 *self.watch.routes(),
                 *self._context.routes(),
                 *tuner_routes(self._tuner),

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from laar.context import fences, xml
 from laar.context.blocks import Block, Refused
-from laar.context.formats import cuts, declared, lists, openers, records, words
+from laar.context.formats import cuts, declared, fences, lists, openers, records, words, xml
 from laar.context.formats.places import places
 from laar.context.formats.shapes import SHAPES, Family, Needs, Shape
 from laar.context.formats.view import NO_SURROUNDINGS, Surroundings, View

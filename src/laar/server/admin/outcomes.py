@@ -76,8 +76,17 @@ def read_token(path: Path | None) -> str | None:
     return token
 
 
+Told = Callable[[str, bool], None]
+"""Who else hears of an outcome that was taken: the decision, and whether its answer was right."""
+
+
 def routes(
-    learning: Learning, table: EndpointTable, *, clock: Callable[[], float], token: str | None
+    learning: Learning,
+    table: EndpointTable,
+    *,
+    clock: Callable[[], float],
+    token: str | None,
+    told: Told | None = None,
 ) -> list[Route]:
     """The admin port's part; no reporting where reported outcomes are switched off."""
 
@@ -93,7 +102,7 @@ def routes(
         except RequestError as error:
             return Response(error_body(error), error.status, media_type="application/json")
         pairs = [(outcome.decision_id, outcome.correct) for outcome in outcomes]
-        verdicts = _report(learning.reports, pairs, clock())
+        verdicts = _report(learning.reports, pairs, clock(), told)
         return _json({**_counted(verdicts), "verdicts": verdicts})
 
     found = [Route("/models", models)]
@@ -103,7 +112,12 @@ def routes(
 
 
 def grpc_handler(
-    reports: OutcomeReports, *, clock: Callable[[], float], token: str | None, listen: str
+    reports: OutcomeReports,
+    *,
+    clock: Callable[[], float],
+    token: str | None,
+    listen: str,
+    told: Told | None = None,
 ) -> grpc.GenericRpcHandler:
     """The service `laar.v1.Outcomes`, to add to a grpc.aio server that listens on `listen`."""
     open_to_others = token is None and not _is_loopback(listen)
@@ -126,7 +140,7 @@ def grpc_handler(
                 grpc.StatusCode.INVALID_ARGUMENT, f"at most {MAX_BATCH} outcomes in one report"
             )
         pairs = [(outcome.decision_id, outcome.correct) for outcome in request.outcomes]
-        return pb.ReportResponse(**_counted(_report(reports, pairs, clock())))
+        return pb.ReportResponse(**_counted(_report(reports, pairs, clock(), told)))
 
     method = grpc.unary_unary_rpc_method_handler(
         report,
@@ -137,9 +151,18 @@ def grpc_handler(
 
 
 def _report(
-    reports: OutcomeReports, outcomes: Sequence[tuple[str, bool]], now: float
+    reports: OutcomeReports,
+    outcomes: Sequence[tuple[str, bool]],
+    now: float,
+    told: Told | None,
 ) -> list[Verdict]:
-    return [reports.report(decision_id, correct, now) for decision_id, correct in outcomes]
+    verdicts = []
+    for decision_id, correct in outcomes:
+        verdict = reports.report(decision_id, correct, now)
+        if told is not None and verdict is Verdict.TAKEN:
+            told(decision_id, correct)
+        verdicts.append(verdict)
+    return verdicts
 
 
 def _counted(verdicts: Sequence[Verdict]) -> dict[str, int]:
