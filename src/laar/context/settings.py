@@ -16,7 +16,7 @@ from laar.errors import SettingError
 __all__ = ["ContextSettings", "Dedup", "Delimiters", "Format", "Mode", "Reason", "Relabel", "Role"]
 
 Mode = Literal["off", "observe", "on"]
-Dedup = Literal["off", "exact"]
+Dedup = Literal["off", "auto", "exact"]
 Relabel = Literal["auto"] | bool
 Format = Literal[
     "xml",
@@ -104,7 +104,9 @@ class ContextSettings:
             blocks that engines share.
         max_docs: more than this in a block are left alone; bounds the search for an order.
         annotate: name the received order after documents that were moved.
-        dedup: ``exact`` replaces a document whose full text stands earlier in the same body.
+        dedup: ``exact`` replaces a document whose full text stands earlier in the same body;
+            ``auto`` does so in a share of the conversations (`holdout_share`), and in all but that
+            share once the guard has seen a gain and no harm.
         dedup_tool_lines: replace runs of lines of tool output seen in earlier tool output. Off:
             it takes milliseconds for hundreds of kilobytes, against a budget of one.
         relabel: whether text may move under labels that count up. ``auto``: where nothing in the
@@ -122,6 +124,7 @@ class ContextSettings:
             by; 0 switches the guard off as well.
         min_gain: share of prompt tokens cached that reordering must add, else it goes off.
         guard_requests: left-alone requests with usage to see before the guard may judge.
+        guard_outcomes: reported outcomes of either group before it judges correctness.
     """
 
     formats: tuple[Format, ...] = get_args(Format)
@@ -131,10 +134,10 @@ class ContextSettings:
     min_saving_bytes: int = 256
     max_docs: int = 256
     annotate: bool = True
-    dedup: Dedup = "off"
+    dedup: Dedup = "auto"
     dedup_tool_lines: bool = False
     relabel: Relabel = "auto"
-    max_added_ms: float | None = 1.0
+    max_added_ms: float | None = 4.0
     max_body_bytes: int = 2 << 20
     capacity_docs: int = 30_000
     ttl_s: float = 900.0
@@ -145,6 +148,7 @@ class ContextSettings:
     holdout_share: float = 0.05
     min_gain: float = 0.01
     guard_requests: int = 200
+    guard_outcomes: int = 50
 
     def __post_init__(self) -> None:
         """Raises SettingError for a value that cannot work."""
@@ -169,6 +173,7 @@ class ContextSettings:
             ("memo_ttl_s", 0.001),
             ("max_scopes", 1),
             ("guard_requests", 2),
+            ("guard_outcomes", 2),
         ):
             if getattr(self, name) < least:
                 text = f"context.{name}: {getattr(self, name)} is too small; use {least} or more"
