@@ -1,4 +1,4 @@
-"""A setting has one default: what the file leaves out is what the features and the lab begin with."""
+"""A setting has one default, for a file that leaves it out, for the features and for the lab."""
 
 from dataclasses import fields, is_dataclass
 
@@ -28,8 +28,6 @@ PAIRS = [
 
 
 DRIFTED = {
-    "Limits.max_hold_s: 120.0, in a file 60.0",
-    "Saturation.stale_after_s: 2.0, in a file 3.0",
     "TunerSettings.objective: 'ttft-and-e2e-p95', in a file 'e2e-p95'",
     "FleetSettings.sample_answers: 0.05, in a file 0.01",
 }

@@ -212,7 +212,7 @@ class Runner:
             held=self._held,
             spans=self.watch.exports.spans,
         )
-        self._processor.longest_hold_s = settings.flow.max_hold_s
+        self._processor.longest_hold_s = settings.flow.admission.limits.max_hold_s
         self._rng = rng
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
@@ -338,7 +338,7 @@ class Runner:
         self._sampler.every_s = settings.bodies.sample_every_s
         if self._admission is not None:
             self._admission.use(settings.flow.admission)
-            self._processor.longest_hold_s = settings.flow.max_hold_s
+            self._processor.longest_hold_s = settings.flow.admission.limits.max_hold_s
         self.watch.use(settings)
         if settings.endpoints != before.endpoints:
             self._use_endpoints()
