@@ -31,10 +31,13 @@ Everything is a vector over the candidates.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from laar.core.endpoints import Floats
+from laar.declaring import Applies
 
 __all__ = ["TUNABLE", "CostWeights", "Terms", "expected_time", "scores_of_costs"]
 
@@ -59,24 +62,32 @@ _MAX_PENALTY = 1e100  # costs stay finite however often a model was tried
 class CostWeights:
     """Weights of the cost; the defaults did best in the lab (`gorgo-baselines`).
 
-    Args:
-        k_rtt: weight of the round trip. 1.0 is physical for one request; a conversation that moves
-            to save a round trip is prefilled anew, which holds up everybody there. GORGO's 0.276
-            tokens a millisecond are 0.028 at 10,000 tokens a second.
-        k_queue: weight of a queued token against an uncached one (alpha; 0.7 in LAAR, where all
-            tokens count). Where prefixes count, those believed to be cached are left out.
-        k_delay: part of the prefill that counts again for each request in flight there, up to
-            `HELD_UP` of them.
-        in_flight_tokens: what a request in flight counts for besides its prompt, in uncached tokens
-            of this one: 80 decoded tokens at 0.12 ms for each sequence of a batch are about 100.
-        retry_penalty: factor for each time the candidate's model was tried already.
+    A conversation that moves to save a round trip is prefilled anew, which holds up everybody
+    there, so `k_rtt` stays low; GORGO's 0.276 tokens a millisecond are 0.028 at 10,000 tokens a
+    second. `k_queue` is alpha; where prefixes count, queued tokens believed to be cached are left
+    out. `k_delay` counts `HELD_UP` requests at most. For `in_flight_tokens`, 80 decoded tokens at
+    0.12 ms for each sequence of a batch are about 100.
     """
 
-    k_rtt: float = 0.05
-    k_queue: float = 0.2
-    k_delay: float = 0.4
-    in_flight_tokens: float = 100.0
-    retry_penalty: float = 100.0
+    section: ClassVar = "routing"
+    applies: ClassVar = Applies.AT_ONCE
+
+    k_rtt: Annotated[float, Ge(0), Le(1000)] = 0.05
+    """Weight of the round trip in the cost; 1 is what a lone request would want, less keeps
+    conversations where their prefix is."""
+    k_queue: Annotated[float, Ge(0), Le(1000)] = 0.2
+    """Weight of a queued token that is not cached against one of this prompt; 0.7 is LAAR's
+    alpha."""
+    k_delay: Annotated[float, Ge(0), Le(1000)] = 0.4
+    """Part of a prefill that counts again for each request in flight there, since it holds them up.
+    0 is the published form."""
+    in_flight_tokens: Annotated[float, Ge(0), Le(1e6)] = 100.0
+    """What a request in flight counts for besides its prompt, in uncached tokens: its answer is
+    decoded beside this one's. More spreads conversations whose prompts are mostly cached; 0 is the
+    published form."""
+    retry_penalty: Annotated[float, Ge(1), Le(1e6)] = 100.0
+    """Factor on a model's cost for each time it was tried already: it is used again only when
+    nothing else is left."""
 
     def tunable(self) -> dict[str, float]:
         """The weights that the tuner may set, by name."""

@@ -337,7 +337,7 @@ class Director:
 
     def prefill_weight(self, view: View) -> Floats:
         """What prefilling at each candidate weighs, in tokens of a short prompt."""
-        quadratic = self.settings.quadratic_tokens
+        quadratic = self.settings.quadratic
         done = view.cached_tokens
         weight: Floats = view.tokens * (1.0 + view.tokens / quadratic)
         weight -= done * (1.0 + done / quadratic)
@@ -533,7 +533,7 @@ def _predicted_s(decision: Decision) -> float:
 
 def _weight(decision: Decision) -> float:
     """What its prompt counts for in the queue, in tokens of a short one."""
-    return decision.tokens * (1.0 + decision.tokens / decision.settings.quadratic_tokens)
+    return decision.tokens * (1.0 + decision.tokens / decision.settings.quadratic)
 
 
 def _answered_by(decision: Decision, model: str) -> None:

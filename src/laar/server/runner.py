@@ -231,7 +231,7 @@ class Runner:
             SettingError: an address that cannot be listened on, or a bad endpoints file.
         """
         # A buffered body is one message, with metadata beside it.
-        longest = max(_LONGEST_MESSAGE_BYTES, self._settings.bodies.max_body_bytes + (1 << 20))
+        longest = max(_LONGEST_MESSAGE_BYTES, self._settings.stream.max_body_bytes + (1 << 20))
         lengths = [
             (f"grpc.max_{way}_message_length", min(longest, _INT32_MAX))
             for way in ("receive", "send")
