@@ -102,4 +102,4 @@ def _faults(hint: Any, value: Any) -> Iterator[str]:
 def _choices(hint: Any) -> tuple[Any, ...]:
     if get_origin(hint) is Literal:
         return get_args(hint)
-    return get_args(hint) and _choices(get_args(hint)[0])
+    return _choices(get_args(hint)[0]) if get_origin(hint) is tuple else ()

@@ -137,6 +137,22 @@ def test_when_envoy_retries_those_before_failed_and_the_one_that_served_did_not(
     assert not d.table.in_flight.any()
 
 
+def test_a_trial_that_envoy_had_to_retry_has_failed():
+    """The client has its answer from elsewhere; the endpoint stays out, for longer."""
+    d = fleet(A, B, C)
+    now = fail(d, A, 1.0) + 1.3
+    trial = d.decide(request(), now)
+    assert (trial.address, trial.trial) == (A, True)
+    d.served_by(trial, trial.fallbacks[0], now + 0.1)
+    d.replied(trial, Reply(status=200), now + 0.1)
+    d.settle(trial, end())
+    breaker = d.health.of(d.table.slot(A)).breaker
+    assert breaker.is_out
+    assert 2.0 <= breaker.trial_at - (now + 0.1) <= 2.4
+    assert trial.failed == (A,)
+    assert d.health.of(d.table.slot(trial.address)).failures == {}
+
+
 def test_the_retry_itself_may_fail_too():
     d = fleet(A, B, C)
     decision = d.decide(request(), 1.0)
@@ -233,3 +249,13 @@ def test_a_long_prompt_that_hangs_nobody_is_no_hang():
     now += 600.0
     d.settle(decision, end(latency_s=now - decision.now))
     assert d.health.of(decision.slot).breaker.openings == 0
+
+
+def test_off_means_off():
+    """No candidate is left out or priced otherwise, and no endpoint is asked by the picker."""
+    d = fleet(A, B, probe=True, enabled=False)
+    now = fail(d, A, 1.0, times=20)
+    decisions = [d.decide(request(), now + 5.0) for _ in range(20)]
+    assert {decision.address for decision in decisions} == {A, B}
+    assert {decision.reason for decision in decisions} == {"laar"}
+    assert d.health.probes_due(now + 5.0, 16) == []

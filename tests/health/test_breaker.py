@@ -26,7 +26,7 @@ class Promises(RuleBasedStateMachine):
         self.opened = []
 
     def attempt(self):
-        return Attempt(0, ("m", False), self.now, 0.1, 10.0)
+        return Attempt(0, ("m", False), self.now, 0.1, 10.0, 0.0)
 
     @rule(seconds=st.floats(0.0, 40.0))
     def time_passes(self, seconds):
@@ -120,7 +120,7 @@ def test_one_in_ten_is_left_to_its_price():
     opened = sent = 0
     for _ in range(2000):
         now += 0.05
-        attempt = Attempt(0, ("m", False), now, 0.1, 10.0)
+        attempt = Attempt(0, ("m", False), now, 0.1, 10.0, 0.0)
         if breaker.trial_due(now):
             breaker.begin_trial(attempt)
         elif breaker.is_out:

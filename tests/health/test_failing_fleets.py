@@ -206,3 +206,19 @@ def test_a_slot_that_is_taken_again_knows_nothing_of_the_one_before():
     fleet.run(600)
     assert len(fleet.seen.failed) == before
     assert fleet.health.of(slot).failures == {}
+
+
+def test_a_far_endpoint_is_not_a_slow_one():
+    """Its round trip has a price of its own, and a weight that is low on purpose."""
+    rtt_s = 0.5
+
+    def far(_fleet, job, _now, ordinary):
+        head_s = rtt_s + ordinary.head_s
+        return Answer(head_s=head_s, seconds=rtt_s + ordinary.seconds)
+
+    fleet = VirtualFleet(behave={0: far}, probes=True)
+    for address in fleet.addresses:
+        fleet.table.round_trip(address, rtt_s if address == fleet.addresses[0] else 0.001, 0.0)
+    fleet.run(600)
+    assert fleet.health.of(0).pace == 1.0
+    assert fleet.health.of(0).breaker.openings == 0

@@ -1,12 +1,21 @@
 """Answers: usage however they are cut into pieces, and names put back."""
 
+import time
+
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.errors import RequestError
-from laar.protocol.answers import ErrorSpotter, NameRestorer, Usage, UsageReader, error_body
+from laar.protocol.answers import (
+    MAX_ANSWER_BYTES,
+    ErrorSpotter,
+    NameRestorer,
+    Usage,
+    UsageReader,
+    error_body,
+)
 
 EVENTS = (
     b'data: {"choices":[{"delta":{"content":"a"}}],"usage":null}\r\n\r\n'
@@ -121,3 +130,12 @@ def spotted(events, body, cuts):
         body = body[cut:]
     found.append(spotter.feed(body))
     return found
+
+
+def test_an_answer_in_tiny_pieces_costs_no_more_than_its_pieces():
+    """By how often a byte is copied, which the time shows: 25 s before, 0.1 s now."""
+    reader = UsageReader(events=False)
+    began = time.process_time()
+    for _ in range(MAX_ANSWER_BYTES // 2):
+        reader.feed(b"xx")
+    assert time.process_time() - began < 5.0

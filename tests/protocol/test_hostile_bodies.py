@@ -176,7 +176,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(
     members=st.dictionaries(st.text('ab"\\{}[]:,', max_size=4), VALUES, max_size=5),
     indent=st.sampled_from([None, 1]),

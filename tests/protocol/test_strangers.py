@@ -13,6 +13,7 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.policies import build_policies
 from laar.protocol.events import (
+    AnswerHeaders,
     Ask,
     Decided,
     RequestBody,
@@ -51,7 +52,8 @@ def told(director, *, tenant="", prompt="hello", at=0.0, **settings):
     (ask,) = stream.receive(RequestBody(body, True), at)
     assert isinstance(ask, Ask)
     list(stream.receive(Decided(director.decide(ask.request, at), 7), at))
-    (answer,) = stream.receive(ResponseHeaders(200), at)
+    answers = stream.receive(ResponseHeaders(200), at)
+    (answer,) = (action for action in answers if isinstance(action, AnswerHeaders))
     return dict(answer.set_headers)
 
 

@@ -1,6 +1,7 @@
 """The stream machine after a fault of ours, and where there is no room for headers."""
 
 import random
+import tracemalloc
 
 import orjson
 import pytest
@@ -149,3 +150,19 @@ def test_d4_a_body_that_cannot_be_changed_keeps_its_destination(shape, monkeypat
     sent = b"".join(action.data for action in [first, *rest] if getattr(action, "data", None))
     assert sent == (BODY if shape is Shape.GATEWAY else b"")
     assert machine.unspliced == 1
+
+
+def test_a_body_of_single_bytes_takes_the_memory_of_its_length():
+    machine = stream()
+    feed(machine, RequestHeaders(HEADERS, False, Shape.GATEWAY))
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for at in range(50_000):
+            feed(machine, RequestBody(BODY[at : at + 1], False))
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert taken < 4 * 50_000
+    (ask,) = feed(machine, RequestBody(BODY[50_000:], True))
+    assert ask.request.body_bytes == len(BODY)

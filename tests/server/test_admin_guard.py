@@ -1,13 +1,19 @@
 """D8: what foreign pages, guessers and strangers on the network get of the admin port."""
 
+import asyncio
+import contextlib
+
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from laar.server import admin
+from laar.server.admin.app import AdminServer
 from laar.server.admin.auth import Attempts, Viewers
 from laar.server.browsers import BrowserGuard, host_of, is_loopback
+from support import eventually
 
 TOKEN = "a-token-of-some-length"
 OPEN = ["/metrics", "/healthz", "/readyz"]
@@ -172,3 +178,46 @@ def test_the_cookie_stays_on_encrypted_ways(base, headers, secure):
 def test_which_addresses_only_this_machine_reaches(address, host, loopback):
     assert host_of(address) == host
     assert is_loopback(address) is loopback
+
+
+@pytest.fixture
+async def served(monkeypatch):
+    """The address of an admin server whose limits are low."""
+    monkeypatch.setattr(admin, "MAX_CONNECTIONS", 5)
+    monkeypatch.setattr(admin, "FIRST_REQUEST_S", 0.3)
+
+    async def who(request):
+        return PlainTextResponse(request.client.host)
+
+    server = AdminServer(Starlette(routes=[Route("/", who)]), "127.0.0.1", 0)
+    running = asyncio.create_task(server.run_until_stopped())
+    await eventually(lambda: server.started, what="the server")
+    yield "127.0.0.1", server.port
+    server.should_exit = True
+    await running
+
+
+async def asked(address, headers=b""):
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n%b\r\n" % headers)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_connections_that_say_nothing_are_closed_and_others_are_served(served):
+    silent = [await asyncio.open_connection(*served) for _ in range(5)]
+    for _, writer in silent:
+        writer.write(b"GET / HTTP/1.1\r\nhost:")
+    with contextlib.suppress(ConnectionError):
+        assert await asked(served) == b""  # one too many
+    for reader, writer in silent:
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        writer.close()
+    assert (await asked(served)).startswith(b"HTTP/1.1 200")
+
+
+async def test_who_asks_does_not_say_from_where(served):
+    answer = await asked(served, b"x-forwarded-for: 10.9.9.9\r\n")
+    assert answer.endswith(b"127.0.0.1")

@@ -71,7 +71,7 @@ class Resetting:
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 async def test_no_client_sees_the_one_endpoint_that_refuses(gateway, http, shape, status):
     bad, *good = [await gateway.upstream() for _ in range(3)]
-    bad.default_answer = Answer(status=status, body=b"no")
+    bad.chat_answer = Answer(status=status, body=b"no")
     gateway.members(*((u.address, "m") for u in (bad, *good)))
     runner = await gateway.picker()
     envoy = await gateway.envoy(shape)

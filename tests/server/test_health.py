@@ -90,7 +90,7 @@ async def test_one_of_three_that_refuses_is_left_alone_and_shown(gateway, http, 
     assert row["health"] == "failing"
     assert row["answers"] < 0.7
     body = {"model": "m", "messages": [{"role": "user", "content": "why"}]}
-    async with http.post(gateway.url("admin", "/explain"), data=orjson.dumps(body)) as answer:
+    async with http.post(gateway.url("admin", "/explain"), json=body) as answer:
         shown = orjson.loads(await answer.read())
     why = {row["endpoint"]: row["why"] for row in shown["filtered"]}
     assert "failing (status)" in why[bad]

@@ -345,11 +345,13 @@ LIVE = [path for path, applies in leaves(Settings) if applies is Applies.AT_ONCE
 def in_force(runner):
     """What the parts of a picker go by."""
     [(scorer, _)] = runner.director.policies["laar"].scorers
+    [(baseline, _)] = runner.director.policies["llm-router"].scorers
     return {
         "endpoints": [spec for specs in runner._resolver._declared.values() for spec in specs],
         "director": runner.director.settings,
         "candidates": (runner.director.candidates._aliases, runner.director.candidates._filters),
         "weights": scorer.weights,
+        "baseline": baseline._saturation,
         "models": runner.learning.assessor.success.capability.models,
         "speeds": dict(runner.learning.latency.measured),
         "streams": (runner._processor.settings, runner._held.limit_bytes),
@@ -357,6 +359,7 @@ def in_force(runner):
         "sampler": (runner._sampler.share, runner._sampler.every_s),
         "flow": (runner._admission._settings, runner._admission.queue.limits),
         "context": [ordering.rule for ordering in runner._context._orderings],
+        "health": (runner.endpoint_health.settings, runner.endpoint_health.reads),
         "hook": runner._processor.hook is None,
         "log": (runner.watch.log.sample, runner.watch.exports._records.share),
         "spans": runner.watch.exports.spans.share,

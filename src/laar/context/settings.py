@@ -9,18 +9,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from laar.declaring import Applies, check
 from laar.errors import SettingError
 
-__all__ = ["ContextSettings", "Dedup", "Format", "Mode", "Reason", "Role"]
+__all__ = ["ContextSettings", "Dedup", "Delimiters", "Format", "Mode", "Reason", "Relabel", "Role"]
 
 Mode = Literal["off", "observe", "on"]
 Dedup = Literal["off", "exact"]
-Format = Literal["xml", "json", "numbered"]
+Relabel = Literal["auto"] | bool
+Format = Literal[
+    "xml",
+    "json",
+    "numbered",
+    "labels",
+    "brackets",
+    "points",
+    "records",
+    "headings",
+    "separators",
+    "bullets",
+    "paragraphs",
+]
 Role = Literal["user", "system", "tool"]
 
 
@@ -33,6 +46,7 @@ class Reason(StrEnum):
     # Same bytes: nothing to do, or asked to do nothing.
     OFF = "off"
     NO_DOCUMENTS = "no_documents"
+    UNKNOWN_SHAPE = "unknown_shape"  # documents were announced, but no shape fits
     UNCHANGED = "unchanged"
     OBSERVED = "observed"
     HOLDOUT = "holdout"
@@ -58,28 +72,55 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Delimiters:
+    """How the prompts of a route mark documents, where no known shape fits."""
+
+    section: ClassVar = "context.delimiters"
+    applies: ClassVar = Applies.AT_ONCE
+
+    before: Annotated[str, MaxLen(1024)] = ""
+    """Literal text that ends where the first document begins; empty: the beginning."""
+    item: Annotated[str, MaxLen(256)] = ""
+    """Literal text that each document begins with; `{n}` in it stands for a number, which stays in
+    its place."""
+    between: Annotated[str, MaxLen(256)] = ""
+    """Literal text between two documents, where they begin with none."""
+    after: Annotated[str, MaxLen(1024)] = ""
+    """Literal text behind the last one; empty: the end."""
+
+    def __post_init__(self) -> None:
+        """Raises SettingError where documents could not be told apart."""
+        if bool(self.item.replace("{n}", "").strip()) == bool(self.between):
+            raise SettingError("context.delimiters: give either `item` or `between`")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContextSettings:
     """Settings of one hook."""
 
     section: ClassVar = "context"
     applies: ClassVar = Applies.AT_ONCE
 
-    formats: Annotated[tuple[Format, ...], MinLen(1)] = ("xml", "json", "numbered")
-    """Explicit delimiters to look for; `numbered` also needs `relabel`."""
+    formats: Annotated[tuple[Format, ...], MinLen(1)] = get_args(Format)
+    """Shapes of documents to look for; all that are known by default."""
+    delimiters: Annotated[tuple[Delimiters, ...], MaxLen(8)] = ()
+    """More of them, as the prompts of this route have them; looked for first."""
     roles: Annotated[tuple[Role, ...], MinLen(1)] = ("user", "system", "tool")
     """Whose messages may be changed; an assistant's never are."""
     min_docs: Annotated[int, Ge(2), Le(4096)] = 3
     """Documents below which a list is left alone: little to gain."""
-    min_doc_bytes: Annotated[int, Ge(0), Le(1 << 20)] = 256
-    """Mean length of documents below which a list is left alone: engines share whole blocks of 16
-    to 64 tokens."""
+    min_saving_bytes: Annotated[int, Ge(0), Le(1 << 20)] = 256
+    """What a list could save at most, its text less the note about its order, below which it is
+    left alone: 256 are some 64 tokens, one to four of the blocks that engines share."""
     max_docs: Annotated[int, Ge(2), Le(4096)] = 256
     """Documents above which a list is left alone; bounds the search for an order."""
     annotate: bool = True
     """Name the received order after documents that were moved, for the model to weigh them by; 5 to
     6 tokens a document. Without it accuracy was measured lower."""
-    relabel: bool = False
-    """Numbered labels are never cited, so that text may move under fixed labels."""
+    relabel: Relabel = "auto"
+    """Whether text may move under labels that count up, which stay: `auto` where nothing in the
+    prompt makes use of the numbers (citations, ranks, `document 2`); `true` where nobody ever does;
+    `false` never."""
     dedup: Dedup = "off"
     """`exact` replaces a document whose full text stands earlier in the same body with a note. Off:
     an author may want the repetition."""

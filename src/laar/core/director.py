@@ -365,6 +365,7 @@ class Director:
             predicted_s=_predicted_s(decision),
             tokens=decision.tokens,
             now=now,
+            rtt_s=float(decision.view.rtt_s[decision.position]) if decision.view else 0.0,
             trial=decision.trial and timed,
             timed=timed,
         )

@@ -22,7 +22,8 @@ class Attempt:
     """Made for each decision.
 
     `group` is the endpoint's model and whether the answer is streamed: attempts of one group are
-    compared. `predicted_s` is the picker's own price of its seconds, `tokens` the prompt's length.
+    compared. `predicted_s` is the picker's own price of its seconds, `tokens` the prompt's length,
+    `rtt_s` the round trip: a far endpoint is not a slow one.
     `read` says that the body of its answer is seen, `good` that it counted as good so far, `judged`
     that it counted at all, `overdue` that it was silent for too long. `timed` is false where it is
     not known when the endpoint got it.
@@ -33,6 +34,7 @@ class Attempt:
     at: float
     predicted_s: float
     tokens: float
+    rtt_s: float
     trial: bool = False
     timed: bool = True
     read: bool = False

@@ -42,6 +42,8 @@ _RETRIED = 0.5
 """Weight of a failure that is only known by Envoy's having gone on: it may have been a 429."""
 _PROBE_FIRST_S = 1.0
 """How long a trial that is due waits for somebody to ask a question first."""
+_TIMES_EVERY_S = 0.01
+"""An endpoint's answers are timed so often at the most; that costs more than all the rest here."""
 _UNHEARD_S = 0.5
 
 
@@ -98,6 +100,7 @@ class Health:
         predicted_s: float,
         tokens: float,
         now: float,
+        rtt_s: float = 0.0,
         trial: bool = False,
         timed: bool = True,
     ) -> Attempt:
@@ -105,7 +108,7 @@ class Health:
         endpoint = self._endpoints.get(slot)
         if endpoint is None or endpoint.model != model:
             endpoint = self.know(slot, model, now)
-        attempt = Attempt(slot, (model, stream), now, predicted_s, tokens, trial, timed)
+        attempt = Attempt(slot, (model, stream), now, predicted_s, tokens, rtt_s, trial, timed)
         endpoint.attempts[attempt] = None
         if trial:
             endpoint.breaker.begin_trial(attempt)
@@ -238,8 +241,10 @@ class Health:
         if attempt.read and attempt.stage is Stage.ACCEPTED:  # not a byte came
             self._failed(endpoint, attempt, Kind.EVENT, now)
             return
+        if now - endpoint.progress_at[Stage.OVER] < _TIMES_EVERY_S and attempt.good:
+            return  # there is more to learn from than a mean needs
         group = self._records.times(attempt)
-        seconds = now - attempt.at
+        seconds = now - attempt.at - attempt.rtt_s
         endpoint.reached(attempt, Stage.OVER, now)
         endpoint.cut.add(now, happened=False)
         if seconds < group.quick_s and not attempt.read:
@@ -349,6 +354,8 @@ class Health:
     def probes_due(self, now: float, most: int) -> list[int]:
         """Slots to ask a question of ours, a few at most; each is named once until `probed`."""
         found: list[int] = []
+        if not self.settings.enabled:
+            return found
         for slot in self._records.troubled:
             breaker = self._endpoints[slot].breaker
             if len(found) < most and breaker.probe_due(self._records.settings, now):

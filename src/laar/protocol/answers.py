@@ -78,25 +78,25 @@ class UsageReader:
 
     def __init__(self, *, events: bool) -> None:
         self._events = events
-        self._kept = b""
+        self._kept = bytearray()
         self._too_long = False
         self.usage = Usage()
 
     def feed(self, piece: bytes) -> None:
-        """Takes the next piece of the body."""
-        if self._too_long and not self._events:
-            return
-        kept = self._kept + piece if self._kept else piece
-        if self._events:
-            lines, _, kept = kept.rpartition(b"\n")
+        """Takes the next piece of the body; in time that goes with the piece alone."""
+        cut = piece.rfind(b"\n") if self._events else -1
+        if cut >= 0:
+            lines = bytes(self._kept) + piece[:cut]
+            self._kept = bytearray(piece[cut + 1 :])
             # Most pieces are deltas without usage; looking for the word is cheaper than parsing.
             if b'"usage"' in lines:
                 for line in lines.split(b"\n"):
                     self._line(line)
-        if len(kept) > MAX_ANSWER_BYTES:
+        elif self._events or not self._too_long:
+            self._kept += piece
+        if len(self._kept) > MAX_ANSWER_BYTES:
             self._too_long = True
-            kept = b""
-        self._kept = kept
+            self._kept.clear()
 
     def end(self) -> Usage:
         """What is known once the body is complete."""
@@ -104,14 +104,14 @@ class UsageReader:
             self._line(self._kept)
         elif self._kept:
             self._document(self._kept)
-        self._kept = b""
+        self._kept.clear()
         return self.usage
 
-    def _line(self, line: bytes) -> None:
+    def _line(self, line: bytes | bytearray) -> None:
         if line.startswith(b"data:") and b'"usage"' in line:
             self._document(line[5:])
 
-    def _document(self, text: bytes) -> None:
+    def _document(self, text: bytes | bytearray) -> None:
         try:
             document = orjson.loads(text)
         except orjson.JSONDecodeError:

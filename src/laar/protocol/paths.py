@@ -75,6 +75,7 @@ DENIED_PATHS = (
 
 _MAX_UNQUOTED = 3
 """Rounds of %25 that servers in a row may take off."""
+_PLAIN = re.compile(r"[A-Za-z0-9_/-]*")
 _SEPARATORS = re.compile(r"[/\\]+")
 
 
@@ -90,8 +91,17 @@ class DeniedPaths:
     def __init__(self, paths: Iterable[str]) -> None:
         self._paths = frozenset(tuple(path.strip("/").split("/")) for path in paths)
         self._lengths = {len(path) for path in self._paths}
+        self._last = frozenset(path[-1] for path in self._paths)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeniedPaths) and self._paths == other._paths
+
+    def __hash__(self) -> int:
+        return hash(self._paths)
 
     def __contains__(self, path: str) -> bool:
+        if _PLAIN.fullmatch(path) and path.rstrip("/").rpartition("/")[2] not in self._last:
+            return False  # nearly every request
         plain = path.partition("?")[0].partition("#")[0]
         for _ in range(_MAX_UNQUOTED):
             if self._ends_so(plain):

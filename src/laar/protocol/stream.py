@@ -173,7 +173,7 @@ class Stream:
         self._model_span: tuple[int, int] | None = None
         self._subset: frozenset[str] | None = None
         self._pool = ""
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | bytearray] = []  # none or one: what there is of the body
         self._held_bytes = 0
         self._held = held
         self._collected_bytes = 0
@@ -235,6 +235,10 @@ class Stream:
             self._shadow = False  # no engine is to see it, whoever chooses
             yield from self._refuse(denied_path_error())
             return
+        if self._head.method == "POST" and event.headers.get("upgrade", "").lower() == "websocket":
+            # Some engines answer it as a plain POST, which then nobody has read.
+            yield from self._refuse(RequestError(400, "bad-request", "a POST upgrades nothing"))
+            return
         if event.end or path.startswith(self._settings.opaque_paths) or self._head.upgrade:
             self._api = Api.OPAQUE
             self._request_phase = _Phase.DECIDING
@@ -265,7 +269,7 @@ class Stream:
     def _request_body(self, event: RequestBody, now: float) -> Iterator[Action]:
         if self._subset is None:
             self._subset = event.subset
-        self._pieces.append(event.data)
+        self._collect(event.data)
         self._held_bytes += len(event.data)
         if self._held_bytes > self._settings.max_body_bytes:
             limit = self._settings.max_body_bytes
@@ -288,6 +292,15 @@ class Stream:
         else:
             self._collected_bytes += len(event.data)
 
+    def _collect(self, data: bytes) -> None:
+        """Keeps a piece of the body, in one buffer: a piece of one byte is 40 as an object."""
+        if not self._pieces:
+            self._pieces.append(data)
+        else:
+            if isinstance(self._pieces[0], bytes):
+                self._pieces[0] = bytearray(self._pieces[0])
+            self._pieces[0] += data
+
     def _let_go(self) -> None:
         """What was collected is whole, or not wanted any more."""
         if self._held is not None:
@@ -300,7 +313,7 @@ class Stream:
 
     def _ask(self, now: float) -> Iterator[Action]:
         self._let_go()
-        body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        body = bytes(self._pieces[0]) if self._pieces else b""
         self._pieces = [body]
         self._request_phase = _Phase.DECIDING
         if len(body) > ASIDE_BYTES:
@@ -319,7 +332,7 @@ class Stream:
 
     def _reworked_by(self, hook: BodyHook, read: Body, now: float) -> Body | RequestError:
         """Lets the hook look at the body; what it makes of it, if that is something else."""
-        body = self._pieces[0]
+        body = bytes(self._pieces[0])
         if self._api is Api.OPAQUE or not read.spans:
             return read
         rework = self._rework = hook.apply(
@@ -392,7 +405,7 @@ class Stream:
         silence_s = _silence_s(decision)
         set_headers, remove = self._header_changes(destination)
         has_body = bool(self._pieces)
-        body = self._pieces[0] if has_body else b""
+        body = bytes(self._pieces[0]) if has_body else b""
         target = decision.rewrite or decision.request.model
         changed = self._reworked
         if has_body:

@@ -95,9 +95,17 @@ def part(feature: type[Declared], *sections: Section) -> Declared:
             continue
         for section in sections:
             if name in type(section).model_fields:
-                values[name] = getattr(section, name)
+                value = getattr(section, name)
+                if isinstance(value, tuple):
+                    value = tuple(_plain(one) for one in value)
+                values[name] = value
                 break
     return feature(**values)
+
+
+def _plain(value: Any) -> Any:
+    """An item of a list as the feature knows it."""
+    return part(value.parts[0], value) if isinstance(value, Section) else value
 
 
 def leaves(section: type[Section], path: str = "") -> Iterator[tuple[str, Applies | None]]:
@@ -146,8 +154,16 @@ def _settings(feature: type[Any]) -> Iterator[tuple[str, Any]]:
         if field.default_factory is not MISSING:
             default = field.default_factory()
         bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        if get_origin(bare) is tuple and is_dataclass(get_args(bare)[0]):
+            bare = tuple[_section_of(get_args(bare)[0]), ...]  # type: ignore[misc]
         told = Field(... if default is MISSING else default, description=texts.get(field.name))
         yield field.name, (Annotated[(bare, *marks)], told)
+
+
+def _section_of(feature: Any) -> type[Section]:
+    """The items of a list of dataclasses."""
+    members = {"__doc__": feature.__doc__, "__module__": feature.__module__}
+    return declared(feature)(type(feature.__name__, (Section,), members))
 
 
 def _texts(feature: type[Any]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -13,11 +14,18 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from laar.server.health import Health
 from laar.telemetry.metrics import Metrics
 
 __all__ = ["AdminServer", "admin_app"]
+
+MAX_CONNECTIONS = 256
+"""Viewers, scrapers and reporters; a process has 1,024 files unless told otherwise."""
+
+FIRST_REQUEST_S = 10.0
+"""Seconds from a connection to its first whole request line and headers."""
 
 
 def admin_app(
@@ -56,6 +64,25 @@ def admin_app(
     )
 
 
+class _BoundedProtocol(H11Protocol):
+    """HTTP on a bounded number of connections, each of which has to say soon what it wants.
+
+    Else a stranger who opens connections and says nothing takes the files that Envoy's need.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Takes a connection, unless there are too many."""
+        if len(self.connections) >= MAX_CONNECTIONS:
+            transport.abort()
+            return
+        super().connection_made(transport)
+        self.loop.call_later(FIRST_REQUEST_S, self._expect_request)
+
+    def _expect_request(self) -> None:
+        if self.cycle is None and self.transport is not None:
+            self.transport.close()
+
+
 class AdminServer(uvicorn.Server):
     """uvicorn on a socket bound beforehand, without signal handlers: the runner stops it.
 
@@ -73,6 +100,8 @@ class AdminServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 lifespan="off",
+                http=_BoundedProtocol,
+                proxy_headers=False,  # who guesses tokens must not say under which address
                 timeout_graceful_shutdown=1,  # a viewer's open event stream must not hold us up
             )
         )

@@ -36,6 +36,7 @@ from laar.wire import ext_proc_pb2 as pb
 
 __all__ = ["event_of", "message_of", "patience", "try_read_message"]
 
+_MANY_DIGITS = 9
 _STATUS = re.compile(r"[1-5][0-9]{2}", re.ASCII)
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
 _ATTEMPTS = frozenset(map(str, range(100)))
@@ -162,9 +163,8 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
             streamed = "text/event-stream" in _value(header)
         elif name == "retry-after":
             text = _value(header)
-            retry_after_s = (
-                float(text) if text.isascii() and text.isdigit() and len(text) < 9 else None
-            )
+            if text.isascii() and text.isdigit() and len(text) < _MANY_DIGITS:
+                retry_after_s = float(text)
     end = message.response_headers.end_of_stream
     details = ""
     for attributes in message.attributes.values():
