@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 
 SETTINGS_HEAD = """# Settings
 
-One YAML document, given to `laar serve -c laar.yaml`. Made from `src/laar/settings/` by
+One YAML document, given to `laar serve -c laar.yaml`. Made from the code by
 `python docs/reference/generate.py`; `laar check -c laar.yaml` prints every fault of a file with its
 line, and the settings in effect. For completion in an editor, point it at
 [settings.schema.json](settings.schema.json) (`laar check --schema` prints the same):

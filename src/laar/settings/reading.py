@@ -7,8 +7,10 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Gt, Le
 
+from laar.datalayer import dns, probe, scrape
 from laar.protocol.stream import StreamSettings
 from laar.settings.section import Applies, Section, declared
+from laar.telemetry.decisions import MAX_DECISIONS
 
 __all__ = ["Bodies", "Decisions", "Headers", "Readings"]
 
@@ -18,16 +20,16 @@ class Readings(Section):
 
     applies: ClassVar = Applies.AFTER_RESTART
 
-    scrape_interval_s: Annotated[float, Ge(0.05), Le(60)] = 1.0
+    scrape_interval_s: Annotated[float, Ge(0.05), Le(60)] = scrape.INTERVAL_S
     """Seconds between two scrapes of an endpoint's metrics. Laar counts its own requests, so a
     scrape only corrects; more often buys nothing."""
-    scrape_timeout_s: Annotated[float, Gt(0), Le(60)] = 2.0
+    scrape_timeout_s: Annotated[float, Gt(0), Le(60)] = scrape.TIMEOUT_S
     """Seconds after which a scrape has failed."""
-    probe_interval_s: Annotated[float, Ge(0.1), Le(600)] = 5.0
+    probe_interval_s: Annotated[float, Ge(0.1), Le(600)] = probe.INTERVAL_S
     """Seconds between two round-trip probes of an endpoint."""
-    probe_timeout_s: Annotated[float, Gt(0), Le(60)] = 2.0
+    probe_timeout_s: Annotated[float, Gt(0), Le(60)] = probe.TIMEOUT_S
     """Seconds after which a probe has failed."""
-    resolve_interval_s: Annotated[float, Ge(1), Le(3600)] = 10.0
+    resolve_interval_s: Annotated[float, Ge(1), Le(3600)] = dns.INTERVAL_S
     """Seconds between two look-ups of endpoints' DNS names."""
 
 
@@ -59,7 +61,7 @@ class Decisions(Section):
 
     applies: ClassVar = Applies.AFTER_RESTART
 
-    remember: Annotated[int, Ge(1), Le(1_000_000)] = 2000
+    remember: Annotated[int, Ge(1), Le(1_000_000)] = MAX_DECISIONS
     """Decisions kept in memory for the page and /decisions, some 3 KB each; 64 MiB is the most they
     may take together."""
     log: Path | None = None

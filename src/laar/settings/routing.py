@@ -9,10 +9,12 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge, Le, MaxLen
 from pydantic import Field, field_validator, model_validator
 
+from laar.accuracy.online import CAP_PER_HOUR, HALF_LIFE_S, KAPPA
 from laar.core.cost import TUNABLE, CostWeights
 from laar.core.decision import DirectorSettings
 from laar.errors import SettingError
 from laar.policies import POLICY_NAMES, check_parameters
+from laar.prefix.index import MAX_BYTES
 from laar.protocol.stream import StreamSettings
 from laar.settings.section import Applies, Section, declared, part
 from laar.tuning import TunerSettings
@@ -81,13 +83,13 @@ class Accuracy(Section):
     online: bool = True
     """Whether reported outcomes (POST /outcomes, gRPC) correct the artifact. False to route by the
     artifact alone; nothing can be reported then."""
-    prior_weight: Annotated[float, Ge(1), Le(1e6)] = 50.0
+    prior_weight: Annotated[float, Ge(1), Le(1e6)] = KAPPA
     """What the artifact's word on a cell weighs, in outcomes; about what a cell was fitted on.
     Where the model's other cells contradict the artifact it falls, to a sixteenth at the least."""
-    half_life_s: Annotated[float, Ge(60), Le(1e8)] = 86_400.0
+    half_life_s: Annotated[float, Ge(60), Le(1e8)] = HALF_LIFE_S
     """Seconds after which a reported outcome counts half. A day: a model behind a name changes
     rarely, its traffic with the hours."""
-    cap_per_hour: Annotated[float, Ge(2), Le(1e6)] = 200.0
+    cap_per_hour: Annotated[float, Ge(2), Le(1e6)] = CAP_PER_HOUR
     """Outcomes that one model's cell takes in any hour. 200 against a prior of 50: the truth wins
     within the hour, a burst of lies does not."""
     tasks: Annotated[tuple[str, ...], MaxLen(1000)] = ()
@@ -111,7 +113,7 @@ class Prefix(Section):
 
     enabled: bool = True
     """Whether cached prefixes count in the cost."""
-    max_bytes: Annotated[int, Ge(1 << 20), Le(64 << 30)] = 128 << 20
+    max_bytes: Annotated[int, Ge(1 << 20), Le(64 << 30)] = MAX_BYTES
     """Memory for the index; 128 MiB holds the caches of about 100 endpoints with 500,000 tokens
     each. Beyond it the oldest entries of the fullest endpoint go."""
 

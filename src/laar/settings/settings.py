@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from annotated_types import MaxLen
+from pydantic import model_validator
 
 from laar.datalayer.document import Place, line_of, read_with_lines
 from laar.datalayer.endpoints_file import Endpoint
@@ -34,17 +35,12 @@ MAX_FILE_BYTES = 4 << 20
 class Settings(Section):
     """Everything laar can be told."""
 
-    endpoints: Annotated[tuple[Endpoint, ...], Applies.AT_ONCE] = Field(
-        (), description="Endpoints written here; for a fleet that seldom changes."
-    )
-    endpoints_file: Annotated[Path | None, Applies.AFTER_RESTART] = Field(
-        None, description="YAML file of endpoints, read again whenever it changes."
-    )
-    kubernetes: Annotated[tuple[KubernetesSource, ...], Applies.AFTER_RESTART] = Field(
-        (),
-        max_length=64,
-        description="Pods as endpoints, of InferencePools or by labels; several make one fleet.",
-    )
+    endpoints: Annotated[tuple[Endpoint, ...], Applies.AT_ONCE] = ()
+    """Endpoints written here; for a fleet that seldom changes."""
+    endpoints_file: Annotated[Path | None, Applies.AFTER_RESTART] = None
+    """YAML file of endpoints, read again whenever it changes."""
+    kubernetes: Annotated[tuple[KubernetesSource, ...], Applies.AFTER_RESTART, MaxLen(64)] = ()
+    """Pods as endpoints, of InferencePools or by labels; several make one fleet."""
     listen: Listen = Listen()
     routing: Routing = Routing()
     accuracy: Accuracy = Accuracy()
