@@ -345,13 +345,12 @@ LIVE = [path for path, applies in leaves(Settings) if applies is Applies.AT_ONCE
 def in_force(runner):
     """What the parts of a picker go by."""
     [(scorer, _)] = runner.director.policies["laar"].scorers
-    [(baseline, _)] = runner.director.policies["llm-router"].scorers
     return {
         "endpoints": [spec for specs in runner._resolver._declared.values() for spec in specs],
         "director": runner.director.settings,
         "candidates": (runner.director.candidates._aliases, runner.director.candidates._filters),
         "weights": scorer.weights,
-        "baseline": baseline._saturation,
+        "valve": runner.director.policies["llm-router"].scorers[0][0]._saturation,
         "models": runner.learning.assessor.success.capability.models,
         "speeds": dict(runner.learning.latency.measured),
         "streams": (runner._processor.settings, runner._held.limit_bytes),

@@ -290,7 +290,9 @@ class ContextHook:
 
 def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -> int:
     """Hash of what separates requests; orders only observed were never sent, so they are apart."""
-    parts = [tenant, route, body.get("model"), body.get("cache_salt"), observe]
+    named = (body.get(name) for name in ("model", "cache_salt"))
+    texts = [name if isinstance(name, str) else None for name in named]  # another may be deep
+    parts = [tenant, route, *texts, observe]
     return xxhash.xxh3_64_intdigest(orjson.dumps(parts))
 
 

@@ -17,6 +17,7 @@ the top-level `model` is spliced and every other byte stays as the client sent i
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ import xxhash
 from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol.jsonscan import Span, member_spans
+from laar.protocol.sessions import session_of_body
 from laar.protocol.splice import (
     BYTE_ORDER_MARK,
     model_span,
@@ -42,6 +44,7 @@ __all__ = [
     "Body",
     "api_of",
     "read_body",
+    "response_of",
     "set_priority",
     "splice_model",
     "try_read",
@@ -100,6 +103,8 @@ class Body:
     max_tokens: int | None = None
     salt: str = ""
     model_span: Span | None = None
+    session: str = ""
+    previous: str = ""
 
 
 def api_of(path: str) -> Api:
@@ -112,6 +117,15 @@ def api_of(path: str) -> Api:
         if path.endswith(suffix):
             return api
     return Api.OPAQUE
+
+
+_STORED = re.compile(r"/responses/([^/?]{1,256})(?:/[a-z_]+)?/?(?:\?|$)")
+
+
+def response_of(path: str) -> str:
+    """The stored answer that a request path names: to get, cancel or delete it; else empty."""
+    found = _STORED.search(path)
+    return found[1] if found else ""
 
 
 def read_body(api: Api, body: bytes) -> Body:
@@ -143,6 +157,7 @@ def read_body(api: Api, body: bytes) -> Body:
     if limit is None:
         limit = document.get("max_output_tokens")
     salt = document.get("cache_salt")
+    previous = document.get("previous_response_id")
     return Body(
         model=_text(model),
         spans=tuple(map(_text, spans.texts)),
@@ -152,6 +167,8 @@ def read_body(api: Api, body: bytes) -> Body:
         max_tokens=min(limit, MAX_LIMIT_TOKENS) if isinstance(limit, int) and limit > 0 else None,
         salt=_text(salt) if isinstance(salt, str) else "",
         model_span=model_span(body) if model and len(body) > ASIDE_BYTES else None,
+        session=session_of_body(document),
+        previous=_text(previous) if isinstance(previous, str) else "",
     )
 
 
@@ -305,7 +322,11 @@ class _Spans:
                         yield text
                     elif isinstance(nested, str | list) and level < MAX_NESTED:
                         yield from self._texts(nested, level + 1)  # an Anthropic tool_result
+                    elif part.get("type") == "tool_use":
+                        yield self._rendered([part.get("name"), part.get("input")]).decode()
                     else:
+                        if "cache_control" in part:  # a mark for the API, which moves turn by turn
+                            part = {key: part[key] for key in part if key != "cache_control"}
                         yield f"\x1d{xxhash.xxh3_128_hexdigest(self._rendered(part))}"
 
     def _rendered(self, value: object) -> bytes:
@@ -326,12 +347,41 @@ def _chat(document: dict[str, Any], spans: _Spans) -> None:
     spans.json(document.get("tools"))
     system = document.get("system")  # Anthropic keeps it beside the messages
     if system is not None:
-        spans.message("system", system)
+        spans.message("system", _without_attribution(system))
     for message in messages:
         if not isinstance(message, dict):
             raise _UnknownPromptError
         spans.message(message.get("role"), message.get("content"))
         spans.json(message.get("tool_calls"))
+
+
+_ATTRIBUTION = "x-anthropic-billing-header:"
+"""How the line begins that coding agents put first into the system prompt; it ends in a number that
+changes with every request (``cch=``)."""
+
+
+def _without_attribution(system: object) -> object:
+    """The system prompt without the attribution line, as vLLM and llm-d read it.
+
+    With it no two requests of a session would share a prefix, which in the engine they do.
+    """
+    if isinstance(system, str):
+        return _line_off(system)
+    if not isinstance(system, list):
+        return system
+    kept: list[object] = []
+    for part in system:
+        text = part.get("text") if isinstance(part, dict) else part
+        if isinstance(text, str) and text.startswith(_ATTRIBUTION):
+            if rest := _line_off(text):
+                kept.append(rest)
+        else:
+            kept.append(part)
+    return kept
+
+
+def _line_off(text: str) -> str:
+    return text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text
 
 
 def _completions(document: dict[str, Any], spans: _Spans) -> None:

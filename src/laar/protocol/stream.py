@@ -71,6 +71,7 @@ from laar.protocol.openai import (
     ASIDE_BYTES,
     Body,
     api_of,
+    response_of,
     set_priority,
     splice_model,
     try_read,
@@ -259,6 +260,8 @@ class Stream:
         self._head = names.read_head(event.headers, self._settings.tenant_header)
         self._api = api_of(self._head.path)
         self._request_phase = _Phase.BODY
+        if self._api is Api.RESPONSES:  # which engine keeps the answer is to be learned
+            self._read_answer = True
         if self._settings.enforced < 1.0:
             self._shadow = not self._is_enforced(self._settings.enforced)
         if self._api is Api.OPAQUE:
@@ -375,7 +378,9 @@ class Stream:
             tried=head.tried,
             task=head.task,
             policy=head.policy,
-            session=head.session,
+            session=head.session or read.session,
+            response_id=read.previous
+            or (response_of(head.path) if self._api is Api.OPAQUE else ""),
             ttft_objective_s=head.ttft_objective_s,
             pool=self._pool,
             subset=self._subset,
@@ -383,6 +388,10 @@ class Stream:
             first_token_seen=read.stream and (self._read_answer or self._shape is Shape.GATEWAY),
             trace=self._join(head.trace_parent, head.trace_state) if self._join else None,
         )
+
+    def _stored_response(self) -> str:
+        """The stored answer that the path names; a request for a new one names it in its body."""
+        return response_of(self._head.path) if self._api is Api.OPAQUE else ""
 
     def _salt(self, salt: str) -> str:
         """What keeps prefixes apart; no tenant's name has a character that ends it here."""
@@ -582,7 +591,9 @@ class Stream:
                 self._told(decision) if room else [],
                 read_answer=self._shape is Shape.NATIVE and self._read_answer,
             )
-            self._usage_reader = UsageReader(events=event.streamed)
+            self._usage_reader = UsageReader(
+                events=event.streamed, stored=self._api is Api.RESPONSES
+            )
             if self._target is not None and self._shape is Shape.GATEWAY:
                 self._restorer = NameRestorer(served=self._target, asked=self._asked)
         self._response_phase = _Phase.ANSWER
@@ -668,9 +679,12 @@ class Stream:
             return told
         told.append(("x-laar-endpoint", decision.address))
         told.append(("x-laar-overhead-us", str(self._overhead_us)))
-        cost_s = decision.cost_s
-        if cost_s is not None:
-            told.append(("x-laar-cost-ms", f"{cost_s * 1000.0:.1f}"))
+        for name, seconds in (
+            ("x-laar-cost-ms", decision.expected_s),
+            ("x-laar-ttft-ms", decision.ttft_s),
+        ):
+            if seconds is not None:
+                told.append((name, f"{seconds * 1000.0:.1f}"))
         return told
 
     def _response_body(self, event: ResponseBody, now: float) -> Iterator[Action]:
@@ -739,6 +753,7 @@ class Stream:
                 prompt_tokens=usage.prompt_tokens,
                 completion_tokens=usage.completion_tokens,
                 cached_tokens=usage.cached_tokens,
+                response_id=reader.response_id if reader is not None else "",
                 error=self._error,
             ),
         )
