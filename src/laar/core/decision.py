@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le
 
 from laar.core.cost import MIN_PROBABILITY
 from laar.core.endpoints import Floats
@@ -18,7 +18,12 @@ from laar.core.request import Request
 from laar.declaring import FIXED, Applies
 from laar.health import Attempt
 
-__all__ = ["Completion", "Decision", "DirectorSettings"]
+__all__ = ["NEW_MODEL", "Completion", "Decision", "DirectorSettings", "Retries"]
+
+
+Retries = Literal["as-scored", "new-model"]
+NEW_MODEL: Retries = "new-model"
+"""Of `DirectorSettings.retries`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +47,14 @@ class DirectorSettings:
     (parameters / (layers * hidden): about 60,000 for Llama 3 8B, 110,000 for 70B). Long prompts in
     flight then weigh what they cost, not what they count. None: by count, as LAAR and GORGO publish
     it."""
+    retries: Retries = "as-scored"
+    """Who says where a retry goes. as-scored: the policy; laar and laar-paper price the models
+    tried, others know nothing of them. new-model: any policy leaves a model that was tried for when
+    no other can take the request, and answers x-laar-exhausted once all were."""
+    answer_value_s: Annotated[float | None, Gt(0), Le(1e6)] = None
+    """What a correct answer is worth, in seconds: x-laar-exhausted is answered as soon as no
+    further attempt is expected to give one for less (seconds / P(correct) after these failures).
+    None: only once every model was tried."""
     max_times_tried: Annotated[int, FIXED] = 10
     """How often one model counts as tried, so that costs stay finite numbers."""
     filters: FilterSettings = field(default_factory=FilterSettings)
@@ -58,7 +71,8 @@ class Decision:
 
     `address` first, then `fallbacks`, all of which answer to the name the body will carry.
     `rewrite` is that name when the body has to be spliced. `tried` is what the client sends back
-    on a retry, and `exhausted` says that it then names every model that could serve the request.
+    on a retry, and `exhausted` says that it then names every model that could serve the request, or
+    that no other is worth its seconds.
     `served` says that Envoy named the endpoint that serves: `address` is it. `engine_priority` goes
     into the body where the endpoint's engine takes one; lower runs first. `settings` are those it
     was made by: what was reserved goes back by the same, whatever was changed meanwhile. `account`

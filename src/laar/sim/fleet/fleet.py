@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from laar.core.cost import CostWeights
-from laar.core.decision import Completion, Decision, DirectorSettings
+from laar.core.decision import Completion, Decision, DirectorSettings, Retries
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.filters import FilterSettings
@@ -54,6 +54,7 @@ class FleetSettings:
         prefix_bytes: memory for it.
         scrape_interval_s: between two readings of an engine's metrics.
         probe_interval_s: between two round-trip probes.
+        retries: whose rule it is where a retry goes, the policy's or the picker's.
         sample_answers: share of answers whose usage is read; 0 reads none.
         sample_every_s: an answer is read when none was for so long.
     """
@@ -66,6 +67,7 @@ class FleetSettings:
     prefix_bytes: int = Prefix().max_bytes
     scrape_interval_s: float = Readings().scrape_interval_s
     probe_interval_s: float = Readings().probe_interval_s
+    retries: Retries = DirectorSettings().retries
     sample_answers: float = Bodies().sample_answers
     sample_every_s: float = Bodies().sample_every_s
 
@@ -256,7 +258,10 @@ class VirtualFleet:
             table,
             policies,
             DirectorSettings(
-                policy=self.settings.policy, fallbacks=0, filters=self.settings.filters
+                policy=self.settings.policy,
+                fallbacks=0,
+                filters=self.settings.filters,
+                retries=self.settings.retries,
             ),
             rng=generator(seed, "ties"),
             assessor=assessor,
