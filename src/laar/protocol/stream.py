@@ -587,7 +587,8 @@ class Stream:
             self._rework = None
         elif self._rework is not None:  # before the client hears of it and sends its next turn
             known = (decision.address, decision.request.id) if decision else ("", "")
-            self._rework.accepted(event.served or known[0], known[1], now)
+            decided = decision.id if decision else ""
+            self._rework.accepted(event.served or known[0], known[1], now, decision=decided)
         if decision is None:
             yield AnswerHeaders(Direction.RESPONSE, [])
         else:

@@ -247,6 +247,7 @@ class Runner:
                 clock=self._clock,
                 token=self._token,
                 listen=self._settings.listen.health,
+                told=self._context.reported,
             )
             health_server.add_generic_rpc_handlers((handler,))
         self.learning.restore()
@@ -440,6 +441,7 @@ class Runner:
                     token=self._token,
                     listen=address,
                     attempts=attempts,
+                    told=self._context.reported,
                 ),
                 *self.watch.routes(),
                 *self._context.routes(),
