@@ -79,7 +79,7 @@ def hook_times() -> None:
         messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}]
         return json.dumps({"model": "m", "messages": messages}).encode()
 
-    hook = ContextHook(ContextSettings(holdout_share=0.0, max_added_ms=None))
+    hook = ContextHook(ContextSettings(holdout_share=0.0))
 
     def apply(given: bytes, now: float = 999.0) -> tuple[float, HookResult]:
         start = time.thread_time()

@@ -118,9 +118,7 @@ def turn(ids, question):
 @pytest.mark.parametrize("dedup", ["auto", "exact"])
 def test_later_turns_extend_what_was_sent_and_repeat_no_document(dedup):
     """Conversations of 6 turns in which 40 % of a turn's documents were seen before."""
-    hook = ContextHook(
-        ContextSettings(holdout_share=0.5, guard_requests=2, max_added_ms=None, dedup=dedup)
-    )
+    hook = ContextHook(ContextSettings(holdout_share=0.5, guard_requests=2, dedup=dedup))
     rng = random.Random(4)
     call = {"api": "chat", "tenant": "t", "route": "r", "mode": "on"}
     noted = 0

@@ -37,7 +37,7 @@ def chat(*messages, **more):
 
 
 def hook(**changes):
-    return ContextHook(ContextSettings(**{"holdout_share": 0.0, "max_added_ms": None} | changes))
+    return ContextHook(ContextSettings(**{"holdout_share": 0.0} | changes))
 
 
 def apply(hook_, body, **changes):

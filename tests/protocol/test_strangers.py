@@ -83,7 +83,7 @@ def test_d6_which_headers_clients_get(answers, tenant, shown):
 def test_d6_the_cost_tells_of_another_tenants_prompt_unless_prefixes_are_kept_apart(by_tenant):
     there = director()
     prompt = "a secret of many words " * 3000
-    settings = {"answers": Answers.ALL, "prefix_by_tenant": by_tenant, "prompt": prompt}
+    settings = {"answers": Answers.ALL, "by_tenant": by_tenant, "prompt": prompt}
 
     def ttft_ms(tenant, at):
         return float(told(there, tenant=tenant, at=at, **settings)["x-laar-ttft-ms"])

@@ -42,8 +42,8 @@ TURNS_FASTER, MEMORIES_FASTER = 2.0, {20: 1.23, 100: 1.83}
 RECEIVED, ORDER, NOTES = "as received", "order", "order and notes"
 WAYS: dict[str, ContextSettings | None] = {
     RECEIVED: None,
-    ORDER: ContextSettings(holdout_share=0.0, max_added_ms=None, dedup="off"),
-    NOTES: ContextSettings(holdout_share=0.0, max_added_ms=None, dedup="exact"),
+    ORDER: ContextSettings(holdout_share=0.0, dedup="off"),
+    NOTES: ContextSettings(holdout_share=0.0, dedup="exact"),
 }
 _Messages = list[dict[str, str]]
 

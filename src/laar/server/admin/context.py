@@ -408,9 +408,9 @@ def _shown(ordering: _Ordering) -> dict[str, object]:
         "opt_in": rule.opt_in,
         "guard": {
             "state": _guard_state(ordering),
-            "holdout_share": rule.holdout_share,
-            "min_gain": rule.min_gain,
-            "requests_needed": rule.guard_requests,
+            "holdout_share": rule.hook.holdout_share,
+            "min_gain": rule.hook.min_gain,
+            "requests_needed": rule.hook.guard_requests,
             "requests_seen": min(groups[name].cached_share.n for name in ("hook", "control")),
             "gain": _gain(groups["hook"], groups["control"]),
             **_correctness(ordering),
@@ -429,7 +429,7 @@ def _shown(ordering: _Ordering) -> dict[str, object]:
 def _correctness(ordering: _Ordering) -> dict[str, object]:
     """What reported outcomes say, and what became of de-duplication."""
     gain = ordering.hook.gains().get(ordering.rule.name)
-    setting = ordering.rule.dedup
+    setting = ordering.rule.hook.dedup
     return {
         "correct": gain.treated_correct if gain else None,
         "correct_as_received": gain.left_alone_correct if gain else None,
@@ -442,7 +442,7 @@ def _guard_state(ordering: _Ordering) -> str:
     """`off` once it has switched itself off; `disabled` where nothing is held out."""
     if ordering.tally.is_off:
         return "off"
-    return "watching" if ordering.rule.holdout_share else "disabled"
+    return "watching" if ordering.rule.hook.holdout_share else "disabled"
 
 
 def _gain(hook: Group, control: Group) -> Mapping[str, float | None]:
