@@ -379,3 +379,10 @@ def test_the_clients_own_priority_stays_where_no_objective_was_named():
     d.table.replace("test", [EndpointSpec(address="a:1", models=("m",), priority_field=True)])
     assert d.decide(request(), 0.0).engine_priority is None
     assert d.decide(request(objective="urgent", priority=3), 0.0).engine_priority == -3
+
+
+def test_an_alias_that_engines_know_too_is_no_adapter_although_nothing_says_so():
+    d = director(("a:1", "m", "auto", "other"), prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
+    d.settle(d.decide(request("m", text="hello " * 2000), 0.0), OK)
+    assert believed(d, "auto") == believed(d, "m") > 0.9
+    assert believed(d, "other") == 0.0

@@ -12,7 +12,7 @@ from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.filters import FilterSettings
-from laar.core.interfaces import Assessment
+from laar.core.interfaces import Assessment, NoPrefixes
 from laar.core.request import Api, Request
 from laar.explain.account import account_of
 from laar.explain.record import MAX_ROWS, explained, record
@@ -107,12 +107,17 @@ def test_the_sentence_says_that_a_faster_model_is_too_often_wrong():
         ((0.9, 1e-4, 0.5), 0, "phi is slower (6.7 s against 1.7 s; 62k tokens to read)."),
         ((0.9, 2e-5, 9.0), 0, "phi is slower (10 s against 1.7 s; its model takes longer"),
         ((0.5, 1e-4, 0.5), 0, "62k tokens to read), and right with P=0.50 against 0.90 on 62k"),
-        ((0.9, 2e-5, 0.5), 90_000, "phi is slower (3.0 s against 1.7 s; 90k tokens are queued"),
+        ((0.9, 2e-5, 0.5), 90_000, "phi is slower (3.6 s against 1.7 s; 90k tokens are queued"),
     ],
 )
 def test_the_sentence_names_what_makes_most_of_the_difference(phi, queued, words):
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=phi), *TWO)
-    director.table.reserve(director.table.slot("10.0.0.8:80"), queued, queued)
+    slot = director.table.slot("10.0.0.8:80")
+    if queued:
+        director.engines.began(
+            slot, 0.0, work_s=queued * phi[1], others=0.0, rtt_s=0.0, base_s=phi[2], shown=True
+        )
+        director.table.reserve(slot, queued, queued)
     sentence = told(director)["sentence"]
     assert sentence.startswith("granite at 10.0.0.7:80 won by ")
     assert words in sentence
@@ -263,3 +268,29 @@ def test_explaining_reserves_nothing_and_agrees_with_deciding():
     did = director.decide(request(), 0.0)
     assert (did.address, did.cost_s) == (would.address, would.cost_s)
     assert director.table.in_flight.sum() == 1
+
+
+class Warm(NoPrefixes):
+    """Believes the prompt to be held by the first endpoint."""
+
+    def chain(self, request, _weights=""):
+        return request.question
+
+    def match(self, chain, capacity):
+        return np.array([0.9, *[0.0] * (capacity - 1)])
+
+
+@pytest.mark.parametrize(
+    ("weak", "words"),
+    [
+        (0.1, "switching to strong raises P from 0.10 to 0.90"),
+        (0.3, "switching to strong would raise P from 0.30 to 0.90"),
+    ],
+)
+def test_leaving_a_warm_model_says_what_that_costs_and_brings(weak, words):
+    known = Known(weak=(weak, 1e-4, 1.0), strong=(0.9, 1e-4, 1.0))
+    director = fleet(known, ("10.0.0.1:80", "weak"), ("10.0.0.2:80", "strong"))
+    director.prefixes = Warm()
+    sentence = told(director)["sentence"]
+    assert "Staying with weak saves 5.6 s of prefill" in sentence
+    assert words in sentence

@@ -93,6 +93,34 @@ def test_a_refusal_has_openais_shape_with_code_and_reason():
     }
 
 
+@pytest.mark.parametrize("cut", [1, 7, 40, 10_000])
+def test_the_id_of_a_stored_answer_is_read_from_its_first_event(cut):
+    created = {"type": "response.created", "response": {"id": "resp_9", "object": "response"}}
+    delta = {"type": "response.output_text.delta", "delta": "hi", "id": "other"}
+    text = b"".join(b"data: %s\n\n" % orjson.dumps(event) for event in (created, delta))
+    reader = UsageReader(events=True, stored=True)
+    for at in range(0, len(text), cut):
+        reader.feed(text[at : at + cut])
+    assert reader.response_id == "resp_9"
+
+
+@pytest.mark.parametrize(
+    ("document", "name"),
+    [
+        ({"id": "resp_9", "object": "response"}, "resp_9"),
+        ({"id": "x", "object": "chat.completion"}, ""),
+        ({"id": "x" * 500, "object": "response"}, ""),
+        ({"id": 5, "object": "response"}, ""),
+        ({"response": [1]}, ""),
+    ],
+)
+def test_the_id_of_a_stored_answer_is_read_from_a_whole_answer(document, name):
+    reader = UsageReader(events=False, stored=True)
+    reader.feed(orjson.dumps(document))
+    reader.end()
+    assert reader.response_id == name
+
+
 ERRORS = [
     (True, b'data: {"error": {"message": "x", "code": 500}}\n\ndata: [DONE]\n\n'),
     (True, b'data: {"choices": []}\n\ndata: {"error":{"message":"later"}}\n\n'),

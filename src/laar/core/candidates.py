@@ -75,8 +75,8 @@ class Candidates:
         self._groups: dict[tuple[str, str, bool | None], Group] = {}
         self._version = -1
 
-    def of(self, request: Request, now: float) -> Group:
-        """The candidates for a request.
+    def of(self, request: Request, subset: frozenset[str] | None, now: float) -> Group:
+        """The candidates for a request, within a subset of the endpoints.
 
         Raises:
             RequestError: as `group`.
@@ -84,7 +84,7 @@ class Candidates:
         api = request.api
         return self.group(
             request.model,
-            request.subset,
+            subset,
             now,
             request.pool,
             generates=None if api is Api.OPAQUE else api is not Api.EMBEDDINGS,

@@ -31,12 +31,22 @@ Everything is a vector over the candidates.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from laar.core.endpoints import Floats
+from laar.declaring import FIXED, Applies
 
-__all__ = ["TUNABLE", "CostWeights", "Terms", "expected_time", "scores_of_costs"]
+__all__ = [
+    "TUNABLE",
+    "CostWeights",
+    "Terms",
+    "expected_time",
+    "scores_of_costs",
+    "until_correct",
+]
 
 MIN_PROBABILITY = 0.01
 """Floor of Q: below it a model is not a hundred times worse, it is merely hopeless, and dividing
@@ -57,26 +67,31 @@ _MAX_PENALTY = 1e100  # costs stay finite however often a model was tried
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostWeights:
-    """Weights of the cost; the defaults did best in the lab (`gorgo-baselines`).
+    """Weights of the cost.
 
-    Args:
-        k_rtt: weight of the round trip. 1.0 is physical for one request; a conversation that moves
-            to save a round trip is prefilled anew, which holds up everybody there. GORGO's 0.276
-            tokens a millisecond are 0.028 at 10,000 tokens a second.
-        k_queue: weight of a queued token against an uncached one (alpha; 0.7 in LAAR, where all
-            tokens count). Where prefixes count, those believed to be cached are left out.
-        k_delay: part of the prefill that counts again for each request in flight there, up to
-            `HELD_UP` of them.
-        in_flight_tokens: what a request in flight counts for besides its prompt, in uncached tokens
-            of this one: 80 decoded tokens at 0.12 ms for each sequence of a batch are about 100.
-        retry_penalty: factor for each time the candidate's model was tried already.
+    In the form of the papers, `expected_time`, `k_queue` is alpha, and prompts in flight count
+    without what is believed to be cached; `k_delay` is the part of a prefill that counts again for
+    each request in flight, up to `HELD_UP`; and `in_flight_tokens` counts. GORGO's 0.276 tokens a
+    millisecond are a `k_rtt` of 0.028 at 10,000 tokens a second.
     """
 
-    k_rtt: float = 0.05
-    k_queue: float = 0.2
-    k_delay: float = 0.4
-    in_flight_tokens: float = 100.0
-    retry_penalty: float = 100.0
+    section: ClassVar = "routing"
+    applies: ClassVar = Applies.AT_ONCE
+
+    k_rtt: Annotated[float, Ge(0), Le(1000)] = 1.0
+    """Weight of the round trip in the cost; 1: seconds are seconds."""
+    k_queue: Annotated[float, Ge(0), Le(1000)] = 1.0
+    """Weight of the seconds that a request would wait behind prompts, or for a place in a full
+    engine."""
+    k_delay: Annotated[float, Ge(0), Le(1000)] = 1.0
+    """Weight of the seconds that a request costs others: those that are there, and those who come
+    while its prompt is read. 0 looks at the request alone."""
+    in_flight_tokens: Annotated[float, FIXED] = 100.0
+    """What a request in flight counts for besides its prompt, in uncached tokens of this one: 80
+    decoded tokens at 0.12 ms for each sequence of a batch are about 100."""
+    retry_penalty: Annotated[float, Ge(1), Le(1e6)] = 100.0
+    """Factor on a model's cost for each time it was tried already: it is used again only when
+    nothing else is left."""
 
     def tunable(self) -> dict[str, float]:
         """The weights that the tuner may set, by name."""
@@ -104,11 +119,23 @@ class Terms:
     cost_s: Floats
     answers: Floats | None = None
     slow_s: Floats | None = None
+    ttft_s: Floats | None = None
+    others_s: Floats | None = None
 
     @property
     def all_answers(self) -> Floats:
         """P(it answers) of each candidate."""
         return np.ones(len(self.cost_s)) if self.answers is None else self.answers
+
+    @property
+    def all_ttft_s(self) -> Floats:
+        """The seconds to the first token at each candidate."""
+        return self.latency_s - self.base_s if self.ttft_s is None else self.ttft_s
+
+    @property
+    def all_others_s(self) -> Floats:
+        """What the request costs others at each candidate, less what it spares them."""
+        return np.zeros(len(self.cost_s)) if self.others_s is None else self.others_s
 
     @property
     def all_slow_s(self) -> Floats:
@@ -152,13 +179,9 @@ def expected_time(
     if pace is not None:
         slow = (pace - 1.0) * (latency + typical_s)
         latency = latency + slow
-    expected = latency / np.maximum(probability, MIN_PROBABILITY)
-    if answers is not None:
-        expected = expected / np.maximum(answers, MIN_PROBABILITY)
-    factor = weights.retry_penalty
-    if strict_retries and times_tried.any():
-        factor = max(factor, _PAST_A_NEAR_TIE * expected.max() / max(expected.min(), 1e-12))
-    penalty = np.minimum(factor**times_tried, _MAX_PENALTY)
+    cost, penalty = until_correct(
+        weights, latency, probability, times_tried, answers=answers, strict_retries=strict_retries
+    )
     return Terms(
         rtt_s=rtt,
         base_s=base_s,
@@ -167,10 +190,30 @@ def expected_time(
         probability=probability,
         penalty=penalty,
         latency_s=latency,
-        cost_s=expected * penalty,
+        cost_s=cost,
         answers=answers,
         slow_s=slow,
     )
+
+
+def until_correct(
+    weights: CostWeights,
+    seconds: Floats,
+    probability: Floats,
+    times_tried: Floats,
+    *,
+    answers: Floats | None,
+    strict_retries: bool,
+) -> tuple[Floats, Floats]:
+    """Seconds of an attempt as seconds until a correct answer, and the penalty in them."""
+    expected = seconds / np.maximum(probability, MIN_PROBABILITY)
+    if answers is not None:
+        expected = expected / np.maximum(answers, MIN_PROBABILITY)
+    factor = weights.retry_penalty
+    if strict_retries and times_tried.any():
+        factor = max(factor, _PAST_A_NEAR_TIE * expected.max() / max(expected.min(), 1e-12))
+    penalty = np.minimum(factor**times_tried, _MAX_PENALTY)
+    return expected * penalty, penalty
 
 
 def scores_of_costs(cost_s: Floats) -> Floats:

@@ -20,8 +20,9 @@ import numpy as np
 
 from laar.accuracy.retry import MAX_TRIED, parse_tried
 from laar.core.candidates import Candidates, Group
-from laar.core.decision import Completion, Decision, DirectorSettings
+from laar.core.decision import NEW_MODEL, Completion, Decision, DirectorSettings
 from laar.core.endpoints import EndpointTable, Floats, Slots
+from laar.core.engines import Engines
 from laar.core.interfaces import (
     Assessor,
     Climb,
@@ -35,6 +36,8 @@ from laar.core.interfaces import (
 from laar.core.picker import pick
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
+from laar.core.retrying import less_tried_first, next_cost_s
+from laar.core.stored import StoredAnswers
 from laar.errors import RequestError
 from laar.health import Health, Reply, Standing
 from laar.tuning import Sample, Weights
@@ -81,6 +84,8 @@ class Director:
         self.settings = settings
         self.degraded: Counter[str] = Counter()
         self.ignored_tried = 0
+        self.stored = StoredAnswers()
+        self.engines = Engines(table)
         self.assessor = assessor or PlainAssessor()
         self.prefixes = prefixes or NoPrefixes()
         self.tuner = tuner
@@ -105,6 +110,7 @@ class Director:
 
     def _freed(self, slot: int) -> None:
         self.prefixes.drop(slot)
+        self.engines.drop(slot)
         if self.health is not None:
             self.health.drop(slot)
 
@@ -121,6 +127,7 @@ class Director:
         decision = self.explain(request, now, room)
         decision.id = self._new_id()
         decision.receipt = self._note_prefix(decision.slot, decision.chain, now)
+        self._follow(decision, now)
         self.table.reserve(decision.slot, _weight(decision), decision.uncached_tokens)
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None  # used: the next decision gets weights of its own
@@ -139,8 +146,11 @@ class Director:
             RequestError: as `decide`.
         """
         table = self.table
-        group = self.candidates.of(request, now)
+        subset = self.stored.subset(request) if request.response_id else request.subset
+        group = self.candidates.of(request, subset, now)
         slots = group.slots
+        if request.response_id:
+            self.stored.check(request, subset, len(group.able))
         if request.api is Api.OPAQUE:
             return self._decide_opaque(request, slots, now)
         if not request.model and len(group.models) > 1:
@@ -159,6 +169,8 @@ class Director:
         view, chain, reason = self._view(request, earlier.models, group, now)
         version = self._tune(policy, view)
         scores, reason = self._score(policy, view, reason)
+        if self.settings.retries == NEW_MODEL and earlier.models:
+            scores = less_tried_first(scores, view.times_tried)
         if table.windowed or room is not None:
             scores = _where_it_may_go(scores, view, room)
         standing = group.standing
@@ -191,7 +203,7 @@ class Director:
             model=spec.models[0],
             rewrite=None if served == request.model or not request.model else served,
             tried=tried,
-            exhausted=policy.knows_retries and group.models.issubset(tried),
+            exhausted=self._exhausted(policy, view, group, tried),
             tokens=tokens,
             uncached_tokens=uncached,
             view=view,
@@ -211,6 +223,24 @@ class Director:
         """The slot that this request is to try, or -1."""
         assert self.health is not None
         return -1 if request.shadow else self.health.due(standing, now)
+
+    def _exhausted(self, policy: Policy, view: View, group: Group, tried: Sequence[str]) -> bool:
+        """Whether a failure of this attempt should be the last: all tried, or not worth it."""
+        if not policy.knows_retries and self.settings.retries != NEW_MODEL:
+            return False
+        if group.models.issubset(tried):
+            return True
+        value_s = self.settings.answer_value_s
+        if value_s is None or view.terms is None:
+            return False
+        try:
+            known = self.assessor.assess(view.request, self.table.models, tried, view.now)
+        except Exception:  # noqa: BLE001 - a learner's fault must not fail the request
+            self._degrade("assessor")
+            return False
+        model_id = self.table.model_id[view.slots]
+        left = self._times_tried(tried, model_id) == 0
+        return next_cost_s(view.terms, known.probability[model_id], left) > value_s
 
     def _decide_opaque(self, request: Request, slots: Slots, now: float) -> Decision:
         """Chooses at random: there is nothing to price, and the request is not a model's work."""
@@ -264,9 +294,10 @@ class Director:
         try:
             chain = self.prefixes.chain(request, table.weights(request.model))
             cached = self.prefixes.match(chain, table.capacity)[slots] * tokens
+            demand = self.prefixes.demand(chain, now) if len(slots) > 1 else None
         except Exception:  # noqa: BLE001 - as above
             reason = self._degrade("prefixes")
-            chain = None
+            chain = demand = None
             cached = np.zeros(len(slots))
         view = View(
             request=request,
@@ -285,6 +316,10 @@ class Director:
             base_s=known.base_s[model_id],
             times_tried=self._times_tried(tried, model_id),
             cell=known.cell,
+            engines=self.engines,
+            demand=demand,
+            unlike=known.unlike,
+            published=None if known.published is None else known.published[model_id],
         )
         if group.answers is not None:  # somebody is in trouble
             view.answers = group.answers
@@ -341,7 +376,7 @@ class Director:
 
     def prefill_weight(self, view: View) -> Floats:
         """What prefilling at each candidate weighs, in tokens of a short prompt."""
-        quadratic = self.settings.quadratic_tokens
+        quadratic = self.settings.quadratic
         done = view.cached_tokens
         weight: Floats = view.tokens * (1.0 + view.tokens / quadratic)
         weight -= done * (1.0 + done / quadratic)
@@ -425,6 +460,7 @@ class Director:
         decision.slot = slot
         decision.address = address
         decision.receipt = self._note_prefix(slot, decision.chain, decision.now)
+        self._follow(decision, decision.now if now is None else now, moved=True)
         self.table.reserve(
             slot,
             _weight(decision),
@@ -443,13 +479,65 @@ class Director:
         if not decision.settled and not decision.answering:
             decision.answering = True
             self.table.release_prefill(decision.slot, decision.uncached_tokens)
+            if ok and now is not None and decision.began is not None:
+                self.engines.answering(decision.began, now)
+
+    def _follow(self, decision: Decision, now: float, *, moved: bool = False) -> None:
+        """Begins the engines' record of a request at its endpoint, before it is counted there."""
+        view, at, slot = decision.view, decision.position, decision.slot
+        if view is None:
+            return
+        if decision.began is not None:
+            self.engines.gone(decision.began, now)
+            decision.began = None
+        try:
+            decision.began = self.engines.began(
+                slot,
+                now,
+                work_s=decision.uncached_tokens * float(view.seconds_per_token[at]),
+                others=float(self.table.in_flight[slot]),
+                rtt_s=float(view.rtt_s[at]),
+                base_s=float(view.base_s[at]),
+                shown=decision.request.first_token_seen,
+                teaches=not moved,
+            )
+        except Exception:  # noqa: BLE001 - learning must not fail what is reserved
+            self._degrade("learning")
+
+    def _learn_engine(self, decision: Decision, end: Completion) -> None:
+        """What its end says of the engine, before it is taken out of the table's counts."""
+        began = decision.began
+        if began is None:
+            return
+        now = decision.now + end.latency_s
+        try:
+            if not end.ok or end.cause != "complete" or end.error:
+                self.engines.gone(began, now)
+                return
+            work_s = None
+            if end.prompt_tokens and end.cached_tokens is not None:
+                uncached = max(0, end.prompt_tokens - end.cached_tokens)
+                work_s = began.work_s * uncached / max(decision.uncached_tokens, 1.0)
+            self.engines.ended(
+                began,
+                now,
+                ttft_s=end.ttft_s,
+                latency_s=end.latency_s,
+                answer_tokens=end.completion_tokens,
+                work_s=work_s,
+            )
+        except Exception:  # noqa: BLE001 - as above
+            self._degrade("learning")
 
     def settle(self, decision: Decision, end: Completion) -> None:
         """Ends a request's life; only the first call does anything."""
         if decision.settled:
             return
         decision.settled = True
+        self._learn_engine(decision, end)
         self._release(decision)
+        if end.response_id and (decision.served or not decision.request.shadow):
+            self.stored.note(end.response_id, decision.address, decision.request.session)
         try:
             self._learn(decision, end)
         except Exception:  # noqa: BLE001 - learning must not fail what was already served
@@ -526,10 +614,20 @@ def _where_it_may_go(scores: Floats, view: View, room: Room | None) -> Floats:
     return np.where(fits, scores, -1.0)
 
 
+_CROWD_TOKENS = 100.0
+"""What a request in flight delays another, in tokens: 80 decoded ones at 0.12 ms."""
+
+
 def _predicted_s(decision: Decision) -> float:
     """The picker's own price of its seconds; of a policy that does not price, its prefill's."""
     view, at = decision.view, decision.position
     assert view is not None
+    if view.terms is not None and view.terms.ttft_s is not None:
+        # What is learned of endpoints must not excuse one that became slow: by c(m), all alike.
+        work_tokens = decision.uncached_tokens + float(view.table.prefill_tokens[decision.slot])
+        crowd_tokens = _CROWD_TOKENS * float(view.in_flight[at])
+        work_s = float(view.seconds_per_token[at]) * (work_tokens + crowd_tokens)
+        return float(view.rtt_s[at] + view.base_s[at]) + work_s
     if view.terms is not None:
         slow_s = 0.0 if view.terms.slow_s is None else float(view.terms.slow_s[at])
         return float(view.terms.latency_s[at]) - slow_s
@@ -538,7 +636,7 @@ def _predicted_s(decision: Decision) -> float:
 
 def _weight(decision: Decision) -> float:
     """What its prompt counts for in the queue, in tokens of a short one."""
-    return decision.tokens * (1.0 + decision.tokens / decision.settings.quadratic_tokens)
+    return decision.tokens * (1.0 + decision.tokens / decision.settings.quadratic)
 
 
 def _answered_by(decision: Decision, model: str) -> None:

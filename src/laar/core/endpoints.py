@@ -205,6 +205,7 @@ class EndpointTable:
         """Names that stand for several models: no endpoint may call an adapter so."""
         self._reserved = frozenset(names)
         self._merge()
+        self._reindex()
 
     def _merge(self) -> None:
         wanted: dict[str, EndpointSpec] = {}
@@ -286,7 +287,7 @@ class EndpointTable:
             active.append(slot)
             self.window_tokens[slot] = spec.max_model_len or math.inf
             self.model_id[slot] = ids.setdefault(spec.models[0], len(ids))
-            apart.update(set(spec.models[1:]).difference(spec.same_weights))
+            apart.update(set(spec.models[1:]).difference(spec.same_weights, self._reserved))
             self.generates[slot] = spec.labels.get(TASK_LABEL, "generate") == "generate" and (
                 spec.generates or TASK_LABEL in spec.labels
             )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from laar.core.cost import Terms
 from laar.core.endpoints import EndpointTable, Floats, Slots
+from laar.core.engines import Engines
 from laar.core.request import Request
 from laar.tuning import Sample, Weights
 
@@ -25,6 +26,7 @@ __all__ = [
     "Assessment",
     "Assessor",
     "Climb",
+    "Demand",
     "NoPrefixes",
     "NoRoomError",
     "PlainAssessor",
@@ -33,6 +35,9 @@ __all__ = [
     "Scorer",
     "View",
 ]
+
+Demand = tuple[Floats, Floats]
+"""Places in a prompt, as ascending shares of it, and the requests expected to share up to each."""
 
 Cell = tuple[str, int, str]
 """Language, length bucket in tokens, task."""
@@ -50,6 +55,9 @@ class Assessment:
         base_s: seconds that do not grow with the prompt.
         cell: language, length bucket and task the numbers were looked up by.
         unknown: the probability of some model is a stand-in, since nothing was measured for it.
+        unlike: the request is unlike anything measured: the probabilities are base rates.
+        published: the artifact's P(correct) for the request's class, whatever failed before and
+            was reported since: Q as LAAR has it. None where there is no other than `probability`.
     """
 
     tokens: Floats
@@ -59,6 +67,8 @@ class Assessment:
     base_s: Floats
     cell: Cell
     unknown: bool
+    unlike: bool = False
+    published: Floats | None = None
 
 
 class Assessor(Protocol):
@@ -118,6 +128,10 @@ class Prefixes(Protocol):
         """Notes that the slot will hold the prompt; the receipt settles it or takes it back."""
         ...
 
+    def demand(self, chain: Any, now: float) -> Demand | None:
+        """How many requests share how much of the prompt; None when nothing is known."""
+        ...
+
     def retract(self, receipt: Any) -> None:
         """Takes an entry back: the request failed."""
         ...
@@ -154,6 +168,10 @@ class NoPrefixes:
         """Notes nothing."""
         return
 
+    def demand(self, chain: Any, now: float) -> None:
+        """Nothing."""
+        return
+
     def retract(self, receipt: Any) -> None:
         """Nothing to take back."""
 
@@ -179,7 +197,10 @@ class View:
     leave `terms` behind for the explanation, and `reason`, a code of its own (one of few: metrics
     count by it) for why its best candidate is the best; it changes nothing else. `weights` are what
     the tuner wants this decision priced with, by name; None for the scorer's own. `answers`, `pace`
-    and `typical_s` are as in `expected_time`.
+    and `typical_s` are as in `expected_time`. `engines` knows what engines are like (None: nothing
+    is known yet), and `demand` who else asks for this prompt's prefixes. `unlike` says that the
+    probabilities are base rates, since the request is unlike anything measured; `published` is Q as
+    LAAR has it, static and independent of what failed.
     """
 
     request: Request
@@ -198,9 +219,13 @@ class View:
     base_s: Floats
     times_tried: Floats
     cell: Cell = ("", 0, "")
+    unlike: bool = False
+    published: Floats | None = None
     terms: Terms | None = None
     reason: str = ""
     weights: Mapping[str, float] | None = None
+    engines: Engines | None = None
+    demand: Demand | None = None
     answers: Floats | None = None
     pace: Floats | None = None
     typical_s: Floats | float = 0.0

@@ -48,6 +48,8 @@ class Request:
         spans: the prompt's text in the order the engine will see it: role markers, tools, texts,
             digests of images. Prefixes are hashed over these.
         question: the last user message's text; what language and task are read from.
+        system: head of the system prompt; empty for none.
+        marks: of the body's shape: tools, an answer's format, turns; what tasks are told by too.
         chars: characters in all spans.
         stream: the client asked for a streamed answer.
         max_tokens: limit on the answer; None when the client set none.
@@ -57,9 +59,13 @@ class Request:
         priority: of the objective the client named; 0 without one, below 0 may be shed first.
         objective: the objective it named, its class; empty for none.
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
+        waited_s: since the first attempt on the question came, by a stamp of ours.
         task: ``x-laar-task``; empty to detect.
         policy: ``x-laar-policy``; empty for the settings' policy.
-        session: ``x-laar-session``; empty when there is none.
+        session: that it belongs to: ``x-laar-session``, or what agents and the APIs name it by;
+            empty when there is none.
+        response_id: of the stored answer that it continues or asks for; empty for none. Only the
+            endpoint that gave that answer has it.
         ttft_objective_s: from ``x-slo-ttft-ms``.
         pool: of the endpoints that the gateway's route wants; empty for all.
         subset: addresses (with or without port) the gateway restricts the choice to; None for all.
@@ -74,6 +80,8 @@ class Request:
     model: str = ""
     spans: tuple[str, ...] = ()
     question: str = ""
+    system: str = ""
+    marks: tuple[str, ...] = ()
     chars: int = 0
     stream: bool = False
     max_tokens: int | None = None
@@ -83,9 +91,11 @@ class Request:
     priority: int = 0
     objective: str = ""
     tried: str = ""
+    waited_s: float = 0.0
     task: str = ""
     policy: str = ""
     session: str = ""
+    response_id: str = ""
     ttft_objective_s: float | None = None
     pool: str = ""
     subset: frozenset[str] | None = None

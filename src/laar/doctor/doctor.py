@@ -24,7 +24,6 @@ import orjson
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer import load_endpoints, split_address
 from laar.datalayer.metrics_page import read_page
-from laar.doctor.answers import answer_findings
 from laar.doctor.envoy import DECISION_MARGIN_S, Needs, envoy_findings
 from laar.doctor.findings import Finding, Level
 from laar.server.reload import RESTART
@@ -100,9 +99,10 @@ class Doctor:
         """What the settings ask of Envoy."""
         flow = self._settings.flow
         return Needs(
-            max_body_bytes=self._settings.bodies.max_body_bytes,
-            tenant_header=flow.tenant_header,
-            message_timeout_s=(flow.max_hold_s if flow.enabled else 0.0) + DECISION_MARGIN_S,
+            max_body_bytes=self._settings.stream.max_body_bytes,
+            tenant_header=self._settings.stream.tenant_header,
+            message_timeout_s=(flow.admission.limits.max_hold_s if flow.enabled else 0.0)
+            + DECISION_MARGIN_S,
         )
 
     async def examine(self) -> list[Finding]:
@@ -127,8 +127,7 @@ class Doctor:
             async with gate:
                 return await _endpoint(http, spec)
 
-        specs = specs[:_MAX_ENDPOINTS]
-        parts = await asyncio.gather(answer_findings(specs), *(one(spec) for spec in specs))
+        parts = await asyncio.gather(*(one(spec) for spec in specs[:_MAX_ENDPOINTS]))
         return [finding for part in parts for finding in part]
 
     # -- picker --------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ def record(account: Account, *, ranked: bool = False) -> dict[str, object]:
     """The decision as plain JSON values: `DecisionRecord` of the protocol buffers, and more.
 
     Times in seconds. `picked` is the position in `candidates`, of which the best `MAX_ROWS` are
-    there; terms of the cost are missing where the policy does not price. `tuner` is there while a
+    there; terms of the cost are missing where the policy does not price. `unlike` is there for a
+    request unlike anything measured, whose probabilities are base rates. `tuner` is there while a
     tuner sets the weights: `window` is the one that the outcome counts in, 0 for none.
 
     Args:
@@ -47,6 +48,8 @@ def record(account: Account, *, ranked: bool = False) -> dict[str, object]:
         "tried_models": account.tried,
         "exhausted": account.exhausted,
     }
+    if view is not None and view.unlike:
+        shown["unlike"] = True
     if view is not None and view.weights is not None:
         shown["tuner"] = {"window": account.tuner_window, "weights": dict(view.weights)}
     if account.readings is not None:
@@ -87,7 +90,7 @@ _BELIEFS = (
 )
 _TERMS = (
     *("rtt_s", "base_s", "prefill_s", "queue_s", "slow_s"),
-    *("penalty", "latency_s", "answers", "cost_s"),
+    *("penalty", "latency_s", "answers", "cost_s", "ttft_s", "others_s"),
 )
 
 
@@ -108,7 +111,7 @@ def _rows(account: Account, *, ranked: bool) -> tuple[int, list[dict[str, object
         names = _BELIEFS + _TERMS
         columns += (terms.rtt_s, terms.base_s, terms.prefill_s, terms.queue_s)
         columns += (terms.all_slow_s, terms.penalty, terms.latency_s)
-        columns += (terms.all_answers, terms.cost_s)
+        columns += (terms.all_answers, terms.cost_s, terms.all_ttft_s, terms.all_others_s)
     slots, picked, specs = view.slots, account.position, account.specs
     best: list[int] = []
     if ranked or len(slots) > MAX_ROWS:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from laar.protocol.sessions import AGENT_HEADERS, SESSION, SESSION_HEADERS, session_of_headers
+
 __all__ = [
     "CONTROL_HEADERS",
     "DESTINATION",
@@ -40,10 +42,10 @@ time-out of a stream that falls silent."""
 SILENCES_S = (60, 120, 300, 600)
 
 TRIED = "x-laar-tried-models"
+SINCE = "x-laar-since"
 TASK = "x-laar-task"
 POLICY = "x-laar-policy"
 CONTEXT = "x-laar-context"
-SESSION = "x-laar-session"
 TTFT_OBJECTIVE = "x-slo-ttft-ms"
 TPOT_OBJECTIVE = "x-slo-tpot-ms"
 REQUEST_ID = "x-request-id"
@@ -86,6 +88,7 @@ CONTROL_HEADERS = frozenset(
         OBJECTIVE,
         REWRITE,
         TRIED,
+        SINCE,
         TASK,
         POLICY,
         CONTEXT,
@@ -142,6 +145,7 @@ class Head:
     method: str
     id: str
     tried: str
+    since: str
     task: str
     policy: str
     session: str
@@ -162,8 +166,17 @@ def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
 
     For an Envoy that keeps the headers and sends nothing before the body.
     """
-    read = CONTROL_HEADERS - UNREAD_HEADERS
-    headers = sorted({*read, *SIGNATURES, TRACE_PARENT, TRACE_STATE, tenant_header})
+    headers = sorted(
+        {
+            *(CONTROL_HEADERS - UNREAD_HEADERS),
+            *SIGNATURES,
+            *SESSION_HEADERS,
+            *AGENT_HEADERS,
+            TRACE_PARENT,
+            TRACE_STATE,
+            tenant_header,
+        }
+    )
     return [
         *_NAMED_ATTRIBUTES,
         *(f"{_ATTRIBUTE_START}{name}{_ATTRIBUTE_END}" for name in headers),
@@ -190,9 +203,10 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         method=get(":method", ""),
         id=_request_id(get(REQUEST_ID, "")),
         tried=get(TRIED, ""),
+        since=get(SINCE, ""),
         task=_name(get(TASK, "")),
         policy=_name(get(POLICY, "")),
-        session=_name(get(SESSION, "")),
+        session=session_of_headers(headers),
         tenant=_name(either(tenant_header)),
         rewrite=_name(either(REWRITE)),
         objective=_name(either(OBJECTIVE)),

@@ -17,7 +17,8 @@ the top-level `model` is spliced and every other byte stays as the client sent i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -28,6 +29,7 @@ import xxhash
 from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol.jsonscan import Span, member_spans
+from laar.protocol.sessions import session_of_body
 from laar.protocol.splice import (
     BYTE_ORDER_MARK,
     model_span,
@@ -41,7 +43,9 @@ __all__ = [
     "SUFFIXES",
     "Body",
     "api_of",
+    "marks_of",
     "read_body",
+    "response_of",
     "set_priority",
     "splice_model",
     "try_read",
@@ -84,6 +88,11 @@ SUFFIXES: tuple[tuple[str, Api], ...] = (
 )
 
 
+_SYSTEM_CHARS = 200  # that are kept: what tasks are told by
+_MARK_CHARS = 32
+_MANY_TURNS = 64
+
+
 @dataclass(slots=True, kw_only=True)
 class Body:
     """What was read of a body; see `laar.core.request.Request` for the fields.
@@ -95,11 +104,15 @@ class Body:
     model: str
     spans: tuple[str, ...] = ()
     question: str = ""
+    system: str = ""
+    marks: tuple[str, ...] = ()
     chars: int = 0
     stream: bool = False
     max_tokens: int | None = None
     salt: str = ""
     model_span: Span | None = None
+    session: str = ""
+    previous: str = ""
 
 
 def api_of(path: str) -> Api:
@@ -112,6 +125,15 @@ def api_of(path: str) -> Api:
         if path.endswith(suffix):
             return api
     return Api.OPAQUE
+
+
+_STORED = re.compile(r"/responses/([^/?]{1,256})(?:/[a-z_]+)?/?(?:\?|$)")
+
+
+def response_of(path: str) -> str:
+    """The stored answer that a request path names: to get, cancel or delete it; else empty."""
+    found = _STORED.search(path)
+    return found[1] if found else ""
 
 
 def read_body(api: Api, body: bytes) -> Body:
@@ -143,16 +165,32 @@ def read_body(api: Api, body: bytes) -> Body:
     if limit is None:
         limit = document.get("max_output_tokens")
     salt = document.get("cache_salt")
+    previous = document.get("previous_response_id")
     return Body(
         model=_text(model),
         spans=tuple(map(_text, spans.texts)),
         question=_text(spans.question),
+        system=_text(spans.system),
+        marks=marks_of(api, document, spans.messages),
         chars=chars,
         stream=document.get("stream") is True,
         max_tokens=min(limit, MAX_LIMIT_TOKENS) if isinstance(limit, int) and limit > 0 else None,
         salt=_text(salt) if isinstance(salt, str) else "",
         model_span=model_span(body) if model and len(body) > ASIDE_BYTES else None,
+        session=session_of_body(document),
+        previous=_text(previous) if isinstance(previous, str) else "",
     )
+
+
+def marks_of(api: Api, document: Mapping[str, Any], messages: int) -> tuple[str, ...]:
+    """The shape of a request in a few words: its route, tools, the format it wants, its turns."""
+    marks = [f"api={api}", f"turns={min(messages, _MANY_TURNS).bit_length()}"]
+    if document.get("tools"):
+        marks.append("tools")
+    wanted = document.get("response_format")
+    if isinstance(wanted, dict) and isinstance(wanted.get("type"), str):
+        marks.append(f"format={wanted['type'][:_MARK_CHARS]}")
+    return tuple(marks)
 
 
 def try_read(api: Api, body: bytes) -> Body | RequestError:
@@ -267,6 +305,8 @@ class _Spans:
     def __init__(self, body: bytes) -> None:
         self.texts: list[str] = []
         self.question = ""
+        self.system = ""
+        self.messages = 0
         self._body = body
 
     def add(self, texts: list[str]) -> None:
@@ -280,6 +320,9 @@ class _Spans:
         self.add([f"\x1e{role if isinstance(role, str) else ''}\x1f"])
         texts = list(self._texts(content))
         self.add(texts)
+        self.messages += 1
+        if texts and role in ("system", "developer") and not self.system:
+            self.system = texts[0][:_SYSTEM_CHARS]
         if texts and role in ("user", None):
             self.question = texts[-1]
 
@@ -305,7 +348,11 @@ class _Spans:
                         yield text
                     elif isinstance(nested, str | list) and level < MAX_NESTED:
                         yield from self._texts(nested, level + 1)  # an Anthropic tool_result
+                    elif part.get("type") == "tool_use":
+                        yield self._rendered([part.get("name"), part.get("input")]).decode()
                     else:
+                        if "cache_control" in part:  # a mark for the API, which moves turn by turn
+                            part = {key: part[key] for key in part if key != "cache_control"}
                         yield f"\x1d{xxhash.xxh3_128_hexdigest(self._rendered(part))}"
 
     def _rendered(self, value: object) -> bytes:
@@ -326,12 +373,41 @@ def _chat(document: dict[str, Any], spans: _Spans) -> None:
     spans.json(document.get("tools"))
     system = document.get("system")  # Anthropic keeps it beside the messages
     if system is not None:
-        spans.message("system", system)
+        spans.message("system", _without_attribution(system))
     for message in messages:
         if not isinstance(message, dict):
             raise _UnknownPromptError
         spans.message(message.get("role"), message.get("content"))
         spans.json(message.get("tool_calls"))
+
+
+_ATTRIBUTION = "x-anthropic-billing-header:"
+"""How the line begins that coding agents put first into the system prompt; it ends in a number that
+changes with every request (``cch=``)."""
+
+
+def _without_attribution(system: object) -> object:
+    """The system prompt without the attribution line, as vLLM and llm-d read it.
+
+    With it no two requests of a session would share a prefix, which in the engine they do.
+    """
+    if isinstance(system, str):
+        return _line_off(system)
+    if not isinstance(system, list):
+        return system
+    kept: list[object] = []
+    for part in system:
+        text = part.get("text") if isinstance(part, dict) else part
+        if isinstance(text, str) and text.startswith(_ATTRIBUTION):
+            if rest := _line_off(text):
+                kept.append(rest)
+        else:
+            kept.append(part)
+    return kept
+
+
+def _line_off(text: str) -> str:
+    return text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text
 
 
 def _completions(document: dict[str, Any], spans: _Spans) -> None:

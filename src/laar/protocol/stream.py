@@ -21,7 +21,6 @@ from __future__ import annotations
 import enum
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from laar.core.decision import Completion, Decision
@@ -72,12 +71,14 @@ from laar.protocol.openai import (
     ASIDE_BYTES,
     Body,
     api_of,
+    response_of,
     set_priority,
     splice_model,
     try_read,
 )
-from laar.protocol.paths import DENIED_PATHS, DeniedPaths
 from laar.protocol.rules import GatewayRules, NoRules
+from laar.protocol.settings import StreamSettings
+from laar.protocol.since import Since
 
 __all__ = ["PIECE_BYTES", "Stream", "StreamSettings", "denied_path_error"]
 
@@ -103,39 +104,7 @@ _KEPT_CHARS = 500
 its answer takes would be gigabytes in a busy fleet. More than any feature is read from."""
 
 
-_DENIED = DeniedPaths(DENIED_PATHS)
-
 # -- the machine -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamSettings:
-    """Limits and choices of a stream.
-
-    Args:
-        max_body_bytes: longest request body that is held in the gateway shape; 413 above it. In
-            the native shape Envoy's own buffer limit says the same before laar sees a byte.
-        opaque_paths: request paths, by prefix, whose bodies are never read.
-        denied_paths: request paths that are refused.
-        tenant_header: names the tenant.
-        enforce_share: share of requests, by session, whose decision counts. The rest is in shadow:
-            decided and recorded, and passed on as if there were no picker.
-        answers: which headers clients get with an answer.
-        prefix_by_tenant: a prefix of one tenant's is no other's.
-        conformance: a request may name its endpoint, and its answer does, as the conformance tests
-            of the Gateway API Inference Extension want it.
-        list_models: ``GET /v1/models`` is answered here, for the whole fleet.
-    """
-
-    max_body_bytes: int = 32 << 20
-    opaque_paths: tuple[str, ...] = ("/v1/audio/", "/v1/images/", "/v1/files")
-    denied_paths: DeniedPaths = _DENIED
-    tenant_header: str = names.FAIRNESS
-    enforce_share: float = 1.0
-    answers: names.Answers = names.Answers.AUTO
-    prefix_by_tenant: bool = False
-    list_models: bool = True
-    conformance: bool = False
 
 
 def denied_path_error() -> RequestError:
@@ -174,6 +143,7 @@ class Stream:
         join: told ``traceparent`` and ``tracestate``, says which trace the decision is seen in;
             None when nothing is traced.
         catalog: the fleet's models, or those of a pool; None where there are none to tell.
+        since: knows when a question was first asked; None where nothing asks.
     """
 
     def __init__(
@@ -187,8 +157,10 @@ class Stream:
         held: HeldBytes | None = None,
         join: Callable[[str, str], Trace | None] | None = None,
         catalog: Callable[[str], bytes | None] = lambda _pool: None,
+        since: Since | None = None,
     ) -> None:
         self._catalog = catalog
+        self._since = since
         self._join = join
         self._settings = settings
         self._rules = rules
@@ -219,6 +191,7 @@ class Stream:
         self._no_answer = False
         self._decision: Decision | None = None
         self._shadow = False
+        self._stamp = ""
         self._overhead_us = 0
         self._status: int | None = None
         self._usage_reader: UsageReader | None = None
@@ -267,7 +240,7 @@ class Stream:
         self._begin(event, now)
         self._bodyless = event.end
         path = self._head.path
-        if path in self._settings.denied_paths:
+        if path in self._settings.denied:
             self._shadow = False  # no engine is to see it, whoever chooses
             yield from self._refuse(denied_path_error())
             return
@@ -314,11 +287,13 @@ class Stream:
                 self._api = api_of(event.headers.get(name, ""))
                 if self._api is not Api.OPAQUE:
                     break
-        if self._settings.conformance:
+        if self._settings.conformance_headers:
             self._select_for_test(event.headers.get(names.TEST_SELECTION, ""))
         self._request_phase = _Phase.BODY
-        if self._settings.enforce_share < 1.0:
-            self._shadow = not self._is_enforced(self._settings.enforce_share)
+        if self._api is Api.RESPONSES:  # which engine keeps the answer is to be learned
+            self._read_answer = True
+        if self._settings.enforced < 1.0:
+            self._shadow = not self._is_enforced(self._settings.enforced)
         if self._api is Api.OPAQUE:
             self._read_answer = False  # nothing is learned of it
         elif self._hook is not None and not self._read_answer:
@@ -422,12 +397,14 @@ class Stream:
         wanted = asked
         if self._api is not Api.OPAQUE:
             wanted = self._rules.rewrite(asked) or head.rewrite or asked
-        return Request(
+        request = Request(
             id=head.id or self._new_id(),
             api=self._api,
             model=wanted,
             spans=read.spans,
             question=read.question,
+            system=read.system,
+            marks=read.marks,
             chars=read.chars,
             stream=read.stream,
             max_tokens=read.max_tokens,
@@ -439,7 +416,9 @@ class Stream:
             tried=head.tried,
             task=head.task,
             policy=head.policy,
-            session=head.session,
+            session=head.session or read.session,
+            response_id=read.previous
+            or (response_of(head.path) if self._api is Api.OPAQUE else ""),
             ttft_objective_s=head.ttft_objective_s,
             pool=self._pool,
             subset=self._subset,
@@ -447,11 +426,19 @@ class Stream:
             first_token_seen=read.stream and (self._read_answer or self._shape is Shape.GATEWAY),
             trace=self._join(head.trace_parent, head.trace_state) if self._join else None,
         )
+        if self._since is not None and read is not None:
+            request.waited_s = self._since.waited_s(head.since, request, now)
+            self._stamp = self._since.stamp(request, now)
+        return request
+
+    def _stored_response(self) -> str:
+        """The stored answer that the path names; a request for a new one names it in its body."""
+        return response_of(self._head.path) if self._api is Api.OPAQUE else ""
 
     def _salt(self, salt: str) -> str:
         """What keeps prefixes apart; no tenant's name has a character that ends it here."""
         tenant = self._head.tenant
-        return f"{tenant}\n{salt}" if tenant and self._settings.prefix_by_tenant else salt
+        return f"{tenant}\n{salt}" if tenant and self._settings.by_tenant else salt
 
     def _is_enforced(self, share: float) -> bool:
         """By session, so that one does not flap; by request where there is none."""
@@ -631,7 +618,8 @@ class Stream:
             self._rework = None
         elif self._rework is not None:  # before the client hears of it and sends its next turn
             known = (decision.address, decision.request.id) if decision else ("", "")
-            self._rework.accepted(event.served or known[0], known[1], now)
+            decided = decision.id if decision else ""
+            self._rework.accepted(event.served or known[0], known[1], now, decision=decided)
         if decision is None:
             yield AnswerHeaders(Direction.RESPONSE, [])
         else:
@@ -646,7 +634,9 @@ class Stream:
                 [*self._told(decision), *self._told_tests(decision, event)] if room else [],
                 read_answer=self._shape is Shape.NATIVE and self._read_answer,
             )
-            self._usage_reader = UsageReader(events=event.streamed)
+            self._usage_reader = UsageReader(
+                events=event.streamed, stored=self._api is Api.RESPONSES
+            )
             if self._target is not None and self._shape is Shape.GATEWAY:
                 self._restorer = NameRestorer(served=self._target, asked=self._asked)
         self._response_phase = _Phase.ANSWER
@@ -726,19 +716,24 @@ class Stream:
         ]
         if decision.tried:
             told.append(("x-laar-tried-models", ",".join(decision.tried)))
+            if self._stamp:
+                told.append((names.SINCE, self._stamp))
         if decision.exhausted:
             told.append(("x-laar-exhausted", "true"))
         if answers is names.Answers.IDS:
             return told
         told.append(("x-laar-endpoint", decision.address))
         told.append(("x-laar-overhead-us", str(self._overhead_us)))
-        cost_s = decision.cost_s
-        if cost_s is not None:
-            told.append(("x-laar-cost-ms", f"{cost_s * 1000.0:.1f}"))
+        for name, seconds in (
+            ("x-laar-cost-ms", decision.expected_s),
+            ("x-laar-ttft-ms", decision.ttft_s),
+        ):
+            if seconds is not None:
+                told.append((name, f"{seconds * 1000.0:.1f}"))
         return told
 
     def _told_tests(self, decision: Decision, event: ResponseHeaders) -> Iterator[tuple[str, str]]:
-        if self._settings.conformance:
+        if self._settings.conformance_headers:
             yield names.TEST_SELECTED, decision.address
             if event.served:
                 yield names.TEST_SERVED, event.served
@@ -809,6 +804,7 @@ class Stream:
                 prompt_tokens=usage.prompt_tokens,
                 completion_tokens=usage.completion_tokens,
                 cached_tokens=usage.cached_tokens,
+                response_id=reader.response_id if reader is not None else "",
                 error=self._error,
             ),
         )

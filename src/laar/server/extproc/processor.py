@@ -43,6 +43,7 @@ from laar.protocol.held import HeldBytes
 from laar.protocol.openai import try_read
 from laar.protocol.rules import GatewayRules
 from laar.protocol.sampling import Sampler
+from laar.protocol.since import Since
 from laar.protocol.stream import Stream, StreamSettings
 from laar.server.extproc.messages import event_of, message_of, patience, try_read_message
 from laar.server.flow_control import Gate
@@ -97,6 +98,7 @@ class ExternalProcessor:
         self._gate = gate
         self.hook = hook
         self._held = held
+        self._since = Since()
         self._director = director
         self.settings = settings
         self._sampler = sampler
@@ -146,6 +148,7 @@ class ExternalProcessor:
             held=self._held,
             catalog=self._listed,
             join=None if self._spans is None else self._joining(self._spans, context),
+            since=self._since,
         )
         self._metrics.streams_open += 1
         task = asyncio.current_task()
