@@ -9,6 +9,7 @@ import typer
 
 from laar.cli import accuracy, context, lab, operating, serving, simulating
 from laar.cli.init import init
+from laar.cli.moving import from_llm_d
 from laar.cli.terminal import handle_signals
 
 __all__ = ["app"]
@@ -34,6 +35,7 @@ def main(
 
 
 app.command()(init)
+app.command("from-llm-d")(from_llm_d)
 app.command()(serving.serve)
 app.command()(serving.check)
 app.command()(operating.explain)

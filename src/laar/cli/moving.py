@@ -1,0 +1,43 @@
+"""`laar from-llm-d`: the settings that an EndpointPickerConfig means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from laar.cli.terminal import report_errors
+
+__all__ = ["from_llm_d"]
+
+
+def from_llm_d(
+    config: Annotated[Path, typer.Argument(help="llm-d's EndpointPickerConfig, as YAML.")],
+    pool: Annotated[str, typer.Option(help="Name of the InferencePool to follow.")] = "fleet",
+) -> None:
+    """Print laar's settings for an EndpointPickerConfig of llm-d, and what has no equal."""
+    with report_errors():
+        import yaml
+        from pydantic import ValidationError
+
+        from laar.datalayer.document import read_document
+        from laar.errors import SettingError
+        from laar.settings.from_llm_d import PickerConfig, move
+        from laar.settings.settings import MAX_FILE_BYTES, Settings
+
+        theirs = read_document(config, PickerConfig, max_bytes=MAX_FILE_BYTES)
+        moved = move(theirs, pool)
+        try:
+            Settings.model_validate(moved.settings)
+        except ValidationError as error:
+            place = ".".join(map(str, error.errors()[0]["loc"]))
+            raise SettingError(
+                f"{config}: laar takes no such {place}: {error.errors()[0]['msg']}"
+            ) from None
+        typer.echo(yaml.safe_dump(moved.settings, sort_keys=False).rstrip())
+        for title, remarks in (("Done by itself:", moved.taken), ("No equal:", moved.absent)):
+            if remarks:
+                typer.echo(f"\n# {title}")
+                for remark in dict.fromkeys(remarks):
+                    typer.echo(f"# - {remark}")

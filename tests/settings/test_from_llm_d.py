@@ -1,0 +1,92 @@
+"""An EndpointPickerConfig becomes settings that laar takes, and says what is lost."""
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from laar.cli import app
+from laar.settings import load_settings
+
+HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+WHOLE = (
+    HEAD
+    + """\
+featureGates: [flowControl]
+plugins:
+  - {type: queue-scorer}
+  - {type: prefix-cache-scorer, name: prefix}
+  - {type: max-score-picker}
+  - {type: pd-profile-handler, parameters: {threshold: 10}}
+  - {type: of-our-own}
+  - {type: utilization-detector, parameters: {queueDepthThreshold: 5, kvCacheUtilThreshold: 0.8}}
+  - {type: concurrency-detector, parameters: {maxConcurrency: 64}}
+schedulingProfiles:
+  - name: default
+    plugins:
+      - {pluginRef: prefix, weight: 4}
+      - {pluginRef: queue-scorer}
+      - {pluginRef: max-score-picker}
+flowControl:
+  maxBytes: 1Gi
+  maxRequests: "5k"
+  defaultRequestTTL: 1m30s
+  priorityBands: [{priority: 10, fairnessPolicyRef: round-robin-fairness-policy}]
+"""
+)
+
+
+def converted(tmp_path, text):
+    (tmp_path / "theirs.yaml").write_text(text)
+    return CliRunner().invoke(app, ["from-llm-d", str(tmp_path / "theirs.yaml"), "--pool", "p"])
+
+
+def test_what_both_mean_alike_is_taken_over_and_the_rest_is_named(tmp_path):
+    got = converted(tmp_path, WHOLE)
+    assert got.exit_code == 0, got.output
+    assert yaml.safe_load(got.output) == {
+        "kubernetes": [{"pool": "p"}],
+        "routing": {
+            "baselines": {"llm-d": {"queue_weight": 1.0, "kv_weight": 0.0, "prefix_weight": 4.0}},
+            "max_waiting": 5,
+            "max_kv_usage": 0.8,
+        },
+        "flow": {
+            "max_requests": 64,
+            "enabled": True,
+            "max_waiting": 5000,
+            "max_held_bytes": 1 << 30,
+            "max_hold_s": 90.0,
+            "min_hold_s": 5.0,
+        },
+    }
+    done, absent = got.output.split("# No equal:")
+    assert "max-score-picker" in done
+    assert "pd-profile-handler: prefill and decode apart" in absent
+    assert "of-our-own: not known" in absent
+    assert "single priority bands" in absent
+    (tmp_path / "laar.yaml").write_text(got.output)
+    assert load_settings(tmp_path / "laar.yaml").flow.enabled
+
+
+def test_the_default_configuration_needs_no_more_than_the_pool(tmp_path):
+    got = converted(tmp_path, HEAD)
+    assert yaml.safe_load(got.output) == {"kubernetes": [{"pool": "p"}]}
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("kind: Pod\napiVersion: v1\n", "not an EndpointPickerConfig"),
+        (HEAD + "flowControl: {maxBytes: many}\n", "flowControl.maxBytes: 'many' is no quantity"),
+        (HEAD + "flowControl: {defaultRequestTTL: soon}\n", "is no duration"),
+        (HEAD + "plugins: 7\n", "plugins"),
+        (HEAD + "plugins: [{type: utilization-detector, parameters: {queueDepthThreshold: x}}]\n",
+         "is no number"),
+        (HEAD + "plugins: [{type: concurrency-detector, parameters: {maxConcurrency: 0}}]\n",
+         "laar takes no such flow.max_requests"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_said(tmp_path, text, fault):
+    got = converted(tmp_path, text)
+    assert got.exit_code != 0
+    assert fault in got.output
