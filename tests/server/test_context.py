@@ -398,7 +398,7 @@ async def test_programs_may_have_documents_ordered_without_a_request(place):
 
     async def reorder(body):
         async with there.http.post(
-            there.gateway.url("admin", "/context/reorder"), data=orjson.dumps(body)
+            there.gateway.url("admin", "/context/reorder"), json=body
         ) as answer:
             return answer.status, await answer.json()
 
