@@ -207,7 +207,7 @@ async def test_weights_and_artifact_follow_their_files_and_learned_outcomes_stay
     weights.write_text("weights: {k_rtt: 0.25, k_queue: 0.75}")
     await eventually(lambda: metric(runner, CHANGES) == 1, what="the weights")
     [(scorer, _)] = runner.director.policies["laar"].scorers
-    assert scorer.weights.tunable() == {"k_rtt": 0.25, "k_queue": 0.75, "k_delay": 0.4}
+    assert scorer.weights.tunable() == {"k_rtt": 0.25, "k_queue": 0.75, "k_delay": 1.0}
     assert (await config(gateway, http))["origins"]["routing.k_queue"] == "w.yaml"
 
     capability.write_text("{}")
@@ -334,7 +334,7 @@ async def test_the_tuner_keeps_its_weights(gateway):
     await eventually(lambda: metric(runner, PENDING) == 1, what="the pending weight")
     assert "The tuner has its own weights" in runner.metrics.problems["settings restart"]
     [(scorer, _)] = runner.director.policies["laar"].scorers
-    assert (scorer.weights.k_rtt, scorer.weights.retry_penalty) == (0.05, 7)
+    assert (scorer.weights.k_rtt, scorer.weights.retry_penalty) == (1.0, 7)
 
 
 # -- every live setting ------------------------------------------------------------------------
