@@ -99,6 +99,7 @@ _COLUMNS = (
     "at",
     "mean",
     "ahead_s",
+    "since",
     "free_at",
     "flight_s",
     "done_s",
@@ -123,6 +124,7 @@ class Engines:
     at: Floats
     mean: Floats
     ahead_s: Floats
+    since: Floats
     free_at: Floats
     flight_s: Floats
     done_s: Floats
@@ -180,9 +182,10 @@ class Engines:
         self._kept = slots, models, made
         return made
 
-    def ahead(self, slots: Slots, now: float) -> Floats:
-        """Seconds by c(m) of prompts that are not read yet."""
-        ahead: Floats = self.ahead_s[slots] + np.maximum(self.free_at[slots] - now, 0.0)
+    def ahead(self, slots: Slots, now: float, read: Floats) -> Floats:
+        """Seconds by c(m) of prompts that are not read yet; `read` is of the constants."""
+        shown = self.ahead_s[slots] - (now - self.since[slots]) / read
+        ahead: Floats = np.maximum(shown, 0.0) + np.maximum(self.free_at[slots] - now, 0.0)
         return ahead
 
     def mean_in_flight(self, slots: Slots, now: float) -> Floats:
@@ -233,7 +236,11 @@ class Engines:
         self._advance(slot, now)
         name = self._name(slot)
         model = self._model(name, base_s)
-        ahead_s = float(self.ahead_s[slot]) + max(0.0, float(self.free_at[slot]) - now)
+        pace = max(model.read * float(self._first_pace[slot]), 1e-3)
+        if not self.ahead_s[slot]:
+            self.since[slot] = now
+        ahead_s = max(0.0, float(self.ahead_s[slot]) - (now - float(self.since[slot])) / pace)
+        ahead_s += max(0.0, float(self.free_at[slot]) - now)
         one = Began(
             *(slot, name, work_s, ahead_s, others),
             *(rtt_s, shown, teaches, float(self.flight_s[slot]), float(self.done_s[slot])),
@@ -242,7 +249,6 @@ class Engines:
             self.ahead_s[slot] += work_s
         else:
             # By the clock, in seconds by c(m): it runs as fast as the engine reads.
-            pace = model.read * float(self._first_pace[slot])
             self.free_at[slot] = min(
                 max(float(self.free_at[slot]), now) + work_s * pace, now + MAX_AHEAD_S
             )
@@ -260,14 +266,14 @@ class Engines:
         """The first byte of an answer was seen: what was to be read is read."""
         slot = one.slot
         self._advance(slot, now)
-        self._is_read(one)
+        self._is_read(one, now)
         one.first_at = now
         one.flight_s, one.done_s = float(self.flight_s[slot]), float(self.done_s[slot])
 
     def gone(self, one: Began, now: float) -> None:
         """A request ended, or went elsewhere, and teaches nothing; before the table knows."""
         self._advance(one.slot, now)
-        self._is_read(one)
+        self._is_read(one, now)
 
     def ended(
         self,
@@ -389,7 +395,7 @@ class Engines:
             self.mean[slot] = in_flight + (float(self.mean[slot]) - in_flight) * fade
         self.at[slot] = now  # also when time was set back
 
-    def _is_read(self, one: Began) -> None:
+    def _is_read(self, one: Began, now: float) -> None:
         if one.is_read:
             return
         one.is_read = True
@@ -397,6 +403,7 @@ class Engines:
         if one.shown:
             left = float(self.ahead_s[one.slot]) - one.work_s
             self.ahead_s[one.slot] = left if left > 1e-9 else 0.0
+            self.since[one.slot] = now  # whoever is next is being read
 
     def _look(self) -> None:
         """Takes in new readings: how many requests an engine runs at once.

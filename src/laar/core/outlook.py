@@ -89,7 +89,7 @@ class Outlook:
         n = np.minimum(view.in_flight, of.slots) if of.ever_full else view.in_flight
         slowed = of.slowed * n
         beside = 0.5 * of.beside_s * n
-        wait = of.waits * engines.ahead(slots, now)
+        wait = of.waits * engines.ahead(slots, now, of.read)
         idle = 1.0 - np.minimum(MAX_LOAD, of.waits * engines.loads(slots, now))
         answer = (of.answer_s + beside) / idle
         queued: Floats | float = 0.0
