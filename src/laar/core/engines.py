@@ -184,7 +184,7 @@ class Engines:
 
     def ahead(self, slots: Slots, now: float, read: Floats) -> Floats:
         """Seconds by c(m) of prompts that are not read yet; `read` is of the constants."""
-        shown = self.ahead_s[slots] - (now - self.since[slots]) / read
+        shown = self.ahead_s[slots] - np.maximum(now - self.since[slots], 0.0) / read
         ahead: Floats = np.maximum(shown, 0.0) + np.maximum(self.free_at[slots] - now, 0.0)
         return ahead
 
@@ -232,14 +232,14 @@ class Engines:
             teaches: whether its end will say something: not if it was somewhere else before.
         """
         self._grow()
-        now = now if math.isfinite(now) else float(self.at[slot])
-        self._advance(slot, now)
+        now = self._advance(slot, now)
         name = self._name(slot)
         model = self._model(name, base_s)
         pace = max(model.read * float(self._first_pace[slot]), 1e-3)
         if not self.ahead_s[slot]:
             self.since[slot] = now
-        ahead_s = max(0.0, float(self.ahead_s[slot]) - (now - float(self.since[slot])) / pace)
+        begun_s = max(0.0, now - float(self.since[slot]))
+        ahead_s = max(0.0, float(self.ahead_s[slot]) - begun_s / pace)
         ahead_s += max(0.0, float(self.free_at[slot]) - now)
         one = Began(
             *(slot, name, work_s, ahead_s, others),
@@ -265,15 +265,14 @@ class Engines:
     def answering(self, one: Began, now: float) -> None:
         """The first byte of an answer was seen: what was to be read is read."""
         slot = one.slot
-        self._advance(slot, now)
+        now = self._advance(slot, now)
         self._is_read(one, now)
         one.first_at = now
         one.flight_s, one.done_s = float(self.flight_s[slot]), float(self.done_s[slot])
 
     def gone(self, one: Began, now: float) -> None:
         """A request ended, or went elsewhere, and teaches nothing; before the table knows."""
-        self._advance(one.slot, now)
-        self._is_read(one, now)
+        self._is_read(one, self._advance(one.slot, now))
 
     def ended(
         self,
@@ -384,9 +383,10 @@ class Engines:
 
     # -- counts --------------------------------------------------------------------------------
 
-    def _advance(self, slot: int, now: float) -> None:
+    def _advance(self, slot: int, now: float) -> float:
+        """Brings an endpoint's counts up to a moment; that moment, or the last one if it is none."""
         if not math.isfinite(now):
-            return
+            return float(self.at[slot])
         passed_s = now - float(self.at[slot])
         if passed_s > 0.0:
             in_flight = float(self._table.in_flight[slot])
@@ -394,6 +394,7 @@ class Engines:
             fade = math.exp(-passed_s / MEAN_S)
             self.mean[slot] = in_flight + (float(self.mean[slot]) - in_flight) * fade
         self.at[slot] = now  # also when time was set back
+        return now
 
     def _is_read(self, one: Began, now: float) -> None:
         if one.is_read:

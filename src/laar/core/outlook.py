@@ -32,7 +32,6 @@ Decision 0014 has the figures.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -51,6 +50,7 @@ MAX_LOAD = 0.8
 PATIENT, URGENT = 0.05, 4.0
 """What a second of waiting weighs before the client's objective is over, and after."""
 
+_FAR_S = 1e15  # clocks that jump stay numbers
 _SAME = 0.01  # of a prompt: shares that differ by less are one
 _ONCE = 1.5  # a prefix that is asked for less often than this is worth no look
 
@@ -80,7 +80,7 @@ class Outlook:
     def score(self, view: View) -> Floats:
         """Prices the candidates, leaves the terms in the view, and turns costs into scores."""
         weights, slots = self._weights(view), view.slots
-        now = view.now if math.isfinite(view.now) else 0.0
+        now = max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
         engines = view.engines or Engines(view.table)
         of = engines.constants(slots, view.table.model_id[slots], view.base_s)
         rate, load = engines.arrivals(now)
@@ -116,7 +116,8 @@ class Outlook:
         if view.demand is not None and len(view.demand[1]) and view.demand[1][0] > _ONCE:
             slope = of.beside_s + (2.0 * of.slowed + of.turns) * float(read.min())
             invested = _invested(
-                view, view.demand, engines, total, read + read * slowed + work, slope
+                *(view, view.demand, engines, now, total),
+                *(read + read * slowed + work, slope),
             )
             total = total - invested
         cost, penalty = until_correct(
@@ -162,7 +163,13 @@ def _queued(view: View, of: Constants, n: Floats, mean_work_s: float) -> Floats:
 
 
 def _invested(
-    view: View, demand: Demand, engines: Engines, total: Floats, price: Floats, slope: Floats
+    view: View,
+    demand: Demand,
+    engines: Engines,
+    now: float,
+    total: Floats,
+    price: Floats,
+    slope: Floats,
 ) -> Floats | float:
     """What a copy of the prefix at each candidate would spare those who will ask for it."""
     best = int(total.argmin())
@@ -172,7 +179,7 @@ def _invested(
         return 0.0
     share = view.cached_tokens / np.maximum(view.tokens, 1.0)
     top = float(share[best])
-    mean = engines.mean_in_flight(view.slots, view.now)
+    mean = engines.mean_in_flight(view.slots, now)
     less = (slope * (mean[best] - mean))[near]
     has = share[near]
     gains = (has < top - _SAME) & (less > 0.0)
