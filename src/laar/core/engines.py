@@ -295,8 +295,12 @@ class Engines:
             work_s: what was to be read by the engine's own count, where it said.
         """
         self.gone(one, now)
-        if not one.teaches:
+        if not one.teaches or not math.isfinite(latency_s):
             return
+        if ttft_s is not None and not math.isfinite(ttft_s):
+            ttft_s = None
+        if work_s is not None and not math.isfinite(work_s):
+            work_s = None
         slot, model = one.slot, self._model(one.model)
         work = one.work_s if work_s is None else work_s
         features = (1.0, work, work * one.others, one.ahead_s)
@@ -384,7 +388,7 @@ class Engines:
     # -- counts --------------------------------------------------------------------------------
 
     def _advance(self, slot: int, now: float) -> float:
-        """Brings an endpoint's counts up to a moment; that moment, or the last one if it is none."""
+        """Brings counts up to a moment; returns it, or the last one where it is no number."""
         if not math.isfinite(now):
             return float(self.at[slot])
         passed_s = now - float(self.at[slot])

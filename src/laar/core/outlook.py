@@ -1,13 +1,15 @@
 """The cost that serves: what a request would take, and what it would cost all others.
 
-    cost  = (own + others - invested) / (A * Q) * retry_penalty ** times_tried        [seconds]
+    cost   = (own + others - invested) / (A * Q) * retry_penalty ** times_tried        [seconds]
 
-    own      = k_rtt * rtt + base + read * (1 + s * n) + k_queue * wait + answer + b * n
-    others   = k_others * ((s + w) * read * n + b * n + later + queued)
+    own    = 2 * (k_rtt * rtt + base + read * (1 + s * n) + k_queue * wait)
+             + (answer + b * n) / (1 - load)
+    others = k_delay * (read * ((s + w) * n + 2 * later) + b * n + 2 * queued)
 
 `read` is the uncached part of the prompt in the endpoint's seconds, `wait` the prompts ahead of it
 (and, where more are there than the engine runs at once, the wait for a place), `answer` its answer
-alone. The constants are learned (`laar.core.engines`); nothing here is tuned.
+alone, `load` the share of the time that the endpoint reads prompts. The constants are learned
+(`laar.core.engines`). A second before a first token counts twice: for that token, and for the end.
 
 * `n` others are there. An answer beside them lasts `2 b` longer for each, of which half counts: of
   an answer that is under way, half is over on average. The same for each of them: they wait for our
@@ -46,6 +48,9 @@ __all__ = ["Outlook"]
 
 MAX_LOAD = 0.8
 """Busy periods grow without bound as an endpoint's load goes to 1; it is not known so well."""
+
+FIRST = 2.0
+"""What a second before the first token weighs: it counts for that token and for the end."""
 
 PATIENT, URGENT = 0.05, 4.0
 """What a second of waiting weighs before the client's objective is over, and after."""
@@ -102,12 +107,12 @@ class Outlook:
         # What it costs the others.
         rate /= len(slots)
         later = rate * (of.turns * (wait + read) / idle + 0.5 * of.slowed * read)
-        work = read * (slowed + of.turns * n + later)
-        others = weights.k_delay * (work + beside + queued * (MAX_LOAD / (1.0 - MAX_LOAD)))
+        work = read * (slowed + of.turns * n + FIRST * later)
+        others = weights.k_delay * (work + beside + FIRST * queued * (MAX_LOAD / (1.0 - MAX_LOAD)))
 
         way = _urgency(view, weights, first, wait)
         slow = None
-        own = alone + way + answer
+        own = FIRST * (alone + way) + answer
         if view.pace is not None:
             slow = (view.pace - 1.0) * (own + view.typical_s)
             own = own + slow
