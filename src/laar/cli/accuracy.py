@@ -21,19 +21,21 @@ class _Language(StrEnum):
 
 Languages = Annotated[
     list[_Language] | None,
-    typer.Option("--language", help="Of the look-ups; repeatable. All of them."),
+    typer.Option("--language", help="Language of the look-ups; repeatable; default all."),
 ]
 Lengths = Annotated[
     list[int] | None,
     typer.Option(
-        "--length", help="Of the look-ups, in tokens; repeatable. The paper's five.", min=256
+        "--length",
+        help="Length of the look-ups in tokens; repeatable; default the paper's five.",
+        min=256,
     ),
 ]
 
 
 def measure(
     endpoint: Annotated[list[str], typer.Option(help="Base URL of an endpoint; repeatable.")],
-    out: Annotated[Path, typer.Option(help="File of outcomes; an earlier run's is gone on with.")],
+    out: Annotated[Path, typer.Option(help="Outcomes file (JSONL); resumed if it exists.")],
     task: Annotated[
         str, typer.Option(help="kv-lookup, or a JSONL file of questions with checks.")
     ] = "kv-lookup",
@@ -45,7 +47,7 @@ def measure(
     ] = 50,
     language: Languages = None,
     length: Lengths = None,
-    seed: Annotated[int, typer.Option(help="Of the look-ups.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the look-ups.")] = 0,
     concurrency: Annotated[
         int, typer.Option(help="Requests under way at each endpoint; 1 shows no queue.", min=1)
     ] = 1,
@@ -57,7 +59,7 @@ def measure(
     ] = True,
     timeout: Annotated[float, typer.Option(help="Seconds for one request.", min=0.1)] = 600.0,
     check_timeout: Annotated[float, typer.Option(help="Seconds for one check.", min=0.1)] = 5.0,
-    max_tokens: Annotated[int | None, typer.Option(help="Of an answer.", min=1)] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Token limit of an answer.", min=1)] = None,
     key_env: Annotated[
         str | None, typer.Option(help="Environment variable that holds the API key.")
     ] = None,
@@ -112,7 +114,7 @@ def fit(
 
 def ttca(
     url: Annotated[
-        str | None, typer.Option(help="Of a gateway; without it the demo's fleet is started.")
+        str | None, typer.Option(help="Gateway URL; omit it to start the demo fleet.")
     ] = None,
     policy: Annotated[
         list[str] | None,
@@ -123,10 +125,11 @@ def ttca(
     ] = 10,
     language: Languages = None,
     length: Lengths = None,
-    seed: Annotated[int, typer.Option(help="Of the look-ups.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the look-ups.")] = 0,
     concurrency: Annotated[int, typer.Option(help="Questions under way at once.", min=1)] = 8,
     time_scale: Annotated[
-        float, typer.Option(help="Of the fleet started: real seconds for a simulated one.")
+        float,
+        typer.Option(help="Real seconds for a simulated second, for the fleet that is started."),
     ] = 0.05,
     capability: Annotated[
         Path | None, typer.Option(help="Artifact for the fleet started; its own by default.")

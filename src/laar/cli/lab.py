@@ -213,8 +213,12 @@ def fit_engine(
     max_num_batched_tokens: Annotated[
         int, typer.Option(min=1, help="The engine's setting of that name; it does not tell.")
     ] = 2048,
-    repeat: Annotated[int, typer.Option(min=1, help="Of each point; the fastest counts.")] = 8,
-    tolerance: Annotated[float, typer.Option(min=0.01, help="Of the verdict, relative.")] = 0.25,
+    repeat: Annotated[
+        int, typer.Option(min=1, help="Repeats of each point; the fastest counts.")
+    ] = 8,
+    tolerance: Annotated[
+        float, typer.Option(min=0.01, help="Relative tolerance of the verdict.")
+    ] = 0.25,
     key_env: Annotated[
         str | None, typer.Option(help="Environment variable that holds the API key.")
     ] = None,

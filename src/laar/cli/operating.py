@@ -26,7 +26,7 @@ def explain(
         typer.Option(help="'name: value' as on the request, such as x-laar-task; repeatable."),
     ] = None,
     path: Annotated[
-        str | None, typer.Option(help="The request's path; told by the body otherwise.")
+        str | None, typer.Option(help="The request's path; default inferred from the body.")
     ] = None,
     token_file: Annotated[
         Path | None, typer.Option(help="File with the viewers' token of the running picker.")
@@ -74,7 +74,7 @@ def doctor(
         Path | None, typer.Option(help="File with the viewers' token of the running picker.")
     ] = None,
     fix_envoy: Annotated[
-        bool, typer.Option("--fix-envoy", help="Print Envoy's bootstrap, put right, instead.")
+        bool, typer.Option("--fix-envoy", help="Print a corrected Envoy bootstrap instead.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
@@ -140,10 +140,12 @@ def tune(
     export: Annotated[
         Path | None, typer.Option(help="Write the best weights found here (YAML).")
     ] = None,
-    objective: Annotated[str, typer.Option(help="What is made small.")] = "ttft-and-e2e-p95",
+    objective: Annotated[
+        str, typer.Option(help="Objective to minimise: ttft-p95, e2e-p95 or ttft-and-e2e-p95.")
+    ] = "ttft-and-e2e-p95",
     window: Annotated[int, typer.Option(help="Requests in a window.")] = 128,
     windows: Annotated[int, typer.Option(min=1, help="Windows at most.")] = 60,
-    seed: Annotated[int, typer.Option(help="Of proposals, network and ties.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of proposals, network and ties.")] = 0,
     time_scale: Annotated[float, typer.Option(help="Stretch the trace's time.")] = 1.0,
     block_tokens: Annotated[int, typer.Option(help="Tokens of one of `hash_ids`.")] = 512,
     json_file: JsonFile = None,

@@ -120,12 +120,12 @@ class _Shape(StrEnum):
 
 
 def envoy(
-    shape: Annotated[_Shape, typer.Option(help="Where Envoy stands.")],
+    shape: Annotated[_Shape, typer.Option(help="How Envoy is deployed.")],
     picker: Annotated[str, typer.Option(help="host:port of the picker.")] = "127.0.0.1:9002",
     picker_ca: Annotated[
         Path | None, typer.Option(help="CA of the picker's certificate; without it plain HTTP/2.")
     ] = None,
-    listen_port: Annotated[int, typer.Option(help="Where requests come in.")] = 8080,
+    listen_port: Annotated[int, typer.Option(help="Port for requests.")] = 8080,
     ready_port: Annotated[int, typer.Option(help="/ready and /stats/prometheus.")] = 19001,
     admin_port: Annotated[int, typer.Option(help="Envoy's admin port, on loopback.")] = 19000,
     eds_file: Annotated[

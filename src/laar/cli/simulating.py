@@ -119,7 +119,7 @@ def overload(
     seconds: Annotated[
         float, typer.Option(help="How long requests come, in the fleet's seconds.", min=0.1)
     ] = 60.0,
-    seed: Annotated[int, typer.Option(help="Of the first load.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Random seed of the first load.")] = 1000,
     seeds: Annotated[int, typer.Option(help="How many loads.", min=1)] = 1,
     shape: Annotated[
         _Shape, typer.Option(help="Envoy's: native bodies, or every chunk by the picker.")

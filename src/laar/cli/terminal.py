@@ -31,7 +31,9 @@ _Handler = Callable[[int, FrameType | None], object]
 ConfigFile = Annotated[
     Path, typer.Option("--config", "-c", help="Settings file.", show_default=True)
 ]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures there.")]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", help="Write the figures to this file (JSON).")
+]
 
 _EXTRA_OF = {
     "cryptography": "tls",

@@ -151,7 +151,7 @@ class Metrics(Collector):
         yield _gauge("laar_streams_open", "ext_proc streams open now.", self.streams_open)
         yield _gauge(
             "laar_held_body_bytes",
-            "Of request bodies that are still coming, in the gateway shape; "
+            "Bytes of incomplete request bodies held, in the gateway shape; "
             "bodies.max_held_bytes is the limit.",
             self.held_body_bytes(),
         )
@@ -162,7 +162,7 @@ class Metrics(Collector):
                 "Messages with no place in the protocol.",
                 self.ignored_messages,
             ),
-            ("laar_moved", "Requests that Envoy served elsewhere than picked.", self.moved),
+            ("laar_moved", "Requests served by another endpoint than the one picked.", self.moved),
             (
                 "laar_failed_attempts",
                 "Attempts that failed before an answer began, retried or not.",
@@ -234,8 +234,12 @@ class Metrics(Collector):
 
 _ENDPOINT_LABELS = ("endpoint", "model")
 _ENDPOINT_COLUMNS = (
-    ("laar_endpoint_in_flight", "Requests with the endpoint.", "in_flight"),
-    ("laar_endpoint_queued_tokens", "Prompt tokens of those.", "queued_tokens"),
+    ("laar_endpoint_in_flight", "Requests in flight at the endpoint.", "in_flight"),
+    (
+        "laar_endpoint_queued_tokens",
+        "Prompt tokens of the requests in flight at the endpoint.",
+        "queued_tokens",
+    ),
     ("laar_endpoint_rtt_seconds", "Smoothed round trip; NaN unknown.", "rtt_s"),
     ("laar_endpoint_waiting", "Requests waiting in the engine; NaN unknown.", "waiting"),
     ("laar_endpoint_running", "Requests running in the engine; NaN unknown.", "running"),

@@ -114,8 +114,16 @@ class WatchingMetrics(Collector):
                 "Sampled requests with a predicted and a measured time to first token.",
                 requests,
             ),
-            ("laar_predicted_ttft_seconds", "Their predicted times, added up.", predicted),
-            ("laar_measured_ttft_seconds", "Their measured times, added up.", measured),
+            (
+                "laar_predicted_ttft_seconds",
+                "Sum of the predicted times to first token of sampled requests.",
+                predicted,
+            ),
+            (
+                "laar_measured_ttft_seconds",
+                "Sum of the measured times to first token of sampled requests.",
+                measured,
+            ),
             (
                 "laar_prefix_prompt_tokens",
                 "Prompt tokens of sampled requests whose engine said what it had cached.",
@@ -123,12 +131,12 @@ class WatchingMetrics(Collector):
             ),
             (
                 "laar_prefix_believed_tokens",
-                "Of those, the ones laar believed to be cached.",
+                "Prompt tokens that laar expected in the cache, of sampled requests.",
                 self._tokens["believed"],
             ),
             (
                 "laar_prefix_found_tokens",
-                "Of those, the ones the engine found in its cache.",
+                "Prompt tokens that the engine found in its cache, of sampled requests.",
                 self._tokens["found"],
             ),
         ):
@@ -161,7 +169,7 @@ class WatchingMetrics(Collector):
         )
         records = CounterMetricFamily(
             "laar_otlp_records",
-            "Of these, the ones that the collector took (sent), or that were given up (failed).",
+            "Records that the OTLP collector accepted (sent) or that laar dropped (failed).",
             labels=("signal", "result"),
         )
         for signal, sender in self._senders.items():
