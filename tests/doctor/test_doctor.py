@@ -13,7 +13,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from laar.cli import app
-from laar.cli.explaining import explain_live, explain_offline, read_headers, show_explanation
+from laar.cli.explain import explain_offline, read_headers, show_explanation
+from laar.cli.remote import explain_live
 from laar.core.endpoints import Reading
 from laar.doctor import Doctor, Finding, Level, Places, admin_url, show_findings
 from laar.doctor.doctor import _clock
@@ -241,9 +242,9 @@ def test_explain_works_from_the_settings_alone(tmp_path):
 async def test_explain_asks_a_running_picker_and_passes_its_words_on(tmp_path):
     given = settings(tmp_path, ("10.0.0.1:1", "m", {}))
     runner = Runner(given)
-    runner.table.replace("test", [e.spec() for e in given.endpoints])
-    runner.table.read("10.0.0.1:1", Reading(waiting=1), runner._clock())
-    admin = runner._admin()
+    runner.picker.table.replace("test", [e.spec() for e in given.endpoints])
+    runner.picker.table.read("10.0.0.1:1", Reading(waiting=1), runner.picker.clock())
+    admin = runner.admin.open()
     task = asyncio.create_task(admin.run_until_stopped())
     url = f"http://127.0.0.1:{admin.port}"
     try:

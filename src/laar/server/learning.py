@@ -27,6 +27,7 @@ from laar.core.decision import Completion, Decision
 from laar.core.request import Request
 from laar.server.state_file import StateFile
 from laar.settings import Accuracy
+from laar.telemetry.problems import Problems
 
 __all__ = ["MAX_STATE_BYTES", "Learning"]
 
@@ -47,7 +48,7 @@ class Learning:
         settings: of accuracy.
         clock: monotonic seconds.
         wall_clock: seconds since 1970; tells how long a saved state lay there.
-        problem: told what can't be saved, and None once it can.
+        problems: gets a state file that cannot be written.
 
     Raises:
         SettingError: the artifact cannot be used; the text says why.
@@ -59,7 +60,7 @@ class Learning:
         *,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
-        problem: Callable[[str, str | None], None],
+        problems: Problems,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -70,7 +71,7 @@ class Learning:
             setting="accuracy.state_file",
             what="what is learned",
             take=self._state,
-            problem=problem,
+            problems=problems,
         )
         path = settings.capability
         capability = read_capability(path) if path else CapabilityModel()

@@ -23,13 +23,12 @@ from prometheus_client.registry import Collector
 
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
+from laar.telemetry.problems import Problems
 
 __all__ = ["Histogram", "Metrics"]
 
 _OVERHEAD_BOUNDS_S = (5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 0.25)
 _LATENCY_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
-_MAX_PROBLEMS = 1000
-"""Problems remembered, one for each source; more sources than that have one common cause."""
 
 
 class Histogram:
@@ -58,8 +57,9 @@ class Histogram:
 class Metrics(Collector):
     """Everything the picker counts. `page()` renders it."""
 
-    def __init__(self, director: Director | None = None) -> None:
+    def __init__(self, director: Director | None = None, problems: Problems | None = None) -> None:
         self.director = director
+        self.problems = problems if problems is not None else Problems()
         self.streams_open = 0
         self.held_body_bytes: Callable[[], int] = int
         self.stream_faults = 0
@@ -73,8 +73,6 @@ class Metrics(Collector):
         self._overhead = Histogram(_OVERHEAD_BOUNDS_S)
         self._ttft = Histogram(_LATENCY_BOUNDS_S)
         self._latency = Histogram(_LATENCY_BOUNDS_S)
-        self._problem_counts: Counter[str] = Counter()
-        self.problems: dict[str, str] = {}
         self._labels: list[str] = []
         self._labels_version = -1
         self._registry = CollectorRegistry()
@@ -105,15 +103,6 @@ class Metrics(Collector):
     def overhead(self, seconds: float) -> None:
         """From the body in hand to the decision."""
         self._overhead.observe(seconds)
-
-    def problem(self, source: str, message: str | None) -> None:
-        """Notes what a collector cannot do, or that it can again."""
-        if message is None:
-            self.problems.pop(source, None)
-            return
-        self._problem_counts[source.partition(" ")[0]] += 1
-        if source in self.problems or len(self.problems) < _MAX_PROBLEMS:
-            self.problems[source] = message
 
     # -- showing -------------------------------------------------------------------------------
 
@@ -174,7 +163,7 @@ class Metrics(Collector):
             "laar_collector_errors",
             "Failures of collectors.",
             ("collector",),
-            (((kind,), n) for kind, n in self._problem_counts.items()),
+            (((kind,), n) for kind, n in self.problems.counts.items()),
         )
         if self.certificate_expires_at_s is not None:
             yield _gauge(

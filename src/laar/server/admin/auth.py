@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from laar.errors import SettingError
 from laar.server.browsers import LOGIN, OPEN
 
-__all__ = ["Attempts", "Viewers", "address_of", "read_viewers_token"]
+__all__ = ["AdminAuth", "Attempts", "address_of", "read_viewers_token"]
 
 _OPEN = OPEN | {"/outcomes", "/page.css"}
 _COOKIE = "laar_viewer"
@@ -100,7 +100,7 @@ def address_of(scope: Scope) -> str:
     return str(client[0]) if client else ""
 
 
-class Viewers:
+class AdminAuth:
     """Lets requests to the admin application through, or asks for the token.
 
     Args:

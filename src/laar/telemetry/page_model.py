@@ -19,7 +19,7 @@ from laar.explain.account import Account
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.metrics import Metrics
 
-__all__ = ["Board", "HitRates"]
+__all__ = ["HitRates", "PageModel"]
 
 MAX_FLEET = 200
 """Endpoints shown; of more, the ones in trouble and the busiest."""
@@ -65,7 +65,7 @@ class HitRates:
         return self._rates.get(address, math.nan)
 
 
-class Board:
+class PageModel:
     """Makes frames for the page.
 
     Args:
