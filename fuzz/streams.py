@@ -17,6 +17,7 @@ from laar.protocol import headers as names
 from laar.protocol.events import (
     Answering,
     Ask,
+    Attempted,
     Closed,
     Decided,
     Ended,
@@ -25,6 +26,7 @@ from laar.protocol.events import (
     Immediate,
     Read,
     Refused,
+    Replied,
     Served,
 )
 from laar.protocol.held import HeldBytes
@@ -182,6 +184,10 @@ def streams(data: bytes) -> None:
                             if request.subset is not None:
                                 assert decision.address in request.subset
                             pending = Decided(decision, 1)
+                    case Attempted(decision, failed):
+                        director.attempted(decision, failed, now)
+                    case Replied(decision, reply, seen):
+                        director.replied(decision, reply, now, read=seen)
                     case Served(decision, address):
                         director.served_by(decision, address)
                     case Answering(decision, _):

@@ -209,7 +209,7 @@ async def test_weights_and_artifact_follow_their_files_and_learned_outcomes_stay
     weights.write_text("weights: {k_rtt: 0.25, k_queue: 0.75}")
     await eventually(lambda: metric(runner, CHANGES) == 1, what="the weights")
     [(scorer, _)] = runner.picker.director.policies["laar"].scorers
-    assert scorer.weights.tunable() == {"k_rtt": 0.25, "k_queue": 0.75, "k_delay": 0.4}
+    assert scorer.weights.tunable() == {"k_rtt": 0.25, "k_queue": 0.75, "k_delay": 1.0}
     assert (await config(gateway, http))["origins"]["routing.k_queue"] == "w.yaml"
 
     capability.write_text("{}")

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from laar.protocol.sessions import AGENT_HEADERS, SESSION, SESSION_HEADERS, session_of_headers
+
 __all__ = [
     "CONTROL_HEADERS",
     "DESTINATION",
@@ -43,7 +45,6 @@ TRIED = "x-laar-tried-models"
 TASK = "x-laar-task"
 POLICY = "x-laar-policy"
 CONTEXT = "x-laar-context"
-SESSION = "x-laar-session"
 TTFT_OBJECTIVE = "x-slo-ttft-ms"
 REQUEST_ID = "x-request-id"
 TRACE_PARENT = "traceparent"
@@ -137,7 +138,17 @@ def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
 
     For an Envoy that keeps the headers and sends nothing before the body.
     """
-    headers = sorted({*CONTROL_HEADERS, *SIGNATURES, TRACE_PARENT, TRACE_STATE, tenant_header})
+    headers = sorted(
+        {
+            *CONTROL_HEADERS,
+            *SIGNATURES,
+            *SESSION_HEADERS,
+            *AGENT_HEADERS,
+            TRACE_PARENT,
+            TRACE_STATE,
+            tenant_header,
+        }
+    )
     return [
         *_NAMED_ATTRIBUTES,
         *(f"{_ATTRIBUTE_START}{name}{_ATTRIBUTE_END}" for name in headers),
@@ -162,7 +173,7 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         tried=get(TRIED, ""),
         task=_name(get(TASK, "")),
         policy=_name(get(POLICY, "")),
-        session=_name(get(SESSION, "")),
+        session=session_of_headers(headers),
         tenant=_name(get(tenant_header, "")),
         rewrite=_name(get(REWRITE, "")),
         objective=_name(get(OBJECTIVE, "")),

@@ -72,6 +72,7 @@ from laar.protocol.openai import (
     ASIDE_BYTES,
     Body,
     api_of,
+    response_of,
     set_priority,
     splice_model,
     try_read,
@@ -263,6 +264,10 @@ class Stream:
             self._shadow = False  # no engine is to see it, whoever chooses
             yield from self._refuse(denied_path_error())
             return
+        if self._head.method == "POST" and event.headers.get("upgrade", "").lower() == "websocket":
+            # Some engines answer it as a plain POST, which then nobody has read.
+            yield from self._refuse(RequestError(400, "bad-request", "a POST upgrades nothing"))
+            return
         if event.end or path.startswith(self._settings.opaque_paths) or self._head.upgrade:
             self._api = Api.OPAQUE
             self._request_phase = _Phase.DECIDING
@@ -283,6 +288,8 @@ class Stream:
         self._head = names.read_head(event.headers, self._settings.tenant_header)
         self._api = api_of(self._head.path)
         self._request_phase = _Phase.BODY
+        if self._api is Api.RESPONSES:  # which engine keeps the answer is to be learned
+            self._read_answer = True
         if self._settings.enforce_share < 1.0:
             self._shadow = not self._is_enforced(self._settings.enforce_share)
         if self._api is Api.OPAQUE:
@@ -399,7 +406,9 @@ class Stream:
             tried=head.tried,
             task=head.task,
             policy=head.policy,
-            session=head.session,
+            session=head.session or read.session,
+            response_id=read.previous
+            or (response_of(head.path) if self._api is Api.OPAQUE else ""),
             ttft_objective_s=head.ttft_objective_s,
             pool=self._pool,
             subset=self._subset,
@@ -606,7 +615,9 @@ class Stream:
                 self._told(decision) if room else [],
                 read_answer=self._shape is Shape.NATIVE and self._read_answer,
             )
-            self._usage_reader = UsageReader(events=event.streamed)
+            self._usage_reader = UsageReader(
+                events=event.streamed, stored=self._api is Api.RESPONSES
+            )
             if self._target is not None and self._shape is Shape.GATEWAY:
                 self._restorer = NameRestorer(served=self._target, asked=self._asked)
         self._response_phase = _Phase.ANSWER
@@ -692,9 +703,12 @@ class Stream:
             return told
         told.append(("x-laar-endpoint", decision.address))
         told.append(("x-laar-overhead-us", str(self._overhead_us)))
-        cost_s = decision.cost_s
-        if cost_s is not None:
-            told.append(("x-laar-cost-ms", f"{cost_s * 1000.0:.1f}"))
+        for name, seconds in (
+            ("x-laar-cost-ms", decision.expected_s),
+            ("x-laar-ttft-ms", decision.ttft_s),
+        ):
+            if seconds is not None:
+                told.append((name, f"{seconds * 1000.0:.1f}"))
         return told
 
     def _response_body(self, event: ResponseBody, now: float) -> Iterator[Action]:
@@ -763,6 +777,7 @@ class Stream:
                 prompt_tokens=usage.prompt_tokens,
                 completion_tokens=usage.completion_tokens,
                 cached_tokens=usage.cached_tokens,
+                response_id=reader.response_id if reader is not None else "",
                 error=self._error,
             ),
         )

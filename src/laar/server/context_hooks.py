@@ -205,6 +205,7 @@ class ContextHooks:
         )
         tally.added.observe(self._clock() - began)
         tally.reasons[result.reason.value] += 1
+        tally.shapes.update(shape for shape, _ in result.shapes)
         if result.reason is Reason.ERROR:
             self._degraded[_WHAT] += 1
         receipt = result.receipt

@@ -86,6 +86,7 @@ def _shown(ordering: Ordering) -> dict[str, object]:
             "gain": _gain(groups["hook"], groups["control"]),
         },
         "requests": tally.reasons,
+        "shapes": tally.shapes,
         "groups": {name: _group(group) for name, group in groups.items()},
         "memory": {
             name: count
