@@ -24,6 +24,7 @@ import orjson
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer import load_endpoints, split_address
 from laar.datalayer.metrics_page import read_page
+from laar.doctor.answers import answer_findings
 from laar.doctor.envoy import envoy_findings
 from laar.doctor.envoy_checks import DECISION_MARGIN_S, Needs
 from laar.doctor.findings import Finding, Level
@@ -127,7 +128,8 @@ class Doctor:
             async with gate:
                 return await _endpoint(http, spec)
 
-        parts = await asyncio.gather(*(one(spec) for spec in specs[:_MAX_ENDPOINTS]))
+        specs = specs[:_MAX_ENDPOINTS]
+        parts = await asyncio.gather(answer_findings(specs), *(one(spec) for spec in specs))
         return [finding for part in parts for finding in part]
 
     # -- picker --------------------------------------------------------------------------------
