@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from laar.errors import RequestError
+from laar.errors import RequestError, unknown
 from laar.server.browsers import body_of
 from laar.server.context_hooks import ContextHooks, Ordering
 from laar.telemetry.context import Group
@@ -41,8 +41,8 @@ def context_routes(hooks: ContextHooks) -> list[Route]:
         name = request.query_params.get("route")
         known = [o for o in hooks.orderings if name is None or o.rule.name == name]
         if not known:
-            names = ", ".join(o.rule.name for o in hooks.orderings) or "none"
-            return JSONResponse({"error": f"no route {name!r}; there are: {names}"}, 404)
+            names = [ordering.rule.name for ordering in hooks.orderings]
+            return JSONResponse({"error": unknown("route", name, names)}, 404)
         for ordering in known:
             hooks.reset(ordering)
         return JSONResponse({"reset": [ordering.rule.name for ordering in known]})
