@@ -336,7 +336,7 @@ async def test_the_tuner_keeps_its_weights(gateway):
     await eventually(lambda: metric(runner, PENDING) == 1, what="the pending weight")
     assert "The tuner has its own weights" in runner.picker.problems["settings restart"]
     [(scorer, _)] = runner.picker.director.policies["laar"].scorers
-    assert (scorer.weights.k_rtt, scorer.weights.retry_penalty) == (0.05, 7)
+    assert (scorer.weights.k_rtt, scorer.weights.retry_penalty) == (1.0, 7)
 
 
 # -- every live setting ------------------------------------------------------------------------

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY
-from laar.accuracy.features import FEATURES_SCHEMA, Features
+from laar.accuracy.features import FEATURES_SCHEMA, MIN_LEARNED_BUCKET_TOKENS, Features
 from laar.accuracy.trust import SHARES, Evidence, PriorTrust
 
 __all__ = ["MAX_CELLS", "STATE_SCHEMA", "ModelOutcomes", "OnlineOutcomes"]
@@ -114,6 +114,7 @@ class OnlineOutcomes:
         self, prior: NDArray[np.float64], models: Sequence[str], features: Features, now: float
     ) -> NDArray[np.float64]:
         """Posterior means around `prior`; shape (len(models),). `prior` itself without reports."""
+        features = _learned(features)
         found = [self._cells.get((model, features)) for model in models]
         if not any(found):
             return prior
@@ -153,7 +154,7 @@ class OnlineOutcomes:
         if not (0 < weight <= 1 and -1 <= offset <= 1 and isfinite(now)):
             self.refused += 1
             return False
-        key = (model, features)
+        key = (model, _learned(features))
         cell = self._cells.get(key)
         if cell is None:
             if not self._has_room(now, tenant):
@@ -279,6 +280,13 @@ class OnlineOutcomes:
         return len(self._cells) < MAX_CELLS and self._begun[tenant] < MAX_CELLS_OF_TENANT
 
 
+def _learned(features: Features) -> Features:
+    """The cell that outcomes of these features are counted in."""
+    if features.bucket >= MIN_LEARNED_BUCKET_TOKENS:
+        return features
+    return features._replace(bucket=MIN_LEARNED_BUCKET_TOKENS)
+
+
 def _read_cell(entry: object, at_s: float) -> tuple[tuple[str, Features], _Cell] | None:
     """One cell of a saved state, or None if it can't be true."""
     if not isinstance(entry, list) or len(entry) not in (7, 8):  # the prior may be unknown
@@ -295,4 +303,6 @@ def _read_cell(entry: object, at_s: float) -> tuple[tuple[str, Features], _Cell]
     if not (possible and 0 <= level <= _MAX_COUNT):  # NaN fails each comparison
         return None
     prior = known[0] if known else None
-    return (model, Features(language, bucket, task)), _Cell(correct, outcomes, level, at_s, prior)
+    return (model, _learned(Features(language, bucket, task))), _Cell(
+        correct, outcomes, level, at_s, prior
+    )

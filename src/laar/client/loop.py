@@ -40,6 +40,7 @@ MAX_WAIT_S = 30.0
 
 _FIRST_WAIT_S = 0.5
 _TRIED = "x-laar-tried-models"
+_SINCE = "x-laar-since"
 
 Message = Mapping[str, object]
 Check = Callable[[str], bool]
@@ -164,6 +165,8 @@ def attempts(
             break
         if tried := reply.headers.get(_TRIED):
             sent_headers[_TRIED] = tried
+        if since := reply.headers.get(_SINCE):
+            sent_headers[_SINCE] = since
         exhausted = stop_when_exhausted and reply.headers.get("x-laar-exhausted") == "true"
         waited_s = _pause_s(reply, len(made))
     return _outcome(made, exhausted=exhausted)

@@ -15,7 +15,11 @@ from laar.core.interfaces import View
 from laar.core.request import Request
 from laar.health import Attempt
 
-__all__ = ["Completion", "Decision", "DirectorSettings"]
+__all__ = ["NEW_MODEL", "Completion", "Decision", "DirectorSettings"]
+
+
+NEW_MODEL = "new-model"
+"""Of `DirectorSettings.retries`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,9 @@ class DirectorSettings:
         allow_policy_header: whether ``x-laar-policy`` may choose another policy.
         max_times_tried: how often one model counts as tried, so that costs stay finite numbers.
         filters: thresholds of the filters.
+        retries: ``as-scored``: by the policy; ``new-model``: whatever the policy, a model that was
+            tried less often comes first, and an answer says when all were.
+        answer_value_s: what a correct answer is worth, in seconds; infinite: whatever it takes.
         quadratic_tokens: prompt length at which attention costs as much as all the rest of a
             prefill; infinite: c(m) for each token, whatever the length.
     """
@@ -39,6 +46,8 @@ class DirectorSettings:
     allow_policy_header: bool = True
     max_times_tried: int = 10
     filters: FilterSettings = field(default_factory=FilterSettings)
+    retries: str = "as-scored"
+    answer_value_s: float = math.inf
     quadratic_tokens: float = math.inf
 
 
@@ -48,7 +57,8 @@ class Decision:
 
     `address` first, then `fallbacks`, all of which answer to the name the body will carry.
     `rewrite` is that name when the body has to be spliced. `tried` is what the client sends back
-    on a retry, and `exhausted` says that it then names every model that could serve the request.
+    on a retry, and `exhausted` says that it then names every model that could serve the request, or
+    that no other is worth its seconds.
     `served` says that Envoy named the endpoint that serves: `address` is it. `engine_priority` goes
     into the body where the endpoint's engine takes one; lower runs first. `settings` are those it
     was made by: what was reserved goes back by the same, whatever was changed meanwhile. `account`

@@ -252,6 +252,7 @@ class Admission:
             tenant=request.tenant,
             band=request.priority,
             lane=f"{request.pool}\0{request.model}{subset}",
+            earlier_s=request.waited_s,  # a retry's user has waited since the first attempt
         )
 
     # -- room ----------------------------------------------------------------------------------
@@ -300,7 +301,7 @@ class Admission:
         free = ~mixed
         if not is_long:
             return free if free.any() else mixed
-        slack_s = item.arrival_s + item.objective_s - now - item.work_s
+        slack_s = item.arrival_s - item.earlier_s + item.objective_s - now - item.work_s
         yields = (
             len(free) > 1
             and free.sum() <= max(1, len(free) // 2)
@@ -357,5 +358,5 @@ def _error(shed: Shed) -> RequestError:
 def _engine_priority(item: Item) -> int:
     """Lower first: bands, then the moment at which the request's slack is used up."""
     band = max(-_MAX_BAND, min(_MAX_BAND, item.band))
-    slack_ends_s = item.arrival_s + max(0.0, item.objective_s - item.work_s)
+    slack_ends_s = item.arrival_s - item.earlier_s + max(0.0, item.objective_s - item.work_s)
     return -band * _BAND_STEP + int(slack_ends_s * 1000.0)

@@ -47,6 +47,7 @@ class Item:
         lane: names the set of endpoints it may go to; equal sets should share a name.
         arrival_s: when it came, on the clock that `now` is read from.
         objective_s: from arrival to first token.
+        earlier_s: that earlier attempts at the same question took: its slack is less by so much.
         work_s: prefill seconds, alone.
         tokens: what its tenant is charged with.
         body_bytes: what holding it costs.
@@ -63,6 +64,7 @@ class Item:
     tenant: str = ""
     band: int = 0
     lane: str = ""
+    earlier_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

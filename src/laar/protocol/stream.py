@@ -79,6 +79,7 @@ from laar.protocol.openai import (
 )
 from laar.protocol.paths import DENIED_PATHS, DeniedPaths
 from laar.protocol.rules import GatewayRules, NoRules
+from laar.protocol.since import Since
 
 __all__ = ["PIECE_BYTES", "Stream", "StreamSettings", "denied_path_error"]
 
@@ -169,6 +170,7 @@ class Stream:
         held: counts what all streams collect in the gateway shape; None sets no limit.
         join: told ``traceparent`` and ``tracestate``, says which trace the decision is seen in;
             None when nothing is traced.
+        since: knows when a question was first asked; None where nothing asks.
     """
 
     def __init__(
@@ -181,7 +183,9 @@ class Stream:
         hook: BodyHook | None = None,
         held: HeldBytes | None = None,
         join: Callable[[str, str], Trace | None] | None = None,
+        since: Since | None = None,
     ) -> None:
+        self._since = since
         self._join = join
         self._settings = settings
         self._rules = rules
@@ -212,6 +216,7 @@ class Stream:
         self._no_answer = False
         self._decision: Decision | None = None
         self._shadow = False
+        self._stamp = ""
         self._overhead_us = 0
         self._status: int | None = None
         self._usage_reader: UsageReader | None = None
@@ -389,12 +394,14 @@ class Stream:
         wanted = asked
         if self._api is not Api.OPAQUE:
             wanted = self._rules.rewrite(asked) or head.rewrite or asked
-        return Request(
+        request = Request(
             id=head.id or self._new_id(),
             api=self._api,
             model=wanted,
             spans=read.spans,
             question=read.question,
+            system=read.system,
+            marks=read.marks,
             chars=read.chars,
             stream=read.stream,
             max_tokens=read.max_tokens,
@@ -416,6 +423,14 @@ class Stream:
             first_token_seen=read.stream and (self._read_answer or self._shape is Shape.GATEWAY),
             trace=self._join(head.trace_parent, head.trace_state) if self._join else None,
         )
+        if self._since is not None and read is not None:
+            request.waited_s = self._since.waited_s(head.since, request, now)
+            self._stamp = self._since.stamp(request, now)
+        return request
+
+    def _stored_response(self) -> str:
+        """The stored answer that the path names; a request for a new one names it in its body."""
+        return response_of(self._head.path) if self._api is Api.OPAQUE else ""
 
     def _salt(self, salt: str) -> str:
         """What keeps prefixes apart; no tenant's name has a character that ends it here."""
@@ -697,6 +712,8 @@ class Stream:
         ]
         if decision.tried:
             told.append(("x-laar-tried-models", ",".join(decision.tried)))
+            if self._stamp:
+                told.append((names.SINCE, self._stamp))
         if decision.exhausted:
             told.append(("x-laar-exhausted", "true"))
         if answers is names.Answers.IDS:

@@ -106,6 +106,21 @@ class Routing(Section):
         description="Factor on a model's cost for each time it was tried already: it is used again "
         "only when nothing else is left.",
     )
+    retries: Literal["as-scored", "new-model"] = Field(
+        "as-scored",
+        description="Who says where a retry goes. as-scored: the policy; laar and laar-paper price "
+        "the models tried, others know nothing of them. new-model: any policy leaves a model that "
+        "was tried for when no other can take the request, and answers x-laar-exhausted once all "
+        "were.",
+    )
+    answer_value_s: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="What a correct answer is worth, in seconds: x-laar-exhausted is answered as "
+        "soon as no further attempt is expected to give one for less (seconds / P(correct) after "
+        "these failures). None: only once every model was tried.",
+    )
     max_failures: int = Field(
         3,
         ge=1,
@@ -178,6 +193,8 @@ class Routing(Section):
             aliases=self.aliases,
             fallbacks=self.fallbacks,
             allow_policy_header=self.allow_policy_header,
+            retries=self.retries,
+            answer_value_s=math.inf if self.answer_value_s is None else self.answer_value_s,
             quadratic_tokens=math.inf if self.quadratic_tokens is None else self.quadratic_tokens,
             filters=FilterSettings(
                 max_failures=self.max_failures,

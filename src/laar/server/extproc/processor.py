@@ -41,6 +41,7 @@ from laar.protocol.held import HeldBytes
 from laar.protocol.openai import try_read
 from laar.protocol.rules import GatewayRules
 from laar.protocol.sampling import Sampler
+from laar.protocol.since import Since
 from laar.protocol.stream import Stream, StreamSettings
 from laar.server.extproc.messages import event_of, message_of, patience, try_read_message
 from laar.server.flow_control import FlowControl
@@ -97,6 +98,7 @@ class ExternalProcessor:
         self._flow = flow
         self._hook = hook
         self._held = held
+        self._since = Since()
         self._director = director
         self._settings = settings
         self._sampler = sampler
@@ -145,6 +147,7 @@ class ExternalProcessor:
             hook=self._hook,
             held=self._held,
             join=None if self._spans is None else self._joining(self._spans, context),
+            since=self._since,
         )
         self._metrics.streams_open += 1
         task = asyncio.current_task()

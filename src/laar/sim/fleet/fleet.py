@@ -51,6 +51,7 @@ class FleetSettings:
         prefix_bytes: memory for it.
         scrape_interval_s: between two readings of an engine's metrics.
         probe_interval_s: between two round-trip probes.
+        retries: whose rule it is where a retry goes, the policy's or the picker's.
         sample_answers: share of answers whose usage is read.
     """
 
@@ -62,6 +63,7 @@ class FleetSettings:
     prefix_bytes: int = 128 << 20
     scrape_interval_s: float = 1.0
     probe_interval_s: float = 5.0
+    retries: str = "as-scored"
     sample_answers: float = 0.05
 
 
@@ -245,7 +247,10 @@ class VirtualFleet:
             table,
             policies,
             DirectorSettings(
-                policy=self.settings.policy, fallbacks=0, filters=self.settings.filters
+                policy=self.settings.policy,
+                fallbacks=0,
+                filters=self.settings.filters,
+                retries=self.settings.retries,
             ),
             rng=generator(seed, "ties"),
             assessor=assessor,
