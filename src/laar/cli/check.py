@@ -19,9 +19,9 @@ def check(
         bool, typer.Option("--schema", help="Print the settings' JSON schema, for editors.")
     ] = False,
 ) -> None:
-    """Validate the settings and everything they name; print every fault, or what is in effect.
+    """Validate the settings and all files they name; print every fault, or the settings in effect.
 
-    Behind each setting stands where it came from: file and line, or `default`.
+    Each setting is printed with its origin: file and line, or `default`.
     """
     with report_errors():
         from laar.core.beliefs import read_capability

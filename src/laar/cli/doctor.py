@@ -20,7 +20,8 @@ def doctor(
         str | None, typer.Option("--envoy", help="Envoy's admin port.")
     ] = "http://127.0.0.1:19000",
     picker_url: Annotated[
-        str | None, typer.Option("--picker", help="The picker's admin port; from the settings.")
+        str | None,
+        typer.Option("--picker", help="The picker's admin port; default from the settings."),
     ] = None,
     token_file: TokenFile = None,
     fix_envoy: Annotated[
@@ -28,7 +29,7 @@ def doctor(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Look at endpoints, picker and Envoy; print each fault with its remedy. Exits 1 on errors."""
+    """Examine endpoints, picker and Envoy; print each fault with its remedy. Exits 1 on errors."""
     with report_errors():
         import asyncio
         import dataclasses

@@ -23,30 +23,30 @@ def envoy(
     shape: Annotated[_Shape, typer.Option(help="How Envoy is deployed.")],
     picker: Annotated[str, typer.Option(help="host:port of the picker.")] = "127.0.0.1:9002",
     picker_ca: Annotated[
-        Path | None, typer.Option(help="CA of the picker's certificate; without it plain HTTP/2.")
+        Path | None, typer.Option(help="CA of the picker's certificate; default plain HTTP/2.")
     ] = None,
     listen_port: Annotated[int, typer.Option(help="Port for requests.")] = 8080,
-    ready_port: Annotated[int, typer.Option(help="/ready and /stats/prometheus.")] = 19001,
+    ready_port: Annotated[int, typer.Option(help="Port for /ready and /stats/prometheus.")] = 19001,
     admin_port: Annotated[int, typer.Option(help="Envoy's admin port, on loopback.")] = 19000,
     eds_file: Annotated[
         Path, typer.Option(help="Endpoints file that `laar serve` writes (envoy.eds_file).")
     ] = Path("/run/laar/envoy/endpoints.json"),
     fail_open: Annotated[
-        bool, typer.Option(help="Without a picker, let Envoy choose; else answer 503.")
+        bool, typer.Option(help="Let Envoy choose while no picker answers, rather than answer 503.")
     ] = True,
     max_body_bytes: Annotated[
         int, typer.Option(help="Longest request body; bodies.max_body_bytes of the picker.")
     ] = 32 << 20,
     retries: Annotated[
-        int, typer.Option(help="Further attempts after one that failed before its answer began.")
+        int, typer.Option(help="Retries of a request that failed before its answer began.")
     ] = 2,
     longest_hold: Annotated[
-        float, typer.Option(help="Seconds; at least flow.max_hold_s of the picker.")
+        float, typer.Option(help="Longest hold in seconds; at least flow.max_hold_s of the picker.")
     ] = 60.0,
     request_timeout: Annotated[float, typer.Option(help="Seconds for a whole exchange.")] = 3600.0,
     idle_timeout: Annotated[
         float,
-        typer.Option(help="Seconds of silence in an exchange, where the picker expects no less."),
+        typer.Option(help="Longest silence in an exchange, in seconds."),
     ] = 1800.0,
     tenant_header: Annotated[
         str, typer.Option(help="flow.tenant_header of the picker.")
@@ -63,7 +63,7 @@ def envoy(
         typer.Option(help="IP address that requests and probes come in at; else the shape's."),
     ] = None,
     check_with_envoy: Annotated[
-        bool, typer.Option("--validate", help="Have a real Envoy check the result.")
+        bool, typer.Option("--validate", help="Check the result with a real Envoy.")
     ] = False,
 ) -> None:
     """Print an Envoy bootstrap for a way of running laar."""

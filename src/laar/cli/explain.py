@@ -37,11 +37,11 @@ def explain(
     config: ConfigFile = Path("laar.yaml"),
     url: Annotated[
         str | None,
-        typer.Option(help="Admin port of a running picker, which knows queues and caches."),
+        typer.Option(help="Admin port of a running picker, whose queues and caches then count."),
     ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option(help="'name: value' as on the request, such as x-laar-task; repeatable."),
+        typer.Option(help="Request header as 'name: value', such as x-laar-task; repeatable."),
     ] = None,
     path: Annotated[
         str | None, typer.Option(help="The request's path; default inferred from the body.")

@@ -55,7 +55,9 @@ def run(
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds; the experiment's own.")] = None,
     first_seed: Annotated[
         int | None,
-        typer.Option(min=0, help="First of the seeds; mostly 1000. Try ones nobody has seen."),
+        typer.Option(
+            min=0, help="First seed; mostly 1000. Use a new one to check a claim on fresh seeds."
+        ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small version.")] = False,
     data: Annotated[
@@ -70,13 +72,15 @@ def run(
         typer.Option(help="In place of the experiment's: policy:parameter=value,...; repeatable."),
     ] = None,
     workload: Annotated[
-        list[str] | None, typer.Option(help="Of suite and no-regret, these only; repeatable.")
+        list[str] | None,
+        typer.Option(help="Workload of suite and no-regret; repeatable; default all."),
     ] = None,
     fleet: Annotated[
-        Path | None, typer.Option(help="Of laar-*: a fleet file in place of the package's.")
+        Path | None,
+        typer.Option(help="Fleet file for the laar-* experiments; default the package's."),
     ] = None,
     records: Annotated[
-        Path | None, typer.Option(help="Of laar-ladder: graded answers of real models.")
+        Path | None, typer.Option(help="Graded answers of real models, for laar-ladder.")
     ] = None,
     json: _Json = None,
     plot: _Plot = None,
@@ -137,7 +141,9 @@ def replay(
             "be repeated: endpoints get them in turn."
         ),
     ] = None,
-    endpoints: Annotated[int, typer.Option(min=1, max=10_000, help="Of --engine.")] = 8,
+    endpoints: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Number of endpoints with --engine.")
+    ] = 8,
     policy: Annotated[
         list[str] | None,
         typer.Option(help="Policy, or policy:parameter=value,...; may be repeated."),
@@ -168,7 +174,10 @@ def replay(
         int, typer.Option(min=1, help="The client's cap, where the loop is open.")
     ] = 64,
     seed: Annotated[
-        int, typer.Option(help="Of network, ties, sampling; unless 0, of the sessions' order.")
+        int,
+        typer.Option(
+            help="Random seed of network, ties and sampling; unless 0, of the sessions' order."
+        ),
     ] = 0,
     json: _Json = None,
     plot: _Plot = None,

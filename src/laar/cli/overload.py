@@ -19,24 +19,27 @@ class _Shape(StrEnum):
 
 def overload(
     seconds: Annotated[
-        float, typer.Option(help="How long requests come, in the fleet's seconds.", min=0.1)
+        float, typer.Option(help="Length of the load, in the fleet's seconds.", min=0.1)
     ] = 60.0,
     seed: Annotated[int, typer.Option(help="Random seed of the first load.")] = 1000,
-    seeds: Annotated[int, typer.Option(help="How many loads.", min=1)] = 1,
+    seeds: Annotated[int, typer.Option(help="Number of loads.", min=1)] = 1,
     shape: Annotated[
-        _Shape, typer.Option(help="Envoy's: native bodies, or every chunk by the picker.")
+        _Shape,
+        typer.Option(
+            help="How Envoy is deployed: native bodies, or every chunk through the picker."
+        ),
     ] = _Shape.STANDALONE,
     probe_requests: Annotated[
-        int, typer.Option(help="Sent at once to see how fast this machine is.", min=1)
+        int, typer.Option(help="Requests sent at once to measure the speed of this machine.", min=1)
     ] = 120,
     time_scale: Annotated[
         float,
-        typer.Option(help="Real seconds for a simulated one; less needs more cores.", min=0.01),
+        typer.Option(help="Real seconds per simulated second; less needs more cores.", min=0.01),
     ] = 1.0,
     sample_answers: Annotated[
         float | None,
         typer.Option(
-            help="bodies.sample_answers, for the native shape; the setting's default without.",
+            help="bodies.sample_answers, for the native shape; default the setting's own.",
             min=0.0,
             max=1.0,
             show_default=False,

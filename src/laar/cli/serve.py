@@ -27,7 +27,9 @@ def serve(
             help="Run Envoy beside the picker: envoy.yaml beside the settings, or a rendered one.",
         ),
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log debug messages too.")
+    ] = False,
 ) -> None:
     """Run the picker: ext_proc, gRPC health, and the admin port with metrics."""
     # gRPC's newer poller hands each event through more threads; the older one saves a tenth of

@@ -17,41 +17,44 @@ def sim_endpoint(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     model: Annotated[str, typer.Option(help="The model's name.")] = "",
     served_name: Annotated[
-        list[str] | None, typer.Option(help="A name clients may ask for; may be repeated.")
+        list[str] | None, typer.Option(help="Model name that clients may ask for; repeatable.")
     ] = None,
     profile: Annotated[
         str,
-        typer.Option(help="What the engine imitates: a name, or a file of `laar lab fit-engine`."),
+        typer.Option(
+            help="Engine to imitate: a profile's name, or a file of `laar lab fit-engine`."
+        ),
     ] = "qwen2.5-7b-a100",
     fleet_model: Annotated[
-        str | None, typer.Option(help="A model of the fleet file: its speed and its accuracy.")
+        str | None, typer.Option(help="Model of the fleet file that gives speed and accuracy.")
     ] = None,
     fleet: Annotated[
-        Path | None, typer.Option(help="Fleet file; the one that comes with laar by default.")
+        Path | None, typer.Option(help="Fleet file; default the one that comes with laar.")
     ] = None,
     time_scale: Annotated[
-        float, typer.Option(help="Real seconds for a simulated one; 0.05 is twenty times faster.")
+        float, typer.Option(help="Real seconds per simulated second; 0.05 is twenty times faster.")
     ] = 1.0,
     round_trip: Annotated[
-        float, typer.Option(help="Seconds that answers come later, as from another region.")
+        float, typer.Option(help="Seconds added to each answer, as from another region.")
     ] = 0.0,
     prefix_caching: Annotated[
         bool,
         typer.Option(
-            "--prefix-caching/--no-prefix-caching", help="Keep the prompts of earlier requests."
+            "--prefix-caching/--no-prefix-caching", help="Cache the prompts of earlier requests."
         ),
     ] = True,
     fault: Annotated[
-        list[str] | None, typer.Option(help="kind:value@condition, such as 503:2@0.1; repeatable.")
+        list[str] | None,
+        typer.Option(help="Fault as kind:value@condition, such as 503:2@0.1; repeatable."),
     ] = None,
     fault_header: Annotated[
         bool, typer.Option(help="Honour the x-sim-fault request header, and PUT /sim/faults.")
     ] = False,
     echo: Annotated[
-        bool, typer.Option(help="Answer with a text that tells model and question apart.")
+        bool, typer.Option(help="Answer with a text that names the model and the question.")
     ] = False,
     max_waiting: Annotated[
-        int | None, typer.Option(min=1, help="Requests that may wait; more are refused: 503.")
+        int | None, typer.Option(min=1, help="Requests that may wait; further ones get 503.")
     ] = None,
     kv_events: Annotated[
         str | None, typer.Option(help="ZMQ address to publish KV events on.")

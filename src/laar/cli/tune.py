@@ -26,7 +26,8 @@ __all__ = ["tune"]
 
 def tune(
     trace: Annotated[
-        Path | None, typer.Argument(help="JSON lines; see `laar.lab.trace`. None with --live.")
+        Path | None,
+        typer.Argument(help="Trace (JSON lines; see `laar.lab.trace`); none with --live."),
     ] = None,
     fleet: Annotated[Path | None, typer.Option(help="Fleet description (YAML).")] = None,
     live: Annotated[
@@ -37,10 +38,10 @@ def tune(
     ] = "http://127.0.0.1:9090",
     token_file: TokenFile = None,
     freeze: Annotated[
-        bool, typer.Option("--freeze", help="With --live: end the climb now.")
+        bool, typer.Option("--freeze", help="End the climb now; with --live.")
     ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="With --live: stay until the climb has ended.")
+        bool, typer.Option("--wait", help="Wait for the end of the climb; with --live.")
     ] = False,
     export: Annotated[
         Path | None, typer.Option(help="Write the best weights found here (YAML).")
@@ -48,13 +49,15 @@ def tune(
     objective: Annotated[
         str, typer.Option(help="Objective to minimise: ttft-p95, e2e-p95 or ttft-and-e2e-p95.")
     ] = "ttft-and-e2e-p95",
-    window: Annotated[int, typer.Option(help="Requests in a window.")] = 128,
-    windows: Annotated[int, typer.Option(min=1, help="Windows at most.")] = 60,
+    window: Annotated[int, typer.Option(help="Requests per window.")] = 128,
+    windows: Annotated[int, typer.Option(min=1, help="Limit of windows.")] = 60,
     seed: Annotated[int, typer.Option(help="Random seed of proposals, network and ties.")] = 0,
-    time_scale: Annotated[float, typer.Option(help="Stretch the trace's time.")] = 1.0,
-    block_tokens: Annotated[int, typer.Option(help="Tokens of one of `hash_ids`.")] = 512,
+    time_scale: Annotated[float, typer.Option(help="Factor on the trace's times.")] = 1.0,
+    block_tokens: Annotated[int, typer.Option(help="Tokens per entry of `hash_ids`.")] = 512,
     json_file: JsonFile = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the path.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the path of the climb to this file.")
+    ] = None,
 ) -> None:
     """Tune the weights of the cost, on a trace in the lab or on a live picker."""
     with report_errors():

@@ -16,11 +16,13 @@ __all__ = ["up"]
 def up(
     requests: Annotated[
         int | None,
-        typer.Option(help="Verified questions per policy; without it everything stays up."),
+        typer.Option(
+            help="Verified questions per policy; without it, everything runs until Ctrl-C."
+        ),
     ] = None,
-    concurrency: Annotated[int, typer.Option(help="Questions under way at once.")] = 8,
+    concurrency: Annotated[int, typer.Option(help="Questions in flight at once.")] = 8,
     time_scale: Annotated[
-        float, typer.Option(help="Real seconds for a simulated one; 0.05 is twenty times faster.")
+        float, typer.Option(help="Real seconds per simulated second; 0.05 is twenty times faster.")
     ] = 0.05,
     port: Annotated[int, typer.Option(help="Envoy's port; 0 for a free one.")] = 8080,
     json_file: JsonFile = None,
