@@ -94,7 +94,7 @@ async def test_a_good_endpoint_is_fine_and_a_bad_one_gets_its_remedy(tmp_path):
     assert "waiting, running, kv_usage of vllm" in by_address[mute].what
     assert "/metrics answers 404" in by_address[bare].what
     assert by_address[gone].level is Level.ERROR
-    assert "nobody answers" in by_address[gone].what
+    assert "no answer at" in by_address[gone].what
 
 
 async def test_a_picker_and_an_envoy_that_are_not_there_are_findings(tmp_path):

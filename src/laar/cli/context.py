@@ -1,6 +1,6 @@
 """`laar context`: ContextPilot's offline half on files, and what the hook sees in a body.
 
-Exit status: 0 done, 2 something a person has to put right.
+Exit status: 0 done, 2 a fault that the user can correct.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`laar lab`: list and run experiments, replay a trace, fit the engine model to an endpoint.
 
-Exit status: 0 the claim held, 3 it did not, 2 something a person has to put right.
+Exit status: 0 the claim held, 3 it did not, 2 a fault that the user can correct.
 """
 
 from __future__ import annotations
@@ -166,9 +166,7 @@ def replay(
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Requests sent at most.")] = None,
     time_scale: Annotated[float, typer.Option(help="Stretch the trace's time.")] = 1.0,
-    speed: Annotated[
-        float, typer.Option(min=1e-6, help="Play it so many times faster, pauses too.")
-    ] = 1.0,
+    speed: Annotated[float, typer.Option(min=1e-6, help="Factor of speed, pauses included.")] = 1.0,
     block_tokens: Annotated[int, typer.Option(help="Tokens of one of `hash_ids`.")] = 512,
     max_in_flight: Annotated[
         int, typer.Option(min=1, help="The client's cap, where the loop is open.")
@@ -251,7 +249,7 @@ def fit_engine(
 ) -> None:
     """Fit the lab's engine model to a running engine; exit 0 when it has the engine's shape.
 
-    The engine should serve nobody else meanwhile. A fleet file names the profile by its path.
+    The engine should serve no other requests meanwhile. A fleet file names the profile by its path.
     """
     with report_errors():
         from rich.progress import Progress

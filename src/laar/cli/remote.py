@@ -18,7 +18,7 @@ _EXPLAIN_TIMEOUT_S = 30.0
 _POLL_S = 2.0
 _TIMEOUT_S = 10.0
 _PATIENCE_S = 120.0
-"""A climb takes hours; a picker that is restarted meanwhile is soon back, and goes on with it."""
+"""A climb takes hours; a picker that is restarted meanwhile soon continues the climb."""
 
 
 async def explain_live(
@@ -27,7 +27,7 @@ async def explain_live(
     """The record of the decision that a running picker would make now.
 
     Raises:
-        LaarError: the picker can't be reached, or says no; with its words.
+        LaarError: the picker can't be reached, or refuses; with its message.
     """
     sent = {**headers, "content-type": "application/json"}
     params = {"path": sent.pop(":path")} if ":path" in sent else {}
@@ -43,8 +43,8 @@ async def explain_live(
     except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
         raise LaarError(f"{url}: no picker's admin port answers there ({error})") from None
     if status != 200:
-        told = answer.get("error")
-        message = told.get("message") if isinstance(told, dict) else told
+        fault = answer.get("error")
+        message = fault.get("message") if isinstance(fault, dict) else fault
         raise LaarError(f"{url}: {status}: {message}")
     return dict(answer)
 
@@ -57,7 +57,7 @@ async def follow(
     wait: bool = False,
     on_window: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """What a running picker's tuner has found.
+    """The findings of a running picker's tuner.
 
     Args:
         picker: its admin address.
@@ -75,7 +75,7 @@ async def follow(
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as http:
         if freeze:
             await _asked(http, "POST", f"{url}/freeze")
-        told, answered_s = 0, None
+        shown, answered_s = 0, None
         while True:
             try:
                 found = await _asked(http, "GET", url)
@@ -86,21 +86,21 @@ async def follow(
                 continue
             answered_s = time.monotonic()
             if on_window is not None:
-                told = _tell_new(found["windows"], told, on_window)
+                shown = _show_new(found["windows"], shown, on_window)
             if found["frozen"] or not wait:
                 return found
             await asyncio.sleep(_POLL_S)
 
 
-def _tell_new(
-    windows: list[dict[str, Any]], told: int, on_window: Callable[[Mapping[str, Any]], None]
+def _show_new(
+    windows: list[dict[str, Any]], shown: int, on_window: Callable[[Mapping[str, Any]], None]
 ) -> int:
-    """Tells of the windows since; returns the last one's number."""
+    """Shows the windows after number `shown`; returns the last one's number."""
     last = windows[-1]["version"] if windows else 0
-    if last < told:
-        told = 0  # the picker began anew
+    if last < shown:
+        shown = 0  # the picker was restarted without its state
     for window in windows:
-        if window["version"] > told:
+        if window["version"] > shown:
             on_window(window)
     return last
 

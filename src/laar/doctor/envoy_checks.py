@@ -275,7 +275,7 @@ def _buffers_bodies(listener: Json, needs: Needs) -> Wrong | None:
 def _checks_picker(cluster: Json, _needs: Needs) -> Wrong | None:
     if any("grpc_health_check" in check for check in cluster.get("health_checks", [])):
         return None
-    effect = "Envoy isn't told that a picker leaves, nor finds out that it hangs"
+    effect = "Envoy does not notice that a picker leaves or hangs"
     return Wrong(effect, [HEALTH_CHECK])
 
 
@@ -317,7 +317,7 @@ def _falls_back_rightly(override: Json, _needs: Needs) -> Wrong | None:
 def _names_server(override: Json, _needs: Needs) -> Wrong | None:
     if override.get("selected_host_key"):
         return None
-    effect = "the picker isn't told which endpoint served after a retry"
+    effect = "the picker does not learn which endpoint served after a retry"
     return Wrong(effect, key(f"{DESTINATION}-served"))
 
 
@@ -379,7 +379,7 @@ PROCESSOR = (
         _namespaces(
             "forwarding_namespaces",
             NAMESPACES,
-            "the picker isn't told which endpoint served, nor a gateway's subset",
+            "the picker learns neither which endpoint served nor a gateway's subset",
         ),
     ),
     _warning(

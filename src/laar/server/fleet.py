@@ -144,7 +144,7 @@ class FleetState:
         self._unwritten = fault is not None
         if self._unwritten:
             return
-        if len(self._table) and not self._told.issuperset(wanted):  # nobody waits for the first
+        if len(self._table) and not self._told.issuperset(wanted):  # at the start no request waits
             await asyncio.sleep(ENVOY_LEARNS_S)
         self._told = frozenset(wanted)
         for source in self._wanted:

@@ -26,7 +26,7 @@ _TICK_S = 0.1
 
 _ENVOY_LEARNS_S = 0.2
 """From writing the first endpoint of an empty fleet into Envoy's file to sending a request there:
-Envoy watches the file and is done in some 10 ms, and whoever was held has waited for seconds."""
+Envoy watches the file and is done in some 10 ms, and a held request has waited for seconds."""
 
 
 class FlowControl:

@@ -1,11 +1,11 @@
-"""What the picker learns while it serves, and how that outlives a restart.
+"""The learners of a running picker, and their state across restarts.
 
 Joins the decisions to the learners: reported outcomes move P(correct), sampled answers tell whether
 c(m) is still what was measured and how many characters a token has. Routing heeds the first and the
 last; a drifting c(m) is only shown (`laar.accuracy.latency` says why).
 
 The state is one JSON file, replaced as a whole on a thread of its own; the loop never waits for a
-disk. At the start it is read as if anyone could have written it: what makes no sense is left out,
+disk. The file is not trusted at the start: entries that make no sense are left out,
 and a file that is no state at all costs a warning, never the start.
 """
 
@@ -89,7 +89,7 @@ class Learning:
         self.latency = LatencyCheck(capability.measured_s_per_token)
 
     def use(self, capability: CapabilityModel) -> None:
-        """Goes by another artifact; what was reported and seen meanwhile stays."""
+        """Replaces the artifact; reported outcomes and seen speeds stay."""
         self.assessor.use(capability)
         if self.online is not None:
             self.online.new_prior()

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from laar.errors import SettingError
-from laar.explain.account import Account
+from laar.explain.decision_record import DecisionRecord
 from laar.settings import Settings
 from laar.settings.otlp import ENVIRONMENT
 from laar.telemetry.problems import Problems
@@ -100,7 +100,7 @@ class Exports:
         if self._records is not None:
             self._records.share = settings.decisions.log_sample
 
-    def settled(self, account: Account) -> None:
+    def settled(self, account: DecisionRecord) -> None:
         """Takes a decision whose request has ended."""
         if self._records is not None:
             self._records.settled(account)  # names the span, which is gone once it has ended

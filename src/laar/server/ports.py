@@ -28,7 +28,7 @@ _PICKING_OPTIONS = (
     # An Envoy whose machine has gone sends no reset; its requests would count for two hours.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.http2.ping_timeout_ms", 20_000),  # the one that newer gRPC goes by
+    ("grpc.http2.ping_timeout_ms", 20_000),  # the name in newer gRPC
     ("grpc.http2.max_pings_without_data", 0),
 )
 

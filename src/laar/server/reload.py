@@ -1,10 +1,11 @@
 """The settings of a running picker: which are in effect, and what a changed file makes of them.
 
 The settings file, and the weights file and the artifact that it names, are looked at once in a
-while and on SIGHUP, and read as a whole in a thread. What would not start is not applied: a fault
-in any of them leaves everything as it was, and is told with file, line and key. Of a file that can
-be used, the settings that may change at once do so together, in one call between two messages of
-the streams; the others are named until the picker was restarted or they were put back.
+while and on SIGHUP, and read as a whole in a thread. Files that would not start a picker are not
+applied: a fault leaves everything as it was, and is reported with file, line and key. Of a file
+that can be used, the settings that may change at once do so together, in one call between two
+messages of the streams. The others are named until a restart, or until the file has the old values
+again.
 
 A change counts once the files have stayed the same from one look to the next, so that none is taken
 half-written.
@@ -162,12 +163,12 @@ class SettingsReloader(Collector):
         named = ", ".join(f"{path} ({origins[path]})" for path in found.pending[:_NAMED])
         if len(found.pending) > _NAMED:
             named += f" and {len(found.pending) - _NAMED} more"
-        told = f"needed to apply {named}; until then, or until it is put back, the old value counts"
+        text = f"needed to apply {named}; until then, or until it is put back, the old value counts"
         if found.obstacle:
-            told += f". No part of it can go before the rest ({found.obstacle})"
+            text += f". No part of it can go before the rest ({found.obstacle})"
         if self.settings.tuner.enabled and any("routing." in path for path in found.pending):
-            told += ". The tuner has its own weights: these count where a climb starts afresh"
-        return told
+            text += ". The tuner has its own weights: these count where a climb starts afresh"
+        return text
 
     # -- showing -------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ class StateFile:
             await self.save()
 
     async def save(self) -> None:
-        """Writes the state, if there is a file for it; a failure is told and costs nothing else."""
+        """Writes the state, if there is a file for it; a failure is only reported."""
         if self._path is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""What the context hook did and what came of it, by route: counted here, shown on two pages.
+"""Actions and results of the context hook, by route: counted here, shown on two pages.
 
 Three groups of requests with documents: `hook`, whose order the hook chose; `control`, left as
 received for comparison; `observed`, left as received because the hook only looks. What is expected
@@ -108,7 +108,7 @@ class RouteTally:
         return gain is not None and gain.off
 
     def forget_groups(self) -> None:
-        """Begins to compare anew."""
+        """Starts the comparison afresh."""
         self.groups = {group: Group() for group in GROUPS}
 
 

@@ -1,4 +1,4 @@
-"""Metrics of the learners, read from them when somebody scrapes."""
+"""Metrics of the learners, read from them at each scrape."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A prometheus-client counter with labels costs a microsecond and a lock each time it is touched; a
 dictionary entry costs a tenth of that. So the path writes into dictionaries and fixed arrays here,
-and a custom collector reads them when somebody asks. Labels are names from the settings (models,
+and a custom collector reads them at each scrape. Labels are names from the settings (models,
 endpoints, policies, reasons), never anything a client sent.
 """
 
@@ -97,7 +97,7 @@ class Metrics(Collector):
             self._ttft.observe(end.ttft_s)
 
     def refused(self, status: int, reason: str) -> None:
-        """Counts a request that got an answer of ours."""
+        """Counts a request that laar answered itself."""
         self._refusals[str(status), reason] += 1
 
     def overhead(self, seconds: float) -> None:

@@ -18,7 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from laar.core.director import Director
-from laar.explain.account import Account
+from laar.explain.decision_record import DecisionRecord
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.log import DecisionLog
 
@@ -32,7 +32,7 @@ _RATIOS = (0.5, 0.7, 0.9, 1.1, 1.3, 2.0)
 
 
 class WatchingMetrics(Collector):
-    """Counts at the end of each request, and reads the rest when somebody scrapes.
+    """Counts at the end of each request, and reads the rest at each scrape.
 
     Args:
         version: of laar.
@@ -68,7 +68,7 @@ class WatchingMetrics(Collector):
         self._ratio_sum = 0.0
         self._tokens = {"believed": 0.0, "found": 0.0, "prompt": 0.0}
 
-    def settled(self, account: Account) -> None:
+    def settled(self, account: DecisionRecord) -> None:
         """Counts a request that has ended."""
         if account.shadow:
             known = "yes" if account.served == account.picked else "no"
@@ -160,7 +160,7 @@ class WatchingMetrics(Collector):
         counts = list(accumulate(self._ratios))
         ratio = HistogramMetricFamily(
             "laar_predicted_ttft_ratio",
-            "Of the same requests, the predicted time to the first token by the measured one.",
+            "Ratio of the predicted to the measured time to first token, of sampled requests.",
         )
         ratio.add_metric(
             (),
@@ -175,7 +175,7 @@ class WatchingMetrics(Collector):
         )
         yield GaugeMetricFamily(
             "laar_decisions_remembered_bytes",
-            "Memory they take, by estimate.",
+            "Memory of the remembered decisions, by estimate.",
             self._memory.held_bytes,
         )
         yield GaugeMetricFamily("laar_viewers", "Viewers of the live page.", self._viewers())

@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Route
 from laar.accuracy.reports import OutcomeReports
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
-from laar.explain.account import Account
+from laar.explain.decision_record import DecisionRecord
 from laar.protocol.rules import GatewayRules
 from laar.server.admin.explain import Explainer, explain_routes
 from laar.server.admin.feed import Feed
@@ -136,7 +136,7 @@ class Observability:
         """Records the end of a request."""
         self.memory.settled(decision, end)
 
-    def _account_settled(self, account: Account) -> None:
+    def _account_settled(self, account: DecisionRecord) -> None:
         self._figures.settled(account)
         if self.log is not None:
             self.log.add(account)

@@ -6,8 +6,8 @@
 A climb on live traffic is an experiment on users. Its guard rails are the tuner's own (floors and
 caps, a candidate that is stopped as soon as it hurts, one window's exposure) and this switch.
 
-The state is a JSON file of its own, replaced as a whole off the loop. It is read as if anyone could
-have written it: one that makes no sense costs a warning, never the start.
+The state is a JSON file of its own, replaced as a whole off the loop. It is not trusted: a
+file that makes no sense costs a warning, never the start.
 """
 
 from __future__ import annotations

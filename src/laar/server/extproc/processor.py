@@ -217,7 +217,7 @@ class ExternalProcessor:
     async def _go_on_without(
         self, stream: Stream, context: grpc.aio.ServicerContext[Any, Any]
     ) -> bool:
-        """After a fault of ours: lets the request go on; False when closing the stream does."""
+        """After an internal error: lets the request go on; False when closing the stream does."""
         self._fault("a stream failed; its request goes on without the picker", trace=True)
         answers = [message for action in stream.give_up() if (message := message_of(action))]
         for answer in answers:
