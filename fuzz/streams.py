@@ -151,7 +151,7 @@ def streams(data: bytes) -> None:
         max_body_bytes=400,
         enforce_share=(1.0, 0.0)[choices.number(2)],
         answers=list(names.Answers)[choices.number(4)],
-        prefix_by_tenant=bool(choices.number(2)),
+        by_tenant=bool(choices.number(2)),
     )
     machine = Stream(settings, read_answer=bool(choices.number(2)), new_id=lambda: "id", held=held)
     now, ended, decided = 0.0, 0, 0

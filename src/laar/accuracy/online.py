@@ -41,6 +41,14 @@ MAX_CELLS = 20_000
 MAX_CELLS_OF_TENANT = 5_000
 """Cells that one tenant's outcomes may begin: 50 models in 100 cells. Others need room too."""
 
+KAPPA = 50.0
+"""What a fitted prior weighs, in outcomes: about what a cell was fitted on."""
+HALF_LIFE_S = 86_400.0
+"""Of an outcome. A day: a model changes rarely, and its traffic with the hours."""
+CAP_PER_HOUR = 200.0
+"""Weight of outcomes that one cell takes in any hour: the true accuracy wins within the hour (80 %
+of the way), a burst of lies does not."""
+
 _HOUR_S = 3600.0
 _SWEEP_S = 60.0  # at the cap, how often forgotten cells are looked for
 _FORGOTTEN = 0.5  # outcomes; a cell with less says nothing
@@ -71,20 +79,18 @@ class OnlineOutcomes:
     """Posterior success probabilities from reported outcomes.
 
     Args:
-        kappa: what a fitted prior weighs that nothing speaks against, in outcomes. 50: about what
-            a cell was fitted on.
-        half_life_s: of an outcome. A day: a model changes rarely, and its traffic with the hours.
-        cap_per_hour: weight of outcomes that one cell takes in any hour. 200: the true accuracy
-            wins within the hour (80 % of the way), a burst of lies does not.
+        kappa: what a fitted prior weighs that nothing speaks against, in outcomes.
+        half_life_s: of an outcome.
+        cap_per_hour: weight of outcomes that one cell takes in any hour.
         shares: of `kappa` that a prior may be found to weigh; (1.0,) never doubts it.
     """
 
     def __init__(
         self,
         *,
-        kappa: float = 50.0,
-        half_life_s: float = 86_400.0,
-        cap_per_hour: float = 200.0,
+        kappa: float = KAPPA,
+        half_life_s: float = HALF_LIFE_S,
+        cap_per_hour: float = CAP_PER_HOUR,
         shares: Sequence[float] = SHARES,
     ) -> None:
         self.kappa = kappa

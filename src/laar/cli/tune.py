@@ -8,6 +8,7 @@ exports. Either way the best weights found are written, never the last tried.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,9 +48,15 @@ def tune(
         Path | None, typer.Option(help="Write the best weights found here (YAML).")
     ] = None,
     objective: Annotated[
-        str, typer.Option(help="Objective to minimise: ttft-p95, e2e-p95 or ttft-and-e2e-p95.")
-    ] = "ttft-and-e2e-p95",
-    window: Annotated[int, typer.Option(help="Requests per window.")] = 128,
+        str | None,
+        typer.Option(
+            help="Objective to minimise: ttft-p95, e2e-p95 or ttft-and-e2e-p95; default as "
+            "`tuner.objective`."
+        ),
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(help="Requests per window; default as `tuner.window`.")
+    ] = None,
     windows: Annotated[int, typer.Option(min=1, help="Limit of windows.")] = 60,
     seed: Annotated[int, typer.Option(help="Random seed of proposals, network and ties.")] = 0,
     time_scale: Annotated[float, typer.Option(help="Factor on the trace's times.")] = 1.0,
@@ -76,9 +83,11 @@ def tune(
         else:
             if trace is None or fleet is None or not trace.is_file():
                 raise SettingError("give a trace and --fleet, or --live for a running picker")
-            settings = TunerSettings(
-                bounds=TUNABLE, objective=objective, window=window, max_windows=windows, seed=seed
-            )
+            settings = TunerSettings(bounds=TUNABLE, max_windows=windows, seed=seed)
+            if objective is not None:
+                settings = replace(settings, objective=objective)
+            if window is not None:
+                settings = replace(settings, window=window)
             read = partial(_read_trace, trace, time_scale=time_scale, block_tokens=block_tokens)
             found = _climb(read, fleet, settings)
         _show(found, picker if live else str(trace), export, json_file, plot)

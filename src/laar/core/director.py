@@ -227,7 +227,7 @@ class Director:
         if group.models.issubset(tried):
             return True
         value_s = self.settings.answer_value_s
-        if math.isinf(value_s) or view.terms is None:
+        if value_s is None or view.terms is None:
             return False
         try:
             known = self.assessor.assess(view.request, self.table.models, tried, view.now)
@@ -372,7 +372,7 @@ class Director:
 
     def prefill_weight(self, view: View) -> Floats:
         """What prefilling at each candidate weighs, in tokens of a short prompt."""
-        quadratic = self.settings.quadratic_tokens
+        quadratic = self.settings.quadratic
         done = view.cached_tokens
         weight: Floats = view.tokens * (1.0 + view.tokens / quadratic)
         weight -= done * (1.0 + done / quadratic)
@@ -632,7 +632,7 @@ def _predicted_s(decision: Decision) -> float:
 
 def _weight(decision: Decision) -> float:
     """What its prompt counts for in the queue, in tokens of a short one."""
-    return decision.tokens * (1.0 + decision.tokens / decision.settings.quadratic_tokens)
+    return decision.tokens * (1.0 + decision.tokens / decision.settings.quadratic)
 
 
 def _answered_by(decision: Decision, model: str) -> None:

@@ -23,13 +23,14 @@ class Rework(Protocol):
         """To forward; the very object that came in unless something was changed."""
         ...
 
-    def accepted(self, endpoint: str, request: str, now: float) -> None:
+    def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
         """An endpoint answers with a 2xx status.
 
         Args:
             endpoint: its address, empty where it is not known.
             request: the id that it knows the request by; the same.
             now: seconds, monotonic.
+            decision: the id that an outcome is reported by; the same.
         """
         ...
 

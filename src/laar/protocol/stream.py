@@ -21,7 +21,6 @@ from __future__ import annotations
 import enum
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from laar.core.decision import Completion, Decision
@@ -77,8 +76,8 @@ from laar.protocol.openai import (
     splice_model,
     try_read,
 )
-from laar.protocol.paths import DENIED_PATHS, DeniedPaths
 from laar.protocol.rules import GatewayRules, NoRules
+from laar.protocol.settings import StreamSettings
 from laar.protocol.since import Since
 
 __all__ = ["PIECE_BYTES", "Stream", "StreamSettings", "denied_path_error"]
@@ -105,34 +104,7 @@ _KEPT_CHARS = 500
 its answer takes would be gigabytes in a busy fleet. More than any feature is read from."""
 
 
-_DENIED = DeniedPaths(DENIED_PATHS)
-
 # -- the machine -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamSettings:
-    """Limits and choices of a stream.
-
-    Args:
-        max_body_bytes: longest request body that is held in the gateway shape; 413 above it. In
-            the native shape Envoy's own buffer limit says the same before laar sees a byte.
-        opaque_paths: request paths, by prefix, whose bodies are never read.
-        denied_paths: request paths that are refused.
-        tenant_header: names the tenant.
-        enforce_share: share of requests, by session, whose decision counts. The rest is in shadow:
-            decided and recorded, and passed on as if there were no picker.
-        answers: which headers clients get with an answer.
-        prefix_by_tenant: a prefix of one tenant's is no other's.
-    """
-
-    max_body_bytes: int = 32 << 20
-    opaque_paths: tuple[str, ...] = ("/v1/audio/", "/v1/images/", "/v1/files")
-    denied_paths: DeniedPaths = _DENIED
-    tenant_header: str = names.FAIRNESS
-    enforce_share: float = 1.0
-    answers: names.Answers = names.Answers.AUTO
-    prefix_by_tenant: bool = False
 
 
 def denied_path_error() -> RequestError:
@@ -265,7 +237,7 @@ class Stream:
         self._begin(event, now)
         self._bodyless = event.end
         path = self._head.path
-        if path in self._settings.denied_paths:
+        if path in self._settings.denied:
             self._shadow = False  # no engine is to see it, whoever chooses
             yield from self._refuse(denied_path_error())
             return
@@ -295,8 +267,8 @@ class Stream:
         self._request_phase = _Phase.BODY
         if self._api is Api.RESPONSES:  # which engine keeps the answer is to be learned
             self._read_answer = True
-        if self._settings.enforce_share < 1.0:
-            self._shadow = not self._is_enforced(self._settings.enforce_share)
+        if self._settings.enforced < 1.0:
+            self._shadow = not self._is_enforced(self._settings.enforced)
         if self._api is Api.OPAQUE:
             self._read_answer = False  # nothing is learned of it
         elif self._hook is not None and not self._read_answer:
@@ -435,7 +407,7 @@ class Stream:
     def _salt(self, salt: str) -> str:
         """What keeps prefixes apart; no tenant's name has a character that ends it here."""
         tenant = self._head.tenant
-        return f"{tenant}\n{salt}" if tenant and self._settings.prefix_by_tenant else salt
+        return f"{tenant}\n{salt}" if tenant and self._settings.by_tenant else salt
 
     def _is_enforced(self, share: float) -> bool:
         """By session, so that one does not flap; by request where there is none."""
@@ -615,7 +587,8 @@ class Stream:
             self._rework = None
         elif self._rework is not None:  # before the client hears of it and sends its next turn
             known = (decision.address, decision.request.id) if decision else ("", "")
-            self._rework.accepted(event.served or known[0], known[1], now)
+            decided = decision.id if decision else ""
+            self._rework.accepted(event.served or known[0], known[1], now, decision=decided)
         if decision is None:
             yield AnswerHeaders(Direction.RESPONSE, [])
         else:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import random
 import re
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 
-from laar.context import ContextHook, HookResult, Mode, Reason
+from laar.context import ContextHook, HookResult, Mode, Reason, Receipt
 from laar.core.request import Api
 from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
@@ -25,6 +25,9 @@ from laar.telemetry.context import RouteTally
 from laar.telemetry.problems import Problems
 
 __all__ = ["ContextHooks", "Ordering"]
+
+MAX_ANSWERED = 20_000
+"""Decisions whose outcome may still be reported; some 300 bytes each, the oldest goes."""
 
 _SUFFIX = re.compile(r"-\d+(?:-[0-9a-f]{1,8})?$")  # which choice, and vLLM's own salt
 _SIGNED = "signed"
@@ -76,9 +79,12 @@ class _Reworked:
         """The body to forward."""
         return self._result.body
 
-    def accepted(self, endpoint: str, request: str, now: float) -> None:
+    def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
         """Remembers that `endpoint` got the body."""
         self._hooks.guarded(self._committed, endpoint, request, now)
+        receipt = self._result.receipt
+        if decision and receipt is not None and receipt.orders:
+            self._hooks.awaits_outcome(decision, self._ordering, receipt)
 
     def _committed(self, endpoint: str, request: str, now: float) -> None:
         hook, receipt = self._ordering.hook, self._result.receipt
@@ -126,6 +132,7 @@ class ContextHooks:
         self._degraded = degraded
         self._problems = problems
         self._orderings: list[Ordering] = []
+        self._answered: OrderedDict[str, tuple[Ordering, Receipt]] = OrderedDict()
         self.apply_settings(settings)
 
     def apply_settings(self, settings: Settings) -> None:
@@ -231,6 +238,15 @@ class ContextHooks:
         if ordering.reported_off or not tally.is_off or ordering not in self._orderings:
             return
         ordering.reported_off = True
+        gain = ordering.hook.gains()[tally.name]
+        if gain.harm:
+            self._problems.report(
+                f"context {tally.name}",
+                "switched itself off: answers are worse where documents were moved. Correct "
+                f"{gain.treated_correct:.3f} with the hook, {gain.left_alone_correct:.3f} without; "
+                "POST /context/reset switches it on again",
+            )
+            return
         measured = {name: tally.groups[name].cached_share.mean for name in ("hook", "control")}
         self._problems.report(
             f"context {tally.name}",
@@ -238,6 +254,20 @@ class ContextHooks:
             f"Cached share of the prompt {measured['hook']:.3f} with the hook, "
             f"{measured['control']:.3f} without; POST /context/reset switches it on again",
         )
+
+    def awaits_outcome(self, decision: str, ordering: Ordering, receipt: Receipt) -> None:
+        """Keeps the receipt that an outcome of this decision will judge."""
+        self._answered[decision] = ordering, receipt
+        if len(self._answered) > MAX_ANSWERED:
+            self._answered.popitem(last=False)
+
+    def reported(self, decision: str, correct: bool) -> None:
+        """Takes the outcome of a decision, once for each."""
+        known = self._answered.pop(decision, None)
+        if known is not None:
+            ordering, receipt = known
+            ordering.hook.record_outcome(receipt, correct=correct)
+            self.judge(ordering)
 
     # -- caches of the engines -----------------------------------------------------------------
 

@@ -86,7 +86,7 @@ class Runner:
             SettingError: an address that cannot be listened on, or a bad endpoints file.
         """
         picker, settings = self.picker, self.picker.settings
-        picking = picking_server([self.processor.handler()], settings.bodies.max_body_bytes)
+        picking = picking_server([self.processor.handler()], settings.stream.max_body_bytes)
         probed = health_server(self._outcome_handlers())
         for server in (picking, probed):
             self.health.add_to(server)
@@ -167,7 +167,7 @@ class Runner:
         self.processor.apply(
             settings.stream,
             hook=self.picker.context.in_use,
-            longest_hold_s=settings.flow.max_hold_s,
+            longest_hold_s=settings.flow.admission.limits.max_hold_s,
         )
         if settings.endpoints != before.endpoints:
             self.collectors.declare(settings)
@@ -216,7 +216,7 @@ class Runner:
             hook=picker.context.in_use,
             held=picker.held,
             spans=picker.observability.exports.spans,
-            longest_hold_s=picker.settings.flow.max_hold_s,
+            longest_hold_s=picker.settings.flow.admission.limits.max_hold_s,
         )
 
     def _outcome_handlers(self) -> list[grpc.GenericRpcHandler]:
@@ -229,6 +229,7 @@ class Runner:
                 clock=self.picker.clock,
                 token=self._outcomes_token,
                 listen=self.picker.settings.listen.health,
+                told=self.picker.context.reported,
             )
         ]
 

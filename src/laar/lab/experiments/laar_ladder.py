@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from laar.accuracy.capability import CapabilityModel
 from laar.core.beliefs import CapabilityAssessor
 from laar.core.cost import CostWeights
+from laar.core.decision import Retries
 from laar.core.interfaces import Assessment, Assessor
 from laar.core.policy import ExpectedTime, Policy
 from laar.core.request import Request
@@ -135,7 +136,8 @@ def run_one(
     known = CapabilityModel(world.capability)
     assessor: Assessor = CapabilityAssessor(known)
     policies = build_policies(CostWeights())
-    policy, retries = "laar", "new-model"
+    policy = "laar"
+    retries: Retries = "new-model"
     if contestant in _SHIPPED:
         policy, retries = contestant, "as-scored"
     elif contestant in _RULE:

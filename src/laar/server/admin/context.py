@@ -1,26 +1,38 @@
 """The context hooks over HTTP.
 
-GET  /context               by route: expected and measured figures of the requests that the
-hook ordered and of the control group; the guard's verdict
-POST /context/reset         forget the measurements and switch on again; ?route= for one
-POST /context/evict         an engine no longer holds these requests: {"request_ids": [...]}
+    GET  /context               by route: expected and measured figures of the requests that the
+                                hook ordered and of the control group; the guard's verdict
+    POST /context/reset         forget the measurements and switch on again; ?route= for one
+    POST /context/reorder       documents in, documents in a better order out, for programs that
+                                build prompts themselves
+    POST /context/evict         an engine no longer holds these requests: {"request_ids": [...]}
+
+`laar.server.context_hooks` has the hooks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Annotated
 
 import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from laar.errors import RequestError, unknown
+from laar.context import Reorderer
+from laar.errors import RequestError, SettingError, unknown
 from laar.server.browsers import body_of
 from laar.server.context_hooks import ContextHooks, Ordering
 from laar.telemetry.context import Group
 
 __all__ = ["context_routes"]
+
+MAX_CONTEXTS = 64
+MAX_REORDER_BYTES = 2 << 20
+"""Of one call to reorder; some 10 ms of work."""
 
 MAX_IDS = 1000
 """Request ids in one call; 5 ms."""
@@ -28,8 +40,21 @@ MAX_IDS = 1000
 MAX_EVICT_BYTES = 256 << 10
 
 
-def context_routes(hooks: ContextHooks) -> list[Route]:
-    """The admin port's part."""
+class _Reorder(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    contexts: Annotated[
+        list[Annotated[list[str], Field(max_length=1024)]], Field(max_length=MAX_CONTEXTS)
+    ]
+    conversation_ids: Annotated[list[str], Field(max_length=MAX_CONTEXTS)] | None = None
+    before: Annotated[str, Field(max_length=1 << 20)] = ""
+    tenant: Annotated[str, Field(max_length=256)] = ""
+    deduplicate: bool = True
+
+
+def context_routes(hooks: ContextHooks, clock: Callable[[], float]) -> list[Route]:
+    """The admin port's part; `clock` gives monotonic seconds."""
+    reorderer = Reorderer()
 
     async def show(_request: Request) -> Response:
         shown = {"routes": [_shown(ordering) for ordering in hooks.orderings]}
@@ -61,10 +86,42 @@ def context_routes(hooks: ContextHooks) -> list[Route]:
         found = sum(hooks.evict(name) for name in names)
         return JSONResponse({"evicted": found, "not_found": len(names) - found})
 
+    async def reorder(request: Request) -> JSONResponse:
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_REORDER_BYTES:
+                return JSONResponse({"error": f"send {MAX_REORDER_BYTES} bytes at most"}, 413)
+        try:
+            asked = _Reorder.model_validate(orjson.loads(bytes(body)))
+            ids = asked.conversation_ids or [""] * len(asked.contexts)
+            if len(ids) != len(asked.contexts):
+                raise SettingError("send as many `conversation_ids` as `contexts`")
+            now = clock()
+            made = [
+                reorderer.reorder(
+                    context,
+                    now=now,
+                    conversation=conversation,
+                    before=asked.before,
+                    tenant=asked.tenant,
+                    deduplicate=asked.deduplicate,
+                )
+                for context, conversation in zip(asked.contexts, ids, strict=True)
+            ]
+        except ValidationError as fault:
+            first = fault.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the body"
+            return JSONResponse({"error": f"{where}: {first['msg']}"}, 400)
+        except (orjson.JSONDecodeError, SettingError) as fault:
+            return JSONResponse({"error": str(fault)}, 400)
+        return JSONResponse({"contexts": [asdict(one) for one in made]})
+
     return [
         Route("/context", show),
         Route("/context/reset", reset, methods=["POST"]),
         Route("/context/evict", evict, methods=["POST"]),
+        Route("/context/reorder", reorder, methods=["POST"]),
     ]
 
 
@@ -79,11 +136,12 @@ def _shown(ordering: Ordering) -> dict[str, object]:
         "opt_in": rule.opt_in,
         "guard": {
             "state": _guard_state(ordering),
-            "holdout_share": rule.holdout_share,
-            "min_gain": rule.min_gain,
-            "requests_needed": rule.guard_requests,
+            "holdout_share": rule.hook.holdout_share,
+            "min_gain": rule.hook.min_gain,
+            "requests_needed": rule.hook.guard_requests,
             "requests_seen": min(groups[name].cached_share.n for name in ("hook", "control")),
             "gain": _gain(groups["hook"], groups["control"]),
+            **_correctness(ordering),
         },
         "requests": tally.reasons,
         "shapes": tally.shapes,
@@ -96,11 +154,23 @@ def _shown(ordering: Ordering) -> dict[str, object]:
     }
 
 
+def _correctness(ordering: Ordering) -> dict[str, object]:
+    """Success rates by reported outcomes, and the state of de-duplication."""
+    gain = ordering.hook.gains().get(ordering.rule.name)
+    setting = ordering.rule.hook.dedup
+    return {
+        "correct": gain.treated_correct if gain else None,
+        "correct_as_received": gain.left_alone_correct if gain else None,
+        "harm": gain.harm if gain else False,
+        "dedup": (gain.dedup if gain else "trial") if setting == "auto" else setting,
+    }
+
+
 def _guard_state(ordering: Ordering) -> str:
     """`off` once it has switched itself off; `disabled` where nothing is held out."""
     if ordering.tally.is_off:
         return "off"
-    return "watching" if ordering.rule.holdout_share else "disabled"
+    return "watching" if ordering.rule.hook.holdout_share else "disabled"
 
 
 def _gain(hook: Group, control: Group) -> Mapping[str, float | None]:

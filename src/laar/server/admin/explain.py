@@ -117,7 +117,9 @@ class Explainer:
 
     def _read(self, body: bytes, headers: Mapping[str, str], now: float) -> CoreRequest:
         """Takes the request through a stream machine of its own, up to the question it asks."""
-        enforced = replace(self.settings, enforce_share=1.0)  # how it falls where it counts
+        enforced = replace(
+            self.settings, mode="enforce", enforce_share=1.0
+        )  # how it falls where it counts
         stream = Stream(enforced, read_answer=False, new_id=lambda: "explain", rules=self._rules)
         subset = names.read_subset(headers.get(names.SUBSET))
         events: list[Event] = [

@@ -116,13 +116,15 @@ class Observability:
         )
         metrics.add(self._figures)
         self.explainer = Explainer(director, self.memory, settings.stream, rules, clock=clock)
-        self._max_body_bytes = settings.bodies.max_body_bytes
+        self._max_body_bytes = settings.stream.max_body_bytes
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
         """Applies new settings: policy, log sample and exports."""
-        routing = settings.routing
-        self._about |= {"policy": routing.policy, "enforced": routing.enforced}
+        self._about |= {
+            "policy": settings.routing.director.policy,
+            "enforced": settings.stream.enforced,
+        }
         self.explainer.settings = settings.stream
         if self.log is not None:
             self.log.sample = settings.decisions.log_sample

@@ -61,9 +61,10 @@ class AdminPort:
                 token=self._outcomes_token,
                 listen=listen.admin,
                 attempts=attempts,
+                told=picker.context.reported,
             ),
             *picker.observability.routes(),
-            *context_routes(picker.context),
+            *context_routes(picker.context, picker.clock),
             *tuner_routes(picker.tuner),
         ]
         app = admin_app(self._shown, picker.metrics, self._health, parts)
