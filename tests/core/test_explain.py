@@ -14,7 +14,7 @@ from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.filters import FilterSettings
 from laar.core.interfaces import Assessment, NoPrefixes
 from laar.core.request import Api, Request
-from laar.explain.account import account_of
+from laar.explain.decision_record import record_of
 from laar.explain.record import MAX_ROWS, explained, record
 from laar.policies import build_policies
 from laar.v1.decision_pb2 import DecisionRecord
@@ -81,7 +81,7 @@ def request(model="auto", **fields):
 def account(director, asked=None, now=0.0):
     table = director.table
     specs = {int(slot): table.spec(int(slot)) for slot in table.active}
-    return account_of(director.decide(asked or request(), now), specs, table, 1000.0)
+    return record_of(director.decide(asked or request(), now), specs, table, 1000.0)
 
 
 def told(director, asked=None, now=0.0):
