@@ -49,6 +49,16 @@ REQUEST_ID = "x-request-id"
 TRACE_PARENT = "traceparent"
 TRACE_STATE = "tracestate"
 
+MODEL = "x-laar-model"
+ENDPOINT = "x-laar-endpoint"
+REASON = "x-laar-reason"
+DECISION_ID = "x-laar-decision-id"
+EXHAUSTED = "x-laar-exhausted"
+COST_MS = "x-laar-cost-ms"
+OVERHEAD_US = "x-laar-overhead-us"
+MODE = "x-laar-mode"
+RETRY_AFTER = "retry-after"
+
 PREFILL_HEADERS = frozenset(
     {"x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port"}
 )
