@@ -11,25 +11,28 @@ from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import POOL_LABEL, EndpointSpec, EndpointTable
+from laar.core.shadow import EnforcedShare
 from laar.errors import RequestError
 from laar.policies import build_policies
 from laar.protocol import headers as names
 from laar.protocol.events import (
     Answering,
     Ask,
+    Attempted,
     Closed,
     Decided,
     Ended,
     Event,
     HasRead,
     Immediate,
+    Noted,
     Read,
     Refused,
+    Replied,
     Served,
 )
-from laar.protocol.held import HeldBytes
 from laar.protocol.openai import try_read
-from laar.protocol.stream import Stream, StreamSettings
+from laar.protocol.stream import HeldBytes, Stream, StreamSettings
 from laar.server.extproc.messages import event_of, message_of, try_read_message
 from laar.wire import ext_proc_pb2 as pb
 
@@ -145,13 +148,19 @@ def streams(data: bytes) -> None:
     """One stream from its first message to its end."""
     choices = Choices(data)
     director, held = _director, HeldBytes(500)
+    share = EnforcedShare((1.0, 0.0)[choices.number(2)])
     settings = StreamSettings(
         max_body_bytes=400,
-        enforce_share=(1.0, 0.0)[choices.number(2)],
         answers=list(names.Answers)[choices.number(4)],
         prefix_by_tenant=bool(choices.number(2)),
     )
-    machine = Stream(settings, read_answer=bool(choices.number(2)), new_id=lambda: "id", held=held)
+    machine = Stream(
+        settings,
+        read_answer=bool(choices.number(2)),
+        new_id=lambda: "id",
+        enforced=share,
+        held=held,
+    )
     now, ended, decided = 0.0, 0, 0
     events: list[Event] = []
     for _ in range(1 + choices.number(10)):
@@ -184,6 +193,11 @@ def streams(data: bytes) -> None:
                             pending = Decided(decision, 1)
                     case Served(decision, address):
                         director.served_by(decision, address)
+                        pending = Noted()
+                    case Attempted(decision, failed):
+                        director.attempted(decision, failed, now)
+                    case Replied(decision, reply, read):
+                        director.replied(decision, reply, now, read=read)
                     case Answering(decision, _):
                         director.answering(decision)
                     case Ended(decision, completion):

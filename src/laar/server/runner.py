@@ -29,6 +29,7 @@ from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.interfaces import NoPrefixes
+from laar.core.shadow import EnforcedShare
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, split_address
 from laar.datalayer.asking import Asked, Asker
 from laar.datalayer.kubernetes import KubernetesEndpoints
@@ -37,8 +38,8 @@ from laar.errors import LaarError, SettingError
 from laar.flow.admission import Admission
 from laar.health import Health as EndpointHealth
 from laar.policies import build_policies
-from laar.protocol.held import HeldBytes
 from laar.protocol.sampling import Sampler
+from laar.protocol.stream import HeldBytes
 from laar.server.admin.app import AdminServer, admin_app
 from laar.server.admin.auth import Attempts, Viewers, read_viewers_token
 from laar.server.admin.context import ContextRoutes
@@ -200,6 +201,7 @@ class Runner:
         self._sampler = Sampler(
             settings.bodies.sample_answers, every_s=settings.bodies.sample_every_s, rng=rng
         )
+        self._enforced = EnforcedShare(settings.routing.enforced)
         self._processor = ExternalProcessor(
             self.director,
             settings.stream,
@@ -207,6 +209,7 @@ class Runner:
             clock=self._clock,
             metrics=self.metrics,
             rules=rules,
+            enforced=self._enforced,
             gate=self._gate,
             hook=self._context.in_use,
             held=self._held,
@@ -330,6 +333,7 @@ class Runner:
         if capability is not None:
             self.learning.use(capability)
         self._processor.settings = settings.stream
+        self._enforced.share = settings.routing.enforced
         self._held.limit_bytes = settings.bodies.max_held_bytes
         self._processor.hook = self._context.in_use
         self.endpoint_health.settings = settings.health.breaker

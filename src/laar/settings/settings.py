@@ -70,7 +70,6 @@ class Settings(Section):
             opaque_paths=self.bodies.opaque_paths,
             denied_paths=DeniedPaths(self.bodies.denied_paths),
             tenant_header=self.flow.tenant_header,
-            enforce_share=self.routing.enforced,
             answers=self.headers.answers,
             prefix_by_tenant=self.prefix.by_tenant,
         )

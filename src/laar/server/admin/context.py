@@ -74,7 +74,7 @@ class _Ordering:
 
 
 class _Reworked:
-    """One body's fate; implements `laar.protocol.bodyhook.Rework`."""
+    """One body's fate; implements `laar.protocol.ports.Rework`."""
 
     def __init__(
         self, routes: ContextRoutes, ordering: _Ordering, result: HookResult, group: str
@@ -115,7 +115,7 @@ class _Reworked:
 
 
 class ContextRoutes:
-    """The hooks of all routes; implements `laar.protocol.bodyhook.BodyHook`.
+    """The hooks of all routes; implements `laar.protocol.ports.BodyHook`.
 
     Args:
         settings: the routes.

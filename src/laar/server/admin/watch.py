@@ -21,7 +21,7 @@ from laar.accuracy.reports import OutcomeReports
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.explain.account import Account
-from laar.protocol.rules import GatewayRules
+from laar.protocol.ports import GatewayRules
 from laar.server.admin.explain import Explainer, explain_routes
 from laar.server.admin.feed import Feed
 from laar.server.otlp import Exports

@@ -20,7 +20,6 @@ from google.protobuf.message import DecodeError
 from laar.core.director import Director
 from laar.core.request import Request, Trace
 from laar.errors import RequestError
-from laar.protocol.bodyhook import BodyHook
 from laar.protocol.events import (
     Action,
     Answering,
@@ -30,18 +29,19 @@ from laar.protocol.events import (
     Decided,
     Ended,
     Event,
+    Failed,
     HasRead,
     Immediate,
+    Noted,
     Read,
     Refused,
     Replied,
     Served,
 )
-from laar.protocol.held import HeldBytes
 from laar.protocol.openai import try_read
-from laar.protocol.rules import GatewayRules
+from laar.protocol.ports import BodyHook, Enforcement, GatewayRules
 from laar.protocol.sampling import Sampler
-from laar.protocol.stream import Stream, StreamSettings
+from laar.protocol.stream import HeldBytes, Stream, StreamSettings
 from laar.server.extproc.messages import event_of, message_of, patience, try_read_message
 from laar.server.flow_control import Gate
 from laar.telemetry.metrics import Metrics
@@ -71,6 +71,7 @@ class ExternalProcessor:
         clock: monotonic seconds.
         metrics: what is counted.
         rules: the cluster's priorities and model rewrites.
+        enforced: says whose decisions count; None: all do.
         gate: holds requests while the fleet is full; None sends each at once.
         hook: may change request bodies; None leaves all as they are; may be changed as well.
         held: counts unfinished bodies of the gateway shape; None sets no limit.
@@ -86,6 +87,7 @@ class ExternalProcessor:
         clock: Callable[[], float],
         metrics: Metrics,
         rules: GatewayRules,
+        enforced: Enforcement | None = None,
         gate: Gate | None = None,
         hook: BodyHook | None = None,
         held: HeldBytes | None = None,
@@ -101,6 +103,7 @@ class ExternalProcessor:
         self._clock = clock
         self._metrics = metrics
         self._rules = rules
+        self._enforced = enforced
         self._log_faults_at = -math.inf
         self._streams: dict[asyncio.Task[None], Stream] = {}
         self.longest_hold_s = 0.0
@@ -133,6 +136,7 @@ class ExternalProcessor:
             self.settings,
             read_answer=self._sampler.draw(self._clock()),
             new_id=lambda: str(uuid.uuid4()),
+            enforced=self._enforced,
             rules=self._rules,
             hook=self.hook,
             held=self._held,
@@ -196,6 +200,9 @@ class ExternalProcessor:
                         if self._gate is None
                         else await self._decide_in_turn(self._gate, action, now, context)
                     )
+                elif type(action) is Served:
+                    self._note(action, now)
+                    pending = Noted()
                 elif (answer := message_of(action)) is not None:
                     await context.write(answer)
                     going_on = type(action) is not Immediate
@@ -208,7 +215,8 @@ class ExternalProcessor:
     ) -> bool:
         """After a fault of ours: lets the request go on; False when closing the stream does."""
         self._fault("a stream failed; its request goes on without the picker", trace=True)
-        answers = [message for action in stream.give_up() if (message := message_of(action))]
+        actions = stream.receive(Failed(), self._clock())
+        answers = [message for action in actions if (message := message_of(action))]
         for answer in answers:
             await context.write(answer)
         return bool(answers)
