@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import random
+import re
 import statistics
 import time
 import tracemalloc
@@ -46,11 +47,34 @@ def report(name: str, samples: list[float], target: str) -> None:
     print(f"  {name:44} p50 {p50:6.3f} ms   p99 {p99:6.3f} ms   target {target}")
 
 
-def hook_times() -> None:
-    documents = [document(i) for i in range(1000)]
+Frame = Callable[[list[str]], str]
 
-    def body(ids: list[int]) -> bytes:
-        text = "<documents>\n" + "\n".join(documents[i] for i in ids) + "\n</documents>\n\nWhy?"
+FRAMES: dict[str, Frame] = {
+    "xml": lambda docs: "<documents>\n" + "\n".join(docs) + "\n</documents>\n\nWhy?",
+    "Document n:": lambda docs: (
+        "\n\n".join(f"Document {i}: {doc}" for i, doc in enumerate(docs, 1)) + "\n\nQuestion: Why?"
+    ),
+    "blank lines": lambda docs: (
+        "Use the following pieces of context to answer the question at the end.\n\n"
+        + "\n\n".join(docs)
+        + "\n\nQuestion: Why?\nHelpful Answer:"
+    ),
+    "JSON": lambda docs: json.dumps({"results": [{"content": doc} for doc in docs]}),
+}
+
+
+def hook_times() -> None:
+    tagged = [document(i) for i in range(1000)]
+    # Lines of some 80 signs, as text has them.
+    bare = [
+        re.sub(r"\n(.*)\n(.*)\n(.*)", r" \1 \2 \3", text.partition("\n")[2])
+        .removesuffix("\n</document>")
+        .capitalize()
+        for text in tagged
+    ]
+
+    def body(frame: Frame, ids: list[int], texts: list[str]) -> bytes:
+        text = frame([texts[i] for i in ids])
         messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}]
         return json.dumps({"model": "m", "messages": messages}).encode()
 
@@ -61,21 +85,40 @@ def hook_times() -> None:
         result = hook.apply(given, api="chat", tenant="t", route="r", now=now, mode="on")
         return time.thread_time() - start, result
 
-    whole: list[float] = []
-    given = b""
-    for i, ids in enumerate(rag.topic(0, requests=4200)):
-        given = body(ids)
-        took, result = apply(given, i * 0.05)
-        whole.append(took)
-        hook.commit(result.receipt, i * 0.05)
-    filled = hook.stats()["index_documents"]
-    read = [timed(orjson.loads, given) for _ in range(800)]
-    report("yardstick: orjson.loads of that body", read, "0.013 idle")
-    report(f"whole hook, {len(given):,} B, index {filled:,}", whole[-800:], "p50 0.3, p99 1")
-    prose = ("No delimiters, only results of documents in prose;\n" * 1400)[: 64 << 10]
-    for name, text in (("64 KB, no escapes", "x" * (64 << 10)), ("64 KB of prose", prose)):
-        plain = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
-        report(f"no documents, {name}", [apply(plain)[0] for _ in range(800)], "p99 0.1")
+    for name, frame in FRAMES.items():
+        texts = tagged if name == "xml" else bare
+        whole: list[float] = []
+        given = b""
+        moved = 0
+        for i, ids in enumerate(rag.topic(0, requests=4200 if name == "xml" else 1800)):
+            given = body(frame, ids, texts)
+            took, result = apply(given, i * 0.05)
+            whole.append(took)
+            moved += result.body is not given
+            hook.commit(result.receipt, i * 0.05)
+        if name == "xml":
+            read = [timed(orjson.loads, given) for _ in range(800)]
+            report("yardstick: orjson.loads of that body", read, "0.013 idle")
+        filled = hook.stats()["index_documents"]
+        what = f"{name}, {len(given) >> 10} KB, index {filled:,}, {moved / len(whole):.0%} moved"
+        report(what, whole[-800:], "p99 0.6")
+        large = [
+            body(frame, rng.sample(range(1000), 95), texts) for rng in map(random.Random, range(30))
+        ]
+        times = []
+        for given in large * 4:
+            took, result = apply(given)
+            times.append(took)
+            hook.commit(result.receipt, 999.0)
+        report(f"{name}, {len(large[0]) >> 10} KB, 95 documents", times, "p99 2")
+    prose = "No delimiters, only results of documents in prose;\n"
+    code = "    context[i] = documents[i]  # 1. read the sources\n"
+    for size, target in ((64 << 10, "p99 0.6"), (400 << 10, "p99 2")):
+        for name, text in (("no escapes", "x"), ("prose", prose), ("code", code)):
+            plain = (text * (size // len(text)))[:size]
+            given = json.dumps({"messages": [{"role": "user", "content": plain}]}).encode()
+            took = [apply(given)[0] for _ in range(400)]
+            report(f"no documents, {size >> 10} KB, {name}", took, target)
 
 
 def aligner_times() -> None:

@@ -191,13 +191,13 @@ def streams(data: bytes) -> None:
                             if request.subset is not None:
                                 assert decision.address in request.subset
                             pending = Decided(decision, 1)
+                    case Attempted(decision, failed):
+                        director.attempted(decision, failed, now)
+                    case Replied(decision, reply, seen):
+                        director.replied(decision, reply, now, read=seen)
                     case Served(decision, address):
                         director.served_by(decision, address)
                         pending = Noted()
-                    case Attempted(decision, failed):
-                        director.attempted(decision, failed, now)
-                    case Replied(decision, reply, read):
-                        director.replied(decision, reply, now, read=read)
                     case Answering(decision, _):
                         director.answering(decision)
                     case Ended(decision, completion):

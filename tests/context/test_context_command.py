@@ -60,3 +60,42 @@ def test_faults_are_told_in_a_line_each(batch, tmp_path):
         done = run(*arguments)
         assert done.exit_code == 2
         assert text in done.output
+
+
+class TestDoctor:
+    BODY = json.dumps(
+        {"messages": [{"role": "user", "content": f"{DOCS[1]}{DOCS[2]}{DOCS[3]}\n\nWhy?"}]}
+    )
+
+    @staticmethod
+    def run(*arguments, **more):
+        done = CliRunner().invoke(app, ["doctor", *map(str, arguments)], **more)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    def test_json_of_a_file_and_of_standard_input(self, tmp_path):
+        path = tmp_path / "body.json"
+        path.write_text(self.BODY)
+        told = json.loads(self.run(path, "--json"))
+        assert (told["documents"], told["shape"], told["movable"]) == (3, "xml", 3)
+        assert json.loads(self.run("-", "--json", input=self.BODY)) == told
+
+    def test_text_says_how_many_and_why_not(self):
+        assert "3 documents" in self.run("-", input=self.BODY)
+        assert "no documents: no_documents" in self.run("-", input='{"messages": []}')
+
+    def test_the_rules_of_a_route(self, tmp_path):
+        config = tmp_path / "laar.yaml"
+        config.write_text(
+            "endpoints: [{address: '127.0.0.1:1', models: [m]}]\n"
+            "context:\n  routes:\n    - name: r\n      delimiters: [{between: ' || '}]\n"
+        )
+        body = json.dumps({"prompt": "a b c || d e f || g h i"})
+        told = json.loads(self.run("-", "--json", "-c", config, input=body))
+        assert (told["documents"], told["shape"]) == (3, "declared")
+        missing = CliRunner().invoke(app, ["doctor", "-", "-c", str(config), "--route", "x"])
+        assert missing.exit_code == 2
+
+    def test_a_file_that_is_not_there(self, tmp_path):
+        done = CliRunner().invoke(app, ["doctor", str(tmp_path / "none.json")])
+        assert done.exit_code == 2

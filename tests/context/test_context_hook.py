@@ -159,13 +159,10 @@ class TestOrder:
         h = hook()
         send(h, body([2, 1, 4]))
         text = messages(send(h, body([4, 2, 1])).body)[2]["content"]
-        given, _, note = text.rpartition("\n")
         want = json.dumps(
             {"results": [{"url": f"u{i}", "content": doc_text(i)} for i in (2, 1, 4)]}, indent=1
         )
-        assert given.rstrip("\n") == want or text.startswith(want)
-        assert "[u4] > [u2] > [u1]" in text
-        assert note == "" or "relevance" in note
+        assert text == want  # a note would make it something else than JSON
 
     def test_other_roles_than_those_asked_for_are_left(self):
         h = hook(roles=("tool",))
@@ -184,7 +181,7 @@ class TestSameBytes:
     @pytest.mark.parametrize(
         ("body", "reason"),
         [
-            (b"", Reason.NO_DOCUMENTS),
+            (b"", Reason.INVALID_JSON),
             (chat({"role": "user", "content": "Hello"}), Reason.NO_DOCUMENTS),
             (b'{"messages": "<document>"', Reason.INVALID_JSON),
             (b'{"messages": [{"role": "user", "content": "<document>\xff"}]}', Reason.INVALID_JSON),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from laar.context import ContextSettings, plan, plan_file, plan_lines
 
-SMALL = ContextSettings(min_doc_bytes=0)
+SMALL = ContextSettings(min_saving_bytes=0)
 
 
 def text(ids):

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,9 @@ from laar.cli import lab as commands
 from laar.errors import SettingError
 from laar.lab.experiments import find_experiment
 from laar.lab.suite.case import Case, Closed, Open, Together, run_case
-from laar.lab.suite.runs import BASELINES, OURS
+from laar.lab.suite.runs import BASELINES, OURS, run_screened
 from laar.lab.suite.table import SUITE, cases
-from laar.lab.suite.verdict import MARGINS, compare, geometric, holm
+from laar.lab.suite.verdict import MARGINS, compare, contenders, geometric, holm, regrets
 from laar.lab.workloads.shared_prompts import (
     AgentShape,
     BatchShape,
@@ -211,6 +212,42 @@ def test_the_best_baseline_is_a_workloads_own_and_a_metrics_own() -> None:
     name, less = geometric(results, OURS, ["a", "b"], "e2e_mean_s")
     assert name == "a"
     assert less.mean == pytest.approx(1 - math.sqrt((2.05 * 2.05) / (1.05 * 5.05)), abs=0.01)
+
+
+def test_only_baselines_that_are_far_behind_everywhere_fall_out() -> None:
+    fast, slow = dict.fromkeys(MARGINS, 1.0), dict.fromkeys(MARGINS, 1.2)
+    runs = {"a": [fast], "b": [slow], "c": [slow | {"ttft_p50_s": 1.1}], "d": [fast]}
+    assert contenders(runs, list(runs)) == ["a", "c", "d"]
+
+
+def test_who_fell_out_is_still_in_the_table_and_in_no_comparison() -> None:
+    results = {"one": runs_of({OURS: [2.0] * 7, "a": [2.1] * 7, "far": [1.0, 9.0]})}
+    assert {each.best for each in compare(results, OURS, ["a", "far"])} == {"a"}
+    name, less = geometric(results, OURS, ["a", "far"], "ttft_p95_s")
+    assert name == "a"
+    assert less.mean == pytest.approx(1 - 2.0 / 2.1)
+
+
+def test_regret_is_none_for_whoever_is_best_and_the_gap_for_the_others() -> None:
+    results = {
+        "one": runs_of({OURS: [2.0], "a": [1.0, 5.0]}),
+        "two": runs_of({OURS: [3.0], "a": [6.0, 1.0]}),
+    }
+    found = regrets(results, [OURS, "a"])
+    n = len(MARGINS)
+    assert found[OURS] == pytest.approx([math.log(2)] * n + [0.0] * n)
+    assert found["a"] == pytest.approx([0.0] * n + [math.log(2)] * n)
+
+
+def test_screened_runs_keep_the_contenders_on_every_seed() -> None:
+    case = replace(BY_NAME["art-x2"], minutes=0.8)
+    policies = [OURS, "lmetric", "random"]
+    results = run_screened([case], policies, range(7), "test")[case.name]
+    assert {name: len(runs) for name, runs in results.items()} == {
+        OURS: 7,
+        "lmetric": 7,
+        "random": 5,
+    }
 
 
 # -- the commands ------------------------------------------------------------------------------

@@ -1,12 +1,21 @@
 """Answers: usage however they are cut into pieces, and names put back."""
 
+import time
+
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.errors import RequestError
-from laar.protocol.answers import ErrorSpotter, NameRestorer, Usage, UsageReader, error_body
+from laar.protocol.answers import (
+    MAX_ANSWER_BYTES,
+    ErrorSpotter,
+    NameRestorer,
+    Usage,
+    UsageReader,
+    error_body,
+)
 
 EVENTS = (
     b'data: {"choices":[{"delta":{"content":"a"}}],"usage":null}\r\n\r\n'
@@ -84,6 +93,34 @@ def test_a_refusal_has_openais_shape_with_code_and_reason():
     }
 
 
+@pytest.mark.parametrize("cut", [1, 7, 40, 10_000])
+def test_the_id_of_a_stored_answer_is_read_from_its_first_event(cut):
+    created = {"type": "response.created", "response": {"id": "resp_9", "object": "response"}}
+    delta = {"type": "response.output_text.delta", "delta": "hi", "id": "other"}
+    text = b"".join(b"data: %s\n\n" % orjson.dumps(event) for event in (created, delta))
+    reader = UsageReader(events=True, stored=True)
+    for at in range(0, len(text), cut):
+        reader.feed(text[at : at + cut])
+    assert reader.response_id == "resp_9"
+
+
+@pytest.mark.parametrize(
+    ("document", "name"),
+    [
+        ({"id": "resp_9", "object": "response"}, "resp_9"),
+        ({"id": "x", "object": "chat.completion"}, ""),
+        ({"id": "x" * 500, "object": "response"}, ""),
+        ({"id": 5, "object": "response"}, ""),
+        ({"response": [1]}, ""),
+    ],
+)
+def test_the_id_of_a_stored_answer_is_read_from_a_whole_answer(document, name):
+    reader = UsageReader(events=False, stored=True)
+    reader.feed(orjson.dumps(document))
+    reader.end()
+    assert reader.response_id == name
+
+
 ERRORS = [
     (True, b'data: {"error": {"message": "x", "code": 500}}\n\ndata: [DONE]\n\n'),
     (True, b'data: {"choices": []}\n\ndata: {"error":{"message":"later"}}\n\n'),
@@ -121,3 +158,12 @@ def spotted(events, body, cuts):
         body = body[cut:]
     found.append(spotter.feed(body))
     return found
+
+
+def test_an_answer_in_tiny_pieces_costs_no_more_than_its_pieces():
+    """By how often a byte is copied, which the time shows: 25 s before, 0.1 s now."""
+    reader = UsageReader(events=False)
+    began = time.process_time()
+    for _ in range(MAX_ANSWER_BYTES // 2):
+        reader.feed(b"xx")
+    assert time.process_time() - began < 5.0

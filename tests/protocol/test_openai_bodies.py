@@ -34,6 +34,7 @@ JSON = st.recursive(
         ("/v1/chat/%63ompletions", Api.CHAT),
         ("/v1%2Fcompletions/?%3F", Api.COMPLETIONS),
         ("/v1/chat/%zz", Api.OPAQUE),
+        ("/invocations", Api.CHAT),
         ("/tokenize", Api.OPAQUE),
         ("/", Api.OPAQUE),
     ],

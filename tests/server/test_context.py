@@ -128,6 +128,56 @@ async def test_tool_results_of_every_size_are_reordered_whole(place, shape):
     assert order(body) == [f"http://{i}" for i in ids]
 
 
+def prose(i):
+    return f"Article number {i} is about " + " ".join(f"w{(i * 31 + k) % 1000}" for k in range(60))
+
+
+WRITTEN = {  # documents as programs write them, and what they read as in another order
+    "labelled": (
+        lambda ids: "\n\n".join(f"Source {n}:\n{prose(i)}" for n, i in enumerate(ids, 1)),
+        lambda block, question: f"{block}\n\nQuestion: {question}",
+        lambda order: order_note(list("123"), order),
+    ),
+    "paragraphs": (
+        lambda ids: "\n\n".join(map(prose, ids)),
+        lambda block, question: (
+            "Use the following pieces of context to answer the question at the end.\n\n"
+            f"{block}\n\nQuestion: {question}\nHelpful Answer:"
+        ),
+        lambda order: order_note([None] * 3, order),
+    ),
+    "memories": (
+        lambda ids: "\n".join(f"- {prose(i)}" for i in ids),
+        lambda block, question: f"User Memories:\n{block}\n\nQuestion: {question}",
+        lambda order: order_note([None] * 3, order),
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("written", WRITTEN)
+async def test_shapes_without_tags_arrive_in_the_order_sent_before(place, shape, written):
+    block, framed, note = WRITTEN[written]
+    there = await place(shape, ON)
+
+    def body(content):
+        """As Anthropic's clients send it."""
+        message = {"role": "user", "content": [{"type": "text", "text": content}]}
+        return orjson.dumps(
+            {"model": "m", "max_tokens": 9, "system": "Be brief.", "messages": [message]}
+        )
+
+    first = body(framed(block([2, 1, 4]), "Why?"))
+    assert await there.send(first, "/v1/messages") == first
+    want = body(framed(f"{block([2, 1, 4])}\n{note([2, 1, 0])}", "And?"))
+    second = body(framed(block([4, 1, 2]), "And?"))
+    assert await there.send(second, "/v1/messages") == want
+    shown = (await there.shown())[1]["routes"][0]["shapes"]
+    assert list(shown.values()) == [2]
+    [name] = shown
+    assert metric(there.runner, f'laar_context_lists_total{{route="rag",shape="{name}"}}') == 2
+
+
 WISH = {"x-laar-context": "on"}
 
 

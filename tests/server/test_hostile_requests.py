@@ -388,3 +388,18 @@ async def test_operators_paths_reach_no_endpoint_with_a_picker_or_without(gatewa
         await gateway.stop_picker()
     await asyncio.sleep(0)
     assert {r.path for r in upstream.requests} <= {"/metrics", "/health"}
+
+
+async def test_a_post_that_claims_an_upgrade_reaches_no_endpoint_unread(gateway):
+    """Some engines answer it as if the header were not there; native Envoys wait for its end."""
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    await gateway.picker()
+    envoy = await gateway.envoy("gateway")
+    lines = HEAD + b"upgrade: websocket\r\nconnection: upgrade\r\ncontent-length: %d\r\n\r\n"
+    async with connected(envoy) as (reader, writer), asyncio.timeout(10):
+        writer.write(lines % len(chat()) + chat())
+        answer = await reader.readuntil(b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"x-laar-reason: bad-request" in answer
+    assert bodies(upstream) == []

@@ -350,6 +350,7 @@ def in_force(runner):
         "director": runner.director.settings,
         "candidates": (runner.director.candidates._aliases, runner.director.candidates._filters),
         "weights": scorer.weights,
+        "valve": runner.director.policies["llm-router"].scorers[0][0]._saturation,
         "models": runner.learning.assessor.success.capability.models,
         "speeds": dict(runner.learning.latency.measured),
         "streams": (runner._processor.settings, runner._held.limit_bytes),

@@ -23,7 +23,6 @@ OTHER: dict[str, Any] = {
     "routing.k_rtt": 0.5,
     "routing.k_queue": 0.5,
     "routing.k_delay": 0.5,
-    "routing.in_flight_tokens": 7,
     "routing.weights_file": "weights.yaml",
     "routing.baselines": {"llm-router": {"saturation_inflight": 4}},
     "routing.retry_penalty": 7,

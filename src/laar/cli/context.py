@@ -1,18 +1,22 @@
-"""`laar context`: ContextPilot's offline half on files.
+"""`laar context`: ContextPilot's offline half on files, and what the hook sees in a body.
 
-Exit status: 0 planned, 2 something a person has to put right.
+Exit status: 0 done, 2 something a person has to put right.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from laar.cli.terminal import JsonFile, report_errors
 from laar.errors import SettingError
+
+if TYPE_CHECKING:
+    from laar.context import ContextSettings
 
 __all__ = ["app"]
 
@@ -22,6 +26,60 @@ app = typer.Typer(help="Documents in prompts: order them for the cache.", no_arg
 @app.callback()
 def main() -> None:
     """Documents in prompts: order them for the cache."""
+
+
+@app.command()
+def doctor(
+    body: Annotated[str, typer.Argument(help="A request body as JSON, or - for standard input.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    config_file: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="Settings file, for the rules of one of its routes."),
+    ] = None,
+    route: Annotated[
+        str, typer.Option(help="Name of the route in `context.routes`; the first one without.")
+    ] = "",
+) -> None:
+    """Say how many documents the hook sees in a body, in which shape, and why not.
+
+    The body never leaves this machine, and nothing of its text is printed.
+    """
+    import orjson
+
+    from laar.context.doctor import diagnose
+
+    with report_errors():
+        settings = _of_route(config_file, route)
+        raw = sys.stdin.buffer.read() if body == "-" else Path(body).read_bytes()
+    told = diagnose(raw, settings)
+    if as_json:
+        typer.echo(orjson.dumps(asdict(told)).decode())
+        return
+    if told.shape is None:
+        typer.echo(f"no documents: {told.reason}")
+    for seen in told.lists:
+        typer.echo(
+            f"{seen.documents} documents ({seen.bytes:,} bytes), shape {seen.shape}, "
+            f"in {seen.path} ({seen.role}); {seen.movable} may be moved"
+            + (f": {seen.reason}" if seen.reason else "")
+        )
+    if told.why:
+        typer.echo(told.why)
+
+
+def _of_route(config_file: Path | None, name: str) -> ContextSettings | None:
+    """The hook's settings of a route; None for the defaults."""
+    from laar.errors import SettingError
+    from laar.settings import load_settings
+
+    if config_file is None:
+        return None
+    routes = load_settings(config_file).context.routes
+    for rule in routes:
+        if not name or rule.name == name:
+            return rule.hook
+    known = ", ".join(rule.name for rule in routes) or "none"
+    raise SettingError(f"{config_file}: no context route {name!r}; there are: {known}")
 
 
 @app.command()
@@ -44,8 +102,9 @@ def plan(
         bool, typer.Option(help="Name the received order after documents that were moved.")
     ] = True,
     relabel: Annotated[
-        bool, typer.Option("--relabel", help="Numbered labels are never cited; text may move.")
-    ] = False,
+        bool | None,
+        typer.Option(help="Whether numbered labels may keep their place; by what a prompt says."),
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Order a batch's documents and requests so that prefixes repeat; say what hits to expect.
@@ -57,7 +116,9 @@ def plan(
     from laar.context import ContextSettings, plan_file
 
     out = out or requests.with_suffix(".planned.jsonl")
-    settings = ContextSettings(min_docs=min_docs, annotate=annotate, relabel=relabel)
+    settings = ContextSettings(
+        min_docs=min_docs, annotate=annotate, relabel="auto" if relabel is None else relabel
+    )
     with report_errors():
         if out.resolve() == requests.resolve():
             raise SettingError(f"--out {out} is the input; name another file")

@@ -17,7 +17,16 @@ from laar.context.offline.distance import distance, distances
 from laar.context.offline.plan import BatchPlan, Planned, PlanReport, plan, plan_file, plan_lines
 from laar.context.offline.schedule import schedule
 from laar.context.offline.tree import ContextTree, Found, Inserted, Node, Reading
-from laar.context.settings import ContextSettings, Dedup, Format, Mode, Reason, Role
+from laar.context.settings import (
+    ContextSettings,
+    Dedup,
+    Delimiters,
+    Format,
+    Mode,
+    Reason,
+    Relabel,
+    Role,
+)
 
 __all__ = [
     "Alignment",
@@ -28,6 +37,7 @@ __all__ = [
     "ContextTree",
     "Dedup",
     "Deduplicated",
+    "Delimiters",
     "DocCache",
     "Format",
     "Found",
@@ -42,6 +52,7 @@ __all__ = [
     "Reading",
     "Reason",
     "Receipt",
+    "Relabel",
     "Role",
     "RouteGain",
     "RunningMean",

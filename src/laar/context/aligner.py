@@ -130,8 +130,18 @@ class OrderIndex:
         """Scopes with popularity counts."""
         return len(self._affinities)
 
-    def align(self, scope: int, seed: int, docs: Sequence[int], now: float) -> Alignment:
-        """An order for `docs` (distinct 64-bit hashes)."""
+    def align(
+        self, scope: int, seed: int, docs: Sequence[int], now: float, *, careful: bool = False
+    ) -> Alignment:
+        """An order for `docs` (distinct 64-bit hashes).
+
+        Args:
+            scope: see above.
+            seed: the same.
+            docs: as received.
+            now: seconds, monotonic.
+            careful: only follow an order that was sent; leave the rest as it came.
+        """
         self._expire(now)
         affinity = self._affinities.get(scope)
         root = self._roots.get(seed)
@@ -151,7 +161,7 @@ class OrderIndex:
             rank = {doc: i for i, doc in enumerate(ranked)}
             path = max(paths, key=lambda p: (_worth(p, ranked, score), [rank[doc] for doc in p]))
         at = {doc: i for i, doc in enumerate(docs)}
-        rest = likely.known.difference(path)
+        rest = frozenset[int]() if careful else likely.known.difference(path)
         order = [*path, *(doc for doc in ranked if doc in rest)]
         if len(order) < len(docs):
             placed = set(order)

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, repeat
 from typing import NamedTuple
 
 from laar.context.settings import Reason
 
-__all__ = ["MAX_MARKS", "Block", "Item", "Marks", "Refused", "Span", "block_of"]
-
-
-Marks = tuple[tuple[bytes, re.Pattern[bytes]], ...]
-"""Patterns one of which a body with the format must hold, each with its first byte."""
+__all__ = ["MAX_MARKS", "Block", "Item", "Refused", "Span", "block_of"]
 
 
 class Refused(Exception):  # noqa: N818 (no error: a decision not to touch the text)
-    """Ends a scan; the body is then forwarded as it came."""
+    """Ends a scan; the text is then forwarded as it came."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.value)
@@ -58,12 +54,42 @@ class Block:
         end: where a note about their order goes: after everything that belongs to them.
         labels_stay: the labels are outside the items, so that they number places, not documents.
         quoted: the documents' own text is inside a JSON string.
+        shape: its name in `laar.context.formats.SHAPES`.
+        pinned: documents behind `items` that are left where they are, since their end is in doubt.
+        careful: little says that these are documents, so that they only follow orders sent before.
+        held: why the items must not be moved, where they must not.
+        start: where what belongs to them begins, labels included; -1: with the first item.
+        silent: no note about the order may be added, since the text is JSON from end to end.
     """
 
     items: tuple[Item, ...]
     end: int
     labels_stay: bool = False
     quoted: bool = False
+    shape: str = ""
+    pinned: int = 0
+    careful: bool = False
+    held: Reason | None = None
+    start: int = -1
+    silent: bool = False
+
+    @property
+    def begin(self) -> int:
+        """Where what belongs to them begins."""
+        return self.items[0].start if self.start < 0 else self.start
+
+    @property
+    def documents(self) -> int:
+        """How many there are."""
+        return len(self.items) + self.pinned
+
+    def shifted(self, by: int) -> Block:
+        """The same block in a text that has so many more signs before it."""
+        items = tuple(
+            Item(a + by, b + by, c + by, d + by, label) for a, b, c, d, label in self.items
+        )
+        start = self.start + by if self.start >= 0 else -1
+        return replace(self, items=items, end=self.end + by, start=start)
 
 
 MAX_MARKS = 8
@@ -81,6 +107,7 @@ def block_of(
     names: Sequence[dict[str, str]],
     relabel: bool = False,
     quoted: bool = False,
+    shape: str = "",
 ) -> Block:
     """Checks that a run of items can be rearranged and names them.
 
@@ -91,9 +118,10 @@ def block_of(
         names: for each item what it says of itself (attributes, short fields), in order of worth.
         relabel: numbers that count the documents may stay in place while the text moves.
         quoted: see `Block`.
+        shape: see `Block`.
 
     Raises:
-        Refused: something stands between the items, or they number themselves and must keep it.
+        Refused: something stands between the items.
     """
     gaps = {gap.strip() for gap in {text[a[1] : b[0]] for a, b in pairwise(spans)}}
     if len(gaps) > 1 or any(len(gap) > MAX_SEPARATOR for gap in gaps):
@@ -103,27 +131,34 @@ def block_of(
         values = [own.get(name, "") for own in names]
         first = values[0]
         if first in {"0", "1"} and values == _count(int(first), len(spans)):
-            return _counted(spans, end, names, name, relabel=relabel)
+            block = _counted(text, spans, end, name, values)
+            held = None if relabel and block.held is None else Reason.POSITIONAL_LABELS
+            return replace(block, held=held, quoted=quoted, shape=shape)
         told = len(max(values, key=len)) <= MAX_LABEL and all(name in own for own in names)
         if labels is None and told and len(set(values)) == len(values):
             labels = values
     items = map(Item, *zip(*spans, strict=True), labels or repeat(None))
-    return Block(tuple(items), end, quoted=quoted)
+    return Block(tuple(items), end, quoted=quoted, shape=shape)
 
 
 def _counted(
-    spans: Sequence[Span], end: int, names: Sequence[dict[str, str]], number: str, *, relabel: bool
+    text: str, spans: Sequence[Span], end: int, name: str, numbers: Sequence[str]
 ) -> Block:
-    """Items that number themselves: only their texts may move, if they say nothing else of them."""
-    others = {tuple((k, v) for k, v in own.items() if k != number) for own in names}
-    if not relabel or len(others) > 1:
-        raise Refused(Reason.POSITIONAL_LABELS)
-    moving = tuple(
-        Item(start, stop, start, stop, own[number])
-        for (_, _, start, stop), own in zip(spans, names, strict=True)
-    )
-    return Block(moving, end, labels_stay=True)
+    """Items that number themselves: what stands behind the number moves, and the number stays."""
+    items: list[Item] = []
+    heads: set[str] = set()
+    for (start, stop, first, last), number in zip(spans, numbers, strict=True):
+        said = rf"{re.escape(name)}[\"']?\s{{0,8}}[=:]\s{{0,8}}[\"']?{number}(?!\d)[\"']?"
+        match = re.compile(rf"[^\d\n]{{0,{MAX_HEAD}}}?{said}").match(text, start, stop)
+        behind = match.end() if match is not None and match.end() <= first else start
+        heads.add(text[start:behind].replace(number, ""))
+        items.append(Item(behind, stop, first, last, number))
+    held = None if len(heads) == 1 and heads != {""} else Reason.POSITIONAL_LABELS
+    return Block(tuple(items), end, labels_stay=True, held=held, start=spans[0][0])
 
+
+MAX_HEAD = 40
+"""Longest text before the number of an item that counts itself: a tag's or a field's name."""
 
 MAX_LABEL = 64
 """Longest label that is worth repeating in a note."""

@@ -1,6 +1,7 @@
 """Which strings of a request body are prompt text, whose they are, and what comes before them.
 
-Chat (`messages`), Responses (`instructions`, `input`) and legacy completions (`prompt`) bodies. A
+Chat (`messages`), Anthropic's (`system`, `messages`), Responses (`instructions`, `input`) and
+completions (`prompt`) bodies. A
 string is *fresh* when it came with the last turn: after the last answer of the assistant. Only
 fresh text may be ordered anew; older text must come out as it did in its own turn, or the
 conversation's own prefix in the cache is lost. Messages with cache marks, and all that is not text,
@@ -18,7 +19,7 @@ from laar.context.blocks import Refused
 from laar.context.formats.jsonspans import Path
 from laar.context.settings import Reason, Role
 
-__all__ = ["Text", "prompt_texts", "said_before"]
+__all__ = ["Text", "api_of", "prompt_texts", "said_before"]
 
 _ROLES: dict[str, Role] = {
     "system": "system",
@@ -37,25 +38,40 @@ class Text(NamedTuple):
         value: what it reads as.
         role: who says it.
         fresh: it belongs to the last turn.
+        tool: name of the tool whose result it is, where the prompt tells.
     """
 
     path: Path
     value: str
     role: Role
     fresh: bool
+    tool: str = ""
+
+
+def api_of(body: dict[str, object]) -> str | None:
+    """The interface that a body is for, by its fields; None for none that is known."""
+    if "messages" in body:
+        return "messages" if "system" in body else "chat"
+    return "completions" if "prompt" in body else "responses" if "input" in body else None
 
 
 def prompt_texts(body: dict[str, object], api: str) -> list[Text]:
     """All strings that may hold documents, in prompt order.
 
     Raises:
-        Refused: `api` is none of ``chat``, ``responses``, ``completions``.
+        Refused: `api` is none of ``chat``, ``messages``, ``responses``, ``completions``.
     """
     if api == "completions":
-        prompt = body.get("prompt")
-        return [Text(("prompt",), prompt, "user", True)] if isinstance(prompt, str) else []
+        return _prompts(body.get("prompt"))
     if api == "chat":
         return list(_messages("messages", body.get("messages")))
+    if api == "messages":  # Anthropic's: the system prompt stands beside the messages
+        messages = body.get("messages")
+        first_turn = not (isinstance(messages, list) and any(map(_is_answer, messages)))
+        return [
+            *_content(("system",), body.get("system"), "system", first_turn),
+            *_messages("messages", messages),
+        ]
     if api != "responses":
         raise Refused(Reason.UNSUPPORTED_API)
     given = body.get("input")
@@ -70,23 +86,39 @@ def prompt_texts(body: dict[str, object], api: str) -> list[Text]:
     return texts
 
 
+def _prompts(prompt: object) -> list[Text]:
+    """A prompt of its own, or several that are answered apart from each other."""
+    if isinstance(prompt, str):
+        return [Text(("prompt",), prompt, "user", True)]
+    if not isinstance(prompt, list):
+        return []
+    return [
+        Text(("prompt", i), text, "user", True)
+        for i, text in enumerate(prompt)
+        if isinstance(text, str)
+    ]
+
+
 def said_before(body: dict[str, object], path: Path) -> bytes:
     """What the engine reads before the string at `path`, in a form fit for hashing.
 
     Two prompts that differ here share no cached prefix beyond this point, whatever follows.
     """
     before: list[object] = [body.get("tools")]
+    if path[0] == "prompt":
+        return orjson.dumps(before)
     if path[0] == "input":
         before.append(body.get("instructions"))
-    if len(path) > 1:
-        list_, at = body[str(path[0])], path[1]
-        assert isinstance(list_, list)
-        assert isinstance(at, int)
-        before.append(list_[:at])
-        message = list_[at]
-        before.append(message.get("role"))
-        if len(path) > 3:
-            before.append(message["content"][: path[3]])
+    if path[0] == "messages":
+        before.append(body.get("system"))
+    at: object = body
+    for step in path:
+        if isinstance(at, list) and isinstance(step, int):
+            before.append(at[:step])
+            at = at[step]
+        elif isinstance(at, dict):
+            before.append(at.get("role"))
+            at = at.get(step)
     return orjson.dumps(before)
 
 
@@ -94,31 +126,73 @@ def _messages(key: str, messages: object) -> Iterator[Text]:
     if not isinstance(messages, list):
         return
     first, last = _last_turn(messages)
+    tools: dict[object, str] | None = None
     for i, message in enumerate(messages):
         role = _role(message)
         if role is None or "cache_control" in message:
             continue
         fresh = first <= i < last
+        name = ""
+        if role == "tool" or isinstance(message.get("content"), list):
+            tools = _called(messages) if tools is None else tools
+            call = message.get("tool_call_id") or message.get("call_id")
+            own = message.get("name")
+            name = own if isinstance(own, str) else tools.get(call, "")
         for field in ("content", "output"):
-            value = message.get(field)
-            if isinstance(value, str):
-                yield Text((key, i, field), value, role, fresh)
-            elif isinstance(value, list) and field == "content":
-                for part, text in _parts(value):
-                    yield Text((key, i, field, part, "text"), text, role, fresh)
+            yield from _content((key, i, field), message.get(field), role, fresh, name, tools)
 
 
-def _parts(parts: Sequence[object]) -> list[tuple[int, str]]:
-    """The text parts of a message; none if any part carries a cache mark."""
-    if any(isinstance(part, dict) and "cache_control" in part for part in parts):
-        return []
-    return [
-        (i, part["text"])
-        for i, part in enumerate(parts)
-        if isinstance(part, dict)
-        and part.get("type") in {"text", "input_text"}
-        and isinstance(part.get("text"), str)
-    ]
+def _content(
+    path: Path,
+    value: object,
+    role: Role,
+    fresh: bool,
+    tool: str = "",
+    tools: dict[object, str] | None = None,
+) -> Iterator[Text]:
+    """The texts of a message's content: a string, or parts; none if any part has a cache mark."""
+    if isinstance(value, str):
+        yield Text(path, value, role, fresh, tool)
+        return
+    if not isinstance(value, list):
+        return
+    if any(isinstance(part, dict) and "cache_control" in part for part in value):
+        return
+    for i, part in enumerate(value):
+        if not isinstance(part, dict):
+            continue
+        kind = part.get("type")
+        if kind in _TEXTS and isinstance(part.get("text"), str):
+            yield Text((*path, i, "text"), part["text"], role, fresh, tool)
+        elif kind == "tool_result" and len(path) < _DEEPEST:
+            name = (tools or {}).get(part.get("tool_use_id"), "")
+            yield from _content((*path, i, "content"), part.get("content"), "tool", fresh, name)
+
+
+_TEXTS = frozenset(("text", "input_text", "output_text"))
+_DEEPEST = 5
+
+
+def _called(messages: Sequence[object]) -> dict[object, str]:
+    """Names of tools by the id of the call, in any of the three interfaces."""
+    names: dict[object, str] = {}
+    for message in messages:
+        if not isinstance(message, dict):
+            continue
+        calls = [message, *_list(message.get("tool_calls")), *_list(message.get("content"))]
+        for call in calls:
+            if not isinstance(call, dict):
+                continue
+            function = call.get("function")
+            name = function.get("name") if isinstance(function, dict) else call.get("name")
+            for key in (call.get("id"), call.get("call_id")):
+                if isinstance(name, str) and isinstance(key, str):
+                    names[key] = name
+    return names
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _role(message: object) -> Role | None:

@@ -1,6 +1,6 @@
 """The hook that the server calls: a request body in, the same bytes or better ones out.
 
-    size -> marks -> parse -> scan -> (duplicates) -> align -> rewrite -> verify -> splice
+    size -> parse -> scan -> (duplicates) -> align -> rewrite -> verify -> splice
 
 Pure but for its bounded memory: orders sent (hashes), decisions for running conversations (hashes
 and positions), counts. It holds no text of any request, so nothing can be lost or leak between
@@ -16,7 +16,6 @@ counts of its own. What they do share is capacity.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,19 +24,15 @@ import orjson
 import xxhash
 
 from laar.context.aligner import OrderIndex
-from laar.context.blocks import Marks, Refused
+from laar.context.blocks import Refused
 from laar.context.cache import DocCache
-from laar.context.formats import fences, results, xml
 from laar.context.formats.jsonspans import TooComplexError, splice
 from laar.context.guard import GainGuard, RouteGain
 from laar.context.memo import Memo, Orders
-from laar.context.settings import ContextSettings, Format, Mode, Reason
+from laar.context.settings import ContextSettings, Mode, Reason
 from laar.context.turn import Turn, TurnPlan
 
 __all__ = ["ContextHook", "HookResult", "Receipt"]
-
-_MARKS: dict[Format, Marks] = {"xml": xml.MARKS, "json": results.MARKS, "numbered": fences.MARKS}
-_TOOL_MARKS: Marks = ((b'"', re.compile(rb'"tool"|"\w+_output"')),)
 
 _SIZE_GAIN = 0.01
 """Weight of a request in the mean size of documents."""
@@ -70,6 +65,8 @@ class HookResult:
         baseline_hit_bytes: the same for the order as received; when observing, against what was
             really sent, so that the difference of the two is what the hook would gain.
         removed_bytes: text replaced by notes, notes deducted.
+        shapes: of the blocks of the last turn, each with its documents; ``unknown_...`` where
+            documents were announced in a shape that is not known.
         receipt: for `commit`; None when there is nothing to remember.
     """
 
@@ -82,6 +79,7 @@ class HookResult:
     predicted_hit_bytes: int = 0
     baseline_hit_bytes: int = 0
     removed_bytes: int = 0
+    shapes: tuple[tuple[str, int], ...] = ()
     receipt: Receipt | None = None
 
 
@@ -109,9 +107,6 @@ class ContextHook:
         self._guard = GainGuard(
             share=s.holdout_share, min_gain=s.min_gain, requests=s.guard_requests
         )
-        self._marks = [mark for name in s.formats for mark in _MARKS[name]]
-        if s.dedup_tool_lines:
-            self._marks += _TOOL_MARKS
         self._reasons: Counter[Reason] = Counter()
         self._cache_bytes: float | None = None
         self._documents = 0.0
@@ -124,7 +119,7 @@ class ContextHook:
 
         Args:
             body: as it came, complete.
-            api: ``chat``, ``responses`` or ``completions``.
+            api: ``chat``, ``messages``, ``responses`` or ``completions``.
             tenant: requests of different tenants never align with each other.
             route: name of the route, for the same, and for the guard.
             now: seconds, monotonic.
@@ -232,8 +227,6 @@ class ContextHook:
         settings = self._settings
         if len(body) > settings.max_body_bytes:
             return HookResult(body=body, reason=Reason.TOO_LARGE)
-        if not any(first in body and mark.search(body) for first, mark in self._marks):
-            return HookResult(body=body, reason=Reason.NO_DOCUMENTS)
         check = self._deadline()
         try:
             parsed = orjson.loads(body)
@@ -277,6 +270,7 @@ class ContextHook:
             predicted_hit_bytes=plan.predicted_bytes,
             baseline_hit_bytes=plan.baseline_bytes,
             removed_bytes=plan.removed_bytes,
+            shapes=tuple(plan.shapes),
             receipt=receipt,
         )
 
@@ -296,7 +290,9 @@ class ContextHook:
 
 def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -> int:
     """Hash of what separates requests; orders only observed were never sent, so they are apart."""
-    parts = [tenant, route, body.get("model"), body.get("cache_salt"), observe]
+    named = (body.get(name) for name in ("model", "cache_salt"))
+    texts = [name if isinstance(name, str) else None for name in named]  # another may be deep
+    parts = [tenant, route, *texts, observe]
     return xxhash.xxh3_64_intdigest(orjson.dumps(parts))
 
 

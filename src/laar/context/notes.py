@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["duplicate_note", "lines_note", "order_note"]
+__all__ = ["duplicate_note", "lines_note", "order_note", "order_note_bytes"]
 
 HEAD_CHARS = 60
 """Of the removed text, enough to tell documents apart; less than the text it stands for."""
@@ -28,6 +28,11 @@ def order_note(labels: Sequence[str | None], order: Sequence[int]) -> str:
         return f"(The documents above, counted from the top, by relevance: {names}.)"
     names = " > ".join(f"[{labels[place]}]" for place in order)
     return f"(The documents above by relevance, most relevant first: {names}.)"
+
+
+def order_note_bytes(documents: int) -> int:
+    """About how long the note about so many documents is; labels may make it longer."""
+    return 66 + 5 * documents
 
 
 def duplicate_note(text: str) -> str:

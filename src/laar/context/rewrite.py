@@ -8,12 +8,12 @@ before a text is sent: it scans what was made and compares the documents themsel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import orjson
 
-from laar.context.blocks import Block, Refused
+from laar.context.blocks import Block
 from laar.context.notes import duplicate_note, order_note
 
 __all__ = ["Change", "rewrite", "verified"]
@@ -53,7 +53,7 @@ def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
         for place, at in enumerate(change.order):
             parts += (text[done : items[place].start], _content(text, change, at))
             done = items[place].end
-        if change.moved:
+        if change.moved and not change.block.silent:
             end = change.block.end
             parts.append(text[done:end])
             newline = "" if text[end : end + 1] in "\r\n" else "\n"
@@ -66,64 +66,34 @@ def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
     return bare, "".join(parts)
 
 
-def verified(
-    text: str,
-    changes: Sequence[Change],
-    made: str,
-    scan: Callable[[str], Sequence[Block]],
-    earlier: Sequence[str],
-) -> bool:
+def verified(text: str, changes: Sequence[Change], made: str, earlier: Sequence[str]) -> bool:
     """Whether `made` holds every document of `text`, or its note and the document before it.
 
-    Where documents only moved, every character is compared at its new place; a document that moves
-    is whole, so that it reads as before. Where notes are new text, `made` is scanned again.
+    Every character is compared at its new place, from end to end.
 
     Args:
         text: as received.
         changes: what was to happen.
         made: the outcome, without notes about orders.
-        scan: finds the blocks again.
         earlier: what the outgoing body says before this text.
     """
-    if any(sorted(change.order) != list(range(len(change.block.items))) for change in changes):
-        return False
-    if not any(change.repeated for change in changes):
-        return _moved(text, changes, made)
-    try:
-        blocks = scan(made)
-    except Refused:
-        return False
-    if len(blocks) != len(changes):
-        return False
-    for change, block in zip(changes, blocks, strict=True):
-        if len(block.items) != len(change.order):
-            return False
-        for item, at in zip(block.items, change.order, strict=True):
-            if made[item.start : item.end] != _content(text, change, at):
-                return False
-            if at not in change.repeated:
-                continue
-            was = change.block.items[at]
-            gone = text[was.text_start : was.text_end]
-            if made.find(gone, 0, item.start) < 0 and not any(gone in said for said in earlier):
-                return False
-    return True
-
-
-def _moved(text: str, changes: Sequence[Change], made: str) -> bool:
-    """Whether `made` is `text` with the items in their new places, from end to end."""
     done = at = 0
     for change in changes:
         items = change.block.items
+        if sorted(change.order) != list(range(len(items))):
+            return False
         for place, received in enumerate(change.order):
-            start, end, *_ = items[received]
+            item = items[received]
             gap = text[done : items[place].start]
-            if not made.startswith(gap, at):
+            own = _content(text, change, received)
+            if not made.startswith(gap, at) or not made.startswith(own, at + len(gap)):
                 return False
             at += len(gap)
-            if not made.startswith(text[start:end], at):
-                return False
-            at += end - start
+            if received in change.repeated:
+                gone = text[item.text_start : item.text_end]
+                if made.find(gone, 0, at) < 0 and not any(gone in said for said in earlier):
+                    return False
+            at += len(own)
             done = items[place].end
     return made[at:] == text[done:]
 

@@ -13,11 +13,24 @@ from typing import Literal, get_args
 
 from laar.errors import SettingError
 
-__all__ = ["ContextSettings", "Dedup", "Format", "Mode", "Reason", "Role"]
+__all__ = ["ContextSettings", "Dedup", "Delimiters", "Format", "Mode", "Reason", "Relabel", "Role"]
 
 Mode = Literal["off", "observe", "on"]
 Dedup = Literal["off", "exact"]
-Format = Literal["xml", "json", "numbered"]
+Relabel = Literal["auto"] | bool
+Format = Literal[
+    "xml",
+    "json",
+    "numbered",
+    "labels",
+    "brackets",
+    "points",
+    "records",
+    "headings",
+    "separators",
+    "bullets",
+    "paragraphs",
+]
 Role = Literal["user", "system", "tool"]
 
 
@@ -30,6 +43,7 @@ class Reason(StrEnum):
     # Same bytes: nothing to do, or asked to do nothing.
     OFF = "off"
     NO_DOCUMENTS = "no_documents"
+    UNKNOWN_SHAPE = "unknown_shape"  # documents were announced, but no shape fits
     UNCHANGED = "unchanged"
     OBSERVED = "observed"
     HOLDOUT = "holdout"
@@ -55,21 +69,46 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Delimiters:
+    """How the prompts of a route mark documents, where no known shape fits.
+
+    Args:
+        before: literal text that ends where the first document begins; empty: the text's start.
+        item: literal text that begins each document, with ``{n}`` for a number that stays in place.
+        between: literal text between two documents; needed where `item` is empty.
+        after: literal text behind the last document; empty: the text's end.
+    """
+
+    before: str = ""
+    item: str = ""
+    between: str = ""
+    after: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises SettingError where documents could not be told apart."""
+        if bool(self.item.replace("{n}", "").strip()) == bool(self.between):
+            raise SettingError("context.delimiters: give either `item` or `between`")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContextSettings:
     """Settings of one hook.
 
     Args:
-        formats: explicit delimiters to look for. ``numbered`` also needs `relabel`.
+        formats: families of shapes to look for; see `laar.context.formats.SHAPES`.
+        delimiters: more of them, as this route's prompts have them.
         roles: whose messages may be changed; the assistant's never are.
         min_docs: fewer documents than this in a block are left alone; 2 have little to gain.
-        min_doc_bytes: mean length below which a block is left alone: engines share whole KV blocks
-            of 16 to 64 tokens, so that short documents gain next to nothing.
+        min_saving_bytes: what a block could save at most, below which it is left alone: its text
+            less the note about its order. 256 bytes are some 64 tokens, one to four of the whole KV
+            blocks that engines share.
         max_docs: more than this in a block are left alone; bounds the search for an order.
         annotate: name the received order after documents that were moved.
         dedup: ``exact`` replaces a document whose full text stands earlier in the same body.
         dedup_tool_lines: replace runs of lines of tool output seen in earlier tool output. Off:
             it takes milliseconds for hundreds of kilobytes, against a budget of one.
-        relabel: numbered labels are never cited, so that text may move under fixed labels.
+        relabel: whether text may move under labels that count up. ``auto``: where nothing in the
+            prompt makes use of the numbers; True: numbers are never cited; False: never.
         max_added_ms: past this between two steps, the body is forwarded as it came. None: no limit.
         max_body_bytes: larger bodies are forwarded as they came.
         capacity_docs: most documents that the order index holds; no more than the endpoints' KV
@@ -85,15 +124,16 @@ class ContextSettings:
         guard_requests: left-alone requests with usage to see before the guard may judge.
     """
 
-    formats: tuple[Format, ...] = ("xml", "json", "numbered")
+    formats: tuple[Format, ...] = get_args(Format)
+    delimiters: tuple[Delimiters, ...] = ()
     roles: tuple[Role, ...] = ("user", "system", "tool")
     min_docs: int = 3
-    min_doc_bytes: int = 256
+    min_saving_bytes: int = 256
     max_docs: int = 256
     annotate: bool = True
     dedup: Dedup = "off"
     dedup_tool_lines: bool = False
-    relabel: bool = False
+    relabel: Relabel = "auto"
     max_added_ms: float | None = 1.0
     max_body_bytes: int = 2 << 20
     capacity_docs: int = 30_000
@@ -119,7 +159,7 @@ class ContextSettings:
                     raise SettingError(text)
         for name, least in (
             ("min_docs", 2),
-            ("min_doc_bytes", 0),
+            ("min_saving_bytes", 0),
             ("max_docs", self.min_docs),
             ("max_body_bytes", 1),
             ("capacity_docs", 1),

@@ -17,14 +17,15 @@ from laar.context.blocks import Block, Refused
 from laar.context.bodies import Text, prompt_texts, said_before
 from laar.context.cache import DocCache
 from laar.context.chunks import shorten
-from laar.context.formats import fences, results, xml
+from laar.context.formats import Surroundings, Unknown, scan, words
 from laar.context.formats.jsonspans import Path
 from laar.context.guard import GainGuard
 from laar.context.memo import Memo, Orders
+from laar.context.notes import order_note_bytes
 from laar.context.rewrite import Change, rewrite, verified
 from laar.context.settings import ContextSettings, Reason
 
-__all__ = ["Turn", "TurnPlan", "scan"]
+__all__ = ["Turn", "TurnPlan", "surroundings"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,25 +44,34 @@ class TurnPlan:
     predicted_bytes: int = 0
     baseline_bytes: int = 0
     removed_bytes: int = 0
+    shapes: list[tuple[str, int]] = field(default_factory=list)
 
 
-def scan(text: str, settings: ContextSettings) -> list[Block]:
-    """The blocks of documents in a text, in the first format that has any.
+_SAID_BEGIN, _SAID_END = 2000, 1000
+"""Of the prompt's other texts, what is read for evidence."""
 
-    Raises:
-        Refused: there may be documents, but they can't be told apart or moved safely.
-    """
-    least, most, relabel = settings.min_docs, settings.max_docs, settings.relabel
-    if "json" in settings.formats:
-        found = results.scan(text, min_docs=least, max_docs=most)
-        if found is not None:
-            return found
-    for name, scanner in (("xml", xml.scan), ("numbered", fences.scan)):
-        if name in settings.formats:
-            found = scanner(text, min_docs=least, max_docs=most, relabel=relabel)
-            if found:
-                return found
-    return []
+
+def surroundings(texts: Sequence[Text], text: Text) -> Surroundings:
+    """What the rest of a prompt says that one of its texts may be read by."""
+    if text.path[0] == "prompt":  # several prompts have nothing to do with each other
+        return Surroundings()
+    said = []
+    for other in texts:
+        if other.path == text.path or other.role == "tool":
+            continue
+        if other.role == "system" or other.fresh or text.role == "tool":
+            value = other.value
+            if len(value) > _SAID_BEGIN + _SAID_END:
+                value = f"{value[:_SAID_BEGIN]}\n{value[-_SAID_END:]}"
+            said.append(value)
+    return Surroundings(
+        said="\n".join(said[-_MOST_SAID:]),
+        by_tool=text.role == "tool" and words.TOOL.search(text.tool) is not None,
+        asked_apart=any(o.role == "user" and o.path != text.path for o in texts),
+    )
+
+
+_MOST_SAID = 4
 
 
 class Turn:
@@ -102,6 +112,7 @@ class Turn:
         self._now = now
         self._check = check
         self._plan = TurnPlan()
+        self._texts: Sequence[Text] = ()
         self._said: list[str] = []  # the outgoing texts so far
         self._seen: set[int] = set()  # documents in them, by hash of their text
         self._with_blocks: set[Path] = set()
@@ -111,7 +122,7 @@ class Turn:
     def plan(self, body: dict[str, object], api: str) -> TurnPlan:
         """Goes through the prompt once."""
         plan = self._plan
-        texts = prompt_texts(body, api)
+        self._texts = texts = prompt_texts(body, api)
         for text in texts:
             made = self._text(body, text) if text.role in self._settings.roles else text.value
             if made != text.value:
@@ -129,14 +140,23 @@ class Turn:
         if not text.fresh and known is None and not self._reads_all:
             return text.value
         try:
-            blocks = scan(text.value, self._settings)
+            blocks = scan(text.value, self._settings, surroundings(self._texts, text))
         except Refused as refused:
+            if isinstance(refused, Unknown):
+                self._plan.shapes.append((f"unknown_{refused.kind}", 0))
             self._note(refused.reason)
             return text.value
+        if text.fresh:
+            self._plan.shapes += [(block.shape, block.documents) for block in blocks]
         if known is not None and [len(order) for order in known] != [len(b.items) for b in blocks]:
             known = None
         if blocks:
             self._with_blocks.add(text.path)
+        for block in blocks:
+            if block.held is not None:
+                self._note(block.held)
+        if any(block.held is not None for block in blocks):
+            return text.value
         before = said_before(body, text.path) if text.fresh and blocks else b""
         changes: list[Change] = []
         for i, block in enumerate(blocks):
@@ -159,9 +179,7 @@ class Turn:
             return text.value
         bare, annotated = rewrite(text.value, changes)
         self._check()
-        if not verified(
-            text.value, changes, bare, lambda made: scan(made, self._settings), self._said
-        ):
+        if not verified(text.value, changes, bare, self._said):
             self._plan.reason = Reason.CHECK_FAILED
             self._plan.orders.clear()
             return text.value
@@ -176,7 +194,7 @@ class Turn:
         here: set[int] = set()
         repeated: set[int] = set()
         for i, item in enumerate(block.items):
-            if item.text_end - item.text_start < self._settings.min_doc_bytes:
+            if item.text_end - item.text_start < _WORTH_A_NOTE:
                 continue
             key = xxhash.xxh3_64_intdigest(text[item.text_start : item.text_end].encode())
             if key in self._seen or key in here:
@@ -207,7 +225,9 @@ class Turn:
             spans = [raw[item.start : item.end] for item in block.items]
         else:
             spans = [text[item.start : item.end].encode() for item in block.items]
-        if sum(map(len, spans)) < self._settings.min_doc_bytes * n:
+        size = sum(map(len, spans))
+        note = order_note_bytes(n) if self._settings.annotate and not block.silent else 0
+        if max(0, size - note) < self._settings.min_saving_bytes:
             self._note(Reason.TOO_SMALL)
             return received
         keys = [xxhash.xxh3_64_intdigest(span) for span in spans]
@@ -220,8 +240,14 @@ class Turn:
         self._note(Reason.UNCHANGED)
         start = xxhash.xxh3_64_intdigest(text[: block.items[0].start].encode())
         seed = hash((self._scope, xxhash.xxh3_64_intdigest(before), start))
-        found = self._index.align(self._scope, seed, [keys[i] for i in live], self._now)
+        found = self._index.align(
+            self._scope, seed, [keys[i] for i in live], self._now, careful=block.careful
+        )
         order = known or _whole(live, found.permutation, repeated)
+        gained = sum(len(spans[live[j]]) for j in found.permutation[: found.matched])
+        gained -= sum(len(spans[i]) for i in live[: found.baseline])
+        if known is None and gained < note and size < _WORTH_NOTES * note:
+            order = _whole(live, range(len(live)), repeated)  # the note would cost more
         self._hold_out(hash(tuple(keys)))
         if plan.held_out:
             order, repeated = received, frozenset()
@@ -268,6 +294,14 @@ class Turn:
         """Keeps the reason that says most: that documents were fit, else the first refusal."""
         if reason is Reason.UNCHANGED or self._plan.reason is Reason.NO_DOCUMENTS:
             self._plan.reason = reason
+
+
+_WORTH_NOTES = 8
+"""How many times a note's length documents must have for their order to be an investment: moved for
+what later requests may share, though nothing is known to be shared yet."""
+
+_WORTH_A_NOTE = 256
+"""Length from which a repeated document gives way to a note of about 100 bytes."""
 
 
 def _whole(

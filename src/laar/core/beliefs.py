@@ -20,11 +20,12 @@ from laar.accuracy.success import SuccessModel
 from laar.accuracy.tasks import TaskNames
 from laar.accuracy.tokens import TokenEstimator
 from laar.core.endpoints import Floats
-from laar.core.interfaces import Assessment
+from laar.core.interfaces import Assessment, Demand
 from laar.core.request import Request
 from laar.errors import SettingError
 from laar.prefix import PrefixIndex, PromptHasher
 from laar.prefix.blocks import Chain
+from laar.prefix.demand import PrefixDemand
 from laar.prefix.index import Receipt
 
 __all__ = ["CapabilityAssessor", "PrefixBeliefs", "read_capability"]
@@ -141,6 +142,7 @@ class PrefixBeliefs:
     def __init__(self, *, key: bytes, max_bytes: int) -> None:
         self._hasher = PromptHasher(key)
         self.index = PrefixIndex(0, max_bytes)
+        self.popular = PrefixDemand()
         self._slots = 0
 
     def chain(self, request: Request) -> Chain:
@@ -156,7 +158,12 @@ class PrefixBeliefs:
 
     def insert(self, slot: int, chain: Chain, now: float) -> Receipt:
         """Notes that the slot will hold the prompt."""
+        self.popular.note(chain, now)
         return self.index.insert(slot, chain)
+
+    def demand(self, chain: Chain, now: float) -> Demand:
+        """How many requests share how much of the prompt."""
+        return self.popular.expected(chain, now)
 
     def retract(self, receipt: Receipt) -> None:
         """Takes an entry back: the request failed."""

@@ -36,7 +36,14 @@ import numpy as np
 
 from laar.core.endpoints import Floats
 
-__all__ = ["TUNABLE", "CostWeights", "Terms", "expected_time", "scores_of_costs"]
+__all__ = [
+    "TUNABLE",
+    "CostWeights",
+    "Terms",
+    "expected_time",
+    "scores_of_costs",
+    "until_correct",
+]
 
 MIN_PROBABILITY = 0.01
 """Floor of Q: below it a model is not a hundred times worse, it is merely hopeless, and dividing
@@ -72,9 +79,9 @@ class CostWeights:
         retry_penalty: factor for each time the candidate's model was tried already.
     """
 
-    k_rtt: float = 0.05
-    k_queue: float = 0.2
-    k_delay: float = 0.4
+    k_rtt: float = 1.0
+    k_queue: float = 1.0
+    k_delay: float = 1.0
     in_flight_tokens: float = 100.0
     retry_penalty: float = 100.0
 
@@ -104,11 +111,23 @@ class Terms:
     cost_s: Floats
     answers: Floats | None = None
     slow_s: Floats | None = None
+    ttft_s: Floats | None = None
+    others_s: Floats | None = None
 
     @property
     def all_answers(self) -> Floats:
         """P(it answers) of each candidate."""
         return np.ones(len(self.cost_s)) if self.answers is None else self.answers
+
+    @property
+    def all_ttft_s(self) -> Floats:
+        """The seconds to the first token at each candidate."""
+        return self.latency_s - self.base_s if self.ttft_s is None else self.ttft_s
+
+    @property
+    def all_others_s(self) -> Floats:
+        """What the request costs others at each candidate, less what it spares them."""
+        return np.zeros(len(self.cost_s)) if self.others_s is None else self.others_s
 
     @property
     def all_slow_s(self) -> Floats:
@@ -152,13 +171,9 @@ def expected_time(
     if pace is not None:
         slow = (pace - 1.0) * (latency + typical_s)
         latency = latency + slow
-    expected = latency / np.maximum(probability, MIN_PROBABILITY)
-    if answers is not None:
-        expected = expected / np.maximum(answers, MIN_PROBABILITY)
-    factor = weights.retry_penalty
-    if strict_retries and times_tried.any():
-        factor = max(factor, _PAST_A_NEAR_TIE * expected.max() / max(expected.min(), 1e-12))
-    penalty = np.minimum(factor**times_tried, _MAX_PENALTY)
+    cost, penalty = until_correct(
+        weights, latency, probability, times_tried, answers=answers, strict_retries=strict_retries
+    )
     return Terms(
         rtt_s=rtt,
         base_s=base_s,
@@ -167,10 +182,30 @@ def expected_time(
         probability=probability,
         penalty=penalty,
         latency_s=latency,
-        cost_s=expected * penalty,
+        cost_s=cost,
         answers=answers,
         slow_s=slow,
     )
+
+
+def until_correct(
+    weights: CostWeights,
+    seconds: Floats,
+    probability: Floats,
+    times_tried: Floats,
+    *,
+    answers: Floats | None,
+    strict_retries: bool,
+) -> tuple[Floats, Floats]:
+    """Seconds of an attempt as seconds until a correct answer, and the penalty in them."""
+    expected = seconds / np.maximum(probability, MIN_PROBABILITY)
+    if answers is not None:
+        expected = expected / np.maximum(answers, MIN_PROBABILITY)
+    factor = weights.retry_penalty
+    if strict_retries and times_tried.any():
+        factor = max(factor, _PAST_A_NEAR_TIE * expected.max() / max(expected.min(), 1e-12))
+    penalty = np.minimum(factor**times_tried, _MAX_PENALTY)
+    return expected * penalty, penalty
 
 
 def scores_of_costs(cost_s: Floats) -> Floats:

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from laar.core.cost import MIN_PROBABILITY
 from laar.core.endpoints import Floats
+from laar.core.engines import Began
 from laar.core.filters import FilterSettings
 from laar.core.interfaces import View
 from laar.core.request import Request
@@ -82,6 +84,7 @@ class Decision:
     settled: bool = False
     engine_priority: int | None = None
     account: Any = None
+    began: Began | None = None
     trial: bool = False
     read: bool = False
     attempt: Attempt | None = None
@@ -89,8 +92,24 @@ class Decision:
     left_out: Mapping[int, str] | None = None
 
     @property
+    def ttft_s(self) -> float | None:
+        """The expected seconds to the first token; None when the policy does not price."""
+        if self.view is None or self.view.terms is None:
+            return None
+        return float(self.view.terms.all_ttft_s[self.position])
+
+    @property
+    def expected_s(self) -> float | None:
+        """The expected seconds to a correct answer, by itself; None where nothing is priced."""
+        if self.view is None or self.view.terms is None:
+            return None
+        terms, at = self.view.terms, self.position
+        sure = float(terms.all_answers[at]) * float(terms.probability[at])
+        return float(terms.latency_s[at]) / max(sure, MIN_PROBABILITY)
+
+    @property
     def cost_s(self) -> float | None:
-        """The expected seconds to a correct answer; None when the policy does not price."""
+        """What it was chosen by; None when the policy does not price."""
         if self.view is None or self.view.terms is None:
             return None
         return float(self.view.terms.cost_s[self.position])
@@ -108,6 +127,7 @@ class Completion:
         prompt_tokens: the engine's own count, where the answer was read.
         completion_tokens: the same for the answer.
         cached_tokens: prompt tokens the engine found in its cache, where it says so.
+        response_id: what the engine keeps the answer by, where it keeps answers (Responses API).
         error: the answer began well and held an error, where it was read.
     """
 
@@ -118,6 +138,7 @@ class Completion:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    response_id: str = ""
     error: bool = False
 
     @property

@@ -22,6 +22,7 @@ from laar.accuracy.retry import MAX_TRIED, parse_tried
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.endpoints import EndpointTable, Floats, Slots
+from laar.core.engines import Engines
 from laar.core.interfaces import (
     Assessor,
     Climb,
@@ -35,6 +36,7 @@ from laar.core.interfaces import (
 from laar.core.picker import pick
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
+from laar.core.stored import StoredAnswers
 from laar.errors import RequestError
 from laar.health import Health, Reply, Standing
 from laar.tuning import Sample, Weights
@@ -81,6 +83,8 @@ class Director:
         self.settings = settings
         self.degraded: Counter[str] = Counter()
         self.ignored_tried = 0
+        self.stored = StoredAnswers()
+        self.engines = Engines(table)
         self.assessor = assessor or PlainAssessor()
         self.prefixes = prefixes or NoPrefixes()
         self.tuner = tuner
@@ -103,6 +107,7 @@ class Director:
 
     def _freed(self, slot: int) -> None:
         self.prefixes.drop(slot)
+        self.engines.drop(slot)
         if self.health is not None:
             self.health.drop(slot)
 
@@ -119,6 +124,7 @@ class Director:
         decision = self.explain(request, now, room)
         decision.id = self._new_id()
         decision.receipt = self._note_prefix(decision.slot, decision.chain, now)
+        self._follow(decision, now)
         self.table.reserve(decision.slot, _weight(decision), decision.uncached_tokens)
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None  # used: the next decision gets weights of its own
@@ -137,8 +143,11 @@ class Director:
             RequestError: as `decide`.
         """
         table = self.table
-        group = self.candidates.group(request.model, request.subset, now, request.pool)
+        subset = self.stored.subset(request) if request.response_id else request.subset
+        group = self.candidates.group(request.model, subset, now, request.pool)
         slots = group.slots
+        if request.response_id:
+            self.stored.check(request, subset, len(group.able))
         if request.api is Api.OPAQUE:
             return self._decide_opaque(request, slots, now)
         if not request.model and len(group.models) > 1:
@@ -260,9 +269,10 @@ class Director:
         try:
             chain = self.prefixes.chain(request)
             cached = self.prefixes.match(chain, table.capacity)[slots] * tokens
+            demand = self.prefixes.demand(chain, now) if len(slots) > 1 else None
         except Exception:  # noqa: BLE001 - as above
             reason = self._degrade("prefixes")
-            chain = None
+            chain = demand = None
             cached = np.zeros(len(slots))
         view = View(
             request=request,
@@ -281,6 +291,8 @@ class Director:
             base_s=known.base_s[model_id],
             times_tried=self._times_tried(tried, model_id),
             cell=known.cell,
+            engines=self.engines,
+            demand=demand,
         )
         if group.answers is not None:  # somebody is in trouble
             view.answers = group.answers
@@ -421,6 +433,7 @@ class Director:
         decision.slot = slot
         decision.address = address
         decision.receipt = self._note_prefix(slot, decision.chain, decision.now)
+        self._follow(decision, decision.now if now is None else now, moved=True)
         self.table.reserve(
             slot,
             _weight(decision),
@@ -439,13 +452,65 @@ class Director:
         if not decision.settled and not decision.answering:
             decision.answering = True
             self.table.release_prefill(decision.slot, decision.uncached_tokens)
+            if ok and now is not None and decision.began is not None:
+                self.engines.answering(decision.began, now)
+
+    def _follow(self, decision: Decision, now: float, *, moved: bool = False) -> None:
+        """Begins the engines' record of a request at its endpoint, before it is counted there."""
+        view, at, slot = decision.view, decision.position, decision.slot
+        if view is None:
+            return
+        if decision.began is not None:
+            self.engines.gone(decision.began, now)
+            decision.began = None
+        try:
+            decision.began = self.engines.began(
+                slot,
+                now,
+                work_s=decision.uncached_tokens * float(view.seconds_per_token[at]),
+                others=float(self.table.in_flight[slot]),
+                rtt_s=float(view.rtt_s[at]),
+                base_s=float(view.base_s[at]),
+                shown=decision.request.first_token_seen,
+                teaches=not moved,
+            )
+        except Exception:  # noqa: BLE001 - learning must not fail what is reserved
+            self._degrade("learning")
+
+    def _learn_engine(self, decision: Decision, end: Completion) -> None:
+        """What its end says of the engine, before it is taken out of the table's counts."""
+        began = decision.began
+        if began is None:
+            return
+        now = decision.now + end.latency_s
+        try:
+            if not end.ok or end.cause != "complete" or end.error:
+                self.engines.gone(began, now)
+                return
+            work_s = None
+            if end.prompt_tokens and end.cached_tokens is not None:
+                uncached = max(0, end.prompt_tokens - end.cached_tokens)
+                work_s = began.work_s * uncached / max(decision.uncached_tokens, 1.0)
+            self.engines.ended(
+                began,
+                now,
+                ttft_s=end.ttft_s,
+                latency_s=end.latency_s,
+                answer_tokens=end.completion_tokens,
+                work_s=work_s,
+            )
+        except Exception:  # noqa: BLE001 - as above
+            self._degrade("learning")
 
     def settle(self, decision: Decision, end: Completion) -> None:
         """Ends a request's life; only the first call does anything."""
         if decision.settled:
             return
         decision.settled = True
+        self._learn_engine(decision, end)
         self._release(decision)
+        if end.response_id and (decision.served or not decision.request.shadow):
+            self.stored.note(end.response_id, decision.address, decision.request.session)
         try:
             self._learn(decision, end)
         except Exception:  # noqa: BLE001 - learning must not fail what was already served
@@ -522,10 +587,20 @@ def _where_it_may_go(scores: Floats, view: View, room: Room | None) -> Floats:
     return np.where(fits, scores, -1.0)
 
 
+_CROWD_TOKENS = 100.0
+"""What a request in flight delays another, in tokens: 80 decoded ones at 0.12 ms."""
+
+
 def _predicted_s(decision: Decision) -> float:
     """The picker's own price of its seconds; of a policy that does not price, its prefill's."""
     view, at = decision.view, decision.position
     assert view is not None
+    if view.terms is not None and view.terms.ttft_s is not None:
+        # What is learned of endpoints must not excuse one that became slow: by c(m), all alike.
+        work_tokens = decision.uncached_tokens + float(view.table.prefill_tokens[decision.slot])
+        crowd_tokens = _CROWD_TOKENS * float(view.in_flight[at])
+        work_s = float(view.seconds_per_token[at]) * (work_tokens + crowd_tokens)
+        return float(view.rtt_s[at] + view.base_s[at]) + work_s
     if view.terms is not None:
         slow_s = 0.0 if view.terms.slow_s is None else float(view.terms.slow_s[at])
         return float(view.terms.latency_s[at]) - slow_s

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from laar.core.cost import Terms
 from laar.core.endpoints import EndpointTable, Floats, Slots
+from laar.core.engines import Engines
 from laar.core.request import Request
 from laar.tuning import Sample, Weights
 
@@ -25,6 +26,7 @@ __all__ = [
     "Assessment",
     "Assessor",
     "Climb",
+    "Demand",
     "NoPrefixes",
     "NoRoomError",
     "PlainAssessor",
@@ -33,6 +35,9 @@ __all__ = [
     "Scorer",
     "View",
 ]
+
+Demand = tuple[Floats, Floats]
+"""Places in a prompt, as ascending shares of it, and the requests expected to share up to each."""
 
 Cell = tuple[str, int, str]
 """Language, length bucket in tokens, task."""
@@ -115,6 +120,10 @@ class Prefixes(Protocol):
         """Notes that the slot will hold the prompt; the receipt settles it or takes it back."""
         ...
 
+    def demand(self, chain: Any, now: float) -> Demand | None:
+        """How many requests share how much of the prompt; None when nothing is known."""
+        ...
+
     def retract(self, receipt: Any) -> None:
         """Takes an entry back: the request failed."""
         ...
@@ -147,6 +156,10 @@ class NoPrefixes:
         """Notes nothing."""
         return
 
+    def demand(self, chain: Any, now: float) -> None:
+        """Nothing."""
+        return
+
     def retract(self, receipt: Any) -> None:
         """Nothing to take back."""
 
@@ -169,7 +182,8 @@ class View:
     leave `terms` behind for the explanation, and `reason`, a code of its own (one of few: metrics
     count by it) for why its best candidate is the best; it changes nothing else. `weights` are what
     the tuner wants this decision priced with, by name; None for the scorer's own. `answers`, `pace`
-    and `typical_s` are as in `expected_time`.
+    and `typical_s` are as in `expected_time`. `engines` knows what engines are like (None: nothing
+    is known yet), and `demand` who else asks for this prompt's prefixes.
     """
 
     request: Request
@@ -191,6 +205,8 @@ class View:
     terms: Terms | None = None
     reason: str = ""
     weights: Mapping[str, float] | None = None
+    engines: Engines | None = None
+    demand: Demand | None = None
     answers: Floats | None = None
     pace: Floats | None = None
     typical_s: Floats | float = 0.0

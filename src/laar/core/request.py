@@ -59,7 +59,10 @@ class Request:
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
         task: ``x-laar-task``; empty to detect.
         policy: ``x-laar-policy``; empty for the settings' policy.
-        session: ``x-laar-session``; empty when there is none.
+        session: that it belongs to: ``x-laar-session``, or what agents and the APIs name it by;
+            empty when there is none.
+        response_id: of the stored answer that it continues or asks for; empty for none. Only the
+            endpoint that gave that answer has it.
         ttft_objective_s: from ``x-slo-ttft-ms``.
         pool: of the endpoints that the gateway's route wants; empty for all.
         subset: addresses (with or without port) the gateway restricts the choice to; None for all.
@@ -86,6 +89,7 @@ class Request:
     task: str = ""
     policy: str = ""
     session: str = ""
+    response_id: str = ""
     ttft_objective_s: float | None = None
     pool: str = ""
     subset: frozenset[str] | None = None

@@ -24,7 +24,6 @@ import orjson
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer import load_endpoints, split_address
 from laar.datalayer.metrics_page import read_page
-from laar.doctor.answers import answer_findings
 from laar.doctor.envoy import DECISION_MARGIN_S, Needs, envoy_findings
 from laar.doctor.findings import Finding, Level
 from laar.server.reload import RESTART
@@ -127,8 +126,7 @@ class Doctor:
             async with gate:
                 return await _endpoint(http, spec)
 
-        specs = specs[:_MAX_ENDPOINTS]
-        parts = await asyncio.gather(answer_findings(specs), *(one(spec) for spec in specs))
+        parts = await asyncio.gather(*(one(spec) for spec in specs[:_MAX_ENDPOINTS]))
         return [finding for part in parts for finding in part]
 
     # -- picker --------------------------------------------------------------------------------

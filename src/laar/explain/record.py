@@ -87,7 +87,7 @@ _BELIEFS = (
 )
 _TERMS = (
     *("rtt_s", "base_s", "prefill_s", "queue_s", "slow_s"),
-    *("penalty", "latency_s", "answers", "cost_s"),
+    *("penalty", "latency_s", "answers", "cost_s", "ttft_s", "others_s"),
 )
 
 
@@ -108,7 +108,7 @@ def _rows(account: Account, *, ranked: bool) -> tuple[int, list[dict[str, object
         names = _BELIEFS + _TERMS
         columns += (terms.rtt_s, terms.base_s, terms.prefill_s, terms.queue_s)
         columns += (terms.all_slow_s, terms.penalty, terms.latency_s)
-        columns += (terms.all_answers, terms.cost_s)
+        columns += (terms.all_answers, terms.cost_s, terms.all_ttft_s, terms.all_others_s)
     slots, picked, specs = view.slots, account.position, account.specs
     best: list[int] = []
     if ranked or len(slots) > MAX_ROWS:

@@ -9,6 +9,7 @@ from typing import Any
 
 from laar.core.cost import CostWeights
 from laar.core.interfaces import Scorer
+from laar.core.outlook import Outlook
 from laar.core.policy import ExpectedTime, Policy
 from laar.errors import SettingError
 from laar.policies.affinity import SessionAffinity
@@ -75,7 +76,7 @@ def build_policies(weights: CostWeights, given: Parameters | None = None) -> dic
     policies = {
         "laar": Policy(
             name="laar",
-            scorers=[(ExpectedTime(replace(weights, **given.get("laar", {}))), 1.0)],
+            scorers=[(Outlook(replace(weights, **given.get("laar", {}))), 1.0)],
             knows_retries=True,
         ),
         "laar-paper": Policy(
@@ -112,6 +113,7 @@ def parameters_of(policy: str) -> dict[str, float]:
         raise SettingError(f"no policy `{policy}`; there are: {', '.join(POLICY_NAMES)}")
     if policy == "laar":
         known: dict[str, Any] = {each.name: each.default for each in fields(CostWeights)}
+        del known["in_flight_tokens"]  # of the published forms' cost; here it is learned
     elif policy == "laar-paper":
         known = {}
     else:

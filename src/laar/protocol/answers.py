@@ -69,34 +69,42 @@ class Usage:
     cached_tokens: int | None = None
 
 
+MAX_ID_CHARS = 256
+"""Longest id of a stored answer that is remembered."""
+
+
 class UsageReader:
     """Reads usage out of an answer that passes in pieces.
 
     Args:
         events: the answer is an event stream; otherwise one JSON document.
+        stored: the API keeps answers (Responses): `response_id` is read too.
     """
 
-    def __init__(self, *, events: bool) -> None:
+    def __init__(self, *, events: bool, stored: bool = False) -> None:
         self._events = events
-        self._kept = b""
+        self._stored = stored
+        self._kept = bytearray()
         self._too_long = False
         self.usage = Usage()
+        self.response_id = ""
+        """What the engine will know this answer by; empty until it is read."""
 
     def feed(self, piece: bytes) -> None:
-        """Takes the next piece of the body."""
-        if self._too_long and not self._events:
-            return
-        kept = self._kept + piece if self._kept else piece
-        if self._events:
-            lines, _, kept = kept.rpartition(b"\n")
+        """Takes the next piece of the body; in time that goes with the piece alone."""
+        cut = piece.rfind(b"\n") if self._events else -1
+        if cut >= 0:
+            lines = bytes(self._kept) + piece[:cut]
+            self._kept = bytearray(piece[cut + 1 :])
             # Most pieces are deltas without usage; looking for the word is cheaper than parsing.
-            if b'"usage"' in lines:
+            if b'"usage"' in lines or self._wants_id:
                 for line in lines.split(b"\n"):
                     self._line(line)
-        if len(kept) > MAX_ANSWER_BYTES:
+        elif self._events or not self._too_long:
+            self._kept += piece
+        if len(self._kept) > MAX_ANSWER_BYTES:
             self._too_long = True
-            kept = b""
-        self._kept = kept
+            self._kept.clear()
 
     def end(self) -> Usage:
         """What is known once the body is complete."""
@@ -104,20 +112,26 @@ class UsageReader:
             self._line(self._kept)
         elif self._kept:
             self._document(self._kept)
-        self._kept = b""
+        self._kept.clear()
         return self.usage
 
-    def _line(self, line: bytes) -> None:
-        if line.startswith(b"data:") and b'"usage"' in line:
+    @property
+    def _wants_id(self) -> bool:
+        return self._stored and not self.response_id
+
+    def _line(self, line: bytes | bytearray) -> None:
+        if line.startswith(b"data:") and (b'"usage"' in line or self._wants_id):
             self._document(line[5:])
 
-    def _document(self, text: bytes) -> None:
+    def _document(self, text: bytes | bytearray) -> None:
         try:
             document = orjson.loads(text)
         except orjson.JSONDecodeError:
             return
         if not isinstance(document, dict):
             return
+        if self._wants_id:
+            self._read_id(document)
         found = document.get("usage")
         for nest in ("response", "message"):  # the Responses API's and Anthropic's events
             nested = document.get(nest)
@@ -125,6 +139,14 @@ class UsageReader:
                 found = nested.get("usage")
         if isinstance(found, dict):
             self.usage = _merged(self.usage, found)
+
+    def _read_id(self, document: dict[str, Any]) -> None:
+        """The first event of a stream holds the answer that is begun; a whole one is the answer."""
+        answer = document.get("response", document)
+        if isinstance(answer, dict) and answer.get("object") == "response":
+            name = answer.get("id")
+            if isinstance(name, str) and len(name) <= MAX_ID_CHARS:
+                self.response_id = name
 
 
 def _merged(old: Usage, found: dict[str, Any]) -> Usage:

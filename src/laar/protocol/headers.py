@@ -12,9 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from laar.protocol.sessions import AGENT_HEADERS, SESSION, SESSION_HEADERS, session_of_headers
+
 __all__ = [
     "CONTROL_HEADERS",
     "DESTINATION",
+    "SESSION",
     "Answers",
     "Head",
     "attributes_read",
@@ -43,7 +46,6 @@ TRIED = "x-laar-tried-models"
 TASK = "x-laar-task"
 POLICY = "x-laar-policy"
 CONTEXT = "x-laar-context"
-SESSION = "x-laar-session"
 TTFT_OBJECTIVE = "x-slo-ttft-ms"
 REQUEST_ID = "x-request-id"
 TRACE_PARENT = "traceparent"
@@ -55,6 +57,7 @@ REASON = "x-laar-reason"
 DECISION_ID = "x-laar-decision-id"
 EXHAUSTED = "x-laar-exhausted"
 COST_MS = "x-laar-cost-ms"
+TTFT_MS = "x-laar-ttft-ms"
 OVERHEAD_US = "x-laar-overhead-us"
 MODE = "x-laar-mode"
 RETRY_AFTER = "retry-after"
@@ -147,7 +150,17 @@ def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
 
     For an Envoy that keeps the headers and sends nothing before the body.
     """
-    headers = sorted({*CONTROL_HEADERS, *SIGNATURES, TRACE_PARENT, TRACE_STATE, tenant_header})
+    headers = sorted(
+        {
+            *CONTROL_HEADERS,
+            *SIGNATURES,
+            *SESSION_HEADERS,
+            *AGENT_HEADERS,
+            TRACE_PARENT,
+            TRACE_STATE,
+            tenant_header,
+        }
+    )
     return [
         *_NAMED_ATTRIBUTES,
         *(f"{_ATTRIBUTE_START}{name}{_ATTRIBUTE_END}" for name in headers),
@@ -172,7 +185,7 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         tried=get(TRIED, ""),
         task=_name(get(TASK, "")),
         policy=_name(get(POLICY, "")),
-        session=_name(get(SESSION, "")),
+        session=session_of_headers(headers),
         tenant=_name(get(tenant_header, "")),
         rewrite=_name(get(REWRITE, "")),
         objective=_name(get(OBJECTIVE, "")),

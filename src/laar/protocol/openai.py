@@ -29,6 +29,14 @@ import xxhash
 from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol.jsonscan import Span, member_spans
+from laar.protocol.sessions import session_of_body
+from laar.protocol.splice import (
+    BYTE_ORDER_MARK,
+    model_span,
+    set_priority,
+    splice_model,
+    utf8_of,
+)
 
 __all__ = [
     "ASIDE_BYTES",
@@ -36,6 +44,7 @@ __all__ = [
     "Body",
     "api_of",
     "read_body",
+    "response_of",
     "set_priority",
     "splice_model",
     "try_read",
@@ -57,9 +66,6 @@ MAX_NESTED = 4
 
 MAX_LIMIT_TOKENS = 1 << 31
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""Some editors begin a file with it, and engines read on behind it."""
-
 _COUNTED_BYTES = 1 << 20
 _MAX_SCALAR_BYTES = 4096
 _READ_AT_LENGTH = (
@@ -77,6 +83,7 @@ SUFFIXES: tuple[tuple[str, Api], ...] = (
     ("/responses", Api.RESPONSES),
     ("/embeddings", Api.EMBEDDINGS),
     ("/messages", Api.MESSAGES),
+    ("/invocations", Api.CHAT),  # SageMaker's name for any of them; other forms go by length
 )
 
 
@@ -96,6 +103,8 @@ class Body:
     max_tokens: int | None = None
     salt: str = ""
     model_span: Span | None = None
+    session: str = ""
+    previous: str = ""
 
 
 def api_of(path: str) -> Api:
@@ -108,6 +117,15 @@ def api_of(path: str) -> Api:
         if path.endswith(suffix):
             return api
     return Api.OPAQUE
+
+
+_STORED = re.compile(r"/responses/([^/?]{1,256})(?:/[a-z_]+)?/?(?:\?|$)")
+
+
+def response_of(path: str) -> str:
+    """The stored answer that a request path names: to get, cancel or delete it; else empty."""
+    found = _STORED.search(path)
+    return found[1] if found else ""
 
 
 def read_body(api: Api, body: bytes) -> Body:
@@ -139,6 +157,7 @@ def read_body(api: Api, body: bytes) -> Body:
     if limit is None:
         limit = document.get("max_output_tokens")
     salt = document.get("cache_salt")
+    previous = document.get("previous_response_id")
     return Body(
         model=_text(model),
         spans=tuple(map(_text, spans.texts)),
@@ -147,7 +166,9 @@ def read_body(api: Api, body: bytes) -> Body:
         stream=document.get("stream") is True,
         max_tokens=min(limit, MAX_LIMIT_TOKENS) if isinstance(limit, int) and limit > 0 else None,
         salt=_text(salt) if isinstance(salt, str) else "",
-        model_span=_model_span(body) if model and len(body) > ASIDE_BYTES else None,
+        model_span=model_span(body) if model and len(body) > ASIDE_BYTES else None,
+        session=session_of_body(document),
+        previous=_text(previous) if isinstance(previous, str) else "",
     )
 
 
@@ -178,7 +199,7 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool]:
     if len(body) > ASIDE_BYTES and _has_many_parts(body):
         return _scalars(body), False
     try:
-        document = orjson.loads(body[3:] if body.startswith(_BYTE_ORDER_MARK) else body)
+        document = orjson.loads(body[3:] if body.startswith(BYTE_ORDER_MARK) else body)
     except orjson.JSONDecodeError as error:
         try:
             document = json.loads(body)
@@ -212,7 +233,7 @@ def _scalars(body: bytes) -> dict[str, Any]:
     Raises:
         RequestError: the body is no object.
     """
-    text = _utf8(body)
+    text = utf8_of(body)
     spans = member_spans(text)
     if spans is None:
         raise _bad("the body must be a JSON object of a sensible number of members")
@@ -227,21 +248,6 @@ def _scalars(body: bytes) -> dict[str, Any]:
             except ValueError:
                 raise _bad(f"`{name}` is not valid JSON") from None
     return found
-
-
-def _utf8(body: bytes) -> bytes:
-    """The body in UTF-8, without a byte order mark; as Python's JSON would take it.
-
-    Raises:
-        RequestError: it is no text.
-    """
-    encoding = json.detect_encoding(body)
-    if encoding == "utf-8":
-        return body
-    try:
-        return body.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        raise _bad("the body is not valid JSON: it is no text") from None
 
 
 def _text(text: str) -> str:
@@ -316,7 +322,11 @@ class _Spans:
                         yield text
                     elif isinstance(nested, str | list) and level < MAX_NESTED:
                         yield from self._texts(nested, level + 1)  # an Anthropic tool_result
+                    elif part.get("type") == "tool_use":
+                        yield self._rendered([part.get("name"), part.get("input")]).decode()
                     else:
+                        if "cache_control" in part:  # a mark for the API, which moves turn by turn
+                            part = {key: part[key] for key in part if key != "cache_control"}
                         yield f"\x1d{xxhash.xxh3_128_hexdigest(self._rendered(part))}"
 
     def _rendered(self, value: object) -> bytes:
@@ -337,12 +347,41 @@ def _chat(document: dict[str, Any], spans: _Spans) -> None:
     spans.json(document.get("tools"))
     system = document.get("system")  # Anthropic keeps it beside the messages
     if system is not None:
-        spans.message("system", system)
+        spans.message("system", _without_attribution(system))
     for message in messages:
         if not isinstance(message, dict):
             raise _UnknownPromptError
         spans.message(message.get("role"), message.get("content"))
         spans.json(message.get("tool_calls"))
+
+
+_ATTRIBUTION = "x-anthropic-billing-header:"
+"""How the line begins that coding agents put first into the system prompt; it ends in a number that
+changes with every request (``cch=``)."""
+
+
+def _without_attribution(system: object) -> object:
+    """The system prompt without the attribution line, as vLLM and llm-d read it.
+
+    With it no two requests of a session would share a prefix, which in the engine they do.
+    """
+    if isinstance(system, str):
+        return _line_off(system)
+    if not isinstance(system, list):
+        return system
+    kept: list[object] = []
+    for part in system:
+        text = part.get("text") if isinstance(part, dict) else part
+        if isinstance(text, str) and text.startswith(_ATTRIBUTION):
+            if rest := _line_off(text):
+                kept.append(rest)
+        else:
+            kept.append(part)
+    return kept
+
+
+def _line_off(text: str) -> str:
+    return text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text
 
 
 def _completions(document: dict[str, Any], spans: _Spans) -> None:
@@ -393,134 +432,3 @@ _READERS: dict[Api, Callable[[dict[str, Any], _Spans], None]] = {
     Api.EMBEDDINGS: _embeddings,
     Api.RESPONSES: _responses,
 }
-
-
-# -- the splice --------------------------------------------------------------------------------
-
-_STRING = rb'("[^"\\]*(?:\\.[^"\\]*)*")'
-_MODEL_FIRST = re.compile(rb'\s*\{\s*"model"\s*:\s*' + _STRING)
-_MODEL_LATER = re.compile(rb'"model"\s*:\s*' + _STRING)
-_MODEL_NO_STRING = re.compile(rb'"model"\s*:\s*[^"\s]')
-_TAIL_BYTES = 4096
-_KEY = b'"model"'
-_BACKSLASH = ord("\\")
-_SPELT_OUT = b"\\u006"
-"""Begins each letter of `model` where a key is written with escapes, which no client does."""
-
-
-def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
-    """The body with its top-level `model` replaced, every other byte as it was.
-
-    Where the key repeats it is the last one, which counts; where there is none it is added.
-
-    Args:
-        body: read by `read_body`, so it is an object.
-        name: the new one.
-        span: of the value, where it is known.
-
-    Raises:
-        ValueError: the body is no object.
-    """
-    span = span or _model_span(body)
-    if span is None:
-        return _with_member(body, b'"model":%b' % orjson.dumps(name))
-    start, end = span
-    return b"%b%b%b" % (body[:start], _encoded(body, orjson.dumps(name)), body[end:])
-
-
-def set_priority(body: bytes, priority: int) -> bytes:
-    """The body with a last top-level `priority`, every other byte as it was.
-
-    Engines take the last of several, so a client's own counts no more. The body must have been read
-    by `read_body`.
-    """
-    return _with_member(body, b'"priority":%d' % priority)
-
-
-def _with_member(body: bytes, member: bytes) -> bytes:
-    """The body with one member more, behind all others."""
-    text = _utf8(body)
-    end = text.rindex(b"}")
-    comma = b"" if text[:end].rstrip().endswith(b"{") else b","
-    at = end if text is body else _place(body, text, end)
-    return b"%b%b%b" % (body[:at], _encoded(body, comma + member), body[at:])
-
-
-def _encoded(body: bytes, text: bytes) -> bytes:
-    """The text in the body's own encoding: UTF-8, unless its client is an odd one."""
-    encoding = json.detect_encoding(body).removesuffix("-sig")
-    if encoding == "utf-8":
-        return text
-    return text.decode().encode(_without_mark(body, encoding))
-
-
-def _without_mark(body: bytes, encoding: str) -> str:
-    """The encoding by a name that writes no byte order mark."""
-    if encoding in ("utf-16", "utf-32"):
-        return f"{encoding}-{'le' if body[:1] == bytes([0xFF]) else 'be'}"
-    return encoding
-
-
-def _model_span(body: bytes) -> Span | None:
-    """Where the value of the top-level `model` stands, quotes included; the last if repeated.
-
-    Two places cover nearly all clients and cost no second pass: the end of the body and, when no
-    `model` can follow it, the very start. Anything else is scanned.
-
-    Returns:
-        None where it has none.
-
-    Raises:
-        ValueError: it is no object.
-    """
-    if json.detect_encoding(body).startswith("utf-8"):
-        span = _span_in_tail(body)
-        if span is not None:
-            return span
-        first = _MODEL_FIRST.match(body)
-        if first and body.find(_KEY, first.end()) < 0 and _SPELT_OUT not in body:
-            return first.span(1)
-    text = _utf8(body)
-    spans = member_spans(text)
-    if spans is None:
-        raise ValueError("the body is no JSON object")
-    span = spans.get("model")
-    if span is None or text is body:
-        return span
-    return _place(body, text, span[0]), _place(body, text, span[1])
-
-
-def _span_in_tail(body: bytes) -> Span | None:
-    """The value of a top-level `model` in the body's end, if no other can follow it."""
-    tail_from = max(1, len(body) - _TAIL_BYTES)
-    at = len(body)
-    while (at := body.rfind(_KEY, tail_from, at)) >= 0:
-        match = _MODEL_LATER.match(body, at) if body[at - 1] != _BACKSLASH else None
-        if match and _is_object(b"{" + body[at:]):
-            end = match.end()
-            follows = _MODEL_NO_STRING.search(body, end) or body.find(_SPELT_OUT, end) >= 0
-            return None if follows else match.span(1)
-    return None
-
-
-def _place(body: bytes, text: bytes, at: int) -> int:
-    """Where a place in the text, which is the body in UTF-8, is in the body."""
-    encoding = json.detect_encoding(body)
-    if encoding == "utf-8-sig":
-        return at + len(_BYTE_ORDER_MARK)
-    plain = _without_mark(body, encoding)
-    mark = 0 if plain == encoding else len("\ufeff".encode(plain))
-    before = text[:at].decode("utf-8", "surrogatepass")
-    return mark + len(before.encode(plain, "surrogatepass"))
-
-
-def _is_object(text: bytes) -> bool:
-    """Whether a tail of a valid object, with a brace before it, is an object.
-
-    Then the tail began at the top level, because only there do the closing brackets balance.
-    """
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return False
-    return True

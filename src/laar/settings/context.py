@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from pydantic import Field, model_validator
 
-from laar.context import ContextSettings, Dedup, Format, Mode, Role
+from laar.context import ContextSettings, Dedup, Delimiters, Format, Mode, Relabel, Role
 from laar.settings.section import Applies, Section
 
-__all__ = ["Context", "ContextRoute"]
+__all__ = ["Context", "ContextDelimiters", "ContextRoute"]
+
+
+class ContextDelimiters(Section):
+    """How the prompts of a route mark documents, where no known shape fits."""
+
+    before: str = Field(
+        "",
+        max_length=1024,
+        description="Literal text that ends where the first document begins; empty: the beginning.",
+    )
+    item: str = Field(
+        "",
+        max_length=256,
+        description="Literal text that each document begins with; `{n}` in it stands for a number, "
+        "which stays in its place.",
+    )
+    between: str = Field(
+        "",
+        max_length=256,
+        description="Literal text between two documents, where they begin with none.",
+    )
+    after: str = Field(
+        "", max_length=1024, description="Literal text behind the last one; empty: the end."
+    )
+
+    @model_validator(mode="after")
+    def _tells_documents_apart(self) -> ContextDelimiters:
+        if bool(self.item.replace("{n}", "").strip()) == bool(self.between):
+            raise ValueError("give either `item` or `between`")
+        return self
 
 
 class ContextRoute(Section):
@@ -42,9 +72,14 @@ class ContextRoute(Section):
         "`off` or `observe`. `x-laar-context: off` turns it off in any mode.",
     )
     formats: tuple[Format, ...] = Field(
-        ("xml", "json", "numbered"),
+        get_args(Format),
         min_length=1,
-        description="Explicit delimiters to look for; `numbered` also needs `relabel`.",
+        description="Shapes of documents to look for; all that are known by default.",
+    )
+    delimiters: tuple[ContextDelimiters, ...] = Field(
+        (),
+        max_length=8,
+        description="More of them, as the prompts of this route have them; looked for first.",
     )
     roles: tuple[Role, ...] = Field(
         ("user", "system", "tool"),
@@ -54,12 +89,13 @@ class ContextRoute(Section):
     min_docs: int = Field(
         3, ge=2, le=4096, description="Documents below which a list is left alone: little to gain."
     )
-    min_doc_bytes: int = Field(
+    min_saving_bytes: int = Field(
         256,
         ge=0,
         le=1 << 20,
-        description="Mean length of documents below which a list is left alone: engines share "
-        "whole blocks of 16 to 64 tokens.",
+        description="What a list could save at most, its text less the note about its order, below "
+        "which it is left alone: 256 are some 64 tokens, one to four of the blocks that engines "
+        "share.",
     )
     max_docs: int = Field(
         256,
@@ -72,9 +108,11 @@ class ContextRoute(Section):
         description="Name the received order after documents that were moved, for the model to "
         "weigh them by; 5 to 6 tokens a document. Without it accuracy was measured lower.",
     )
-    relabel: bool = Field(
-        False,
-        description="Numbered labels are never cited, so that text may move under fixed labels.",
+    relabel: Relabel = Field(
+        "auto",
+        description="Whether text may move under labels that count up, which stay: `auto` where "
+        "nothing in the prompt makes use of the numbers (citations, ranks, `document 2`); `true` "
+        "where nobody ever does; `false` never.",
     )
     dedup: Dedup = Field(
         "off",
@@ -172,8 +210,9 @@ class ContextRoute(Section):
     @property
     def hook(self) -> ContextSettings:
         """The hook's part."""
-        names = {field.name for field in fields(ContextSettings)}
-        return ContextSettings(**self.model_dump(include=names))
+        names = {field.name for field in fields(ContextSettings)} - {"delimiters"}
+        declared = tuple(Delimiters(**own.model_dump()) for own in self.delimiters)
+        return ContextSettings(**self.model_dump(include=names), delimiters=declared)
 
 
 class Context(Section):

@@ -70,30 +70,21 @@ class Routing(Section):
         _DEFAULTS.k_rtt,
         ge=0,
         le=1000,
-        description="Weight of the round trip in the cost; 1 is what a lone request would want, "
-        "less keeps conversations where their prefix is.",
+        description="Weight of the round trip in the cost; 1: seconds are seconds.",
     )
     k_queue: float = Field(
         _DEFAULTS.k_queue,
         ge=0,
         le=1000,
-        description="Weight of a queued token that is not cached against one of this prompt; "
-        "0.7 is LAAR's alpha.",
+        description="Weight of the seconds that a request would wait behind prompts, or for a "
+        "place in a full engine.",
     )
     k_delay: float = Field(
         _DEFAULTS.k_delay,
         ge=0,
         le=1000,
-        description="Part of a prefill that counts again for each request in flight there, since "
-        "it holds them up. 0 is the published form.",
-    )
-    in_flight_tokens: float = Field(
-        _DEFAULTS.in_flight_tokens,
-        ge=0,
-        le=1e6,
-        description="What a request in flight counts for besides its prompt, in uncached tokens: "
-        "its answer is decoded beside this one's. More spreads conversations whose prompts are "
-        "mostly cached; 0 is the published form.",
+        description="Weight of the seconds that a request costs others: those that are there, and "
+        "those who come while its prompt is read. 0 looks at the request alone.",
     )
     weights_file: Path | None = Field(
         None,
@@ -171,7 +162,6 @@ class Routing(Section):
         weights = {name: getattr(self, name) for name in TUNABLE}
         return CostWeights(
             **weights,
-            in_flight_tokens=self.in_flight_tokens,
             retry_penalty=self.retry_penalty,
         )
 

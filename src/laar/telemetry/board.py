@@ -209,7 +209,7 @@ def _predicted(accounts: Sequence[Account]) -> dict[str, object]:
             expected = float(view.terms.latency_s[at])
             latency.append((expected, end.latency_s))
             if end.ttft_s is not None:
-                ttft.append((expected - float(view.terms.base_s[at]), end.ttft_s))
+                ttft.append((float(view.terms.all_ttft_s[at]), end.ttft_s))
         if end.cached_tokens is not None and end.prompt_tokens:
             believed = float(view.cached_tokens[at] / max(view.tokens[at], 1.0))
             cached.append((believed, end.cached_tokens / end.prompt_tokens))

@@ -98,6 +98,7 @@ class RouteTally:
         self.hook = hook
         self.added = Histogram(_ADDED_BOUNDS_S)
         self.reasons: Counter[str] = Counter()
+        self.shapes: Counter[str] = Counter()
         self.groups = {group: Group() for group in GROUPS}
 
     @property
@@ -140,9 +141,16 @@ class ContextMetrics(Collector):
         added = HistogramMetricFamily(
             "laar_context_added_seconds", "Time the hook took.", labels=("route",)
         )
+        shapes = CounterMetricFamily(
+            "laar_context_lists",
+            "Lists of documents seen, by shape; unknown_* where they were announced in another.",
+            labels=("route", "shape"),
+        )
         for route in self._routes():
             for reason, count in route.reasons.items():
                 reasons.add_metric((route.name, reason), count)
+            for shape, count in route.shapes.items():
+                shapes.add_metric((route.name, shape), count)
             off.add_metric((route.name,), float(route.is_off))
             stats = route.hook.stats()
             for name in _MEMORIES:
@@ -150,7 +158,7 @@ class ContextMetrics(Collector):
             for cause in ("capacity", "ttl", "told"):
                 evicted.add_metric((route.name, cause), stats[f"index_evicted_{cause}"])
             route.added.add_to(added, (route.name,))
-        yield from (reasons, off, memory, evicted, added)
+        yield from (reasons, shapes, off, memory, evicted, added)
         yield from self._groups()
 
     def _groups(self) -> Iterator[Metric]:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from laar.core.director import Director
@@ -18,6 +26,9 @@ if TYPE_CHECKING:
     from laar.telemetry.otlp import Sender
 
 __all__ = ["WatchingMetrics"]
+
+_RATIOS = (0.5, 0.7, 0.9, 1.1, 1.3, 2.0)
+"""Between the third and the fourth a prediction has come true."""
 
 
 class WatchingMetrics(Collector):
@@ -53,6 +64,8 @@ class WatchingMetrics(Collector):
         self._health = health
         self._shadow: Counter[str] = Counter()
         self._ttft = [0.0, 0.0, 0.0]
+        self._ratios = [0] * (len(_RATIOS) + 1)
+        self._ratio_sum = 0.0
         self._tokens = {"believed": 0.0, "found": 0.0, "prompt": 0.0}
 
     def settled(self, account: Account) -> None:
@@ -66,8 +79,11 @@ class WatchingMetrics(Collector):
         at = account.position
         if end.ttft_s is not None and view.terms is not None:
             self._ttft[0] += 1
-            self._ttft[1] += float(view.terms.latency_s[at] - view.terms.base_s[at])
+            predicted = float(view.terms.all_ttft_s[at])
+            self._ttft[1] += predicted
             self._ttft[2] += end.ttft_s
+            self._ratios[bisect_left(_RATIOS, predicted / max(end.ttft_s, 1e-6))] += 1
+            self._ratio_sum += predicted / max(end.ttft_s, 1e-6)
         if end.cached_tokens is not None and end.prompt_tokens:
             share = float(view.cached_tokens[at] / max(float(view.tokens[at]), 1.0))
             self._tokens["believed"] += share * end.prompt_tokens
@@ -133,6 +149,17 @@ class WatchingMetrics(Collector):
             ),
         ):
             yield CounterMetricFamily(name, help_text, value)
+        counts = list(accumulate(self._ratios))
+        ratio = HistogramMetricFamily(
+            "laar_predicted_ttft_ratio",
+            "Of the same requests, the predicted time to the first token by the measured one.",
+        )
+        ratio.add_metric(
+            (),
+            [(f"{at:g}", n) for at, n in zip((*_RATIOS, math.inf), counts, strict=True)],
+            self._ratio_sum,
+        )
+        yield ratio
 
     def _kept(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(

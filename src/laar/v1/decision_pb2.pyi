@@ -46,7 +46,7 @@ class DecisionRecord(_message.Message):
     def __init__(self, id: _Optional[str] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., request_id: _Optional[str] = ..., policy: _Optional[str] = ..., reason: _Optional[str] = ..., asked_model: _Optional[str] = ..., language: _Optional[str] = ..., bucket_tokens: _Optional[int] = ..., task: _Optional[str] = ..., body_bytes: _Optional[int] = ..., picked: _Optional[int] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., tried_models: _Optional[_Iterable[str]] = ..., exhausted: _Optional[bool] = ..., overhead_us: _Optional[int] = ..., completion: _Optional[_Union[Completion, _Mapping]] = ...) -> None: ...
 
 class Candidate(_message.Message):
-    __slots__ = ("endpoint", "model", "probability", "evidence", "tokens", "cached_tokens", "queued_tokens", "rtt_s", "base_s", "prefill_s", "queue_s", "penalty", "cost_s", "score", "answers", "slow_s")
+    __slots__ = ("endpoint", "model", "probability", "evidence", "tokens", "cached_tokens", "queued_tokens", "rtt_s", "base_s", "prefill_s", "queue_s", "penalty", "cost_s", "score", "answers", "slow_s", "ttft_s", "others_s")
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROBABILITY_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +63,8 @@ class Candidate(_message.Message):
     SCORE_FIELD_NUMBER: _ClassVar[int]
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
     SLOW_S_FIELD_NUMBER: _ClassVar[int]
+    TTFT_S_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_S_FIELD_NUMBER: _ClassVar[int]
     endpoint: str
     model: str
     probability: float
@@ -79,7 +81,9 @@ class Candidate(_message.Message):
     score: float
     answers: float
     slow_s: float
-    def __init__(self, endpoint: _Optional[str] = ..., model: _Optional[str] = ..., probability: _Optional[float] = ..., evidence: _Optional[float] = ..., tokens: _Optional[float] = ..., cached_tokens: _Optional[float] = ..., queued_tokens: _Optional[float] = ..., rtt_s: _Optional[float] = ..., base_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., queue_s: _Optional[float] = ..., penalty: _Optional[float] = ..., cost_s: _Optional[float] = ..., score: _Optional[float] = ..., answers: _Optional[float] = ..., slow_s: _Optional[float] = ...) -> None: ...
+    ttft_s: float
+    others_s: float
+    def __init__(self, endpoint: _Optional[str] = ..., model: _Optional[str] = ..., probability: _Optional[float] = ..., evidence: _Optional[float] = ..., tokens: _Optional[float] = ..., cached_tokens: _Optional[float] = ..., queued_tokens: _Optional[float] = ..., rtt_s: _Optional[float] = ..., base_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., queue_s: _Optional[float] = ..., penalty: _Optional[float] = ..., cost_s: _Optional[float] = ..., score: _Optional[float] = ..., answers: _Optional[float] = ..., slow_s: _Optional[float] = ..., ttft_s: _Optional[float] = ..., others_s: _Optional[float] = ...) -> None: ...
 
 class Completion(_message.Message):
     __slots__ = ("status", "cause", "latency_s", "ttft_s", "prompt_tokens", "completion_tokens", "cached_tokens", "failed")

@@ -316,7 +316,8 @@ def test_a_bodyless_request_is_decided_at_its_headers_within_the_subset(shape):
 @pytest.mark.parametrize("shape", Shape)
 def test_an_upgrade_is_answered_before_any_body(shape):
     driver = Driver()
-    (answer,) = driver.feed(headers(shape, extra={"upgrade": "websocket"}.items()))
+    upgrade = {"upgrade": "websocket", ":method": "GET"}
+    (answer,) = driver.feed(headers(shape, extra=upgrade.items()))
     assert answer.destination
     assert answer.skip_body is (shape is Shape.NATIVE)
 

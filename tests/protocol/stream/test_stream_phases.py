@@ -36,6 +36,8 @@ def director(monkeypatch):
 def event(rng):
     """Any event of Envoy's, a fault of ours, or the stream's end."""
     headers = {":path": rng.choice(PATHS), ":method": "POST"}
+    if rng.random() < 0.1:
+        headers["upgrade"] = "websocket"
     body, end = rng.choice(BODIES), rng.random() < 0.5
     pool = rng.choice(("", "", "p"))
     return rng.choice(

@@ -1,1 +1,173 @@
-"""The shapes in which prompts hold documents."""
+"""Recognisers of documents in prompts: which shape, and what may move.
+
+`shapes` is the table, one row for each shape; the other modules are the few ways in which shapes
+are found. `scan` asks them in the order of how sure they are: delimiters that the route declares,
+JSON, tags, fences, labels that speak for themselves, records, and last, only where documents were
+announced (`places`), points, headings, bullets, rules and paragraphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from laar.context.blocks import Block, Refused
+from laar.context.formats import cuts, declared, fences, lists, openers, records, words, xml
+from laar.context.formats.places import places
+from laar.context.formats.shapes import SHAPES, Family, Needs, Shape
+from laar.context.formats.view import NO_SURROUNDINGS, Surroundings, View
+from laar.context.settings import ContextSettings, Reason
+
+__all__ = ["SHAPES", "Family", "Needs", "Shape", "Surroundings", "Unknown", "scan"]
+
+
+class Unknown(Refused):
+    """Documents were announced, but nothing there could be told apart.
+
+    Args:
+        kind: what announced them.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(Reason.UNKNOWN_SHAPE)
+        self.kind = kind
+
+
+def scan(
+    text: str, settings: ContextSettings, around: Surroundings = NO_SURROUNDINGS
+) -> list[Block]:
+    """The blocks of documents in a text, in the first shape that has any.
+
+    Args:
+        text: as it reads.
+        settings: families, sizes, `relabel` and `delimiters`.
+        around: what else the prompt says.
+
+    Raises:
+        Refused: there may be documents, but they can't be told apart or moved safely.
+    """
+    blocks = [
+        block for block in _found(text, settings, around) if block.documents >= settings.min_docs
+    ]
+    blocks = _last_after_examples(text, blocks)
+    return [_held(text, block, blocks, settings, around) for block in blocks]
+
+
+def _found(text: str, settings: ContextSettings, around: Surroundings) -> list[Block]:
+    families, most = settings.formats, settings.max_docs
+    relabel = settings.relabel is not False
+    if settings.delimiters:
+        blocks = declared.scan(text, settings.delimiters, most)
+        if blocks:
+            return blocks
+    least = settings.min_docs
+    if "json" in families:
+        found = lists.scan(
+            text, min_docs=least, max_docs=most, relabel=relabel, by_tool=around.by_tool
+        )
+        if found is not None:
+            return found
+    found = []
+    refused: Refused | None = None
+    if "xml" in families:
+        try:
+            found = xml.scan(text, min_docs=least, max_docs=most, relabel=relabel)
+        except Refused as reason:
+            if xml.mentioned(text) > _ONLY_MENTIONED:
+                raise  # they are tags of documents, though not well made
+            refused, found = reason, []
+        if found:
+            return found
+    if "numbered" in families:
+        found = fences.scan(text, min_docs=least, max_docs=most)
+        if found:
+            return found
+    if text.count("\n") <= MAX_LINES:
+        view = View(text, around)
+        found = openers.unannounced(view, families, most)
+        if not found and "records" in families:
+            found = records.scan(view, most)
+        if not found and "json" in families:
+            found = lists.within(view, min_docs=least, max_docs=most, relabel=relabel)
+        if not found:
+            found = _placed(view, settings, relabel)
+    if not found and refused is not None:
+        raise refused
+    return found
+
+
+def _placed(view: View, settings: ContextSettings, relabel: bool) -> list[Block]:
+    """What stands where documents were announced."""
+    families, most = settings.formats, settings.max_docs
+    unknown: Unknown | None = None
+    for place in places(view):
+        if "json" in families and place.points >= Needs.PLACE:
+            blocks = lists.in_place(
+                view.text,
+                place.start,
+                place.end,
+                min_docs=settings.min_docs,
+                max_docs=most,
+                relabel=relabel,
+            )
+            if blocks:
+                return blocks
+        block = openers.in_place(view, place, families, most)
+        block = block or cuts.in_place(view, place, families, most)
+        if block is not None:
+            return [block]
+        if place.points >= Needs.RETRIEVAL and place.end - place.start >= _WORTH_A_NAME:
+            unknown = unknown or Unknown(place.kind)
+    if unknown is not None:
+        raise unknown
+    return []
+
+
+_ONLY_MENTIONED = 2
+"""Tags that a text may speak of, without being made of documents in tags."""
+
+MAX_LINES = 20_000
+"""Lines of a text above which it is not looked at line by line: some 5 ms."""
+
+_WORTH_A_NAME = 1024
+"""Bytes of announced text from which on it is worth telling that no shape fits."""
+
+
+def _last_after_examples(text: str, blocks: list[Block]) -> list[Block]:
+    """Without the blocks of worked examples, which end with a question and its answer."""
+    kept: list[Block] = []
+    for i, block in enumerate(blocks):
+        following = blocks[i + 1].begin if i + 1 < len(blocks) else None
+        if following is not None and block.shape in {"labelled", "records"}:
+            between = f"\n{text[block.end : following]}"
+            if any(match["answered"] for match in words.QUESTION.finditer(between)):
+                continue
+        kept.append(block)
+    return kept
+
+
+def _held(
+    text: str,
+    block: Block,
+    blocks: Sequence[Block],
+    settings: ContextSettings,
+    around: Surroundings,
+) -> Block:
+    """The block, held where its labels number places that somebody may make use of."""
+    if block.held is not None or not block.labels_stay or settings.relabel is True:
+        return block
+    if settings.relabel is False or _cites(text, blocks, around):
+        return replace(block, held=Reason.POSITIONAL_LABELS)
+    return block
+
+
+def _cites(text: str, blocks: Sequence[Block], around: Surroundings) -> bool:
+    """Whether what is said around the documents makes use of their numbers."""
+    first, last = blocks[0].begin, blocks[-1].end
+    before = text[max(0, first - _READ) : first]
+    after = text[last : last + _READ]
+    return any(words.CITES.are_in(part) for part in (before, after, around.said))
+
+
+_READ = 4000
+"""Of what stands before and after documents; a citation is asked for near them."""

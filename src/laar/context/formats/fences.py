@@ -7,22 +7,19 @@
     [2]
     ...
 
-The labels number places, not documents: they stay, and whole fences move under them. That is only
-right where nobody cites a number, so a route must say so (`relabel`). A number in prose ("x[0] =
-y[1]") is never taken for a document: it takes a line with the label alone, counting from 1,
-directly above a fence.
+The labels number places, not documents: they stay, and whole fences move under them. A number in
+prose ("x[0] = y[1]") is never taken for a document: it takes a line with the label alone, counting
+from 1, directly above a fence.
 """
 
 from __future__ import annotations
 
 import re
 
-from laar.context.blocks import MAX_MARKS, Block, Item, Marks, Refused
+from laar.context.blocks import MAX_MARKS, Block, Item, Refused
 from laar.context.settings import Reason
 
-__all__ = ["MARKS", "scan"]
-
-MARKS: Marks = ((b"`", re.compile(rb"```")), (b"~", re.compile(rb"~~~")))
+__all__ = ["scan"]
 
 _FENCE = re.compile(r"^(`{3,}+|~{3,}+)([^\n`]*+)$", re.MULTILINE)
 _LABEL = re.compile(
@@ -32,14 +29,13 @@ _LABEL = re.compile(
 MAX_LABEL_LINE = 40
 
 
-def scan(text: str, *, min_docs: int, max_docs: int, relabel: bool) -> list[Block]:
+def scan(text: str, *, min_docs: int, max_docs: int) -> list[Block]:
     """Finds the runs of labelled fences that count from 1.
 
     Raises:
-        Refused: they are there, but labels may not be parted from their documents, or there are
-            too many.
+        Refused: there are too many.
     """
-    if "```" not in text and "~~~" not in text:
+    if "`" not in text and "~" not in text:
         return []
     found: list[list[tuple[str, Item]]] = [[]]
     after = 0
@@ -56,12 +52,10 @@ def scan(text: str, *, min_docs: int, max_docs: int, relabel: bool) -> list[Bloc
             continue
         if len(run) > max_docs:
             raise Refused(Reason.TOO_MANY)
-        if not relabel:
-            raise Refused(Reason.POSITIONAL_LABELS)
         items = tuple(
             Item(item.start, item.end, item.text_start, item.text_end, label) for label, item in run
         )
-        blocks.append(Block(items, items[-1].end, labels_stay=True))
+        blocks.append(Block(items, items[-1].end, labels_stay=True, shape="fences"))
     return blocks
 
 

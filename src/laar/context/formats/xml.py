@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
-from laar.context.blocks import MAX_MARKS, Block, Marks, Refused, Span, block_of
+from laar.context.blocks import MAX_MARKS, Block, Refused, Span, block_of
 from laar.context.settings import Reason
 
-__all__ = ["MARKS", "scan"]
+__all__ = ["mentioned", "scan"]
 
-_ITEMS = ("document", "context", "doc", "passage", "reference", "file")
-_WRAPPERS = tuple(f"{name}s" for name in _ITEMS)
-
-MARKS: Marks = (
-    (b"<", re.compile(rb"<(?:doc|context|passage|reference|file)")),
-    (b"\\", re.compile(rb"\\u003[cC]")),  # some JSON writers escape "<"
-)
+_ITEMS = (
+    "document", "context", "doc", "passage", "reference", "file", "source", "chunk", "snippet",
+    "excerpt", "memory", "search_result",
+)  # fmt: skip
+_WRAPPERS = (
+    *(f"{name}s" for name in _ITEMS if name != "memory"), "memories",
+)  # fmt: skip
 
 _NAME = r"[A-Za-z_][\w:.-]*+"
 _ATTRIBUTE = re.compile(rf"""\s++({_NAME})\s*+=\s*+(?:"([^"<>]*+)"|'([^'<>]*+)')""")
@@ -46,6 +47,12 @@ def scan(text: str, *, min_docs: int, max_docs: int, relabel: bool) -> list[Bloc
     return _Scan(text, min_docs, max_docs, relabel).run() if "<" in text else []
 
 
+def mentioned(text: str) -> int:
+    """How many tags open an item; three at most are counted."""
+    opening = (match for match in _tags(text) if not match[1] and match[2] in _ITEMS)
+    return sum(1 for _ in islice(opening, 3))
+
+
 class _Scan:
     def __init__(self, text: str, min_docs: int, max_docs: int, relabel: bool) -> None:
         self.text = text
@@ -66,6 +73,8 @@ class _Scan:
             if seen > MAX_MARKS * self.max_docs:
                 raise Refused(Reason.TOO_MANY)
             closing, name, attributes = match.groups()
+            if opened is not None and name not in {self.name, self.wrapper}:
+                continue  # part of the document
             if not closing:
                 if opened is not None:
                     raise Refused(Reason.NESTED)
@@ -75,10 +84,8 @@ class _Scan:
                     raise Refused(Reason.UNBALANCED)
                 if attributes != "":
                     raise Refused(Reason.MALFORMED_TAG)
-                self.spans.append((opened[0], match.end(), opened[1], match.start()))
+                self._close(opened, match)
                 opened = None
-                if len(self.spans) > self.max_docs:
-                    raise Refused(Reason.TOO_MANY)
             elif name == self.wrapper:
                 if attributes != "":
                     raise Refused(Reason.MALFORMED_TAG)
@@ -90,6 +97,18 @@ class _Scan:
             raise Refused(Reason.UNBALANCED)
         self._finish()
         return self.blocks
+
+    def _close(self, opened: tuple[int, int], match: re.Match[str]) -> None:
+        """The end of an item; an empty one with words behind it only talks about the tag."""
+        start, inside = opened
+        if not self.spans and not self.text[inside : match.start()].strip():
+            behind = self.text[match.end() : match.end() + 16].lstrip()
+            if behind and not behind.startswith("<"):
+                self.names.pop()
+                return
+        self.spans.append((start, match.end(), inside, match.start()))
+        if len(self.spans) > self.max_docs:
+            raise Refused(Reason.TOO_MANY)
 
     def _open(
         self, name: str, attributes: str | None, match: re.Match[str]
@@ -116,7 +135,14 @@ class _Scan:
         if len(self.spans) >= self.min_docs:
             after = self.spans[-1][1] if end is None else end
             self.blocks.append(
-                block_of(self.text, self.spans, after, names=self.names, relabel=self.relabel)
+                block_of(
+                    self.text,
+                    self.spans,
+                    after,
+                    names=self.names,
+                    relabel=self.relabel,
+                    shape="xml",
+                )
             )
         self.name, self.spans, self.names = None, [], []
 

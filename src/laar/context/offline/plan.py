@@ -21,14 +21,15 @@ import orjson
 import xxhash
 
 from laar.context.blocks import Block, Refused
-from laar.context.bodies import Text, prompt_texts, said_before
+from laar.context.bodies import Text, api_of, prompt_texts, said_before
 from laar.context.cache import DocCache
+from laar.context.formats import scan
 from laar.context.formats.jsonspans import TooComplexError, splice
 from laar.context.offline.cluster import MAX_CONTEXTS, build
 from laar.context.offline.schedule import schedule
 from laar.context.rewrite import Change, rewrite, verified
 from laar.context.settings import ContextSettings, Reason
-from laar.context.turn import scan
+from laar.context.turn import surroundings
 
 __all__ = ["BatchPlan", "PlanReport", "Planned", "plan", "plan_file", "plan_lines"]
 
@@ -98,7 +99,7 @@ class _Line:
     value: dict[str, object]
     nested: bool
     text: Text
-    block: Block
+    blocks: list[Block]
     seed: int
     keys: tuple[int, ...]
 
@@ -184,27 +185,31 @@ def _read(line: bytes, settings: ContextSettings) -> _Line | Reason:
         return Reason.NO_DOCUMENTS
     nested = isinstance(value.get("body"), dict)
     body = value["body"] if nested else value
-    apis = (("messages", "chat"), ("prompt", "completions"), ("input", "responses"))
-    api = next((api for key, api in apis if key in body), None)
+    api = api_of(body)
     if api is None:
         return Reason.UNSUPPORTED_API
     try:
-        for text in prompt_texts(body, api):
-            blocks = scan(text.value, settings) if text.role in settings.roles else []
+        texts = prompt_texts(body, api)
+        for text in texts:
+            if text.role not in settings.roles:
+                continue
+            blocks = scan(text.value, settings, surroundings(texts, text))
             if not blocks:
                 continue
             block = blocks[0]
+            if block.held is not None:
+                return block.held
             spans = [text.value[item.start : item.end].encode() for item in block.items]
             keys = tuple(map(xxhash.xxh3_64_intdigest, spans))
             if not text.fresh:
                 return Reason.UNCHANGED
             if len(set(keys)) < len(keys):
                 return Reason.REPEATED
-            if sum(map(len, spans)) < settings.min_doc_bytes * len(keys):
+            if sum(map(len, spans)) < settings.min_saving_bytes:
                 return Reason.TOO_SMALL
             before = orjson.dumps([body.get("model"), text.value[: block.items[0].start]])
             seed = xxhash.xxh3_64_intdigest(before + said_before(body, text.path))
-            return _Line(value=value, nested=nested, text=text, block=block, seed=seed, keys=keys)
+            return _Line(value=value, nested=nested, text=text, blocks=blocks, seed=seed, keys=keys)
     except Refused as refused:
         return refused.reason
     return Reason.NO_DOCUMENTS
@@ -213,14 +218,14 @@ def _read(line: bytes, settings: ContextSettings) -> _Line | Reason:
 def _made(line: bytes, read: _Line, docs: Sequence[int], settings: ContextSettings) -> bytes:
     """The line with its documents in the given order; as it was where that cannot be done."""
     place = {key: i for i, key in enumerate(read.keys)}
-    change = Change(read.block, tuple(place[doc] for doc in docs))
+    first, *others = read.blocks
+    change = Change(first, tuple(place[doc] for doc in docs))
     if not change.moved:
         return line
     text = read.text.value
-    others = scan(text, settings)[1:]
     changes = [change, *(Change(block, tuple(range(len(block.items)))) for block in others)]
     bare, annotated = rewrite(text, changes)
-    if not verified(text, changes, bare, lambda made: scan(made, settings), []):
+    if not verified(text, changes, bare, []):
         return line
     new = annotated if settings.annotate else bare
     path = ("body", *read.text.path) if read.nested else read.text.path

@@ -23,6 +23,9 @@ from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
 from laar.core.beliefs import CapabilityAssessor
 from laar.core.cost import CostWeights
+from laar.core.endpoints import Floats
+from laar.core.interfaces import Scorer, View
+from laar.core.outlook import Outlook
 from laar.core.policy import ExpectedTime, Policy
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.lookups import (
@@ -48,19 +51,38 @@ from laar.sim.fleet import Exchange, FleetSettings, VirtualFleet, ask_until_corr
 __all__ = ["EXPERIMENTS"]
 
 _WEIGHTS = CostWeights()
-_POLICIES = {
-    "laar": ExpectedTime(_WEIGHTS),
-    "without decode time": ExpectedTime(_WEIGHTS, use_base=False),
-    "without queue": ExpectedTime(CostWeights(k_queue=0.0, k_delay=0.0, in_flight_tokens=0.0)),
-    "queue in full": ExpectedTime(CostWeights(k_delay=1.0)),
-    "without cache": ExpectedTime(_WEIGHTS, use_prefix=False),
+_FIXED_WEIGHTS = CostWeights(k_rtt=0.05, k_queue=0.2, k_delay=0.4)
+
+
+class _Without:
+    """The default cost, blind to one thing.
+
+    Args:
+        name: of the view's array that is nothing but zeros.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._scorer = Outlook(_WEIGHTS)
+
+    def score(self, view: View) -> Floats:
+        setattr(view, self._name, np.zeros(len(view.slots)))
+        return self._scorer.score(view)
+
+
+_POLICIES: dict[str, Scorer] = {
+    "laar": Outlook(_WEIGHTS),
+    "without decode time": _Without("base_s"),
+    "without queue": Outlook(CostWeights(k_queue=0.0, k_delay=0.0)),
+    "fixed weights": ExpectedTime(_FIXED_WEIGHTS),
+    "without cache": _Without("cached_tokens"),
 }
 VARIANTS = (
     "laar",
     "without conditional Q",
     "without decode time",
     "without queue",
-    "queue in full",
+    "fixed weights",
     "with online outcomes",
 )
 SHARED = 4

@@ -8,6 +8,7 @@ smoke test without a verdict. `agents` and `conversations` are the same on real 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from laar.errors import SettingError
@@ -15,9 +16,9 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Check, Report, Table, Value
 from laar.lab.suite.case import Case
 from laar.lab.suite.real import agent_cases, conversation_cases
-from laar.lab.suite.runs import BASELINES, OURS, Results, chosen, run_all, table_of
+from laar.lab.suite.runs import BASELINES, OURS, Results, chosen, run_all, run_screened, table_of
 from laar.lab.suite.table import cases
-from laar.lab.suite.verdict import MARGINS, Comparison, compare, geometric
+from laar.lab.suite.verdict import MARGINS, Comparison, compare, geometric, regrets
 
 __all__ = ["EXPERIMENTS"]
 
@@ -87,13 +88,11 @@ def _judged(scope: Scope, known: Sequence[Case], policies: Sequence[str], label:
     names = scope.workloads
     if scope.quick and not names and label == "no-regret":
         names = _QUICK_CASES
-    results = run_all(
-        chosen(known, names),
-        policies,
-        scope.seeds,
-        label,
-        share=_QUICK_SHARE if scope.quick else 1.0,
-    )
+    picked = chosen(known, names)
+    if scope.quick:
+        results = run_all(picked, policies, scope.seeds, label, share=_QUICK_SHARE)
+    else:
+        results = run_screened(picked, policies, scope.seeds, label)
     table = table_of(results, "policies by workload")
     if scope.quick or len(scope.seeds) < 2:
         return Report(tables=[table], checks=[], remarks=["A smoke test: nothing is judged."])
@@ -105,6 +104,10 @@ def _judged(scope: Scope, known: Sequence[Case], policies: Sequence[str], label:
             [each for each in compared if _roles(known)[each.case] == role], role, ours
         )
     ]
+    failed = max(run["failed"] for runs in results.values() for run in runs[ours])
+    checks.append(
+        Check(claim=f"none of {ours}'s requests fails", held=not failed, seen=f"{failed:.2%}")
+    )
     leads = _leads(results, ours, baselines)
     if label == "no-regret" and not scope.workloads:
         checks += [check for _, check in leads]
@@ -112,6 +115,7 @@ def _judged(scope: Scope, known: Sequence[Case], policies: Sequence[str], label:
         tables=[
             _against(compared, f"{ours} against the best baseline of each workload"),
             _over_all(leads, ours),
+            _regrets(results, policies),
             table,
         ],
         checks=checks,
@@ -180,6 +184,33 @@ def _over_all(leads: Sequence[_Lead], ours: str) -> Table:
         columns=("metric", "best single baseline", "less"),
         rows=[row for row, _ in leads],
         digits=3,
+    )
+
+
+def _regrets(results: Results, policies: Sequence[str]) -> Table:
+    """How often each policy is within the margins of the best, and how far off it is elsewhere."""
+    pairs = [(case, metric) for case in results for metric in MARGINS]
+    rows: list[tuple[Value, ...]] = []
+    for policy, logs in regrets(results, policies).items():
+        within = sum(
+            log <= math.log1p(MARGINS[metric]) for log, (_, metric) in zip(logs, pairs, strict=True)
+        )
+        worst = max(range(len(logs)), key=logs.__getitem__)
+        case, metric = pairs[worst]
+        rows.append(
+            (
+                policy,
+                f"{within} of {len(pairs)}",
+                100.0 * math.expm1(sum(logs) / len(logs)),
+                100.0 * math.expm1(logs[worst]),
+                f"{case}, {_CALLED[metric]}",
+            )
+        )
+    return Table(
+        title="every policy against the best of all, by workload and metric; means, no test",
+        columns=("policy", "within the margins", "% more, geometric mean", "worst", "where"),
+        rows=rows,
+        digits=1,
     )
 
 

@@ -30,7 +30,7 @@ from laar.sim.fleet import (
 __all__ = ["Case", "Closed", "Load", "Numbers", "Open", "Together", "run_case"]
 
 Numbers = dict[str, float]
-"""What a run came to; `laar.lab.suite.verdict.METRICS` says which are judged."""
+"""What a run came to; `laar.lab.suite.verdict.MARGINS` says which are judged."""
 
 UNCOUNTED_SHARE = 0.2
 """Of the time, at its beginning: caches fill and sessions begin."""
@@ -57,7 +57,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """Sessions that wait for each answer.
+    """Sessions that wait for each answer: a policy that is quicker gets further in them.
 
     Args:
         draw: the sessions, in the order in which they begin; may never end.
@@ -98,7 +98,7 @@ class Case:
         load: what is sent.
         minutes: of virtual time.
         knowledge: what the picker was told of the models.
-        interval_s: between two readings of an endpoint, probes included; None for the product's.
+        like: another workload, the requests of which it gets for a seed.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Case:
     load: Load
     minutes: float = 3.0
     knowledge: Knowledge = nothing
-    interval_s: float | None = None
+    like: str = ""
 
 
 @dataclass(slots=True)
@@ -167,7 +167,7 @@ def run_case(case: Case, policy: str, seed: int, *, share: float = 1.0) -> Numbe
     """
     seen = _Seen()
     load, duration_s = case.load, 60.0 * case.minutes * share
-    rng = generator(seed, f"load {case.name}")
+    rng = generator(seed, f"load {case.like or case.name}")
     from_s = UNCOUNTED_SHARE * duration_s
 
     from_dispatch = isinstance(load, Open) and load.from_dispatch
@@ -207,13 +207,6 @@ def _fleet(case: Case, policy: str, seed: int) -> VirtualFleet:
     name, parameters = parse_policy(policy)
     sites = case.fleet()
     settings = FleetSettings(policy=name, parameters=parameters)
-    if case.interval_s is not None:
-        settings = FleetSettings(
-            policy=name,
-            parameters=parameters,
-            scrape_interval_s=case.interval_s,
-            probe_interval_s=case.interval_s,
-        )
     return VirtualFleet(sites, settings, seed=seed, assessor=case.knowledge(sites))
 
 

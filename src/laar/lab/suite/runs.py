@@ -8,10 +8,14 @@ from laar.errors import SettingError
 from laar.lab.intervals import estimate
 from laar.lab.report import Table, Value
 from laar.lab.suite.case import Case, Numbers, run_case
+from laar.lab.suite.verdict import contenders
 from laar.lab.sweep import sweep
 from laar.policies import parse_policy
 
-__all__ = ["BASELINES", "OURS", "Results", "chosen", "run_all", "table_of"]
+__all__ = ["BASELINES", "OURS", "Results", "chosen", "run_all", "run_screened", "table_of"]
+
+SCREENED = 5
+"""Seeds on which every baseline runs."""
 
 OURS = "laar"
 
@@ -90,12 +94,35 @@ def run_all(
     }
 
 
+def run_screened(
+    cases: Sequence[Case], policies: Sequence[str], seeds: Sequence[int], label: str
+) -> Results:
+    """As `run_all`, but of each workload only the contenders run on every seed.
+
+    After `SCREENED` seeds the baselines that are far behind in every metric fall out; the first of
+    the policies never does.
+    """
+    ours, *baselines = policies
+    results = run_all(cases, policies, seeds[:SCREENED], label)
+    runs = [
+        (case, policy, seed, 1.0)
+        for case in cases
+        for policy in (ours, *contenders(results[case.name], baselines))
+        for seed in seeds[SCREENED:]
+    ]
+    for (case, policy, *_), numbers in zip(
+        runs, sweep(_run, runs, label=f"{label}, contenders"), strict=True
+    ):
+        results[case.name][policy].append(numbers)
+    return results
+
+
 def _run(case: Case, policy: str, seed: int, share: float) -> Numbers:
     return run_case(case, policy, seed, share=share)
 
 
 def table_of(results: Results, title: str) -> Table:
-    """One row for each workload and policy: means over the seeds with their intervals."""
+    """One row for each workload and policy: means over its seeds with their intervals."""
     rows: list[tuple[Value, ...]] = [
         (case, policy, *(estimate([run[key] for run in of_one]) for key in _SHOWN))
         for case, runs in results.items()

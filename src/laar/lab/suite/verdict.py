@@ -34,7 +34,17 @@ from scipy.stats import t as student  # type: ignore[import-untyped]
 from laar.lab.intervals import Estimate, estimate
 from laar.lab.suite.case import Numbers
 
-__all__ = ["ALPHA", "MARGINS", "Comparison", "best_of", "compare", "geometric", "holm"]
+__all__ = [
+    "ALPHA",
+    "MARGINS",
+    "Comparison",
+    "best_of",
+    "compare",
+    "contenders",
+    "geometric",
+    "holm",
+    "regrets",
+]
 
 MARGINS = {
     "ttft_mean_s": 0.03,
@@ -48,8 +58,11 @@ MARGINS = {
 ALPHA = 0.05
 """Chance of a wrong claim, over all workloads and metrics together."""
 
+FAR = 0.15
+"""A baseline so far behind another one in every metric is not looked at on further seeds."""
+
 Runs = Mapping[str, Sequence[Numbers]]
-"""By policy, one for each seed."""
+"""By policy, one for each seed; of a baseline that fell out early only the first ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +101,20 @@ def best_of(runs: Runs, baselines: Sequence[str], metric: str) -> str:
     return min(baselines, key=lambda name: float(np.mean(_logs(runs[name], metric))))
 
 
+def contenders(runs: Runs, baselines: Sequence[str]) -> list[str]:
+    """The baselines that are the best, or not far from it, in some metric."""
+    kept = []
+    means = {
+        metric: {name: float(np.mean(_logs(runs[name], metric))) for name in baselines}
+        for metric in MARGINS
+    }
+    for name in baselines:
+        behind = min(of[name] - min(of.values()) for of in means.values())
+        if behind <= math.log1p(FAR):
+            kept.append(name)
+    return kept
+
+
 def compare(results: Mapping[str, Runs], ours: str, baselines: Sequence[str]) -> list[Comparison]:
     """Ours against the best baseline of each workload and metric.
 
@@ -98,8 +125,9 @@ def compare(results: Mapping[str, Runs], ours: str, baselines: Sequence[str]) ->
     """
     rows = []
     for case, runs in results.items():
+        whole = [name for name in baselines if len(runs[name]) == len(runs[ours])]
         for metric, margin in MARGINS.items():
-            best = best_of(runs, baselines, metric)
+            best = best_of(runs, whole, metric)
             pairs = zip(_logs(runs[ours], metric), _logs(runs[best], metric), strict=True)
             ratios = [a - b for a, b in pairs]
             limit = math.log1p(margin)
@@ -159,14 +187,34 @@ def geometric(
     The workloads weigh the same; the interval is over them, for they are what would be others.
     """
 
-    def over_all(policy: str) -> float:
-        return float(np.mean([np.mean(_logs(runs[policy], metric)) for runs in results.values()]))
+    def less(policy: str) -> list[float]:
+        """Log-ratios of ours and another, over the seeds that both have, by workload."""
+        found = []
+        for runs in results.values():
+            theirs = _logs(runs[policy], metric)
+            found.append(float(np.mean(_logs(runs[ours], metric)[: len(theirs)]) - np.mean(theirs)))
+        return found
 
-    best = min(baselines, key=over_all)
-    ratios = [
-        float(np.mean(_logs(runs[ours], metric)) - np.mean(_logs(runs[best], metric)))
-        for runs in results.values()
-    ]
+    best = max(baselines, key=lambda policy: float(np.mean(less(policy))))
+    ratios = less(best)
     found = estimate(ratios)
     ratio = math.exp(found.mean)
     return best, Estimate(1.0 - ratio, ratio * found.half)
+
+
+def regrets(results: Mapping[str, Runs], policies: Sequence[str]) -> dict[str, list[float]]:
+    """How much worse than the best of all each policy is, by policy: log-ratios of means.
+
+    One for each workload and metric, in the order of the workloads and of `MARGINS`; over the seeds
+    that every policy has, and without a test: what nobody reaches can be seen from it.
+    """
+    found: dict[str, list[float]] = {policy: [] for policy in policies}
+    for runs in results.values():
+        seeds = min(len(runs[policy]) for policy in policies)
+        for metric in MARGINS:
+            logs = {
+                policy: float(np.mean(_logs(runs[policy][:seeds], metric))) for policy in policies
+            }
+            for policy, value in logs.items():
+                found[policy].append(value - min(logs.values()))
+    return found

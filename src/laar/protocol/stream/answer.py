@@ -42,15 +42,18 @@ class Answer:
         """Whether the endpoint took the request, by its status."""
         return self.status is not None and 200 <= self.status < 300
 
-    def replied(self, decision: Decision, event: ResponseHeaders, *, read: bool) -> Replied | None:
+    def replied(
+        self, decision: Decision, event: ResponseHeaders, *, read: bool, stored: bool
+    ) -> Replied | None:
         """Says how the endpoint replied; None while only the body can tell a full queue's 503.
 
         Args:
             decision: of the request.
             event: holds the status.
             read: the answer's body will be seen.
+            stored: the engine keeps the answer, under an id that is to be read.
         """
-        self._usage_reader = UsageReader(events=event.streamed)
+        self._usage_reader = UsageReader(events=event.streamed, stored=stored)
         if event.status is None:
             return None
         if event.status == 200 and not read:
@@ -115,6 +118,7 @@ class Answer:
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
+            response_id=self._usage_reader.response_id if self._usage_reader is not None else "",
             error=self._error,
         )
 

@@ -184,6 +184,9 @@ class Stream:
         if path in self._settings.denied_paths:
             self._shadow = False  # no engine is to see it, wherever it is chosen
             return self._refuse(denied_path_error(), out)
+        if self._head.method == "POST" and event.headers.get("upgrade", "").lower() == "websocket":
+            # Some engines answer it as a plain POST, whose body was not read then.
+            return self._refuse(RequestError(400, "bad-request", "a POST upgrades nothing"), out)
         if event.end or path.startswith(self._settings.opaque_paths) or self._head.upgrade:
             self._api = Api.OPAQUE
             return self._ask(NOTHING_READ, out)
@@ -204,6 +207,8 @@ class Stream:
         self._head = names.read_head(event.headers, self._settings.tenant_header)
         self._id = self._head.id or self._new_id()
         self._api = api_of(self._head.path)
+        if self._api is Api.RESPONSES:  # which engine keeps the answer is to be learned
+            self._read_answer = True
         if self._enforced is not None:
             self._shadow = not self._enforced(self._head.session or self._id)
         if self._api is Api.OPAQUE:
@@ -416,7 +421,11 @@ class Stream:
         if self._dialect.reads_by_server and not event.end:
             self._read_answer = self._read_answer or decision.read or event.status == 503
         read = self._sees_answer and not event.end
-        if (replied := self._answer.replied(decision, event, read=read)) is not None:
+        if (
+            replied := self._answer.replied(
+                decision, event, read=read, stored=self._api is Api.RESPONSES
+            )
+        ) is not None:
             out.append(replied)
         told: list[tuple[str, str]] = []
         if event.count <= MAX_HEADERS_TO_ADD_TO:

@@ -60,7 +60,7 @@ _Q, _A = RequestPhase, ResponsePhase
 
 TRANSITIONS: Mapping[Phase, Mapping[type, tuple[Phase, ...]]] = {
     _Q.HEADERS: {
-        RequestHeaders: (_Q.BODY, _Q.DECIDING, _Q.OVER),
+        RequestHeaders: (_Q.BODY, _Q.DECIDING, _Q.PASSING, _Q.SENT, _Q.OVER),
         WholeRequest: (_Q.READING, _Q.DECIDING, _Q.SENT, _Q.OVER),
         Failed: (_Q.HEADERS, _Q.PASSING, _Q.SENT, _Q.OVER),
         Closed: (_Q.OVER,),

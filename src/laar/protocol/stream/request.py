@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from laar.core.request import Api, Request, Trace
 from laar.protocol.headers import Head
-from laar.protocol.openai import Body
+from laar.protocol.openai import Body, response_of
 from laar.protocol.ports import GatewayRules
 
 __all__ = ["NOTHING_READ", "forget_prompt", "model_wanted", "request_of"]
@@ -75,7 +75,8 @@ def request_of(
         tried=head.tried,
         task=head.task,
         policy=head.policy,
-        session=head.session,
+        session=head.session or read.session,
+        response_id=read.previous or (response_of(head.path) if api is Api.OPAQUE else ""),
         ttft_objective_s=head.ttft_objective_s,
         pool=pool,
         subset=subset,

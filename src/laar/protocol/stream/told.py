@@ -54,9 +54,9 @@ def headers_of_answer(
         return told
     told.append((names.ENDPOINT, decision.address))
     told.append((names.OVERHEAD_US, str(overhead_us)))
-    cost_s = decision.cost_s
-    if cost_s is not None:
-        told.append((names.COST_MS, f"{cost_s * 1000.0:.1f}"))
+    for name, seconds in ((names.COST_MS, decision.expected_s), (names.TTFT_MS, decision.ttft_s)):
+        if seconds is not None:
+            told.append((name, f"{seconds * 1000.0:.1f}"))
     return told
 
 

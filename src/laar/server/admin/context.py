@@ -213,6 +213,7 @@ class ContextRoutes:
         )
         tally.added.observe(self._clock() - began)
         tally.reasons[result.reason.value] += 1
+        tally.shapes.update(shape for shape, _ in result.shapes)
         if result.reason is Reason.ERROR:
             self._degraded[_WHAT] += 1
         receipt = result.receipt
@@ -330,6 +331,7 @@ def _shown(ordering: _Ordering) -> dict[str, object]:
             "gain": _gain(groups["hook"], groups["control"]),
         },
         "requests": tally.reasons,
+        "shapes": tally.shapes,
         "groups": {name: _group(group) for name, group in groups.items()},
         "memory": {
             name: count

@@ -15,6 +15,7 @@ import hashlib
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -128,6 +129,7 @@ class EndpointApp:
                     Route(path, functools.partial(self._generate, body, reply), methods=post)
                     for path, (body, reply) in generation.items()
                 ),
+                Route("/v1/responses/{id}", self._stored, methods=get),
                 Route("/v1/embeddings", self._embed, methods=post),
                 Route("/tokenize", self._tokenize, methods=post),
                 Route("/v1/models", self._models, methods=get),
@@ -191,6 +193,9 @@ class EndpointApp:
         body = read_body(body_type, raw)
         serving.check_model(body.model)
         ask = body.ask()
+        if isinstance(body, ResponsesBody) and body.previous_response_id is not None:
+            earlier = serving.stored.earlier(body.previous_response_id)
+            ask = replace(ask, prompt=body.continuing(earlier))
         room = serving.room(ask)
         stream = bool(body.stream)
         reply = reply_type(self._head(request, body))
@@ -206,6 +211,8 @@ class EndpointApp:
         echo = (self._settings.names[0], body.model or "") if self._settings.echo else None
         wrong = kind is FaultKind.WRONG
         answer = answer_for(ask, serving.answerer, room=room, wrong=wrong, echo=echo)
+        if isinstance(body, ResponsesBody) and body.store:
+            serving.stored.keep(ask.prompt, answer, reply)
         return Generation(
             driver=serving.driver,
             metrics=serving.metrics,
@@ -249,6 +256,10 @@ class EndpointApp:
         return self._serving.faults.unhealthy(time.monotonic() - self._serving.born_s)
 
     # The other routes.
+
+    async def _stored(self, request: Request) -> Response:
+        whole = self._serving.stored.whole(request.path_params["id"])
+        return Response(whole, media_type="application/json")
 
     async def _embed(self, request: Request) -> Response:
         serving = self._serving

@@ -127,6 +127,9 @@ class GenerationBody(BaseModel):
 class _Part(BaseModel):
     type: str = "text"
     text: str | None = None
+    name: str | None = None
+    input: object = None
+    content: str | list[_Part] | None = None
 
 
 class _Message(BaseModel):
@@ -182,15 +185,33 @@ class ResponsesBody(GenerationBody):
     instructions: str | None = None
     tools: list[object] | None = None
     max_output_tokens: _Limit | None = None
+    previous_response_id: str | None = None
+    store: bool = True
 
     def to_prompt(self) -> Prompt:
         """Instructions are a system message, a plain input a user's."""
         turns = [_Message(content=self.input)] if isinstance(self.input, str) else self.input
         return _chat(turns, system=self.instructions, tools=self.tools)
 
+    def continuing(self, earlier: str) -> Prompt:
+        """The prompt behind a stored exchange."""
+        own = self.to_prompt()
+        return Prompt.of_text(earlier + own.text, own.question)
+
     def limit(self) -> tuple[int | None, str]:
         """`max_output_tokens`."""
         return self.max_output_tokens, "max_output_tokens"
+
+
+_ATTRIBUTION = "x-anthropic-billing-header"
+
+
+def _without_attribution(text: str) -> str:
+    """Engines leave out a line that changes with each request: it would spoil the prefix cache.
+
+    vLLM does so for the parts of a list only.
+    """
+    return text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text
 
 
 class MessagesBody(GenerationBody):
@@ -203,7 +224,12 @@ class MessagesBody(GenerationBody):
 
     def to_prompt(self) -> Prompt:
         """The system text, then all messages."""
-        return _chat(self.messages, system=self.system, tools=self.tools)
+        system = self.system
+        if isinstance(system, str):
+            system = _without_attribution(system)
+        elif system:
+            system = [_Part(text=_without_attribution(part.text or "")) for part in system]
+        return _chat(self.messages, system=system, tools=self.tools)
 
     def limit(self) -> tuple[int | None, str]:
         """`max_tokens`, which this API demands."""
@@ -293,6 +319,14 @@ def _chat(
 def _flat(content: str | list[_Part] | None) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    if any(part.text is None for part in content):
+    return "".join(map(_part_text, content))
+
+
+def _part_text(part: _Part) -> str:
+    if part.type == "tool_use":
+        return orjson.dumps({"name": part.name, "arguments": part.input}).decode()
+    if part.type == "tool_result":
+        return _flat(part.content)
+    if part.text is None:
         raise ApiError(400, "this model reads text only", param="messages")
-    return "".join(part.text or "" for part in content)
+    return part.text

@@ -16,6 +16,7 @@ from laar.sim.endpoint.errors import ApiError
 from laar.sim.endpoint.faults import Fault, FaultBook
 from laar.sim.endpoint.metrics import ServingMetrics
 from laar.sim.endpoint.settings import EndpointSettings
+from laar.sim.endpoint.stored import StoredResponses
 from laar.sim.endpoint.tokenizer import block_hashes
 from laar.sim.engine.interface import Engine, Job
 
@@ -67,6 +68,7 @@ class Serving:
 
     def _begin(self) -> None:
         self.metrics = ServingMetrics(self.settings.names[0], self._cache_config)
+        self.stored = StoredResponses()
         self.born_s = time.monotonic()
         self.frozen_page = b""
 

@@ -193,7 +193,7 @@ class VirtualFleet:
         def first(cached_tokens: int) -> None:
             exchange.cached_tokens = cached_tokens
             exchange.first_s = clock.now + half
-            clock.at(exchange.first_s, self.director.answering, exchange.decision)
+            clock.at(exchange.first_s, self.director.answering, exchange.decision, exchange.first_s)
 
         def end(refusal: RequestError | None) -> None:
             exchange.status = refusal.status if refusal else 200

@@ -1,0 +1,184 @@
+"""Says what the hook sees in one body: how many documents, in which shape, and why not more.
+
+It reads a body as the hook does, but looks at every text, from two documents on, and goes on where
+the hook stops. Nothing of it runs in front of requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import orjson
+
+from laar.context.blocks import Block, Refused
+from laar.context.bodies import Text, api_of, prompt_texts
+from laar.context.formats import Unknown, scan
+from laar.context.notes import order_note_bytes
+from laar.context.settings import ContextSettings, Reason
+from laar.context.turn import surroundings
+
+__all__ = ["Diagnosis", "Seen", "diagnose"]
+
+_LEAST = 2
+
+WHY = {
+    "no_documents": "No text of the prompt has documents in a shape that is known.",
+    "unknown_shape": "Documents are announced, but nothing tells one from the next. Declare "
+    "`delimiters` for the route.",
+    "positional_labels": "The labels number places, and the prompt makes use of the numbers (it "
+    "asks for citations, ranks, or speaks of one of them). `relabel: true` says that it does not.",
+    "too_few_documents": "A list this short has little to gain (`min_docs`).",
+    "too_small": "The text is too short for a saving (`min_saving_bytes`).",
+    "repeated_documents": "Two documents are equal.",
+    "end_in_doubt": "Where the last document ends is in doubt, so that it stays in place.",
+    "not_the_last_turn": "The documents came with an older turn, which must stay as it was sent.",
+    "role": "The documents are in a message whose role the route leaves alone (`roles`).",
+    "invalid_json": "The body is no JSON in UTF-8.",
+    "unsupported_api": "The body has neither `messages`, `prompt` nor `input`.",
+    "unbalanced": "A tag of a document is not closed, or closed twice.",
+    "nested": "A document stands inside of another.",
+    "malformed_tag": "A tag of a document can't be read.",
+    "duplicate_attribute": "A tag has an attribute twice.",
+    "gaps_differ": "Something stands between two documents.",
+    "too_many_documents": "There are more than `max_docs`.",
+    "too_complex": "The text takes too many steps to read.",
+    "duplicate_keys": "A key of the JSON comes twice.",
+}
+"""Reasons in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One list of documents.
+
+    Args:
+        path: of its text in the body.
+        role: whose text it is.
+        shape: its name.
+        documents: how many.
+        bytes: their length.
+        movable: how many of them the hook may move.
+        reason: why not all of them.
+    """
+
+    path: str
+    role: str
+    shape: str
+    documents: int
+    bytes: int
+    movable: int
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What was seen in a body.
+
+    Args:
+        documents: in all lists.
+        shape: of the longest list; None where there is none.
+        movable: documents that the hook may move.
+        reason: why not all of them, or why there are none; None where all is well.
+        why: the same in a sentence.
+        api: what the body was read as.
+        lists: all of them.
+    """
+
+    documents: int
+    shape: str | None
+    movable: int
+    reason: str | None
+    why: str | None
+    api: str | None
+    lists: tuple[Seen, ...] = ()
+
+
+def diagnose(
+    body: bytes, settings: ContextSettings | None = None, *, api: str | None = None
+) -> Diagnosis:
+    """Reads a body; never raises.
+
+    Args:
+        body: JSON; a line of a batch file counts by its ``body``.
+        settings: of the route; the defaults without.
+        api: ``chat``, ``messages``, ``responses`` or ``completions``; by its fields without.
+    """
+    settings = settings or ContextSettings()
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return _nothing(Reason.INVALID_JSON.value)
+    if isinstance(value, dict) and isinstance(value.get("body"), dict):
+        value = value["body"]
+    if not isinstance(value, dict):
+        return _nothing(Reason.UNSUPPORTED_API.value)
+    api = api or api_of(value)
+    if api is None:
+        return _nothing(Reason.UNSUPPORTED_API.value)
+    texts = prompt_texts(value, api)
+    lists: list[Seen] = []
+    refused: str | None = None
+    for text in texts:
+        try:
+            blocks = scan(text.value, replace(settings, min_docs=_LEAST), surroundings(texts, text))
+        except Unknown as unknown:
+            refused = refused or unknown.reason.value
+            continue
+        except Refused as stop:
+            refused = stop.reason.value
+            continue
+        lists += [_seen(text, block, settings) for block in blocks]
+    if not lists:
+        return _nothing(refused or Reason.NO_DOCUMENTS.value, api)
+    longest = max(lists, key=lambda seen: seen.documents)
+    return Diagnosis(
+        documents=sum(seen.documents for seen in lists),
+        shape=longest.shape,
+        movable=sum(seen.movable for seen in lists),
+        reason=longest.reason,
+        why=WHY.get(longest.reason) if longest.reason else None,
+        api=api,
+        lists=tuple(lists),
+    )
+
+
+def _nothing(reason: str, api: str | None = None) -> Diagnosis:
+    return Diagnosis(
+        documents=0, shape=None, movable=0, reason=reason, why=WHY.get(reason), api=api
+    )
+
+
+def _seen(text: Text, block: Block, settings: ContextSettings) -> Seen:
+    own = [text.value[item.start : item.end] for item in block.items]
+    size = sum(len(one.encode()) for one in own)
+    reason = _reason(text, block, settings, own, size)
+    stays = reason is not None and reason != "end_in_doubt"
+    return Seen(
+        path=".".join(map(str, text.path)),
+        role=text.role,
+        shape=block.shape,
+        documents=block.documents,
+        bytes=size,
+        movable=0 if stays else len(block.items),
+        reason=reason,
+    )
+
+
+def _reason(
+    text: Text, block: Block, settings: ContextSettings, own: list[str], size: int
+) -> str | None:
+    """Why a list is not moved, or not as a whole."""
+    if text.role not in settings.roles:
+        return "role"
+    if block.held is not None:
+        return block.held.value
+    if not text.fresh:
+        return "not_the_last_turn"
+    if len(own) < settings.min_docs:
+        return "too_few_documents"
+    if len(set(own)) < len(own):
+        return Reason.REPEATED.value
+    note = order_note_bytes(len(own)) if settings.annotate and not block.silent else 0
+    if max(0, size - note) < settings.min_saving_bytes:
+        return Reason.TOO_SMALL.value
+    return "end_in_doubt" if block.pinned else None

@@ -1,0 +1,248 @@
+"""Documents as the elements of a JSON list, as tools return them and programs paste them.
+
+The text, or the place, must be JSON from end to end. Elements move as they were written; commas and
+white space between them stay. Their own text, for de-duplication, is the longest string among the
+usual fields.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import orjson
+
+from laar.context.blocks import Block, Refused, Span, block_of
+from laar.context.formats.jsonspans import JsonSpans, TooComplexError, Want
+from laar.context.formats.view import View
+from laar.context.settings import Reason
+
+__all__ = ["in_place", "scan", "within"]
+
+LISTS = (
+    "results", "documents", "passages", "memories", "docs", "contexts", "context", "chunks",
+    "sources", "snippets", "search_results", "retrieved_documents", "retrieved", "excerpts",
+    "source_documents", "source_nodes", "references", "facts",
+)  # fmt: skip
+"""Names under which a list is one of documents."""
+
+LOOSE_LISTS = ("hits", "matches", "nodes", "items", "data", "records", "articles", "knowledge")
+"""Names that lists of other things have as well."""
+
+TEXTS = (
+    "content", "text", "body", "snippet", "passage", "page_content", "pageContent", "memory",
+    "chunk", "chunk_text", "document", "excerpt", "fact", "summary", "description", "abstract",
+)  # fmt: skip
+"""Fields that hold a document's text."""
+
+RETRIEVED = frozenset(
+    ("page_content", "pageContent", "metadata", "score", "similarity", "distance", "relevance",
+     "relevance_score", "doc_id", "document_id", "chunk_id", "source", "memory", "snippet",
+     "passage", "url")
+)  # fmt: skip
+"""Fields that only what was looked up has."""
+
+TURNS = frozenset(
+    ("role", "speaker", "sender", "from", "step", "turn", "level", "severity", "tool_calls",
+     "timestamp", "function", "parameters", "arguments")
+)  # fmt: skip
+"""Fields of what follows each other, or is no text: messages, steps, lines of a log, tools."""
+
+_NAMES = ("rank", "position", "index", "id", "url", "path", "source", "title", "name")
+
+_BEGIN = re.compile(r"\n[ \t]*+(?:\{(?=\s*+\")|\[(?=\s*+[\{\"]))")
+
+_LEAST_CHARS = 12
+
+_Json: TypeAlias = "dict[str, _Json] | list[_Json] | str | int | float | bool | None"
+
+
+def scan(
+    text: str, *, min_docs: int, max_docs: int, relabel: bool = False, by_tool: bool = False
+) -> list[Block] | None:
+    """Finds the list in a text that is JSON; None when it is not.
+
+    Args:
+        text: all of it.
+        min_docs: fewer elements are no block.
+        max_docs: more are refused.
+        relabel: elements that number themselves may be moved under their numbers.
+        by_tool: a tool that looks things up returned it.
+
+    Raises:
+        Refused: the list is too long, or its elements can't be told apart.
+    """
+    if text.lstrip()[:1] not in {"{", "["}:
+        return None
+    try:
+        value: _Json = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(value, dict | list):
+        return None
+    blocks = _blocks(text, value, min_docs, max_docs, relabel, announced=by_tool)
+    return [replace(block, silent=True) for block in blocks]
+
+
+def within(view: View, *, min_docs: int, max_docs: int, relabel: bool) -> list[Block]:
+    """Finds a list that needs no announcement among other text; it must begin and end a line.
+
+    Raises:
+        Refused: as in `scan`.
+    """
+    start = _BEGIN.search(view.lined)
+    if start is None:
+        return []
+    text = view.text
+    begin = start.end() - 2
+    close = "}" if text[begin] == "{" else "]"
+    end = text.rfind(close) + 1
+    blocks = in_place(
+        text,
+        begin,
+        end,
+        min_docs=min_docs,
+        max_docs=max_docs,
+        relabel=relabel,
+        announced=False,
+    )
+    return blocks if blocks and not text[end : end + 1].strip() else []
+
+
+def in_place(
+    text: str,
+    start: int,
+    end: int,
+    *,
+    min_docs: int,
+    max_docs: int,
+    relabel: bool,
+    announced: bool = True,
+) -> list[Block]:
+    """Finds the list that a place is.
+
+    Raises:
+        Refused: as in `scan`.
+    """
+    if text[start : start + 1] not in {"{", "["} or text[end - 1 : end] not in {"}", "]"}:
+        return []
+    part = text[start:end]
+    try:
+        value: _Json = orjson.loads(part)
+    except orjson.JSONDecodeError:
+        return []
+    if not isinstance(value, dict | list):
+        return []
+    blocks = _blocks(part, value, min_docs, max_docs, relabel, announced=announced)
+    return [block.shifted(start) for block in blocks]
+
+
+def _blocks(
+    text: str,
+    value: dict[str, _Json] | list[_Json],
+    min_docs: int,
+    max_docs: int,
+    relabel: bool,
+    *,
+    announced: bool,
+) -> list[Block]:
+    path: tuple[str, ...] = ()
+    elements: _Json = value
+    known = False
+    if isinstance(value, dict):
+        names = (*LISTS, *LOOSE_LISTS)
+        key = next((name for name in names if isinstance(value.get(name), list)), None)
+        if key is None:
+            return []
+        path, elements, known = (key,), value[key], key in LISTS
+    if not isinstance(elements, list) or len(elements) < min_docs:
+        return []
+    if all(isinstance(element, str) for element in elements):
+        if not (announced or known) or not _prose([e for e in elements if isinstance(e, str)]):
+            return []
+    elif not _documents(elements, known=known, announced=announced):
+        return []
+    if len(elements) > max_docs:
+        raise Refused(Reason.TOO_MANY)
+    spans = _spans(text, value, path, elements)
+    shape = "json" if path else "json_list"
+    named = [_names(element) if isinstance(element, dict) else {} for element in elements]
+    return [
+        block_of(
+            text,
+            spans,
+            len(text.rstrip()),
+            names=named,
+            relabel=relabel,
+            quoted=True,
+            shape=shape,
+        )
+    ]
+
+
+def _is_name(text: str) -> bool:
+    """One word, path or link; scripts that write without blanks aside."""
+    return " " not in text and text.isascii()
+
+
+def _prose(texts: Sequence[str]) -> bool:
+    """Whether strings are texts rather than names."""
+    return all(len(text) >= _LEAST_CHARS and not _is_name(text) for text in texts)
+
+
+def _documents(elements: Sequence[_Json], *, known: bool, announced: bool) -> bool:
+    """Whether all elements hold text, and none is a turn of a talk or a step."""
+    for element in elements:
+        if not isinstance(element, dict) or not TURNS.isdisjoint(element):
+            return False
+        own = _text_field(element)
+        if own is None:
+            return False
+        if not (known or announced) and RETRIEVED.isdisjoint(element):
+            return False
+    return True
+
+
+def _text_field(element: dict[str, _Json]) -> str | None:
+    """The name of the longest text among the usual fields."""
+    best: str | None = None
+    size = 0
+    for name in TEXTS:
+        own = element.get(name)
+        if isinstance(own, str) and len(own) > size:
+            best, size = name, len(own)
+    return best
+
+
+def _names(element: dict[str, _Json]) -> dict[str, str]:
+    named = ((name, element.get(name)) for name in _NAMES)
+    return {
+        name: str(value)
+        for name, value in named
+        if isinstance(value, str | int) and not isinstance(value, bool) and value != ""
+    }
+
+
+def _spans(
+    text: str,
+    value: dict[str, _Json] | list[_Json],
+    path: tuple[str, ...],
+    elements: Sequence[_Json],
+) -> list[Span]:
+    longest = [_text_field(e) if isinstance(e, dict) else None for e in elements]
+    wanted: Want = {i: {name: None} if name else None for i, name in enumerate(longest)}
+    want: Want = {path[0]: wanted} if path else wanted
+    try:
+        spans = JsonSpans(text).find(value, want)
+    except TooComplexError:
+        raise Refused(Reason.TOO_COMPLEX) from None
+    if spans is None:
+        raise Refused(Reason.DUPLICATE_KEYS)
+    found: list[Span] = []
+    for i, name in enumerate(longest):
+        start, end = spans[(*path, i)]
+        first, last = spans[(*path, i, name)] if name else (start, end)
+        found.append((start, end, first + 1, last - 1))
+    return found

@@ -1,0 +1,227 @@
+"""Documents that begin with a label: finds runs of equal labels and says what may move.
+
+Where labels count up they number places, so texts move under labels that stay. Where they are names
+(``[Doc_17]``, a heading) a document moves with its label.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+from laar.context.blocks import Block, Item, Refused
+from laar.context.formats.ends import end_of_last, trimmed
+from laar.context.formats.order import carries_meaning
+from laar.context.formats.places import Place
+from laar.context.formats.shapes import OPENERS, Needs, Opener
+from laar.context.formats.view import View
+from laar.context.settings import Reason
+
+__all__ = ["in_place", "unannounced"]
+
+_LONG = 120
+"""Mean length from which a numbered text is hardly a step."""
+
+_MOST = 2048
+"""Labels looked at in one text."""
+
+_NEAR = 80
+_EXAMPLE = re.compile(
+    r"(?:\bexamples?|\be\.g\.|for instance|\bformat)\b[^\n]{0,40}\s*\Z", re.IGNORECASE
+)
+"""What stands before labels that only show a form. A search to an end makes ``\\Z`` match there."""
+
+_FREE = tuple(opener for opener in OPENERS if opener.needs is Needs.NOTHING)
+_PATTERNS = {opener.name: re.compile(rf"\n{opener.begins}") for opener in OPENERS}
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    start: int  # of the line, in the text
+    end: int  # of the label
+    name: str
+    key: tuple[str, str]
+
+
+def unannounced(view: View, families: Sequence[str], most: int) -> list[Block]:
+    """Blocks whose labels speak for themselves, wherever they stand."""
+    if len(view.heads) < 2:
+        return []
+    for opener in _FREE:
+        if opener.family not in families:
+            continue
+        blocks = [
+            block
+            for run in _runs(view, opener, 0, len(view.text))
+            if (block := _block(view, opener, run, len(view.text), most)) is not None
+        ]
+        if blocks:
+            return blocks
+    return []
+
+
+def in_place(view: View, place: Place, families: Sequence[str], most: int) -> Block | None:
+    """The block that begins where documents were announced."""
+    for opener in OPENERS:
+        enough = (
+            place.points >= opener.needs
+            or (place.memories and opener.needs)
+            or (place.kind == "text" and opener.name == "points")
+        )
+        if opener.family not in families or not enough:
+            continue
+        start, end = place.start, place.end
+        if _PATTERNS[opener.name].match(view.lined, view.lined.rfind("\n", 0, start + 1)) is None:
+            continue  # something else comes first
+        for run in _runs(view, opener, start, end):
+            if text_between(view.text, start, run[0].start):
+                break  # something else comes first, so these are inside of it
+            block = _block(view, opener, run, end, most, place=place)
+            if block is not None:
+                return block
+            break
+    return None
+
+
+def text_between(text: str, start: int, end: int) -> bool:
+    """Whether anything but white space stands there."""
+    return bool(text[start:end].strip())
+
+
+def _labels(view: View, opener: Opener, start: int, end: int) -> Iterator[_Label]:
+    lined = view.lined
+    pattern = _PATTERNS[opener.name]
+    found = (
+        filter(None, map(pattern.match, repeat(lined), view.heads))
+        if opener.needs is Needs.NOTHING and start == 0
+        else pattern.finditer(lined, start, end + 1)
+    )
+    for seen, match in enumerate(found):
+        if seen >= _MOST:
+            raise Refused(Reason.TOO_MANY)
+        groups = match.groupdict()
+        if "n" in groups or "id" in groups:
+            group = "n" if "n" in groups else "id"
+            name = match[group]
+            key = (
+                lined[match.start() : match.start(group)].strip().casefold(),
+                lined[match.end(group) : match.end()].strip(),
+            )
+        else:
+            name, key = "", (groups.get("level") or match.group().strip(), "")
+        yield _Label(match.start(), match.end() - 1, name, key)
+
+
+def _runs(view: View, opener: Opener, start: int, end: int) -> list[list[_Label]]:
+    """Labels of one kind that follow each other; a count that begins anew begins a run."""
+    runs: dict[tuple[str, str], list[list[_Label]]] = {}
+    for label in _labels(view, opener, start, end):
+        known = runs.setdefault(label.key, [])
+        again = label.name in {"0", "1"} and known and known[-1][-1].name not in {"0", ""}
+        if not known or (again and label.name.isdigit()):
+            known.append([])
+        known[-1].append(label)
+    found = [run for of_key in runs.values() for run in of_key if len(run) > 1]
+    return sorted(found, key=lambda run: run[0].start)
+
+
+def _block(
+    view: View,
+    opener: Opener,
+    run: list[_Label],
+    stop: int,
+    most: int,
+    *,
+    place: Place | None = None,
+) -> Block | None:
+    """The run as a block, or None where it is none after all."""
+    names = [label.name for label in run]
+    counted = _counts(names)
+    named = bool(names[0])
+    if named and not counted and (opener.needs or len(set(names)) < len(names)):
+        return None
+    if len(run) > most:
+        raise Refused(Reason.TOO_MANY)
+    text = view.text
+    if place is None and _EXAMPLE.search(text, max(0, run[0].start - _NEAR), run[0].start):
+        return None
+    spans = _spans(view, opener, run, stop)
+    if spans is None:
+        return None
+    *others, (last, _) = spans
+    if opener.ends:
+        end, sure = last, True
+        end = spans[-1][1]
+    else:
+        before = [text[a:b] for a, b in others]
+        end, sure = end_of_last(view, last, stop, before)
+        if place is not None and place.closed:
+            end, sure = stop, True
+    spans[-1] = trimmed(text, last, end)
+    texts = [text[a:b] for a, b in spans]
+    if not all(map(str.strip, texts)):
+        return None
+    if opener.needs and carries_meaning(
+        texts,
+        own=place is None or not place.looked_up,
+        remembered=place is not None and place.memories,
+        points=True,
+    ):
+        return None
+    short = sum(map(len, texts)) < _LONG * len(texts)
+    if place is not None and place.points < opener.needs and not place.memories and short:
+        return None
+    items = tuple(
+        Item(a, b, a, b, label.name or None)
+        if counted
+        else Item(label.start + _indent(text, label.start), b, a, b, label.name or None)
+        for label, (a, b) in zip(run, spans, strict=True)
+    )
+    kept = items if sure else items[:-1]
+    after = items[-1].end
+    if opener.ends:
+        after = text.find(opener.ends.format(n=names[-1]), after) + len(
+            opener.ends.format(n=names[-1])
+        )
+    return Block(
+        kept,
+        after,
+        labels_stay=counted,
+        shape=opener.name,
+        pinned=len(items) - len(kept),
+        careful=opener.needs >= Needs.RETRIEVAL,
+        start=run[0].start,
+    )
+
+
+def _spans(
+    view: View, opener: Opener, run: list[_Label], stop: int
+) -> list[tuple[int, int]] | None:
+    """Each document's text; the last one's end is still open."""
+    text = view.text
+    spans: list[tuple[int, int]] = []
+    for i, label in enumerate(run):
+        until = run[i + 1].start if i + 1 < len(run) else stop
+        if opener.ends:
+            until = text.find(opener.ends.format(n=label.name), label.end, until)
+            if until < 0:
+                return None
+        spans.append(trimmed(text, label.end, until))
+    return spans
+
+
+def _indent(text: str, start: int) -> int:
+    at = start
+    while text[at : at + 1].isspace():
+        at += 1
+    return at - start
+
+
+def _counts(names: Sequence[str]) -> bool:
+    """Whether the names are 0, 1, 2 or 1, 2, 3 and so on."""
+    if names[0] not in {"0", "1"}:
+        return False
+    first = int(names[0])
+    return list(names) == [str(i) for i in range(first, first + len(names))]

@@ -1,0 +1,122 @@
+"""Signs that the order of texts carries meaning: then they are no documents to move.
+
+Only asked where the shape itself proves nothing (paragraphs, points, bullets, headings). It looks
+at how texts begin, which is where they lean on each other: steps of a recipe, verses, mails, turns
+of a talk, lines of a log, sentences of one story.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from laar.context.formats import words
+
+__all__ = ["carries_meaning"]
+
+_TIME = re.compile(
+    r"[\[(]?(?:\d{4}-\d{2}(?:-\d{2})?|\d{1,2}[:h]\d{2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}|"
+    r"(?:mon|tue|wed|thu|fri|sat|sun)\w*,? |in \d{4}\b|\d{4}[:,] |day \d|week \d|"
+    r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\w* \d)",
+    re.IGNORECASE,
+)
+_LEVEL = re.compile(r"[\[(]?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|FATAL|TRACE)\b")
+_SPEAKER = re.compile(r"([A-Z][\w.' -]{0,24}):[ \t\n]")
+_LISTED = re.compile(r"[ \t]*(?:[-*•+]|\(?\d{1,3}[.)]|#{1,6})[ \t]")
+_SELF = re.compile(r"\b(?:I|I'm|I've|we|We|we're|my|My|our|Our|us)\b")
+_CODE = re.compile(
+    r"[ \t]*(?:def |class |import |from \w+ import|return\b|function |const |let |var |if \(|"
+    r"for \(|#include|public |private |package |SELECT |\$ |>>> |"
+    r"[{}\[\]]|//|/\*|@\w+|</?\w|\|)|.*[;{]$"
+)
+_DECORATION = "*_\"'“«([#>-•0123456789.) \t\r\n"
+
+_READ = 400
+"""Of each text, enough to tell a poem or a person's own words."""
+
+_VERSE_LINES = 3
+
+_LEAST_WORDS = 4
+"""Words in a text on average, below which it is a list of names."""
+
+_STEPS = 0.34
+"""Share of texts that may begin like a step before all are taken for steps."""
+
+
+def carries_meaning(
+    texts: Sequence[str],
+    *,
+    own: bool,
+    remembered: bool = False,
+    points: bool = False,
+    parted: bool = False,
+) -> bool:
+    """Whether the texts seem to follow each other.
+
+    Args:
+        texts: in order, without labels.
+        own: nothing says that they were looked up, so that a person may tell of his own.
+        remembered: they are memories, which are short and may well begin small.
+        points: they are counted or listed.
+        parted: something stands between them, so that they may begin anyhow.
+    """
+    starts = [text[:120].lstrip(_DECORATION) for text in texts]
+    lowered = [start[:40].lower() for start in starts]
+    if len(set(texts)) < len(texts) and not remembered:
+        return True
+    if not remembered:
+        if not parted and any(
+            _leans(start, low) for start, low in zip(starts, lowered, strict=True)
+        ):
+            return True
+        timed = sum(bool(_TIME.match(text.lstrip())) for text in texts)
+        if timed * 2 > len(texts) or any(_LEVEL.match(start) for start in starts):
+            return True
+        if sum(" " not in text.strip() and text.isascii() for text in texts) * 2 > len(texts):
+            return True  # names, paths, links: a list, not texts
+        if all(map(str.isascii, texts)) and _words(texts) < _LEAST_WORDS * len(texts):
+            return True
+    if any(words.TURNS.match(start) for start in starts) or _speakers(starts):
+        return True
+    steps = sum(bool(words.IMPERATIVE.match(start)) for start in starts)
+    if steps > len(texts) * (_STEPS if points or remembered else 0.5):
+        return True
+    if own and any(_SELF.search(text[:_READ]) for text in texts):
+        return True
+    if not parted and any(_LISTED.match(text) for text in texts) and not points:
+        return True
+    code = sum(bool(_CODE.match(text.split("\n", 1)[0][:200])) for text in texts)
+    return code * 3 > len(texts) or _verses(texts)
+
+
+def _words(texts: Sequence[str]) -> int:
+    return sum(text[:400].count(" ") + 1 for text in texts)
+
+
+def _leans(start: str, low: str) -> bool:
+    """A small letter or a word that goes on with the text before."""
+    if start[:1].islower():
+        return True
+    match = words.CONTINUES.match(low)
+    return match is not None and match.end() > 1
+
+
+def _speakers(starts: Sequence[str]) -> bool:
+    """Names before colons that come back: a talk."""
+    names = [match.group(1) for start in starts if (match := _SPEAKER.match(start))]
+    several = len(set(names))
+    return len(names) * 2 > len(starts) and 1 < several < len(names)
+
+
+def _verses(texts: Sequence[str]) -> bool:
+    """Several short lines in each text, few of which end a sentence."""
+    lines: list[str] = []
+    for text in texts:
+        own = [line for line in text[:_READ].split("\n") if line.strip()]
+        if len(own) < _VERSE_LINES:
+            return False
+        lines += own
+    short = sum(len(line) < 60 for line in lines)
+    ended = sum(line.rstrip()[-1:] in ".!?:。！？" for line in lines)
+    keyed = sum(":" in line[:30] for line in lines)
+    return short > 0.8 * len(lines) and ended < 0.6 * len(lines) and keyed * 3 < len(lines)

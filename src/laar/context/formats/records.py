@@ -1,0 +1,74 @@
+"""Documents as records of named lines: ``Source: a.md`` and under it ``Content: text``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise, repeat
+
+from laar.context.blocks import Block, Item, Refused
+from laar.context.formats import words
+from laar.context.formats.ends import end_of_last, trimmed
+from laar.context.formats.view import View
+from laar.context.settings import Reason
+
+__all__ = ["scan"]
+
+_LINE = re.compile(
+    r"\n[ \t]*+(?:[-*][ \t]++)?(?:\*\*)?(?=[sulfdtmcpeSULFDTMCPE])(?i:(?P<from>"
+    r"source|url|link|document|file(?:[ _]?name)?|"
+    r"title|doc[ _]id|document[ _](?:id|title|name)|metadata)|"
+    r"(?P<own>content|text|snippet|passage|page[ _]content|excerpt|chunk))"
+    r"(?:\*\*)?[ \t]*+:(?:\*\*)?"
+)
+_MOST = 2048
+
+
+def scan(view: View, most: int) -> list[Block]:
+    """All runs of records that begin with the same line."""
+    lined = view.lined
+    lines: list[tuple[int, str, bool]] = []
+    for match in map(_LINE.match, repeat(lined), view.heads):
+        if match is None:
+            continue
+        lines.append((match.start(), match.group().strip().casefold(), match["own"] is not None))
+        if len(lines) > _MOST:
+            raise Refused(Reason.TOO_MANY)
+    if len(lines) < 4:
+        return []
+    blocks: list[Block] = []
+    for run in _runs(view, lines):
+        if len(run) > most:
+            raise Refused(Reason.TOO_MANY)
+        text = view.text
+        spans = [trimmed(text, a, b) for a, b in run]
+        last = run[-1][0]
+        end, sure = end_of_last(view, last, run[-1][1], [text[a:b] for a, b in spans[:-1]])
+        spans[-1] = trimmed(text, last, end)
+        items = tuple(Item(a, b, a, b) for a, b in spans)
+        kept = items if sure else items[:-1]
+        blocks.append(Block(kept, kept[-1].end, shape="records", pinned=len(items) - len(kept)))
+    return blocks
+
+
+def _runs(view: View, lines: Sequence[tuple[int, str, bool]]) -> list[list[tuple[int, int]]]:
+    """Records whose first two lines are named alike; a question ends a run."""
+    first, second = lines[0], lines[1]
+    if first[1] == second[1] or not (first[2] or second[2]):
+        return []
+    runs: list[list[tuple[int, int]]] = []
+    run: list[tuple[int, int]] = []
+    starts = [
+        at
+        for (at, key, _), (_, after, _) in pairwise(lines)
+        if (key, after) == (first[1], second[1])
+    ]
+    for start, stop in pairwise((*starts, len(view.text))):
+        cue = words.QUESTION.search(view.lined, start + 1, stop + 1)
+        run.append((start, stop))
+        if cue is not None and stop < len(view.text):
+            run[-1] = (start, cue.start())
+            runs.append(run)
+            run = []
+    runs.append(run)
+    return [run for run in runs if len(run) > 1]

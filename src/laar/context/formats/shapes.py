@@ -1,0 +1,248 @@
+"""The shapes in which programs put documents into prompts, as data: one row for each.
+
+A row says how a document begins, or what stands between two, and what must speak for it: a label
+such as ``Document 3:`` speaks for itself, while ``3.`` may as well number the steps of a recipe.
+`Needs` are points of evidence that the place in the prompt must have (see `areas`).
+
+The engine (`openers`, `cuts`, `lists`, and `xml` and `fences` beside this package) knows no shape.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+from laar.context.formats import words
+
+__all__ = ["CUTS", "OPENERS", "SHAPES", "Cut", "Family", "Needs", "Opener", "Shape"]
+
+Family = Literal[
+    "xml",
+    "json",
+    "numbered",
+    "labels",
+    "brackets",
+    "points",
+    "records",
+    "headings",
+    "separators",
+    "bullets",
+    "paragraphs",
+]
+"""What a route may switch on and off."""
+
+
+class Needs(IntEnum):
+    """Evidence of retrieval that a shape needs around it, in points."""
+
+    NOTHING = 0
+    PLACE = 2  # a heading or a tag that announces documents, and a question about them
+    RETRIEVAL = 3  # words that say that these were looked up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What every row says.
+
+    Args:
+        name: as it is shown and counted.
+        family: the setting that it goes by.
+        needs: the evidence it takes.
+        like: how it looks, for people.
+        seen_in: where it is the usual form.
+    """
+
+    name: str
+    family: Family
+    needs: Needs
+    like: str
+    seen_in: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opener(Shape):
+    """Documents that begin with a line of their own kind.
+
+    Args:
+        begins: pattern from the line's first sign on to the end of the label; group ``n`` is its
+            number, if it has one, group ``id`` its name.
+        ends: literal that ends a document, with ``{n}`` for its number.
+        same: the label's other signs must be equal, too.
+    """
+
+    begins: str
+    ends: str = ""
+    same: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut(Shape):
+    """Documents with something between them.
+
+    Args:
+        between: pattern of what separates two.
+    """
+
+    between: re.Pattern[str]
+
+
+_IN = r"[ \t]*+"
+_MARK = r"(?:#{1,6}[ \t]++|[-*+>][ \t]++)?(?:\*\*|__)?[-=]{0,5}[ \t]?[\[(<【«{]?"  # Markdown, rules
+_NUMBER = (
+    r"(?:[ \t_#-]{0,2}(?:No\.?[ \t]?|n°[ \t]?)?#?|[ \t_][\[(])(?P<n>\d{1,4})(?![\d.,]\d|\w|-\w)"
+)
+_STOP = r"(?:[ \t]?[\])>】»}])?(?:\*\*|__)?[ \t]?[-=]{0,5}(?:\*\*)?[:：.]?(?:\*\*|__)?[-=]{0,5}"
+
+OPENERS: tuple[Opener, ...] = (
+    Opener(
+        name="bounded",
+        family="labels",
+        needs=Needs.NOTHING,
+        like="[CONTEXT 0]:\ntext\n[END CONTEXT 0]",
+        seen_in="AnythingLLM",
+        begins=rf"{_IN}\[CONTEXT (?P<n>\d{{1,4}})\]:?",
+        ends="[END CONTEXT {n}]",
+    ),
+    Opener(
+        name="named",
+        family="labels",
+        needs=Needs.NOTHING,
+        like="[Doc_17] text",
+        seen_in="the ContextPilot paper",
+        begins=rf"{_IN}[\[【<](?i:doc(?:ument)?|passage|chunk|source|context|id)[_:\- ]{{1,2}}"
+        r"(?P<id>[\w.\-]{1,64})[\]】>][:：]?",
+    ),
+    Opener(
+        name="labelled",
+        family="labels",
+        needs=Needs.NOTHING,
+        like="Document 3: text, Source 3: text, ### Passage 3",
+        seen_in="LlamaIndex with citations, Haystack, the ContextPilot paper",
+        begins=rf"{_IN}{_MARK}(?=[{words.LABEL_LETTERS}])(?i:{words.LABELS})(?:[ _]ID)?"
+        rf"{_NUMBER}{_STOP}",
+    ),
+    Opener(
+        name="labelled_loosely",
+        family="labels",
+        needs=Needs.PLACE,
+        like="Result 3: text",
+        seen_in="search tools",
+        begins=rf"{_IN}{_MARK}(?i:{words.LOOSE_LABELS}){_NUMBER}{_STOP}",
+    ),
+    Opener(
+        name="quoted",
+        family="brackets",
+        needs=Needs.NOTHING,
+        like="[3] «text»",
+        seen_in="DSPy before 3",
+        begins=rf"{_IN}\[(?P<n>\d{{1,4}})\][ \t](?=«)",
+    ),
+    Opener(
+        name="bracketed",
+        family="brackets",
+        needs=Needs.PLACE,
+        like="[3] text",
+        seen_in="prompts written by hand",
+        begins=rf"{_IN}(?:\*\*)?[\[【](?P<n>\d{{1,4}})[\]】](?:\*\*)?[:：.]?",
+    ),
+    Opener(
+        name="points",
+        family="points",
+        needs=Needs.RETRIEVAL,
+        like="3. text, (3) text",
+        seen_in="prompts written by hand",
+        begins=rf"{_IN}(?:\*\*)?\(?(?P<n>\d{{1,4}})[.):](?:\*\*)?[ \t]",
+    ),
+    Opener(
+        name="headings",
+        family="headings",
+        needs=Needs.RETRIEVAL,
+        like="## Title of a document",
+        seen_in="prompts written by hand",
+        begins=r"(?P<level>#{1,6})[ \t]++(?=[^\s#])",
+    ),
+    Opener(
+        name="bullets",
+        family="bullets",
+        needs=Needs.RETRIEVAL,
+        like="- a memory",
+        seen_in="Mem0",
+        begins=rf"{_IN}[-*•][ \t]++",
+    ),
+)
+
+CUTS: tuple[Cut, ...] = (
+    Cut(
+        name="separators",
+        family="separators",
+        needs=Needs.RETRIEVAL,
+        like="text\n---\ntext",
+        seen_in="prompts written by hand, a separator given to LangChain",
+        between=re.compile(r"\n[ \t]*+([-=#*_~+])\1{2,}[ \t]*+(?=\n|$)"),
+    ),
+    Cut(
+        name="paragraphs",
+        family="paragraphs",
+        needs=Needs.RETRIEVAL,
+        like="text, a blank line, text",
+        seen_in="LangChain, LlamaIndex, Haystack",
+        between=re.compile(r"\n(?:[ \t]*+\n)++"),
+    ),
+    Cut(
+        name="lines",
+        family="paragraphs",
+        needs=Needs.RETRIEVAL,
+        like="text, a line end, text",
+        seen_in="Dify, Mem0",
+        between=re.compile(r"\n"),
+    ),
+)
+
+_OTHERS: tuple[Shape, ...] = (
+    Shape(
+        name="xml",
+        family="xml",
+        needs=Needs.NOTHING,
+        like='<document id="7">text</document>, <source id="1" name="a.pdf">text</source>',
+        seen_in="Anthropic's guide, Open WebUI",
+    ),
+    Shape(
+        name="json",
+        family="json",
+        needs=Needs.NOTHING,
+        like='{"results": [{"content": "text"}]}, {"memories": [...]}',
+        seen_in="results of tools, Mem0",
+    ),
+    Shape(
+        name="json_list",
+        family="json",
+        needs=Needs.PLACE,
+        like='[{"text": "text"}], ["text", "text"]',
+        seen_in="DSPy, results of tools",
+    ),
+    Shape(
+        name="fences",
+        family="numbered",
+        needs=Needs.NOTHING,
+        like="Document 1:\n```\ntext\n```",
+        seen_in="prompts written by hand",
+    ),
+    Shape(
+        name="records",
+        family="records",
+        needs=Needs.NOTHING,
+        like="Source: a.md\nContent: text",
+        seen_in="LangChain with sources, tools of its agents",
+    ),
+    Shape(
+        name="declared",
+        family="labels",
+        needs=Needs.NOTHING,
+        like="as `delimiters` of the route say",
+        seen_in="your prompts",
+    ),
+)
+
+SHAPES: dict[str, Shape] = {shape.name: shape for shape in (*OPENERS, *CUTS, *_OTHERS)}

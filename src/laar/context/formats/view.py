@@ -1,0 +1,80 @@
+"""One text of a prompt as the recognisers see it, and what is said around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from laar.context.formats import words
+
+__all__ = ["LONGEST_TAIL", "NO_SURROUNDINGS", "Surroundings", "View"]
+
+_HEAD = 6_000
+"""Signs at the beginning of a text in which a heading may share its line with a document."""
+
+LONGEST_TAIL = 6_000
+"""Signs that follow the documents, question and all, if their end is to be found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What else a prompt says; evidence for or against documents in one of its texts.
+
+    Args:
+        said: other texts of the prompt, cut to what is worth reading.
+        by_tool: the text is the result of a tool that looks things up.
+        asked_apart: a question stands in another text.
+    """
+
+    said: str = ""
+    by_tool: bool = False
+    asked_apart: bool = False
+
+
+NO_SURROUNDINGS = Surroundings()
+
+
+@dataclass(slots=True)
+class View:
+    """A text with a line end before it, so that every line begins behind one.
+
+    Args:
+        text: as it reads.
+        around: what else is said.
+    """
+
+    text: str
+    around: Surroundings = NO_SURROUNDINGS
+    lined: str = field(init=False)
+    _heads: list[int] | None = field(init=False, default=None)
+    _cues: dict[int, tuple[list[tuple[int, bool]], list[int]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # What follows "Context: " on its line begins like a line, too; no place changes.
+        head = words.INLINE.sub(r"\n\1\n", f"\n{self.text[:_HEAD]}")
+        self.lined = head + self.text[_HEAD:]
+        self._cues = {}
+
+    @property
+    def heads(self) -> list[int]:
+        """Ends of the lines before those that may begin with a label that needs no place."""
+        if self._heads is None:
+            self._heads = [match.start() for match in words.HEADS.finditer(self.lined)]
+        return self._heads
+
+    def cues(self, stop: int) -> tuple[list[tuple[int, bool]], list[int]]:
+        """Lines before `stop` that begin another part of the prompt than its documents.
+
+        Returns:
+            starts of lines that announce the question, each with whether it is the question itself
+            rather than the answer; and starts of other parts.
+        """
+        known = self._cues.get(stop)
+        if known is None:
+            first = max(0, stop - LONGEST_TAIL)
+            asked = [
+                (match.start(), match["asked"] is not None)
+                for match in words.QUESTION.finditer(self.lined, first, stop + 1)
+            ]
+            other = [m.start() for m in words.HISTORY.finditer(self.lined, first, stop + 1)]
+            known = self._cues[stop] = asked, other
+        return known

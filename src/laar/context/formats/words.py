@@ -1,0 +1,346 @@
+"""Words that prompts with documents use, in several languages, as patterns.
+
+Plain lists, kept apart from what is done with them. A word missing here costs gain; a word too much
+may cost an order that had a meaning, so each list errs to the short side.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = [
+    "ANSWERS",
+    "CITES",
+    "CONTINUES",
+    "HEADER",
+    "HEADS",
+    "HISTORY",
+    "IMPERATIVE",
+    "INLINE",
+    "INSTRUCTS",
+    "LABELS",
+    "LABEL_LETTERS",
+    "LOOSE_LABELS",
+    "MEMORIES",
+    "POINTS_AT",
+    "QUESTION",
+    "RETRIEVAL",
+    "STEMS",
+    "TOOL",
+    "TURNS",
+    "UNSURE",
+    "Phrases",
+]
+
+
+class Phrases:
+    """Phrases to look for in a text, in whatever letters; made for speed.
+
+    Args:
+        pattern: of small letters; each phrase begins with a word.
+        others: literals that need no word's beginning, in scripts that write without blanks.
+        beside: pattern of what begins with a sign.
+    """
+
+    def __init__(self, pattern: str, *, others: tuple[str, ...] = (), beside: str = "") -> None:
+        self._pattern = re.compile(rf"\b(?:{pattern})")
+        self._others = others
+        self._beside = re.compile(beside) if beside else None
+
+    def end_in(self, text: str) -> int:
+        """Where the first phrase ends, about; -1 where there is none."""
+        small = text.lower()
+        match = self._pattern.search(small)
+        if match is None and self._beside is not None:
+            match = self._beside.search(small)
+        if match is not None:
+            return match.end()
+        if small.isascii():
+            return -1
+        return max((small.find(other) for other in self._others), default=-1)
+
+    def are_in(self, text: str) -> bool:
+        """Whether there is one."""
+        return self.end_in(text) >= 0
+
+
+LABELS = (
+    r"document|doc|passage|source|context|snippet|excerpt|extract|search[ _-]result|"
+    r"retrieved (?:document|passage|chunk|text)|evidence|citation|"
+    r"dokument|quelle|fuente|documento|fonte|pasaje|extrait|fragmento|dokumen|документ|источник|"
+    r"文档|文檔|文件|资料|資料|文書|出典|문서|출처"
+)
+"""Before a number at the beginning of a line they name a document and hardly anything else."""
+
+LABEL_LETTERS = "".join(
+    sorted(
+        {
+            letter
+            for word in re.split(r"[|(]", LABELS)
+            if word
+            for letter in word[0] + word[0].upper()
+        }
+    )
+)
+"""Their first letters, to pass over other lines quickly."""
+
+
+def _any_case(word: str) -> str:
+    return "".join(f"[{letter}{letter.upper()}]" for letter in word)
+
+
+_BEGINNINGS = (
+    "do", "pa", "so", "con", "sn", "ext", "ex", "sea", "ret", "ev", "ci", "que", "qu", "fu", "fo",
+    "fr", "id", "ch", "ur", "li", "fi", "ti", "te", "met",
+)  # fmt: skip
+HEADS = re.compile(
+    r"\n[ \t#*+>=_\-\[(<【«{]*+(?=[dDpPsScCeErRqQfFiIuUlLtTmM\d\x80-\uffff])"
+    rf"(?:(?:{'|'.join(map(_any_case, _BEGINNINGS))}|[\x80-\uffff])(?=[^\n\d:_]{{0,24}}+[\d:_])"
+    r"|\d{1,4}\] «)"
+)
+"""Passes over most lines quickly; what it finds may begin with one of the labels or a record."""
+
+LOOSE_LABELS = (
+    r"result|text|reference|article|chunk|record|memory|file|hit|paragraph|knowledge|note|fact|"
+    r"node|fragment|item|entry|page|text chunk|ergebnis|resultado|résultat|результат|结果|片段|結果"
+)
+"""These count other things as well: articles of a law, notes of a tune, pages of a book."""
+
+_NOUNS = (
+    r"contexts?|documents?|docs|passages?|sources?|excerpts?|extracts?|snippets?|chunks?|"
+    r"(?:search|retrieval|web|query)[ _-]results?|knowledge(?: base)?|evidence|"
+    r"retrieved (?:texts?|content|information|articles|facts|data|paragraphs|memories|items)|"
+    r"memories|information|"
+    r"reference (?:material|documents|texts?)s?|"
+    r"kontext|dokumente|quellen|suchergebnisse|contexte|documents|extraits|sources|contexto|"
+    r"documentos|fuentes|fontes|contesto|documenti|контекст|документы|источники|"
+    r"上下文|文档|参考资料|资料|检索结果|搜索结果|文書|資料|参考情報|検索結果|コンテキスト|"
+    r"문맥|문서|검색 결과|컨텍스트"
+)
+
+HEADER = re.compile(
+    rf"[ \t]*+(?:[#>]{{1,6}}[ \t]*+|[-*+][ \t]++)?(?:\*\*|__|\[+[ #]*)?"
+    rf"(?:(?:the|some|your|my|here are the|here are|relevant|retrieved|provided|supporting|given|"
+    rf"following|additional|available|useful|top|related|reference|user|external|internal|new|"
+    rf"and|or|from|matching|found|returned)[ _-]){{0,4}}"
+    rf"(?P<noun>{_NOUNS})(?:[ _-](?:information|documents|passages|snippets|data|text|block|"
+    rf"section|list|below|articles|facts|content|found|retrieved))?"
+    rf"(?:[ \t]?\([^()\n]{{0,60}}\))?[ #]*(?:\*\*|__|\]+)?[ \t]*+(?::|：|(?=\n))(?:\*\*|__)?",
+    re.IGNORECASE,
+)
+"""A line that only announces documents: ``Context:``, ``## Retrieved passages``."""
+
+INLINE = re.compile(
+    r"\n([ \t]*+(?:\*\*)?(?:(?:Retrieved|Relevant|Provided|Given|Search|Background|User) )?"
+    r"(?:[Cc]ontexts?|CONTEXT|[Dd]ocuments?|DOCUMENTS|[Pp]assages|[Ss]ources|[Rr]esults|[Kk]nowledge|"
+    r"[Ii]nformation|[Ee]vidence|[Mm]emories|[Ss]nippets|[Ee]xcerpts)(?:\*\*)?:(?:\*\*)?)"
+    r"[ \t](?=\S)"
+)
+"""A heading that shares its line with the first document."""
+
+RETRIEVAL = Phrases(
+    r"retriev(?:ed|al)|search results|knowledge base|vector (?:store|database)|"
+    r"context information|learned knowledge|pieces? of (?:\w+ )?(?:context|information)|"
+    r"(?:provided|following|given|above|below|these|relevant|supplied|attached|numbered|"
+    r"supporting|extracted|reference|retrieved) (?:\w+ ){0,2}"
+    r"(?:contexts?|documents|docs|passages|sources|excerpts|extracts|snippets|chunks|articles|"
+    r"search results|references|parts|evidence|paragraphs|materials?|memories|texts|results|"
+    r"information|facts|knowledge)|"
+    r"(?:contexts?|documents|docs|passages|sources|excerpts|snippets|chunks|results|articles|"
+    r"information|references|evidence) (?:\w+ ){0,2}(?:below|above|provided|given|retrieved|"
+    r"found|that follow)|(?:using|use|from|on|with|read|consult|given|review|in) (?:only )?"
+    r"(?:the|these|those|my|our|all) (?:contexts?|documents|passages|sources|snippets|excerpts)\b|"
+    r"(?:several|some|multiple|various) (?:\w+ )?(?:documents|passages|sources|excerpts|snippets|"
+    r"search results)\b|"
+    r"folgende[nr]? (?:kontext|dokumente|quellen)|contexte (?:suivant|ci-dessous|fourni)|"
+    r"documents (?:suivants|ci-dessous|fournis)|siguiente contexto|siguientes documentos|"
+    r"seguinte contexto|seguintes documentos|seguente contesto|следующ\w+ (?:контекст|документ)",
+    others=(
+        "根据以下",
+        "根据上述",
+        "根据提供",
+        "以下の",
+        "以下是",
+        "以下内容",
+        "以下文档",
+        "以下资料",
+        "检索到",
+        "参考以下",
+        "参考资料",
+        "検索結果",
+        "上下文",
+        "다음 문맥",
+        "다음 문서",
+        "다음 컨텍스트",
+        "검색 결과",
+    ),
+)
+"""Says that what is near was looked up to answer from."""
+
+POINTS_AT = Phrases(
+    r"(?:following|below|above|given|provided|us(?:e|ing)|here|answer|these|based|from|"
+    r"information is|i found|found)\b|folgend|suivant|ci-dessous|siguiente|seguinte|"
+    r"seguente|следующ",
+    others=(
+        "以下",
+        "根据",
+        "参考",
+        "다음",
+        "検索",
+    ),
+)
+"""In a sentence about documents, says that they come now."""
+
+MEMORIES = Phrases(
+    r"(?:relevant|user|retrieved|past|previous|stored|long[ -]term|known|recalled|existing|"
+    r"saved|these|following|the)(?:'s)? memories|memories(?:/facts)?(?: (?:about|of|from|for) "
+    r"(?:the )?(?:user|\w+))?[ \t]*[:：]|"
+    r"(?:known |key |relevant )?facts about (?:the |this )?user|(?:known|remember(?:ed)?) about "
+    r"(?:the |this )?user|user (?:preferences|facts)[ \t]*:",
+    others=(
+        "用户记忆",
+        "ユーザーの記憶",
+    ),
+)
+"""Announces what is remembered of a user, which is as short as a line."""
+
+UNSURE = Phrases(
+    r"don'?t know|do not know|not (?:enough|sufficient)|cannot (?:find|answer|be found)|"
+    r"can'?t (?:find|answer)|insufficient|not (?:in|contained in|mentioned in|present in|found in) "
+    r"the|prior knowledge|based (?:only|solely|strictly)|"
+    r"(?:only|solely|strictly) (?:on|from|using|use|based)|"
+    r"weiß(?:t)? (?:es )?nicht|ne sa(?:is|it) pas|no (?:lo )?s[eé]",
+    others=(
+        "不知道",
+        "わからない",
+    ),
+)
+"""Asks to answer from what is given, or to say that it is not there."""
+
+ANSWERS = Phrases(r"(?:answers?|question|cite|respond|response|reply)\b")
+"""Of a sentence that says how to answer, not of a document."""
+
+STEMS = (
+    "context", "document", "docs", "passage", "source", "excerpt", "extract", "snippet", "chunk",
+    "result", "retriev", "knowledge", "referenc", "evidence", "memor", "information", "article",
+    "fact", "background", "kontext", "dokument", "quelle", "contexte", "contesto", "fuente",
+    "fonte", "контекст", "документ", "источник", "上下文", "文档", "资料", "資料", "文書", "检索",
+    "検索", "参考", "記憶", "记忆", "문맥", "문서", "검색", "컨텍스트", "コンテキスト",
+)  # fmt: skip
+"""One of them is in every phrase above that gives evidence; looked for first, since it is cheap."""
+
+_ASKED = (
+    r"(?:user |original |current |my |the |final |input |latest )?(?:question|query|request|"
+    r"user input|task|prompt|inquiry|utterance)|q|user|human|frage|anfrage|pregunta|consulta|"
+    r"pergunta|domanda|вопрос|запрос|问题|用户问题|問題|質問|질문"
+)
+_ANSWERED = (
+    r"(?:helpful |final |your |short |the |refined |assistant |detailed |concise |best )?"
+    r"(?:answer|response|output|reply)|assistant|ai|a|antwort|respuesta|réponse|resposta|"
+    r"risposta|ответ|回答|答案|답변"
+)
+QUESTION = re.compile(
+    rf"\n[ \t]*+(?:[#>]{{1,6}}[ \t]*+|[-*+][ \t]++|\[+[ #]*)?(?:\*\*|__|<)?"
+    rf"(?:(?P<asked>{_ASKED})|(?P<answered>{_ANSWERED}))"
+    rf"(?:[ \t]?\([^()\n]{{0,40}}\))?(?:\*\*|__)?[ #]*(?:[:：>]|\]\]|(?=\n))",
+    re.IGNORECASE,
+)
+"""A line that announces the question or the answer; searched for with a line end before it."""
+
+HISTORY = re.compile(
+    r"\n[ \t]*+(?:[#>]{1,6}[ \t]*+|[-*+][ \t]++)?(?:\*\*|<)?"
+    r"(?:(?:chat|conversation|message|dialog(?:ue)?|previous|"
+    r"current|recent)[ _-]?(?:history|conversation|messages|turns|log)|history|instructions?|"
+    r"guidelines|rules|constraints|output format|response format|entities|"
+    r"user profile|today|current (?:date|time))[ \t]*(?:\*\*)?(?:[:：>]|(?=\n))",
+    re.IGNORECASE,
+)
+"""Another part of a prompt, where its documents end at the latest."""
+
+INSTRUCTS = re.compile(
+    r"(?:(?:please|now|then|so|remember:?|important:?|note:?|and)[, ]+)?(?:based (?:only |solely )?"
+    r"on|using|use|given|according to|with (?:the|this)|from the|referring|considering|"
+    r"answer|respond|reply|provide|write|summari[sz]e|explain|tell me|what|which|who|whom|whose|"
+    r"when|where|why|how|is|are|was|were|do not|don'?t|does|did|can|could|should|if you|if the|"
+    r"only|never|always|make sure|ensure|keep|your (?:task|answer|job)|"
+    r"you (?:must|should|are|may|can)|i (?:want|need|would)|let'?s|think|cite|quote|in your|"
+    r"name the|list (?:the|all)|describe|identify|find|compare|state|end of|"
+    r"the (?:above|question)|instruction|remember|when answer|return|output|avoid|begin|"
+    r"beantworte|antworte|répond|responde|rispondi|ответь|请|根据|以上|质问|上記|次の|위)\b",
+    re.IGNORECASE,
+)
+"""How a paragraph begins that is no document but speaks to the model."""
+
+TOOL = re.compile(
+    r"retriev|search|rag|lookup|look_up|knowledge|memor|recall|docs?\b|document|wiki|semantic|"
+    r"vector|find_(?:notes|passages|articles)|query_(?:kb|index|docs)|fetch_(?:docs|documents)|faq",
+    re.IGNORECASE,
+)
+"""Names of tools that look documents up."""
+
+CITES = Phrases(
+    r"\bcit(?:e|es|ed|ing|ation|ations)\b|footnote|in-?line (?:references|reference)|"
+    r"\brank(?:s|ed|ing)?\b|re-?rank|\bindices\b|\bindex(?:es)? of\b|identifiers?\b|"
+    r"\b(?:document|doc|passage|source|context|snippet|result|item|reference|chunk)s?"
+    r"[ _-]?(?:numbers?|ids?|index|indexes|indices|names?)\b|numbers? of the|corresponding number|"
+    r"\b(?:source|document|doc|passage|snippet|excerpt|context|result|article|reference|citation)"
+    r"[ _#]{0,2}\[?(?:\d{1,3}|n)\b|"
+    r"respectively|each (?:of the )?(?:document|passage|source|snippet|article|result|text|one)s?|"
+    r"for (?:each|every)|one by one|in (?:the )?(?:same |given |this |that )?order|"
+    r"\b(?:first|second|third|last|former|latter|previous|next|preceding)(?: \w+)? "
+    r"(?:document|doc|passage|source|snippet|excerpt|context|result|article|text|one|item)s?\b|"
+    r"zitier|quellenangabe|citer|citez|citar|citas|citando|цитир|ссыл",
+    others=(
+        "引用",
+        "出典",
+        "标注",
+        "인용",
+        "fußnote",
+    ),
+    beside=r"\[(?:\d{1,3}|n|x|i|id|number|source|doc)\]",
+)
+"""Makes use of a document's number or place, so that no text may move under another number."""
+
+CONTINUES = re.compile(
+    r"(?:however|then|next|finally|afterwards?|meanwhile|later|also|but|and|so|thus|"
+    r"therefore|moreover|furthermore|additionally|consequently|nevertheless|nonetheless|instead|"
+    r"similarly|likewise|first(?:ly)?|second(?:ly)?|third(?:ly)?|last(?:ly)?|in (?:addition|"
+    r"contrast|conclusion|summary|other words)|for (?:example|instance)|as (?:a result|mentioned|"
+    r"noted|above)|on the other hand|he|she|they|it|its|his|her|their|these|those|such|step \d+|"
+    r"part \d+|chapter|scene|act|dear|hi|hello|hey|regards|sincerely|thanks|thank you|cheers|"
+    r"best|yours|ps|to conclude|after that|before that|until then|the (?:next|following|same|"
+    r"latter|former|second|third|last) )\b",
+)
+"""How a text begins that leans on the one before it; matched against small letters."""
+
+IMPERATIVE = re.compile(
+    r"(?:\*\*|`|\[[ xX]\] )?(?:please |always |never |do not |don'?t |first,? |then,? |next,? |"
+    r"finally,? |now,? |carefully |optionally,? |you (?:must|should|will|can) )?"
+    r"(?:(?:please|never|always|do not|don'?t|you (?:must|should)|must|should) \w|"
+    r"(?:install|open|run|click|add|mix|go|create|make|set|use|select|press|write|check|turn|put|"
+    r"remove|heat|preheat|bake|place|pour|stir|cut|chop|slice|choose|enter|save|close|start|stop|"
+    r"restart|download|upload|copy|paste|type|navigate|log|sign|follow|ensure|verify|test|build|"
+    r"deploy|configure|update|delete|move|return|call|find|read|review|identify|provide|do|don'?t|"
+    r"never|always|avoid|be|keep|include|explain|describe|list|summari[sz]e|analy[sz]e|compare|"
+    r"give|take|let|try|ask|answer|respond|think|consider|determine|extract|generate|output|"
+    r"translate|rewrite|format|sort|print|push|pull|commit|clone|fork|merge|rebase|wait|repeat|"
+    r"measure|drain|serve|season|whisk|fold|knead|boil|simmer|fry|grill|wash|rinse|dry|attach|"
+    r"connect|plug|unplug|loosen|tighten|lift|lower|push|insert|replace|reset|submit|send|reply|"
+    r"schedule|plan|define|implement|refactor|fix|import|export|initialize|load|fetch|parse|"
+    r"validate|compute|calculate|draw|evaluate|apply|assign|break|bring|buy|call|cover|combine|"
+    r"complete|confirm|contact|convert|decide|discuss|document|edit|enable|disable|examine|fill|"
+    r"focus|get|help|hold|ignore|limit|look|maintain|mention|monitor|note|only|order|organize|"
+    r"pick|prepare|prioriti[sz]e|recommend|record|register|report|search|share|show|split|state|"
+    r"store|suggest|support|switch|tell|train|visit|work|beat|spread|grease|mash|peel|reveal|invent|"
+    r"disclose|mention|refer|greet|apologi[sz]e|escalate)\b)",
+    re.IGNORECASE,
+)
+"""How a step or a rule begins."""
+
+TURNS = re.compile(
+    r"(?:\*\*)?(?:user|assistant|human|ai|bot|system|customer|agent|q|a|question|answer|"
+    r"interviewer|from|to|subject|args|arguments|returns?|raises|parameters|params|usage|"
+    r"examples?|speaker \w+)(?:\*\*)?[ \t]*(?:\(|\[|:)",
+    re.IGNORECASE,
+)
+"""How a turn of a conversation, a mail or a question with its answer begins."""

@@ -1,0 +1,82 @@
+"""The two lines of a model: to the first token, and from there to the end.
+
+`laar.core.engines` says what they mean.
+"""
+
+from __future__ import annotations
+
+from laar.core.lines import Line
+
+__all__ = ["EngineModel"]
+
+_ANSWER_S = 2.0  # of an answer, until one was seen: 200 tokens at 10 ms
+_KNOWN_BASE_S = 0.2  # an artifact's base above this has an answer's decoding in it
+_LEAST_SLOWED = 0.01  # of an answer, for each other one: vLLM's, at least
+
+
+class EngineModel:
+    """What is learned of one model's engines.
+
+    Args:
+        base_s: what the artifact says takes no part in reading; 0 for nothing.
+    """
+
+    def __init__(self, base_s: float) -> None:
+        known = base_s > _KNOWN_BASE_S
+        self.first = Line(
+            prior=(0.0 if known else base_s, 1.0, 0.0, 1.0),  # b, c, c * s, w * c
+            doubt=(0.05, 0.5, 0.1, 0.5),
+            low=(0.0, 0.05, 0.0, 0.0),
+            high=(60.0, 20.0, 10.0, 20.0),
+        )
+        self.rest = Line(
+            prior=(1.0, _LEAST_SLOWED), doubt=(0.5, 0.05), low=(0.02, 0.0), high=(20.0, 5.0)
+        )  # d0, d1, in units of a mean answer
+        self.unit_s = base_s if known else _ANSWER_S
+        self._answers = 4.0 if known else 1.0  # that the unit's prior weighs
+        self._tokens = 0.0
+
+    @property
+    def read(self) -> float:
+        """Seconds for one by c(m)."""
+        return self.first.now[1]
+
+    @property
+    def waits(self) -> float:
+        """Seconds for one by c(m) of the prompts ahead."""
+        return self.first.now[3]
+
+    def constants(self) -> tuple[float, ...]:
+        """b, c, s, w * c, d0 and d1."""
+        b, c, cs, wc = self.first.now
+        d0, d1 = self.rest.now
+        return b, c, cs / c, wc, d0 * self.unit_s, d1 * self.unit_s
+
+    def alike(self, seconds: float, tokens: int) -> float:
+        """The seconds of an answer as if it were of the mean length."""
+        self._tokens += (tokens - self._tokens) * (0.05 if self._tokens else 1.0)
+        return seconds * self._tokens / tokens
+
+    def answered(self, seconds: float, others: float, weight: float) -> tuple[bool, float]:
+        """Learns from an answer; whether the constants changed, and what it took of the guess.
+
+        Args:
+            seconds: as at an endpoint of the usual pace.
+            others: in flight there, on average.
+            weight: of the sample.
+        """
+        self._answers = min(self._answers + 1.0, 100.0)
+        unit_s = self.unit_s + (min(seconds, 20.0 * self.unit_s) - self.unit_s) / self._answers
+        unit_s = max(unit_s, 1e-3)
+        self.rest.rescale(unit_s / self.unit_s)
+        self.unit_s = unit_s
+        # What slows prompts may slow answers as well: a first guess.
+        self.rest.expect((1.0, max(_LEAST_SLOWED, self.first.now[2] / self.first.now[1])))
+        features = (1.0, others)
+        guess, took = self.rest.guess(features), seconds / unit_s
+        changed = self.rest.learn(features, took, 0.01 + ERROR * guess, weight)
+        return changed, (took + 0.01) / (guess + 0.01)
+
+
+ERROR = 0.3
+"""Of a prediction, as a share of it."""

@@ -1,0 +1,463 @@
+"""What engines are like, learned from what became of requests.
+
+One model of an engine, in closed form. A request with `x` seconds of prompt to read (uncached
+tokens at the model's c(m)) that finds `n` others there, and `W` seconds of prompts ahead of it,
+takes, beside the round trip,
+
+    to the first token   f_p * (b + c * x * (1 + s * n) + w * W)
+    from there on        f_d * (d0 + d1 * n)
+
+`w` is how much of the prompts ahead it waits for: 1 where they are read one after the other, 0
+where all at once. `s` is how much each other request slows its prompt; `d0` and `d1` are how long
+an answer takes alone, and how much longer for each other request that is there on average. These
+belong to a model and are shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace
+against the others of its model, the one a first guess for the other. An engine such as vLLM has
+`w` = 1 and `s` = 0; one that runs all side by side the reverse.
+
+Where little was learned the priors stand: c(m) and the base of the artifact, vLLM's way to read
+prompts, and answers that a hundred others make twice as long. First tokens that nobody sees (of
+answers that are not read) leave the first line to those that are seen; prompts ahead then count by
+a clock, and whole answers still teach the second line and the paces. Errors are weighed as shares
+of the prediction, those far out no more than in proportion, old ones are forgotten, and each
+constant has its bounds: no answer can push one out of its range.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from laar.core.endpoints import EndpointTable, Floats, Slots
+from laar.core.engine_model import ERROR, EngineModel
+
+__all__ = ["Began", "Constants", "Engines"]
+
+MEAN_S = 60.0
+"""Over which the mean number in flight is taken."""
+
+RATE_S = 30.0
+"""Over which the rate of requests, and of prompts to read, is taken."""
+
+MAX_FACTOR = 20.0
+"""Devices behind one name differ by less."""
+
+MAX_AHEAD_S = 600.0
+MAX_MODELS = 1024
+
+_PACE_MEMORY = 60.0  # samples
+_PACE_DOUBT = 1.0  # samples that a pace of 1 weighs
+_PACE_TIE = 10.0  # samples that the other pace weighs
+_UNKNOWN_LENGTH = 0.05  # what an answer of unknown length tells, against one of known length
+_FULL_SEEN = 3  # readings in a row before an engine's batch is taken to be full
+_LEAST_SLOTS = 4.0
+_PACES_TOGETHER = 8  # samples between two workings-out of a model's paces
+_MOST_FADED = 50.0  # times its span, until a fading sum is taken anew
+
+
+@dataclass(slots=True, kw_only=True)
+class Constants:
+    """The constants of some endpoints; arrays over them, the pace already in where it belongs.
+
+    `base_s`, `read` and `waits` (real seconds for one by c(m), of this prompt and of those ahead),
+    `slowed` (s), `turns` (w), `answer_s` and `beside_s` (d0 and d1) as in the module's text;
+    `slots` is how many requests an engine runs at once, infinite where that was never seen
+    (`ever_full`: it was, of one of them).
+    """
+
+    base_s: Floats
+    read: Floats
+    slowed: Floats
+    waits: Floats
+    turns: Floats
+    answer_s: Floats
+    beside_s: Floats
+    slots: Floats
+    ever_full: bool
+
+
+@dataclass(slots=True)
+class Began:
+    """What a request found when it was sent: the features that its end is explained by."""
+
+    slot: int
+    model: str
+    work_s: float
+    ahead_s: float
+    others: float
+    rtt_s: float
+    shown: bool
+    teaches: bool
+    flight_s: float
+    done_s: float
+    is_read: bool = False
+    first_at: float = math.nan
+
+
+_COLUMNS = (
+    "at",
+    "mean",
+    "ahead_s",
+    "free_at",
+    "flight_s",
+    "done_s",
+    "load",
+    "read_at",
+    "most",
+    "full",
+    "first_logs",
+    "first_seen",
+    "rest_logs",
+    "rest_seen",
+)
+
+
+class Engines:
+    """The constants of all endpoints, and the counts that they are learned by.
+
+    Args:
+        table: the endpoints.
+    """
+
+    at: Floats
+    mean: Floats
+    ahead_s: Floats
+    free_at: Floats
+    flight_s: Floats
+    done_s: Floats
+    load: Floats
+    read_at: Floats
+    most: Floats
+    full: Floats
+    first_logs: Floats
+    first_seen: Floats
+    rest_logs: Floats
+    rest_seen: Floats
+
+    def __init__(self, table: EndpointTable) -> None:
+        self._table = table
+        self._models: dict[str, EngineModel] = {}
+        self._size = 0
+        self._readings = -1
+        self._learned = 0
+        self._rate = self._load = 0.0
+        self._rate_at = -math.inf
+        self._kept: tuple[object, object, Constants] | None = None
+        self._load_from = 0.0
+        self._grow()
+
+    # -- asked at a decision -------------------------------------------------------------------
+
+    def constants(self, slots: Slots, model_id: Slots, base_s: Floats) -> Constants:
+        """The constants of some endpoints; `base_s` is what the artifact says of each."""
+        self._look()
+        kept = self._kept
+        if kept is not None and kept[0] is slots and kept[1] is self._table.models:
+            return kept[2]
+        models = self._table.models
+        by_model = np.empty((6, len(models)))
+        for at, name in enumerate(models):
+            model = self._models.get(name)
+            if model is None:
+                mine = np.flatnonzero(model_id == at)
+                model = EngineModel(float(base_s[mine[0]]) if len(mine) else 0.0)
+            by_model[:, at] = model.constants()
+        b, c, s, wc, d0, d1 = by_model[:, model_id]
+        first, rest = self._first_pace[slots], self._rest_pace[slots]
+        room = self._room[slots]
+        made = Constants(
+            base_s=first * b,
+            read=first * c,
+            slowed=s,
+            waits=first * wc,
+            turns=wc / c,
+            answer_s=rest * d0,
+            beside_s=rest * d1,
+            slots=room,
+            ever_full=bool(np.isfinite(room).any()),
+        )
+        self._kept = slots, models, made
+        return made
+
+    def ahead(self, slots: Slots, now: float) -> Floats:
+        """Seconds by c(m) of prompts that are not read yet."""
+        ahead: Floats = self.ahead_s[slots] + np.maximum(self.free_at[slots] - now, 0.0)
+        return ahead
+
+    def mean_in_flight(self, slots: Slots, now: float) -> Floats:
+        """Requests in flight, on average of late."""
+        in_flight = self._table.in_flight[slots]
+        faded = np.exp(np.minimum(self.at[slots] - now, 0.0) / MEAN_S)
+        mean: Floats = in_flight + (self.mean[slots] - in_flight) * faded
+        return mean
+
+    def loads(self, slots: Slots, now: float) -> Floats:
+        """Seconds of prompts (by c(m)) that each was sent a second, of late."""
+        loads: Floats = self.load[slots] * _exp((self._load_from - now) / RATE_S)
+        return loads
+
+    def arrivals(self, now: float) -> tuple[float, float]:
+        """Requests a second, and seconds of prompts to read (by c(m)) a second."""
+        fade = _exp((self._rate_at - now) / RATE_S)
+        return self._rate * fade, self._load * fade
+
+    # -- told ----------------------------------------------------------------------------------
+
+    def began(
+        self,
+        slot: int,
+        now: float,
+        *,
+        work_s: float,
+        others: float,
+        rtt_s: float,
+        base_s: float,
+        shown: bool,
+        teaches: bool = True,
+    ) -> Began:
+        """A request is sent; told before the table counts it.
+
+        Args:
+            slot: where to.
+            now: the moment.
+            work_s: of its prompt, by c(m).
+            others: in flight there.
+            rtt_s: the way there and back.
+            base_s: what the artifact says of the model, for a model that is new.
+            shown: whether the first byte of its answer will be seen.
+            teaches: whether its end will say something: not if it was somewhere else before.
+        """
+        self._grow()
+        now = now if math.isfinite(now) else float(self.at[slot])
+        self._advance(slot, now)
+        name = self._name(slot)
+        model = self._model(name, base_s)
+        ahead_s = float(self.ahead_s[slot]) + max(0.0, float(self.free_at[slot]) - now)
+        one = Began(
+            *(slot, name, work_s, ahead_s, others),
+            *(rtt_s, shown, teaches, float(self.flight_s[slot]), float(self.done_s[slot])),
+        )
+        if shown:
+            self.ahead_s[slot] += work_s
+        else:
+            # By the clock, in seconds by c(m): it runs as fast as the engine reads.
+            pace = model.read * float(self._first_pace[slot])
+            self.free_at[slot] = min(
+                max(float(self.free_at[slot]), now) + work_s * pace, now + MAX_AHEAD_S
+            )
+        # Kept as of one moment for all: then it fades by one factor.
+        if not 0.0 <= now - self._load_from < _MOST_FADED * RATE_S:
+            self.load *= _exp((self._load_from - now) / RATE_S)
+            self._load_from = now
+        self.load[slot] += work_s / RATE_S * math.exp((now - self._load_from) / RATE_S)
+        rate, load = self.arrivals(now)
+        self._rate, self._load = rate + 1.0 / RATE_S, load + work_s / RATE_S
+        self._rate_at = now
+        return one
+
+    def answering(self, one: Began, now: float) -> None:
+        """The first byte of an answer was seen: what was to be read is read."""
+        slot = one.slot
+        self._advance(slot, now)
+        self._is_read(one)
+        one.first_at = now
+        one.flight_s, one.done_s = float(self.flight_s[slot]), float(self.done_s[slot])
+
+    def gone(self, one: Began, now: float) -> None:
+        """A request ended, or went elsewhere, and teaches nothing; before the table knows."""
+        self._advance(one.slot, now)
+        self._is_read(one)
+
+    def ended(
+        self,
+        one: Began,
+        now: float,
+        *,
+        ttft_s: float | None,
+        latency_s: float,
+        answer_tokens: int | None,
+        work_s: float | None = None,
+    ) -> None:
+        """A request ended well; told before the table takes it out.
+
+        Args:
+            one: from `began`.
+            now: the moment.
+            ttft_s: to the first byte of the answer, if that was seen.
+            latency_s: to its end.
+            answer_tokens: its length, where the answer was read.
+            work_s: what was to be read by the engine's own count, where it said.
+        """
+        self.gone(one, now)
+        if not one.teaches:
+            return
+        slot, model = one.slot, self._model(one.model)
+        work = one.work_s if work_s is None else work_s
+        features = (1.0, work, work * one.others, one.ahead_s)
+        guess = model.first.guess(features)
+        pace = float(self._first_pace[slot])
+        # A full engine's wait is for a place: it says nothing of prompts.
+        if ttft_s is not None and one.others < self._room[slot]:
+            took = max(ttft_s - one.rtt_s, 1e-4)
+            noise = 0.02 + ERROR * one.rtt_s
+            if model.first.learn(features, took / pace, noise + ERROR * guess):
+                self._kept = None
+            sure = guess / (guess + 2.0 * noise)
+            self._pace(slot, "first", (took + noise) / (guess + noise), sure * sure)
+        self._learn_rest(one, now, ttft_s, latency_s, answer_tokens, pace * guess + one.rtt_s)
+
+    def drop(self, slot: int) -> None:
+        """Forgets a slot: its endpoint left."""
+        if slot < self._size:
+            for name in _COLUMNS:
+                getattr(self, name)[slot] = 0.0
+            self._first_pace[slot] = self._rest_pace[slot] = 1.0
+            self._room[slot] = math.inf
+
+    # -- learning ------------------------------------------------------------------------------
+
+    def _learn_rest(
+        self,
+        one: Began,
+        now: float,
+        ttft_s: float | None,
+        latency_s: float,
+        answer_tokens: int | None,
+        guessed_s: float,
+    ) -> None:
+        slot, model = one.slot, self._model(one.model)
+        seen = ttft_s is not None and not math.isnan(one.first_at)
+        took = latency_s - (guessed_s if ttft_s is None else ttft_s)
+        if took <= 0.0:
+            return
+        span_s = now - one.first_at if seen else latency_s
+        others = max(0.0, (float(self.flight_s[slot]) - one.flight_s) / max(span_s, 1e-6) - 1.0)
+        pace = float(self._rest_pace[slot])
+        if seen:  # prompts that were read meanwhile held the answer up
+            waited = model.waits * float(self._first_pace[slot])
+            took = max(took - waited * (float(self.done_s[slot]) - one.done_s), 0.1 * took)
+        weight = _UNKNOWN_LENGTH
+        if answer_tokens:
+            weight, took = 1.0, model.alike(took, answer_tokens)
+        changed, ratio = model.answered(took / pace, others, weight)
+        if changed:
+            self._kept = None
+        self._pace(slot, "rest", ratio * pace, weight)
+
+    def _pace(self, slot: int, which: str, ratio: float, weight: float) -> None:
+        """An endpoint's own pace: its samples against what its model takes."""
+        logs, seen = getattr(self, f"{which}_logs"), getattr(self, f"{which}_seen")
+        keep = 1.0 - weight / _PACE_MEMORY
+        most = math.log(MAX_FACTOR)
+        log = min(most, max(-most, math.log(max(ratio, 1e-9))))
+        logs[slot] = logs[slot] * keep + weight * log
+        seen[slot] = seen[slot] * keep + weight
+        self._learned += 1
+        if self._learned >= _PACES_TOGETHER:
+            same = np.flatnonzero(self._table.model_id == self._table.model_id[slot])
+            self._learned = 0
+            self._kept = None
+            self._set_paces(same)
+
+    def _set_paces(self, same: Slots) -> None:
+        """Works out the paces of a model's endpoints."""
+        most = math.log(MAX_FACTOR)
+        weights = self.first_seen[same] + self.rest_seen[same]
+        total = float(weights.sum())
+        both = (self.first_logs[same] + self.rest_logs[same]) / (weights + _PACE_DOUBT)
+        for own, count, pace in (
+            (self.first_logs[same], self.first_seen[same], self._first_pace),
+            (self.rest_logs[same], self.rest_seen[same], self._rest_pace),
+        ):
+            logs = (own + _PACE_TIE * both) / (count + _PACE_TIE)
+            # Against the others: what all share is in the model's lines.
+            mean = float(logs @ weights) / total if total > 0.0 else 0.0
+            logs = np.where(weights > 0.0, logs - mean, 0.0)
+            pace[same] = np.exp(np.clip(logs, -most, most))
+
+    # -- counts --------------------------------------------------------------------------------
+
+    def _advance(self, slot: int, now: float) -> None:
+        if not math.isfinite(now):
+            return
+        passed_s = now - float(self.at[slot])
+        if passed_s > 0.0:
+            in_flight = float(self._table.in_flight[slot])
+            self.flight_s[slot] += in_flight * passed_s
+            fade = math.exp(-passed_s / MEAN_S)
+            self.mean[slot] = in_flight + (float(self.mean[slot]) - in_flight) * fade
+        self.at[slot] = now  # also when time was set back
+
+    def _is_read(self, one: Began) -> None:
+        if one.is_read:
+            return
+        one.is_read = True
+        self.done_s[one.slot] += one.work_s
+        if one.shown:
+            left = float(self.ahead_s[one.slot]) - one.work_s
+            self.ahead_s[one.slot] = left if left > 1e-9 else 0.0
+
+    def _look(self) -> None:
+        """Takes in new readings: how many requests an engine runs at once.
+
+        It is full when requests wait while as many run as ever did, reading after reading. Where
+        they wait for prompts ahead of them, the number that runs goes up and down.
+        """
+        table = self._table
+        if table.readings == self._readings:
+            return
+        self._grow()
+        self._readings = table.readings
+        fresh = np.flatnonzero(table.read_at > self.read_at)  # never read is NaN, not above
+        self.read_at[fresh] = table.read_at[fresh]
+        for slot in fresh[table.running[fresh] >= _LEAST_SLOTS].tolist():
+            running = float(table.running[slot])
+            if running > self.most[slot]:
+                self.most[slot], self.full[slot], self._room[slot] = running, 0.0, math.inf
+                self._kept = None
+            elif table.waiting[slot] > 0.0:
+                self.full[slot] = self.full[slot] + 1.0 if running == self.most[slot] else 0.0
+                if self.full[slot] >= _FULL_SEEN:
+                    self._room[slot] = running
+                    self._kept = None
+
+    def _grow(self) -> None:
+        """Follows the table's size."""
+        size, before = self._table.capacity, self._size
+        if size == before:
+            return
+        for name in _COLUMNS:
+            grown = np.zeros(size)
+            if before:
+                grown[:before] = getattr(self, name)
+            setattr(self, name, grown)
+        ones, room = np.ones(size), np.full(size, math.inf)
+        if before:
+            ones[:before], room[:before] = self._first_pace, self._room
+        self._first_pace: Floats = ones
+        rest = np.ones(size)
+        if before:
+            rest[:before] = self._rest_pace
+        self._rest_pace: Floats = rest
+        self._room: Floats = room
+        self._size = size
+        self._kept = None
+
+    def _name(self, slot: int) -> str:
+        at = int(self._table.model_id[slot])
+        return self._table.models[at] if at >= 0 else ""
+
+    def _model(self, name: str, base_s: float = 0.0) -> EngineModel:
+        model = self._models.get(name)
+        if model is None:
+            if len(self._models) >= MAX_MODELS:
+                self._models.clear()  # names come from the sources of endpoints, yet have a cap
+            model = self._models[name] = EngineModel(base_s)
+            self._kept = None
+        return model
+
+
+def _exp(exponent: float) -> float:
+    """What has faded: never above 1, whatever clocks do."""
+    return math.exp(max(-700.0, min(0.0, exponent)))

@@ -1,0 +1,83 @@
+"""Least squares that forget: a few coefficients, learned from samples that come one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+__all__ = ["Line"]
+
+FORGET = 0.998
+"""What a sample still weighs after the next: some 500 samples count."""
+
+FAR_OUT = 3.0
+"""Errors beyond so many of their scale count no more than in proportion (Huber)."""
+
+_EAGER = 16
+_TOGETHER = 8
+"""Samples that are taken in together, once the first `_EAGER` are in: solving costs most."""
+
+
+class Line:
+    """A value as a sum of features, each with a coefficient inside bounds.
+
+    Args:
+        prior: coefficients to begin with.
+        doubt: how far each may be off (one standard deviation), for samples whose scale is 1.
+        low: what no coefficient falls below, whatever the samples say.
+        high: what none rises above.
+    """
+
+    def __init__(
+        self,
+        prior: Sequence[float],
+        doubt: Sequence[float],
+        low: Sequence[float],
+        high: Sequence[float],
+    ) -> None:
+        self.now = [float(each) for each in prior]
+        self.seen = 0
+        self._prior = np.diag([1.0 / d**2 for d in doubt])
+        self._expected = self._prior @ np.array(self.now)
+        self._squares = np.zeros_like(self._prior)
+        self._products = np.zeros(len(self.now))
+        self._low, self._high = np.array(low, np.float64), np.array(high, np.float64)
+        self._pending: list[tuple[float, ...]] = []
+
+    def guess(self, features: Sequence[float]) -> float:
+        """The value that the features stand for, by what is known."""
+        return sum(map(float.__mul__, self.now, features))
+
+    def learn(
+        self, features: Sequence[float], value: float, scale: float, weight: float = 1.0
+    ) -> bool:
+        """Takes a sample whose error is about `scale`; true when the coefficients changed."""
+        if not all(map(math.isfinite, (*features, value, scale))) or scale <= 0.0:
+            return False
+        miss = abs(value - self.guess(features)) / scale
+        if self.seen >= _TOGETHER and miss > FAR_OUT:
+            weight *= FAR_OUT / miss
+        root = math.sqrt(weight) / scale
+        self._pending.append((*[root * feature for feature in features], root * value))
+        self.seen += 1
+        if self.seen > _EAGER and len(self._pending) < _TOGETHER:
+            return False
+        rows = np.array(self._pending)
+        self._pending.clear()
+        fade = FORGET ** len(rows)
+        left = rows[:, :-1]
+        self._squares = fade * self._squares + left.T @ left
+        self._products = fade * self._products + left.T @ rows[:, -1]
+        solved = np.linalg.solve(self._squares + self._prior, self._products + self._expected)
+        self.now = np.clip(solved, self._low, self._high).tolist()
+        return True
+
+    def expect(self, prior: Sequence[float]) -> None:
+        """Another prior, as much in doubt as the first."""
+        self._expected = self._prior @ np.array(prior, np.float64)
+
+    def rescale(self, factor: float) -> None:
+        """The unit that values are in has become larger by this factor."""
+        self._products /= factor

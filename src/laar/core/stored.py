@@ -1,0 +1,69 @@
+"""Which endpoint keeps which answer: the Responses API continues and fetches answers by their id.
+
+An engine keeps its answers to itself, so a request that names one can be served by that engine or
+by none. Where the picker does not know the id there is nothing to guess by: one endpoint may be
+asked, several may not.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from laar.core.request import Request
+from laar.errors import RequestError
+
+__all__ = ["StoredAnswers"]
+
+MAX_STORED = 65_536
+"""Answers remembered, some 20 MB; beyond it the one that nobody named for longest is forgotten."""
+
+
+class StoredAnswers:
+    """Remembers who gave which answer, and in which session."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, tuple[str, str]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def note(self, response_id: str, address: str, session: str) -> None:
+        """An endpoint has given an answer that it keeps."""
+        self._kept[response_id] = address, session or response_id
+        self._kept.move_to_end(response_id)
+        if len(self._kept) > MAX_STORED:
+            self._kept.popitem(last=False)
+
+    def subset(self, request: Request) -> frozenset[str] | None:
+        """The endpoint that keeps what the request names; the request's own subset if unknown.
+
+        The request's session, where it names none, becomes that of the answer it continues.
+
+        Raises:
+            RequestError: 404 where the gateway does not allow that endpoint.
+        """
+        kept = self._kept.get(request.response_id)
+        if kept is None:
+            return request.subset
+        self._kept.move_to_end(request.response_id)
+        address, session = kept
+        request.session = request.session or session
+        allowed = request.subset
+        if allowed is None or address in allowed or address.rpartition(":")[0] in allowed:
+            return frozenset((address,))
+        raise _not_here()
+
+    def check(self, request: Request, subset: frozenset[str] | None, able: int) -> None:
+        """Lets an id that nobody noted pass only where there is nothing to choose.
+
+        Raises:
+            RequestError: 404 where several endpoints could be asked for it.
+        """
+        if able > 1 and (subset is None or subset is request.subset):
+            raise _not_here()
+
+
+def _not_here() -> RequestError:
+    return RequestError(
+        404, "unknown-response", "no endpoint is known to keep the response that was named"
+    )

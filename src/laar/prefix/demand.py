@@ -1,0 +1,78 @@
+"""How often each prefix is asked for: what a copy of it would be worth.
+
+A prefix that many requests share, such as a long system prompt, is read once for each endpoint that
+serves some of them. Who is the first there pays for all who follow, so whether it pays depends on
+how many will: as many as came lately, is the guess (Lindy's: what has been asked for often goes on
+being asked for).
+
+Counted at a few places of the prompt only, whose distance grows with the depth, so that a request
+costs some twenty look-ups whatever its length. Counts fade with `HORIZON_S`.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+
+import numpy as np
+import numpy.typing as npt
+
+from laar.prefix.blocks import GROWING, Chain, Grid
+
+__all__ = ["HORIZON_S", "PrefixDemand"]
+
+HORIZON_S = 60.0
+"""How far back requests count, and so how far ahead they are expected: about as long as a popular
+prefix stays in a cache of a busy endpoint."""
+
+MAX_PREFIXES = 65_536
+"""Places remembered, some 12 MB; beyond it the one asked for least recently is forgotten."""
+
+_PLACES_BYTES = (256, 512, *(scale << power for power in range(9, 20) for scale in (2, 3)))
+"""Up to 1.5 MiB, each 1.3 to 2 times as deep as the one before."""
+
+
+class PrefixDemand:
+    """Counts requests by prefix.
+
+    Args:
+        grid: the grid of the chains that come in.
+    """
+
+    def __init__(self, grid: Grid = GROWING) -> None:
+        self._blocks = [bisect_right(grid.ends, place) - 1 for place in _PLACES_BYTES]
+        self._ends = np.array([grid.ends[block] for block in self._blocks], np.float64)
+        self._seen: dict[int, tuple[float, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def note(self, chain: Chain, now: float) -> None:
+        """A request with this prompt was sent somewhere."""
+        seen, hashes, end = self._seen, chain.hashes, len(chain)
+        for block in self._blocks:
+            if block > end:
+                break
+            key = hashes[block - 1]
+            count, at = seen.pop(key, (0.0, now))  # popped, so that it is the newest again
+            seen[key] = count * math.exp(min(0.0, at - now) / HORIZON_S) + 1.0, now
+        while len(seen) > MAX_PREFIXES:
+            del seen[next(iter(seen))]
+
+    def expected(
+        self, chain: Chain, now: float
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Places in the prompt, as shares of it, and requests of the horizon that share each.
+
+        Deeper than the last place, nobody is known to share.
+        """
+        seen, hashes, end = self._seen, chain.hashes, len(chain)
+        counts = []
+        for block in self._blocks:
+            if block > end:
+                break
+            found = seen.get(hashes[block - 1])
+            if found is None:
+                break
+            counts.append(found[0] * math.exp(min(0.0, found[1] - now) / HORIZON_S))
+        return self._ends[: len(counts)] / max(chain.total_bytes, 1), np.array(counts)

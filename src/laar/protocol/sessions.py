@@ -1,0 +1,86 @@
+"""Which session a request belongs to, told by what clients send anyway.
+
+laar's own header comes first. Coding agents name the session in a header of theirs, and a sub-agent
+in another: its prompts share little with those of the session, so it counts as one of its own. The
+APIs have fields that say the same: ``prompt_cache_key`` (OpenAI) and ``metadata.user_id``
+(Anthropic), which Claude Code fills with a text that ends in the session.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+__all__ = ["AGENT_HEADERS", "SESSION_HEADERS", "session_of_body", "session_of_headers"]
+
+SESSION = "x-laar-session"
+
+SESSION_HEADERS = (
+    "x-claude-code-session-id",
+    "session-id",
+    "session_id",
+    "x-session-affinity",
+    "x-session-id",
+)
+"""Of Claude Code, of Codex (both spellings), of OpenCode, and a common one; the first that is
+there counts. They are the engine's to see as well: none is taken off."""
+
+AGENT_HEADERS = ("x-claude-code-agent-id",)
+"""Names a sub-agent within the session."""
+
+MAX_SESSION_CHARS = 256
+"""Longer ones are as good as absent."""
+
+_NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+_SESSION_IN_USER = re.compile(r"_session_([0-9A-Za-z-]+)$")
+
+
+def session_of_headers(headers: Mapping[str, str]) -> str:
+    """The session that a request's headers name; empty when they name none."""
+    get = headers.get
+    own = get(SESSION)
+    if own and (own := _checked(own)):
+        return own
+    for name in SESSION_HEADERS:
+        value = get(name)
+        if value and (value := _checked(value)):
+            for agent in AGENT_HEADERS:
+                if part := _checked(get(agent, "")):
+                    return f"{value}/{part}"[:MAX_SESSION_CHARS]
+            return value
+    return ""
+
+
+def session_of_body(document: Mapping[str, Any]) -> str:
+    """The session that a body names; empty when it names none."""
+    key = document.get("prompt_cache_key")
+    if isinstance(key, str) and (key := _checked(key)):
+        return key
+    metadata = document.get("metadata")
+    user = metadata.get("user_id") if isinstance(metadata, dict) else None
+    return _session_of_user(user) if isinstance(user, str) else ""
+
+
+def _session_of_user(user: str) -> str:
+    """The session inside a user id, else the user: better than none, for one user's chats."""
+    if len(user) > 4 * MAX_SESSION_CHARS:
+        return ""
+    found = _SESSION_IN_USER.search(user)
+    if found:
+        return _checked(found[1])
+    if user.startswith("{"):
+        try:
+            inner = orjson.loads(user)
+        except orjson.JSONDecodeError:
+            return ""
+        session = inner.get("session_id") if isinstance(inner, dict) else None
+        return _checked(session) if isinstance(session, str) else ""
+    return _checked(user)
+
+
+def _checked(value: str) -> str:
+    value = value.strip()
+    return value if len(value) <= MAX_SESSION_CHARS and _NAME.fullmatch(value) else ""

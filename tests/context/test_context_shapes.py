@@ -1,0 +1,267 @@
+"""Which prompts have documents: every shape that people use, and no prompt that only looks so."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.context.ordinary import KINDS, ordinary
+from tests.context.prompts import SHAPES, bodies, documents, variants
+
+from laar.context import ContextHook, ContextSettings, Delimiters, Reason
+from laar.context.bodies import prompt_texts
+from laar.context.doctor import WHY, diagnose
+from laar.context.formats import SHAPES as KNOWN
+from laar.context.formats import scan
+from laar.context.turn import surroundings
+from laar.errors import SettingError
+
+TWO = ContextSettings(min_docs=2)
+RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.json"))
+
+
+def blocks(body, api, settings_=TWO):
+    """All blocks of a body with the texts they are in."""
+    texts = prompt_texts(body, api)
+    return [
+        (text.value, block)
+        for text in texts
+        for block in scan(text.value, settings_, surroundings(texts, text))
+    ]
+
+
+def own_texts(value, block):
+    """The documents' own texts, as the model reads them."""
+    for item in block.items:
+        text = value[item.text_start : item.text_end]
+        yield json.loads(f'"{text}"') if block.quoted else text
+
+
+class TestRecorded:
+    """Bodies that the libraries made; see `recorded/record.py`."""
+
+    @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+    def test_all_six_documents_are_seen_in_their_shape(self, path):
+        recorded = json.loads(path.read_text())
+        told = diagnose(orjson.dumps(recorded["body"]))
+        assert (told.documents, told.shape) == (6, recorded["shape"])
+
+    def test_citations_by_number_hold_the_documents_in_place(self):
+        path = next(path for path in RECORDED if path.stem == "llama_index_citation")
+        told = diagnose(orjson.dumps(json.loads(path.read_text())["body"]))
+        assert (told.movable, told.reason) == (0, Reason.POSITIONAL_LABELS.value)
+
+
+class TestVariants:
+    """Prompts written out by hand, in all roles and interfaces."""
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_every_document_is_seen_and_nothing_else_is_in_it(self, shape):
+        for made in variants(18, 60, [shape]):
+            [(value, block)] = blocks(made.body, made.api)
+            assert block.documents == len(made.docs), made.shape
+            for own, doc in zip(own_texts(value, block), made.docs, strict=False):
+                assert doc.text in own, made.shape
+                around = own.replace(doc.text, "")
+                assert len(around) < 160, (made.shape, around)
+                assert "uestion" not in around, (made.shape, around)
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_the_last_document_is_left_in_place_where_its_end_is_in_doubt(self, shape):
+        """Several paragraphs in each document and no word before the question."""
+        rng = random.Random(1)
+        docs = documents(rng, 4, "paragraphs")
+        for render in SHAPES[shape]:
+            block = render(rng, docs)
+            text = f"Use the following documents.\n\n{block}\n\nThe year of the treaty, please."
+            body = {"messages": [{"role": "user", "content": text}]}
+            for value, found in blocks(body, "chat"):
+                assert "please" not in value[found.items[0].start : found.items[-1].end]
+
+
+class TestOrdinary:
+    @pytest.mark.parametrize("kind", range(len(KINDS)), ids=lambda i: KINDS[i].__name__[1:])
+    def test_nothing_is_taken_for_documents(self, kind):
+        for i, (name, api, body) in enumerate(ordinary(4, 40 * len(KINDS))):
+            if i % len(KINDS) == kind:
+                told = diagnose(orjson.dumps(body), api=api)
+                assert (told.documents, told.shape) == (0, None), (name, body)
+
+    def test_steps_under_a_heading_for_documents_stay_steps(self):
+        text = (
+            "Use the following context to answer the question.\n\nContext:\n"
+            "1. Open the valve slowly.\n2. Wait until the pressure falls.\n3. Close the valve."
+            "\n\nQuestion: What comes after opening?"
+        )
+        assert blocks({"prompt": text}, "completions") == []
+
+    @pytest.mark.parametrize(
+        "ask",
+        [
+            "Cite the sources you use.",
+            "Rank the passages by relevance.",
+            "What does document 2 say?",
+            "Compare the first document with the last document.",
+            "Translate each document.",
+            "Refer to them as [1], [2] and so on.",
+        ],
+    )
+    def test_labels_that_a_prompt_makes_use_of_hold_their_documents(self, ask):
+        listed = "\n\n".join(f"Document {i}: {'text ' * 40}{i}" for i in range(1, 5))
+        body = {"messages": [{"role": "user", "content": f"{listed}\n\n{ask}"}]}
+        [(_, block)] = blocks(body, "chat")
+        assert block.held is Reason.POSITIONAL_LABELS
+        system = {"role": "system", "content": ask}
+        body = {"messages": [system, {"role": "user", "content": f"{listed}\n\nWhy?"}]}
+        assert [block.held for _, block in blocks(body, "chat")] == [Reason.POSITIONAL_LABELS]
+
+
+def strings(value, path=()):
+    """All strings of a JSON value, by path."""
+    if isinstance(value, dict):
+        for key, own in value.items():
+            yield from strings(own, (*path, key))
+    elif isinstance(value, list):
+        for i, own in enumerate(value):
+            yield from strings(own, (*path, i))
+    elif isinstance(value, str):
+        yield path, value
+
+
+class TestMoved:
+    """What leaves the hook when documents were moved, over all shapes."""
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    @settings(max_examples=15, deadline=None)
+    @given(seed=st.integers(0, 10_000), k=st.integers(3, 9))
+    def test_only_documents_change_places(self, shape, seed, k):
+        rng = random.Random(seed)
+        docs = documents(rng, k, rng.choice(("short", "plain", "foreign")))
+        again = list(docs)
+        rng.shuffle(again)
+        again = [type(doc)(i, doc.title, doc.text) for i, doc in enumerate(again, 1)]
+        render = rng.choice(SHAPES[shape])
+        state = rng.getstate()
+        first = bodies(rng, shape, docs, render(random.Random(seed), docs))
+        rng.setstate(state)
+        second = bodies(rng, shape, tuple(again), render(random.Random(seed), again))
+        hook = ContextHook(
+            ContextSettings(
+                holdout_share=0.0,
+                max_added_ms=None,
+                relabel=True,
+                annotate=False,
+                min_saving_bytes=0,
+            )
+        )
+        call = {"tenant": "t", "route": "r", "now": 0.0, "mode": "on"}
+        sent = hook.apply(orjson.dumps(first.body), api=first.api, **call)
+        hook.commit(sent.receipt, 0.0)
+        assert orjson.loads(sent.body) == first.body
+        given_ = orjson.dumps(second.body)
+        result = hook.apply(given_, api=second.api, **call)
+        was, now = dict(strings(second.body)), dict(strings(orjson.loads(result.body)))
+        assert was.keys() == now.keys()
+        changed = [path for path in was if was[path] != now[path]]
+        assert len(changed) <= 1
+        for path in changed:
+            assert result.reason is Reason.REORDERED
+            assert sorted(was[path]) == sorted(now[path])  # nothing lost, nothing added
+            for doc in again:
+                own = json.dumps(doc.text)[1:-1]
+                assert any(form in now[path] for form in (doc.text, own)), doc.text
+            given_ = given_.replace(orjson.dumps(was[path]), orjson.dumps(now[path]), 1)
+        assert result.body == given_  # all other bytes as they came
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_off_is_the_same_object(self, shape):
+        [made] = variants(3, 1, [shape])
+        body = orjson.dumps(made.body)
+        hook = ContextHook()
+        result = hook.apply(body, api=made.api, tenant="", route="r", now=0.0, mode="off")
+        assert result.body is body
+        assert result.reason is Reason.OFF
+        assert result.receipt is None
+
+
+class TestDeclared:
+    TEXT = "Hits\n#1# alpha beta gamma\n#2# delta epsilon\n#3# zeta eta\nEND what is alpha?"
+
+    def test_items_with_numbers(self):
+        declared = ContextSettings(delimiters=(Delimiters(item="#{n}# ", after="\nEND"),))
+        [block] = scan(self.TEXT, declared)
+        own = [self.TEXT[item.start : item.end] for item in block.items]
+        assert own == ["alpha beta gamma", "delta epsilon", "zeta eta"]
+        assert block.labels_stay
+        assert block.shape == "declared"
+
+    def test_what_stands_between(self):
+        text = "Given: a b c || d e f || g h i; why?"
+        declared = ContextSettings(
+            delimiters=(Delimiters(before="Given: ", between=" || ", after="; "),)
+        )
+        [block] = scan(text, declared)
+        assert [text[item.start : item.end] for item in block.items] == ["a b c", "d e f", "g h i"]
+
+    def test_other_texts_are_read_as_ever(self):
+        declared = ContextSettings(delimiters=(Delimiters(before="Given: ", between=" || "),))
+        text = "".join(f"<doc>{name}</doc>" for name in "abc")
+        assert [block.shape for block in scan(text, declared)] == ["xml"]
+
+    @pytest.mark.parametrize("wrong", [{}, {"item": "{n}"}, {"item": "x", "between": "y"}])
+    def test_delimiters_that_tell_nothing_apart(self, wrong):
+        with pytest.raises(SettingError):
+            Delimiters(**wrong)
+
+
+class TestDoctor:
+    def test_every_reason_has_a_sentence(self):
+        for made in variants(9, 40):
+            told = diagnose(orjson.dumps(made.body))
+            assert told.reason is None or told.reason in WHY
+
+    @pytest.mark.parametrize(
+        ("body", "reason"),
+        [
+            (b"no json", "invalid_json"),
+            (b"[]", "unsupported_api"),
+            (b'{"x": 1}', "unsupported_api"),
+            (b'{"messages": "x"}', "no_documents"),
+            (b'{"messages": [{"role": "user", "content": "<doc>a</doc><doc>b"}]}', "unbalanced"),
+        ],
+    )
+    def test_bodies_without_documents(self, body, reason):
+        told = diagnose(body)
+        assert (told.documents, told.shape, told.reason) == (0, None, reason)
+
+    def test_a_place_whose_shape_is_not_known_is_named(self):
+        rows = "".join(f"~{i}~ {'word ' * 40}" for i in range(9))
+        text = f"Answer from the retrieved documents.\n\n<context>\n{rows}\n</context>\n\nWhy?"
+        body = orjson.dumps({"messages": [{"role": "user", "content": text}]})
+        assert diagnose(body).reason == "unknown_shape"
+        hook = ContextHook()
+        result = hook.apply(body, api="chat", tenant="", route="r", now=0.0, mode="observe")
+        assert result.reason is Reason.UNKNOWN_SHAPE
+        assert result.shapes == (("unknown_tag", 0),)
+
+    def test_a_line_of_a_batch_counts_by_its_body(self):
+        [made] = variants(3, 1, ["doc_n"])
+        line = orjson.dumps({"custom_id": "1", "body": made.body})
+        assert diagnose(line).documents == len(made.docs)
+
+    def test_older_turns_and_other_roles_are_told(self):
+        docs = "".join(f"<doc>{name * 300}</doc>" for name in "abc")
+        turns = [{"role": "user", "content": docs}, {"role": "assistant", "content": "Yes."}]
+        old = diagnose(orjson.dumps({"messages": [*turns, {"role": "user", "content": "And?"}]}))
+        assert (old.documents, old.movable, old.reason) == (3, 0, "not_the_last_turn")
+        other = diagnose(orjson.dumps({"messages": turns[:1]}), ContextSettings(roles=("system",)))
+        assert (other.documents, other.movable, other.reason) == (3, 0, "role")
+
+
+def test_every_row_of_the_table_says_what_it_is():
+    assert all(shape.like and shape.seen_in for shape in KNOWN.values())

@@ -1,0 +1,78 @@
+"""Stored answers are continued and fetched where they are kept."""
+
+import pytest
+from test_director import director, request
+
+from laar.core import stored as module
+from laar.core.decision import Completion
+from laar.core.request import Api, Request
+from laar.errors import RequestError
+
+FLEET = [(f"10.0.0.{n}:80", "m") for n in range(1, 6)]
+
+
+def answered(d, name, session="", now=0.0):
+    """Lets some endpoint give an answer under that id; returns the endpoint."""
+    decision = d.decide(request("m", session=session), now)
+    d.settle(decision, Completion(status=200, cause="complete", latency_s=1.0, response_id=name))
+    return decision.address
+
+
+def test_a_continuation_goes_back_to_the_engine_whatever_its_load():
+    d = director(*FLEET)
+    homes = {name: answered(d, name) for name in ("a", "b", "c", "d", "e", "f")}
+    assert len(set(homes.values())) > 1
+    for name, home in homes.items():
+        for _ in range(5):
+            assert d.decide(request("m", response_id=name), 1.0).address == home
+
+
+def test_a_continuation_is_of_the_session_that_it_continues():
+    d = director(*FLEET)
+    answered(d, "a", session="s")
+    answered(d, "b")
+    assert d.decide(request("m", response_id="a"), 1.0).request.session == "s"
+    assert d.decide(request("m", response_id="b"), 1.0).request.session == "b"
+    own = d.decide(request("m", response_id="a", session="mine"), 1.0)
+    assert own.request.session == "mine"
+
+
+def test_an_answer_is_fetched_where_it_is_kept_and_nowhere_else():
+    d = director(*FLEET)
+    home = answered(d, "a")
+
+    def get(name, **fields):
+        return d.decide(Request(id="r", api=Api.OPAQUE, response_id=name, **fields), 1.0)
+
+    assert {get("a").address for _ in range(20)} == {home}
+    for fields in ({"name": "never"}, {"name": "a", "subset": frozenset({"10.9.9.9:80"})}):
+        with pytest.raises(RequestError) as refused:
+            get(**fields)
+        assert (refused.value.status, refused.value.reason) == (404, "unknown-response")
+
+
+def test_of_one_endpoint_even_an_unknown_answer_is_asked():
+    d = director(("10.0.0.1:80", "m"))
+    assert d.decide(request("m", response_id="never"), 0.0).address == "10.0.0.1:80"
+
+
+def test_an_endpoint_that_left_took_its_answers_along():
+    d = director(*FLEET)
+    home = answered(d, "a")
+    left = [spec for spec in d.table.specs() if spec.address != home]
+    d.table.replace("test", left)
+    with pytest.raises(RequestError) as refused:
+        d.decide(request("m", response_id="a"), 1.0)
+    assert refused.value.status in (404, 503)
+
+
+def test_what_is_remembered_is_bounded_and_the_oldest_goes_first(monkeypatch):
+    monkeypatch.setattr(module, "MAX_STORED", 3)
+    stored = module.StoredAnswers()
+    for name in "abc":
+        stored.note(name, "10.0.0.1:80", "")
+    stored.subset(Request(id="r", api=Api.CHAT, response_id="a"))
+    stored.note("d", "10.0.0.1:80", "")
+    kept = [n for n in "abcd" if stored.subset(Request(id="r", api=Api.CHAT, response_id=n))]
+    assert kept == ["a", "c", "d"]
+    assert len(stored) == 3

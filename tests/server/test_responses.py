@@ -1,0 +1,54 @@
+"""Conversations that engines keep, through a real Envoy and simulated endpoints."""
+
+from contextlib import AsyncExitStack
+
+import orjson
+import pytest
+
+from laar.sim.endpoint import EndpointSettings, SimulatedEndpoint
+
+pytestmark = pytest.mark.envoy
+
+
+async def asked(http, url, text, **fields):
+    """Posts a response; returns its id and the endpoint it came from."""
+    body = orjson.dumps({"model": "m", "input": text, "max_output_tokens": 4, **fields})
+    headers = {"content-type": "application/json", "x-laar-policy": "round-robin"}
+    async with http.post(f"{url}/v1/responses", data=body, headers=headers) as answer:
+        raw = await answer.read()
+        assert answer.status == 200, raw
+        where = answer.headers["x-sim-endpoint"]
+    if not fields.get("stream"):
+        return orjson.loads(raw)["id"], where
+    events = [line[6:] for line in raw.split(b"\n") if line.startswith(b"data: ")]
+    return orjson.loads(events[-1])["response"]["id"], where
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+async def test_conversations_go_on_where_they_are_kept(gateway, http, shape, stream):
+    async with AsyncExitStack() as stack:
+        addresses = []
+        for _ in range(3):
+            endpoint = SimulatedEndpoint(EndpointSettings(model="m", time_scale=0.001))
+            await endpoint.start()
+            stack.push_async_callback(endpoint.stop)
+            addresses.append(endpoint.url.removeprefix("http://"))
+        gateway.members(*((address, "m") for address in addresses))
+        await gateway.picker()
+        url = (await gateway.envoy(shape)).url()
+
+        begun = [await asked(http, url, f"story {n}", stream=stream) for n in range(6)]
+        assert len({where for _, where in begun}) > 1
+        for name, where in begun:
+            async with http.get(f"{url}/v1/responses/{name}") as answer:
+                assert answer.status == 200
+                assert answer.headers["x-sim-endpoint"] == where
+            for _ in range(3):
+                name, again = await asked(
+                    http, url, "go on", previous_response_id=name, stream=stream
+                )
+                assert again == where
+        async with http.get(f"{url}/v1/responses/resp_never") as answer:
+            assert answer.status == 404
+            assert answer.headers["x-laar-reason"] == "unknown-response"
