@@ -167,3 +167,26 @@ def test_a_body_of_single_bytes_takes_the_memory_of_its_length():
     assert taken < 4 * 50_000
     (ask,) = feed(machine, RequestBody(BODY[50_000:], True))
     assert ask.request.body_bytes == len(BODY)
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+def test_a_fault_while_the_decision_is_sent_loses_no_byte(shape, monkeypatch):
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
+    director = Director(
+        table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
+    )
+    machine = stream()
+    feed(machine, RequestHeaders(HEADERS, False, shape))
+    (ask,) = feed(machine, RequestBody(BODY, True))
+
+    def fail(*_):
+        raise RuntimeError
+
+    monkeypatch.setattr("laar.protocol.stream.machine.splice_model", fail)
+    with pytest.raises(RuntimeError):
+        feed(machine, Decided(director.decide(ask.request, 0.0), 1))
+    actions = feed(machine, Failed())
+    assert not any(getattr(action, "destination", "") for action in actions)
+    sent = b"".join(action.data for action in actions if getattr(action, "data", None))
+    assert sent == (BODY if shape is Shape.GATEWAY else b"")

@@ -55,9 +55,9 @@ class Collected:
         """It is not the client's any more."""
 
     @property
-    def present(self) -> bool:
-        """Whether there is a body to send, be it an empty one."""
-        return self._data is not None
+    def data(self) -> bytes | None:
+        """What is here, be it an empty body; None where no body came."""
+        return None if self._data is None else bytes(self._data)
 
     def add(self, data: bytes) -> None:
         """Takes a piece of the body into one buffer: a piece of one byte is 40 as an object."""
@@ -97,10 +97,10 @@ class Collected:
         self.size_bytes = len(data)
 
     def take(self) -> bytes | None:
-        """What is here, which is then kept no longer; None where no body came."""
-        data, self._data = self._data, None
+        """The same, which is then kept no longer."""
+        data, self._data = self.data, None
         self.release()
-        return None if data is None else bytes(data)
+        return data
 
 
 def send_pieces(direction: Direction, data: bytes, *, end: bool, out: list[Action]) -> None:

@@ -57,7 +57,7 @@ class Dialect(Protocol):
         ...
 
     def stand_aside(self, body: Collected, out: list[Action]) -> None:
-        """Lets the request go on as it came."""
+        """Lets the request go on as it came, and takes its body."""
         ...
 
     def answer_headers(

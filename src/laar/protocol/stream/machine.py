@@ -314,7 +314,7 @@ class Stream:
             self._head, destination, decision.request.id, room=self._room_for_headers
         )
         came = self._body
-        body, changed = came.take(), came.changed
+        body, changed = came.data, came.changed
         if body is not None:
             fitted = self._fitted(decision, body)
             body, changed = fitted, changed or fitted is not body
@@ -329,6 +329,7 @@ class Stream:
             came.trailers,
         )
         self._dialect.send(sending, out)
+        came.take()  # not before: after a fault it goes on as it came
         return RequestPhase.SENT if came.whole else RequestPhase.PASSING
 
     def _fitted(self, decision: Decision, body: bytes) -> bytes:
