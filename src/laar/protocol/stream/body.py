@@ -80,9 +80,9 @@ class Collected:
 
     def release(self) -> None:
         """Counts this body no longer: it is whole, or not wanted any more."""
-        if self._held is not None:
+        if self._held is not None and self._taken_bytes:
             self._held.give_back(self._taken_bytes)
-        self._taken_bytes = 0
+            self._taken_bytes = 0
 
     def complete(self) -> bytes:
         """The whole body; an empty one where none came."""

@@ -24,6 +24,7 @@ from laar.protocol.events import (
 )
 from laar.protocol.stream.body import Collected, send_pieces
 from laar.protocol.stream.sending import Sending
+from laar.protocol.stream.told import headers_of_request
 
 __all__ = ["DIALECTS", "KEPT_HEADERS", "NATIVE", "Dialect"]
 
@@ -82,13 +83,13 @@ class _Native:
         out.append(AnswerHeaders(_REQUEST, []))
 
     def send(self, sending: Sending, out: list[Action]) -> None:
-        headers = sending.set_headers
+        headers, remove = headers_of_request(sending)
         if sending.body is None:
             out.append(
                 AnswerHeaders(
                     _REQUEST,
                     headers,
-                    sending.remove_headers,
+                    remove,
                     sending.destination,
                     skip_body=not sending.whole,
                     silence_s=sending.silence_s,
@@ -96,8 +97,8 @@ class _Native:
             )
             return
         if sending.changed:
-            headers = [*headers, ("content-length", str(len(sending.body)))]
-        out.append(_decided_body(sending, headers, sending.remove_headers))
+            headers.append(("content-length", str(len(sending.body))))
+        out.append(_decided_body(sending, headers, remove))
 
     def stand_aside(self, body: Collected, out: list[Action]) -> None:
         if body.take() is None:
@@ -138,13 +139,10 @@ class _Gateway:
         """The headers are answered with the decision."""
 
     def send(self, sending: Sending, out: list[Action]) -> None:
+        headers, remove = headers_of_request(sending)
         out.append(
             AnswerHeaders(
-                _REQUEST,
-                sending.set_headers,
-                sending.remove_headers,
-                sending.destination,
-                silence_s=sending.silence_s,
+                _REQUEST, headers, remove, sending.destination, silence_s=sending.silence_s
             )
         )
         if sending.body is not None:

@@ -56,7 +56,6 @@ from laar.protocol.stream.told import (
     MAX_HEADER_BYTES_TO_ADD_TO,
     MAX_HEADERS_TO_ADD_TO,
     headers_of_answer,
-    headers_of_request,
     refusal,
 )
 
@@ -309,20 +308,17 @@ class Stream:
         self._overhead_us = event.overhead_us
         if self._shadow:
             return self._stand_aside(out)
-        destination = ",".join(destinations(decision, self._attempts))
-        set_headers, remove = headers_of_request(
-            self._head, destination, decision.request.id, room=self._room_for_headers
-        )
         came = self._body
         body, changed = came.data, came.changed
         if body is not None:
             fitted = self._fitted(decision, body)
             body, changed = fitted, changed or fitted is not body
         sending = Sending(
-            destination,
+            ",".join(destinations(decision, self._attempts)),
             silence_s(decision),
-            set_headers,
-            remove,
+            self._head,
+            decision.request.id,
+            self._room_for_headers,
             body,
             changed,
             came.whole,

@@ -36,6 +36,8 @@ __all__ = ["TRANSITIONS", "Phase", "RequestPhase", "ResponsePhase"]
 class RequestPhase(enum.Enum):
     """Where the request's half stands."""
 
+    __hash__ = object.__hash__  # Enum's own is Python, and every event looks two phases up
+
     HEADERS = "waits for the request's first message"
     BODY = "collects the request's body"
     READING = "waits for a long body to be read"
@@ -47,6 +49,8 @@ class RequestPhase(enum.Enum):
 
 class ResponsePhase(enum.Enum):
     """Where the answer's half stands."""
+
+    __hash__ = object.__hash__
 
     HEADERS = "waits for the answer's headers"
     MOVING = "waits until the reservation is with the endpoint that serves"

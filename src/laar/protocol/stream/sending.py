@@ -23,8 +23,9 @@ class Sending:
     Args:
         destination: the endpoints in order, separated by commas.
         silence_s: how long an endpoint may send nothing; None leaves that to Envoy.
-        set_headers: on the request.
-        remove_headers: from the request.
+        head: the request's headers.
+        request_id: the client's, or ours where it gave none.
+        room_for_headers: some may be added.
         body: whole; None where none is here.
         changed: it is not the client's any more.
         whole: nothing of the body is to come.
@@ -33,8 +34,9 @@ class Sending:
 
     destination: str
     silence_s: int | None
-    set_headers: list[tuple[str, str]]
-    remove_headers: tuple[str, ...]
+    head: names.Head
+    request_id: str
+    room_for_headers: bool
     body: bytes | None
     changed: bool
     whole: bool

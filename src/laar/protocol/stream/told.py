@@ -7,6 +7,7 @@ from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
 from laar.protocol.events import Immediate
+from laar.protocol.stream.sending import Sending
 
 __all__ = [
     "MAX_HEADERS_TO_ADD_TO",
@@ -60,19 +61,18 @@ def headers_of_answer(
     return told
 
 
-def headers_of_request(
-    head: names.Head, destination: str, request_id: str, *, room: bool
-) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+def headers_of_request(sending: Sending) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
     """The headers to set on the request with the decision, and those to remove.
 
     Without room the metadata alone names the destination, but a client's own value is overwritten.
     """
+    control, room = sending.head.control, sending.room_for_headers
     changes = []
-    if room or names.DESTINATION in head.control:
-        changes.append((names.DESTINATION, destination))
-    if room and not head.id:
-        changes.append((names.REQUEST_ID, request_id))
-    return changes, tuple(name for name in head.control if name != names.DESTINATION)
+    if room or names.DESTINATION in control:
+        changes.append((names.DESTINATION, sending.destination))
+    if room and not sending.head.id:
+        changes.append((names.REQUEST_ID, sending.request_id))
+    return changes, tuple(name for name in control if name != names.DESTINATION)
 
 
 def refusal(error: RequestError, decision_id: str = "") -> Immediate:
