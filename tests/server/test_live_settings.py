@@ -354,6 +354,7 @@ def in_force(runner):
         "models": runner.learning.assessor.success.capability.models,
         "speeds": dict(runner.learning.latency.measured),
         "streams": (runner._processor.settings, runner._held.limit_bytes),
+        "enforced": runner._enforced.share,
         "explained": runner.watch.explainer.settings,
         "sampler": (runner._sampler.share, runner._sampler.every_s),
         "flow": (runner._admission._settings, runner._admission.queue.limits),
