@@ -64,7 +64,7 @@ def request(rng: random.Random, number: int, tenants: int, now: float) -> Item:
 def bench_queue(tenants: int) -> None:
     """Full all the time: each round one request leaves, one comes, and every reading changes."""
     rng = random.Random(0)
-    limits = Limits(max_waiting=WAITING, min_hold_s=1e4, max_hold_s=1e4)
+    limits = Limits(max_waiting=WAITING, min_hold_s=3580, max_hold_s=3580)
     queue: Queue[str] = Queue(limits)
     for number in range(WAITING):
         queue.enqueue(request(rng, number, tenants, number * 1e-3), number * 1e-3)

@@ -152,7 +152,7 @@ def streams(data: bytes) -> None:
     settings = StreamSettings(
         max_body_bytes=400,
         answers=list(names.Answers)[choices.number(4)],
-        prefix_by_tenant=bool(choices.number(2)),
+        by_tenant=bool(choices.number(2)),
     )
     machine = Stream(
         settings,

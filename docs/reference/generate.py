@@ -5,6 +5,7 @@ Run by hand after a change; a test compares what is here with what would be writ
 
 from __future__ import annotations
 
+import collections.abc
 import enum
 import inspect
 import json
@@ -30,7 +31,7 @@ HERE = Path(__file__).parent
 
 SETTINGS_HEAD = """# Settings
 
-One YAML document, given to `laar serve -c laar.yaml`. Made from `src/laar/settings/` by
+One YAML document, given to `laar serve -c laar.yaml`. Made from the code by
 `python docs/reference/generate.py`; `laar check -c laar.yaml` prints every fault of a file with its
 line, and the settings in effect. For completion in an editor, point it at
 [settings.schema.json](settings.schema.json) (`laar check --schema` prints the same):
@@ -158,7 +159,7 @@ def _type_name(annotation: Any) -> str:
         return " or ".join(_type_name(part) for part in parts if part is not type(None))
     if origin in (tuple, list):
         return f"list of {_type_name(parts[0])}"
-    if origin is dict:
+    if origin in (dict, collections.abc.Mapping):
         return f"map of {_type_name(parts[0])} to {_type_name(parts[1])}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "section"

@@ -49,8 +49,9 @@ def test_language_is_told_from_either_end_of_a_long_text(words: str) -> None:
 @pytest.mark.parametrize(
     ("tokens", "bucket"),
     [
-        (-1, 4096),
-        (0, 4096),
+        (-1, 512),
+        (0, 512),
+        (513, 1024),
         (4096, 4096),
         (4096.5, 8192),
         (4097, 8192),
@@ -59,7 +60,7 @@ def test_language_is_told_from_either_end_of_a_long_text(words: str) -> None:
         (65_537, 131_072),
         (1e30, 2**24),
         (math.inf, 2**24),
-        (math.nan, 4096),
+        (math.nan, 512),
     ],
 )
 def test_a_length_in_between_takes_the_bucket_above(tokens: float, bucket: int) -> None:
@@ -69,9 +70,9 @@ def test_a_length_in_between_takes_the_bucket_above(tokens: float, bucket: int) 
 @given(st.floats(1, 2**24))
 def test_buckets_are_the_smallest_doubling_that_holds_the_length(tokens: float) -> None:
     bucket = bucket_of(tokens)
-    assert bucket in {4096 * 2**k for k in range(13)}
+    assert bucket in {512 * 2**k for k in range(16)}
     assert tokens <= bucket
-    assert bucket == 4096 or tokens > bucket / 2
+    assert bucket == 512 or tokens > bucket / 2
 
 
 def test_an_estimate_just_past_an_edge_still_counts_as_the_bucket() -> None:
@@ -99,7 +100,7 @@ def test_tasks_are_detected(text: str, task: str) -> None:
 
 @pytest.mark.parametrize("named", ["QA", " qa ", "qa"])
 def test_the_client_s_task_wins(named: str) -> None:
-    assert features_of("Summarize", 10, task=named) == Features("en", 4096, "qa")
+    assert features_of("Summarize", 10, task=named) == Features("en", 512, "qa")
 
 
 @pytest.mark.parametrize("named", ["", "a b", "x" * 33, "-x", "é", "a,b", "\x00"])

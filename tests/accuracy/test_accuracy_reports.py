@@ -18,6 +18,7 @@ from laar.accuracy import (
     TokenEstimator,
     Verdict,
 )
+from laar.accuracy.reports import Answered
 
 QA = Features("en", 4096, "qa")
 MODELS = ("a", "b", "c", "d")
@@ -165,3 +166,19 @@ def test_another_artifact_counts_where_fewer_reports_than_it_weighs_say_otherwis
     assert learned.estimate(1000, "en", "m") == before
     assert learned.estimate(1000, "en", "n") == pytest.approx(200)
     assert learned.estimate(1000, "en", "new") == pytest.approx(200)
+
+
+def test_a_judged_answer_counts_attempts_and_time_from_the_first() -> None:
+    told, _ = reports()
+    seen: list[Answered] = []
+    told.on_answered = seen.append
+    told.decided("1", "a", QA, (), request="q", policy="laar", now=10.0)
+    told.ended("1", 2.0)
+    told.decided("2", "b", QA, ("a",), request="q", policy="laar", now=13.0)
+    told.ended("2", 4.0)
+    told.report("2", True, 20.0)
+    told.report("2", True, 21.0)  # a repeat says nothing new
+    assert seen == [Answered("laar", "qa", True, 2, 7.0)]
+    told.decided("3", "b", QA, ("a",), request="another", policy="laar", now=30.0)
+    told.report("3", False, 31.0)  # its first attempt was never seen, nor its end
+    assert seen[1:] == [Answered("laar", "qa", False, 2, None)]

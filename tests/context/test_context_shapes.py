@@ -153,7 +153,6 @@ class TestMoved:
         hook = ContextHook(
             ContextSettings(
                 holdout_share=0.0,
-                max_added_ms=None,
                 relabel=True,
                 annotate=False,
                 min_saving_bytes=0,

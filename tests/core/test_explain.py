@@ -12,7 +12,7 @@ from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.filters import FilterSettings
-from laar.core.interfaces import Assessment
+from laar.core.interfaces import Assessment, NoPrefixes
 from laar.core.request import Api, Request
 from laar.explain.account import account_of
 from laar.explain.record import MAX_ROWS, explained, record
@@ -268,3 +268,29 @@ def test_explaining_reserves_nothing_and_agrees_with_deciding():
     did = director.decide(request(), 0.0)
     assert (did.address, did.cost_s) == (would.address, would.cost_s)
     assert director.table.in_flight.sum() == 1
+
+
+class Warm(NoPrefixes):
+    """Believes the prompt to be held by the first endpoint."""
+
+    def chain(self, request):
+        return request.question
+
+    def match(self, chain, capacity):
+        return np.array([0.9, *[0.0] * (capacity - 1)])
+
+
+@pytest.mark.parametrize(
+    ("weak", "words"),
+    [
+        (0.1, "switching to strong raises P from 0.10 to 0.90"),
+        (0.3, "switching to strong would raise P from 0.30 to 0.90"),
+    ],
+)
+def test_leaving_a_warm_model_says_what_that_costs_and_brings(weak, words):
+    known = Known(weak=(weak, 1e-4, 1.0), strong=(0.9, 1e-4, 1.0))
+    director = fleet(known, ("10.0.0.1:80", "weak"), ("10.0.0.2:80", "strong"))
+    director.prefixes = Warm()
+    sentence = told(director)["sentence"]
+    assert "Staying with weak saves 5.6 s of prefill" in sentence
+    assert words in sentence

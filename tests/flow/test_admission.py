@@ -156,7 +156,7 @@ def test_fresh_readings_fill_an_endpoint_and_stale_ones_free_it():
     director.table.read("a", Reading(running=10, waiting=3, kv_usage=0.5), 0.0)
     assert not isinstance(gate.ask(request(1), 0.1), Decision)
     assert gate.dispatch(1.0) == []
-    assert sent(gate.dispatch(2.5)) == ["1"]
+    assert sent(gate.dispatch(3.5)) == ["1"]
 
 
 def test_requests_wait_for_an_empty_fleet_and_get_a_503_in_the_end():

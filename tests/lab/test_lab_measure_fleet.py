@@ -24,7 +24,7 @@ def test_the_committed_artifact_is_the_one_that_is_generated() -> None:
         assert theirs.intercept == pytest.approx(model.intercept, abs=0.01)
         assert theirs.speed == model.speed
         assert theirs.chars_per_token == model.chars_per_token
-    assert committed.retry.per_failure == pytest.approx(made.retry.per_failure, abs=0.01)
+    assert committed.retry.difficulty == pytest.approx(made.retry.difficulty, abs=0.01)
 
 
 def test_the_artifact_knows_the_fleet() -> None:
@@ -45,7 +45,8 @@ def test_the_artifact_knows_the_fleet() -> None:
 
 def test_retry_terms_lower_the_brier_score_at_later_attempts() -> None:
     retry = parse_artifact(default_artifact(), source="default").retry
-    assert retry.per_failure < 0
+    assert retry.difficulty is not None
+    assert retry.difficulty > 0.5
     assert retry.attempts > 100
     assert retry.brier is not None
     assert retry.brier_unconditional is not None

@@ -15,7 +15,9 @@ from laar.policies import build_policies
 from laar.protocol.events import (
     AnswerHeaders,
     Ask,
+    Closed,
     Decided,
+    Ended,
     RequestBody,
     RequestHeaders,
     ResponseHeaders,
@@ -54,6 +56,9 @@ def told(director, *, tenant="", prompt="hello", at=0.0, **settings):
     stream.receive(Decided(director.decide(ask.request, at), 7), at)
     answers = stream.receive(ResponseHeaders(200), at)
     (answer,) = (action for action in answers if isinstance(action, AnswerHeaders))
+    for action in stream.receive(Closed(), at + 0.5):
+        if isinstance(action, Ended):
+            director.settle(action.decision, action.completion)
     return dict(answer.set_headers)
 
 
@@ -78,7 +83,7 @@ def test_d6_which_headers_clients_get(answers, tenant, shown):
 def test_d6_the_cost_tells_of_another_tenants_prompt_unless_prefixes_are_kept_apart(by_tenant):
     there = director()
     prompt = "a secret of many words " * 3000
-    settings = {"answers": Answers.ALL, "prefix_by_tenant": by_tenant, "prompt": prompt}
+    settings = {"answers": Answers.ALL, "by_tenant": by_tenant, "prompt": prompt}
 
     def ttft_ms(tenant, at):
         return float(told(there, tenant=tenant, at=at, **settings)["x-laar-ttft-ms"])
@@ -87,7 +92,8 @@ def test_d6_the_cost_tells_of_another_tenants_prompt_unless_prefixes_are_kept_ap
     others = ttft_ms("b", 1.0)
     again = ttft_ms("a", 2.0)
     assert again < first / 2
-    assert (others < first / 2) is not by_tenant
+    # The engine's speed is learned meanwhile, so what counts is who still pays for the prompt.
+    assert (others > 2 * again) is by_tenant
 
 
 def test_d9_ids_of_decisions_are_not_guessed_from_one_another():

@@ -26,6 +26,8 @@ OTHER: dict[str, Any] = {
     "routing.weights_file": "weights.yaml",
     "routing.baselines": {"llm-router": {"saturation_inflight": 4}},
     "routing.retry_penalty": 7,
+    "routing.retries": "new-model",
+    "routing.answer_value_s": 90.0,
     "routing.max_failures": 7,
     "routing.max_waiting": 7,
     "routing.max_kv_usage": 0.5,

@@ -10,11 +10,13 @@ for: ``language=ja``, ``bucket=4096``, ``language=ja bucket=4096`` for an intera
 
 from __future__ import annotations
 
-from typing import Annotated
+from base64 import b64decode
+from typing import Annotated, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from laar.accuracy.difficulty import MAX_SPREAD
 from laar.accuracy.features import FEATURES_SCHEMA, MAX_BUCKET_TOKENS, Features
 from laar.errors import SettingError
 
@@ -42,7 +44,17 @@ MIN_CELL_OUTCOMES = 30
 """A cell with fewer outcomes is marked, and shrinks to its model's mean: at 30 the standard error
 of a share is still up to 0.09."""
 
+TEXT_COLUMNS = 8192
+"""Columns of the hashed words; `laar.accuracy.text` hashes into so many."""
+
+MAX_TEXT_TASKS = 256
+"""Tasks that words are told apart by: 2.8 MB of weights."""
+
+FINGERPRINT_BYTES = 5
+"""Of a question's hash: of a million questions one in a million is taken for another."""
+
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Difference = Annotated[float, Field(ge=-1, le=1)]
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _LogOdds = Annotated[float, Field(ge=-50, le=50, allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0, le=1)]
@@ -136,6 +148,8 @@ class RetryTerms(_Part):
     """How the log odds move when other models have failed on the same request.
 
     Args:
+        difficulty: spread of the log odds that all models share on one question
+            (`laar.accuracy.difficulty`); None in artifacts of older fits, which have `per_failure`.
         per_failure: for each model that has failed; at most 0, failures never help.
         pairs: on top of it, where there was data enough.
         brier_unconditional: at attempts 2 and later of the held-out half, without these terms.
@@ -148,6 +162,65 @@ class RetryTerms(_Part):
     brier_unconditional: _Share | None
     brier: _Share | None
     attempts: _Count
+    difficulty: Annotated[float, Field(ge=0, le=MAX_SPREAD, allow_inf_nan=False)] | None = None
+
+
+class TextColumn(_Part):
+    """One task's logistic regression on hashed words.
+
+    Args:
+        weights: base64 of one signed byte for each of `TEXT_COLUMNS` columns, in units of `scale`.
+    """
+
+    task: _Name
+    intercept: _LogOdds
+    scale: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+    weights: Annotated[str, Field(max_length=2 * TEXT_COLUMNS)]
+
+    @field_validator("weights")
+    @classmethod
+    def _whole(cls, weights: str) -> str:
+        if len(b64decode(weights, validate=True)) != TEXT_COLUMNS:
+            raise ValueError(f"has not {TEXT_COLUMNS} weights")
+        return weights
+
+
+class TextTerms(_Part):
+    """How a request that names no task is told from its words.
+
+    Args:
+        text_schema: of the hashing.
+        threshold: a request that is less likely than this of any of the tasks is unlike anything
+            measured: it gets the base rates.
+        gain_unseen: share of right answers that routing by the words gained over the best single
+            model on tasks left out of the fit, the mean over these; None with too few tasks.
+        worst_unseen: the same, of the task that it served worst.
+    """
+
+    text_schema: Literal[1] = 1
+    threshold: _Share
+    tasks: Annotated[list[TextColumn], Field(min_length=1, max_length=MAX_TEXT_TASKS)]
+    gain_unseen: _Difference | None = None
+    worst_unseen: _Difference | None = None
+
+
+class FittedOn(_Part):
+    """Which questions a fit has seen, so that nobody judges it by these.
+
+    Args:
+        held_out: share of the questions that the fit was not shown.
+        questions: base64 of five bytes of hash for each question, in order.
+    """
+
+    held_out: _Share
+    questions: Annotated[str, Field(max_length=8 * 2**20)]
+
+    def fingerprints(self) -> frozenset[bytes]:
+        """The questions."""
+        data = b64decode(self.questions)
+        return frozenset(
+            data[at : at + FINGERPRINT_BYTES] for at in range(0, len(data), FINGERPRINT_BYTES)
+        )
 
 
 class Capability(_Part):
@@ -156,6 +229,8 @@ class Capability(_Part):
     Args:
         created: date of the fit.
         data_sha256: of the outcomes it was fitted on.
+        text: None where the evidence has no questions in it, or no tasks to tell apart.
+        fitted_on: None in artifacts of older fits.
     """
 
     artifact_schema: int = ARTIFACT_SCHEMA
@@ -165,6 +240,8 @@ class Capability(_Part):
     outcomes: _Count
     models: Annotated[dict[_Name, ModelCapability], Field(min_length=1, max_length=1000)]
     retry: RetryTerms
+    text: TextTerms | None = None
+    fitted_on: FittedOn | None = None
 
     def dump(self) -> bytes:
         """The artifact as JSON: indented, keys in a fixed order, ends in a newline."""

@@ -7,7 +7,9 @@ independence, LAAR section 5.1).
 
 What was never measured is not guessed at: a bucket between two measured ones takes the one above,
 a longer one the longest; a language or task that was not measured takes the mean over those that
-were; a model that was not measured takes the mean of the fleet, and `evidence` says so.
+were, each by its outcomes; a model that was not measured takes the mean of the fleet, and
+`evidence` says so. Where the task is told from the request's words, the tasks that it looks like
+share the row.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from laar.accuracy.artifact import (
     ModelCapability,
     terms_of,
 )
-from laar.accuracy.features import Features
+from laar.accuracy.difficulty import given
+from laar.accuracy.features import GENERIC, Features
+from laar.accuracy.text import Said, TextModel
 
 __all__ = [
     "MAX_CACHED_ROWS",
@@ -36,6 +40,7 @@ __all__ = [
     "UNMEASURED_SECONDS_PER_TOKEN",
     "CapabilityModel",
     "Evidence",
+    "Guess",
 ]
 
 MIN_PROBABILITY, MAX_PROBABILITY = 0.001, 0.999
@@ -43,6 +48,10 @@ MIN_PROBABILITY, MAX_PROBABILITY = 0.001, 0.999
 
 MAX_CACHED_ROWS = 4096
 """Sets of candidates times cells; beyond it the table starts anew, which costs microseconds."""
+
+_MAX_CACHED_TABLES = 256  # sets of candidates times languages and lengths
+
+_MOSTLY = 0.5  # share of a task from which a request counts as of it
 
 UNMEASURED_PROBABILITY = 0.5
 """Q without any artifact: the same for all, so that it decides nothing."""
@@ -67,6 +76,20 @@ class Evidence(NamedTuple):
     thin: bool
 
 
+class Guess(NamedTuple):
+    """What a request's words say of its task.
+
+    Args:
+        features: with the task that it mostly looks like, where it looks like one and named none.
+        shares: of each of the text model's tasks; None where the words do not decide.
+        unlike: it names no measured task and looks like none: its probabilities are base rates.
+    """
+
+    features: Features
+    shares: _Row | None
+    unlike: bool
+
+
 class CapabilityModel:
     """Answers for P(correct) and speed; immutable but for its cache.
 
@@ -76,6 +99,7 @@ class CapabilityModel:
 
     def __init__(self, artifact: Capability | None = None) -> None:
         self._models = dict(artifact.models) if artifact else {}
+        self._difficulty = artifact.retry.difficulty if artifact else None
         self._per_failure = artifact.retry.per_failure if artifact else 0.0
         self._pairs = (
             {(pair.model, pair.failed): pair.log_odds for pair in artifact.retry.pairs}
@@ -95,11 +119,9 @@ class CapabilityModel:
         self._seconds_per_token = {name: s.seconds_per_token for name, s in speeds.items()}
         self._fixed_s = {name: speed.fixed_s for name, speed in speeds.items()}
         self._rows: dict[tuple[tuple[str, ...], Features], _Row] = {}
-
-    @property
-    def tasks(self) -> frozenset[str]:
-        """Tasks that the artifact knows."""
-        return frozenset(self._tasks)
+        self._tables: dict[tuple[tuple[str, ...], str, int], _Row] = {}
+        self.text = TextModel(artifact.text) if artifact and artifact.text else None
+        """Tells tasks from words; None where the artifact does not."""
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -116,6 +138,22 @@ class CapabilityModel:
         """c(m) of the models whose speed was measured."""
         return self._seconds_per_token
 
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The measured tasks."""
+        return self._tasks
+
+    def guess(self, features: Features, said: Said) -> Guess:
+        """The task of a request by its words, where its name is none that was measured."""
+        if self.text is None or features.task in self._tasks:
+            return Guess(features, None, self.text is not None and features.task not in self._tasks)
+        shares = self.text.guess(said)
+        if shares is None:
+            return Guess(features, None, True)
+        if features.task == GENERIC and shares.max() > _MOSTLY:
+            features = features._replace(task=self.text.tasks[int(shares.argmax())])
+        return Guess(features, shares, False)
+
     def mean(self, model: str) -> float | None:
         """The model's share of correct outcomes over all cells; None if it was not measured."""
         known = self._models.get(model)
@@ -127,27 +165,66 @@ class CapabilityModel:
         return 0 if known is None else sum(cell.outcomes for cell in known.cells)
 
     def probabilities(
-        self, models: Sequence[str], features: Features, tried: Sequence[str] = ()
+        self,
+        models: Sequence[str],
+        features: Features,
+        tried: Sequence[str] = (),
+        shares: _Row | None = None,
     ) -> _Row:
         """P(correct) of each model, given that all of `tried` have failed on the request.
+
+        Args:
+            models: asked about.
+            features: of the request.
+            tried: models that have failed on it.
+            shares: of each of the text model's tasks in the request; None goes by `features`.
 
         Returns:
             Shape (len(models),), read-only where nothing was tried.
         """
+        if tried:
+            unseen = [model for model in dict.fromkeys(tried) if model not in models]
+            everyone = (*models, *unseen)
+            row = self.probabilities(everyone, features, shares=shares)
+            return self.given_failures(row, everyone, tried)[: len(models)]
+        if shares is not None:
+            mixed: _Row = shares @ self._table(tuple(models), features)
+            return mixed
         key = (tuple(models), features)
-        row = self._rows.get(key)
-        if row is None:
+        found = self._rows.get(key)
+        if found is None:
             if len(self._rows) >= MAX_CACHED_ROWS:
                 self._rows.clear()
-            row = np.array([self._probability(model, features) for model in models])
-            row.setflags(write=False)
-            self._rows[key] = row
-        return self.given_failures(row, models, tried) if tried else row
+            found = np.array([self._probability(model, features) for model in models])
+            found.setflags(write=False)
+            self._rows[key] = found
+        return found
+
+    def _table(self, models: tuple[str, ...], features: Features) -> _Row:
+        """P(correct) by the text model's tasks and by model, at this language and length."""
+        key = (models, features.language, features.bucket)
+        table = self._tables.get(key)
+        if table is None:
+            assert self.text is not None
+            if len(self._tables) >= _MAX_CACHED_TABLES:
+                self._tables.clear()
+            rows = [
+                self.probabilities(models, features._replace(task=task)) for task in self.text.tasks
+            ]
+            table = self._tables[key] = np.array(rows)
+        return table
 
     def given_failures(self, row: _Row, models: Sequence[str], tried: Sequence[str]) -> _Row:
-        """Moves unconditional probabilities to those given the failures of `tried`."""
+        """Moves unconditional probabilities to those given the failures of `tried`.
+
+        Of these, only those among `models` tell anything about the question's difficulty.
+        """
         failed = dict.fromkeys(tried)
         shared = self._per_failure * len(failed)
+        if self._difficulty:
+            wrong = np.array([model in failed for model in models])
+            if wrong.any():
+                row = given(row, wrong, self._difficulty)
         moved = []
         # Plain floats: for a handful of models they are three times as fast as arrays.
         for model, p in zip(models, row.tolist(), strict=True):
@@ -168,7 +245,7 @@ class CapabilityModel:
 
     def evidence(self, model: str, features: Features) -> Evidence:
         """What stands behind the model's probability on these features."""
-        outcomes = self._outcomes.get((model, features), 0)
+        outcomes = self._outcomes.get((model, self._at_measured_length(features)), 0)
         return Evidence(model in self._models, outcomes, outcomes < MIN_CELL_OUTCOMES)
 
     def _probability(self, name: str, features: Features) -> float:
@@ -185,22 +262,35 @@ class CapabilityModel:
         cells = self._standing_for(features)
         if not cells:
             return min(max(model.mean, MIN_PROBABILITY), MAX_PROBABILITY)
-        total = 0.0
-        for cell in cells:
+        total = weights = 0.0
+        outcomes = [self._outcomes.get((name, cell), 0) for cell in cells]
+        if not any(outcomes):
+            outcomes = [1] * len(cells)
+        for cell, weight in zip(cells, outcomes, strict=True):
+            if not weight:
+                continue
             log_odds = model.intercept + sum(model.terms.get(term, 0.0) for term in terms_of(cell))
             fitted = 1 / (1 + exp(-min(max(log_odds, -50.0), 50.0)))
             trust = min(self._outcomes.get((name, cell), 0) / MIN_CELL_OUTCOMES, 1.0)
-            total += trust * fitted + (1 - trust) * model.mean
-        return min(max(total / len(cells), MIN_PROBABILITY), MAX_PROBABILITY)
+            total += weight * (trust * fitted + (1 - trust) * model.mean)
+            weights += weight
+        return min(max(total / weights, MIN_PROBABILITY), MAX_PROBABILITY)
+
+    def _at_measured_length(self, features: Features) -> Features:
+        """The same at the measured bucket that stands for its length."""
+        if not self._buckets:
+            return features
+        at = min(bisect_left(self._buckets, features.bucket), len(self._buckets) - 1)
+        return features._replace(bucket=self._buckets[at])
 
     def _standing_for(self, features: Features) -> list[Features]:
         if not self._buckets:
             return []
-        at = min(bisect_left(self._buckets, features.bucket), len(self._buckets) - 1)
+        bucket = self._at_measured_length(features).bucket
         known_language = features.language in self._languages
         known_task = features.task in self._tasks
         return [
-            Features(language, self._buckets[at], task)
+            Features(language, bucket, task)
             for language in ((features.language,) if known_language else self._languages)
             for task in ((features.task,) if known_task else self._tasks)
         ]

@@ -7,8 +7,9 @@ a guess at the script, not at the language: a code stands for the script's most 
 ("en" for all Latin text, "ru" for all Cyrillic), and one Chinese sentence in an English prompt's
 tail makes it "zh". The capability model only needs classes that are stable, not that are right.
 
-`FEATURES_SCHEMA` changes whenever the same prompt could come out as other features; artifacts
-fitted on another version are refused.
+`FEATURES_SCHEMA` changes whenever the same prompt could come out as features that an artifact would
+answer wrongly for; artifacts fitted on another version are refused. A finer bucket is no such
+change: where an artifact has none, the one above answers.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ __all__ = [
     "GENERIC",
     "MAX_BUCKET_TOKENS",
     "MIN_BUCKET_TOKENS",
+    "MIN_LEARNED_BUCKET_TOKENS",
     "Features",
     "bucket_of",
     "bucket_of_estimate",
@@ -32,7 +34,10 @@ __all__ = [
 
 FEATURES_SCHEMA = 1
 
-MIN_BUCKET_TOKENS = 4096
+MIN_BUCKET_TOKENS = 512
+MIN_LEARNED_BUCKET_TOKENS = 4096
+"""What is learned online has no shorter buckets: four cells would fill a quarter as fast each."""
+
 MAX_BUCKET_TOKENS = 2**24
 """Nothing serves prompts past 16M tokens; a cap keeps the number of buckets finite."""
 
@@ -121,7 +126,7 @@ def task_of(text: str) -> str:
 
 
 def bucket_of(tokens: float) -> int:
-    """The smallest bucket (4096 tokens and doublings) that holds so many tokens."""
+    """The smallest bucket (512 tokens and doublings) that holds so many tokens."""
     if not tokens > MIN_BUCKET_TOKENS:  # also holds for NaN
         return MIN_BUCKET_TOKENS
     if tokens >= MAX_BUCKET_TOKENS:

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY
-from laar.accuracy.features import FEATURES_SCHEMA, Features
+from laar.accuracy.features import FEATURES_SCHEMA, MIN_LEARNED_BUCKET_TOKENS, Features
 from laar.accuracy.trust import SHARES, Evidence, PriorTrust
 
 __all__ = ["MAX_CELLS", "STATE_SCHEMA", "ModelOutcomes", "OnlineOutcomes"]
@@ -40,6 +40,14 @@ MAX_CELLS = 20_000
 
 MAX_CELLS_OF_TENANT = 5_000
 """Cells that one tenant's outcomes may begin: 50 models in 100 cells. Others need room too."""
+
+KAPPA = 50.0
+"""What a fitted prior weighs, in outcomes: about what a cell was fitted on."""
+HALF_LIFE_S = 86_400.0
+"""Of an outcome. A day: a model changes rarely, and its traffic with the hours."""
+CAP_PER_HOUR = 200.0
+"""Weight of outcomes that one cell takes in any hour: the true accuracy wins within the hour (80 %
+of the way), a burst of lies does not."""
 
 _HOUR_S = 3600.0
 _SWEEP_S = 60.0  # at the cap, how often forgotten cells are looked for
@@ -71,20 +79,18 @@ class OnlineOutcomes:
     """Posterior success probabilities from reported outcomes.
 
     Args:
-        kappa: what a fitted prior weighs that nothing speaks against, in outcomes. 50: about what
-            a cell was fitted on.
-        half_life_s: of an outcome. A day: a model changes rarely, and its traffic with the hours.
-        cap_per_hour: weight of outcomes that one cell takes in any hour. 200: the true accuracy
-            wins within the hour (80 % of the way), a burst of lies does not.
+        kappa: what a fitted prior weighs that nothing speaks against, in outcomes.
+        half_life_s: of an outcome.
+        cap_per_hour: weight of outcomes that one cell takes in any hour.
         shares: of `kappa` that a prior may be found to weigh; (1.0,) never doubts it.
     """
 
     def __init__(
         self,
         *,
-        kappa: float = 50.0,
-        half_life_s: float = 86_400.0,
-        cap_per_hour: float = 200.0,
+        kappa: float = KAPPA,
+        half_life_s: float = HALF_LIFE_S,
+        cap_per_hour: float = CAP_PER_HOUR,
         shares: Sequence[float] = SHARES,
     ) -> None:
         self.kappa = kappa
@@ -114,6 +120,7 @@ class OnlineOutcomes:
         self, prior: NDArray[np.float64], models: Sequence[str], features: Features, now: float
     ) -> NDArray[np.float64]:
         """Posterior means around `prior`; shape (len(models),). `prior` itself without reports."""
+        features = _learned(features)
         found = [self._cells.get((model, features)) for model in models]
         if not any(found):
             return prior
@@ -153,7 +160,7 @@ class OnlineOutcomes:
         if not (0 < weight <= 1 and -1 <= offset <= 1 and isfinite(now)):
             self.refused += 1
             return False
-        key = (model, features)
+        key = (model, _learned(features))
         cell = self._cells.get(key)
         if cell is None:
             if not self._has_room(now, tenant):
@@ -279,6 +286,13 @@ class OnlineOutcomes:
         return len(self._cells) < MAX_CELLS and self._begun[tenant] < MAX_CELLS_OF_TENANT
 
 
+def _learned(features: Features) -> Features:
+    """The cell that outcomes of these features are counted in."""
+    if features.bucket >= MIN_LEARNED_BUCKET_TOKENS:
+        return features
+    return features._replace(bucket=MIN_LEARNED_BUCKET_TOKENS)
+
+
 def _read_cell(entry: object, at_s: float) -> tuple[tuple[str, Features], _Cell] | None:
     """One cell of a saved state, or None if it can't be true."""
     if not isinstance(entry, list) or len(entry) not in (7, 8):  # the prior may be unknown
@@ -295,4 +309,6 @@ def _read_cell(entry: object, at_s: float) -> tuple[tuple[str, Features], _Cell]
     if not (possible and 0 <= level <= _MAX_COUNT):  # NaN fails each comparison
         return None
     prior = known[0] if known else None
-    return (model, Features(language, bucket, task)), _Cell(correct, outcomes, level, at_s, prior)
+    return (model, _learned(Features(language, bucket, task))), _Cell(
+        correct, outcomes, level, at_s, prior
+    )

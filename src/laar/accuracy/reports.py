@@ -19,14 +19,15 @@ samples of it), sent with the list of tried models that the earlier attempt's an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from laar.accuracy.features import Features
 from laar.accuracy.success import SuccessModel
 
-__all__ = ["MAX_PENDING", "OutcomeReports", "Verdict"]
+__all__ = ["MAX_PENDING", "Answered", "OutcomeReports", "Verdict"]
 
 MAX_PENDING = 50_000
 """Decisions remembered, oldest dropped first: minutes at 100 a second, some 30 MB."""
@@ -42,6 +43,25 @@ class Verdict(StrEnum):
     CONTRADICTORY = "contradictory"
 
 
+class Answered(NamedTuple):
+    """A judged answer, as its question saw it.
+
+    Args:
+        policy: that chose the model.
+        task: of the request.
+        correct: what was reported.
+        attempts: made on the question, this one included.
+        seconds: from the first attempt's decision to the end of this answer; None where one of the
+            attempts is forgotten, or this one's end was not seen.
+    """
+
+    policy: str
+    task: str
+    correct: bool
+    attempts: int
+    seconds: float | None
+
+
 _Link = tuple[Hashable, tuple[str, ...]]
 """A request, and the models tried on it."""
 
@@ -54,13 +74,23 @@ class _Decision:
     previous: str | None
     link: _Link | None  # what a retry of this attempt is known by
     tenant: str
+    policy: str
+    at_s: float
+    latency_s: float | None = None
     correct: bool | None = None
 
 
 class OutcomeReports:
     """Remembers decisions until their outcomes arrive."""
 
-    def __init__(self, success: SuccessModel, *, max_pending: int = MAX_PENDING) -> None:
+    def __init__(
+        self,
+        success: SuccessModel,
+        *,
+        max_pending: int = MAX_PENDING,
+        on_answered: Callable[[Answered], None] = lambda _answered: None,
+    ) -> None:
+        self.on_answered = on_answered
         self._success = success
         self._max_pending = max_pending
         self._decisions: dict[str, _Decision] = {}
@@ -81,6 +111,8 @@ class OutcomeReports:
         *,
         request: Hashable = None,
         tenant: str = "",
+        policy: str = "",
+        now: float = 0.0,
     ) -> None:
         """Notes a decision that an outcome may be reported for.
 
@@ -91,6 +123,8 @@ class OutcomeReports:
             tried: models that the client says have failed on the request.
             request: the same for a request and its retries; None chains it to nothing.
             tenant: whose request it is.
+            policy: that decided.
+            now: seconds, monotonic.
         """
         if len(self._decisions) >= self._max_pending:
             self._forget(next(iter(self._decisions)))
@@ -100,7 +134,9 @@ class OutcomeReports:
             previous = self._latest.get((request, known)) if known else None
             link = (request, (*known, model))
             self._latest[link] = decision_id
-        self._decisions[decision_id] = _Decision(model, features, known, previous, link, tenant)
+        self._decisions[decision_id] = _Decision(
+            model, features, known, previous, link, tenant, policy, now
+        )
 
     def moved(self, decision_id: str, model: str) -> None:
         """Another model than the chosen one answered: Envoy retried by itself."""
@@ -112,6 +148,12 @@ class OutcomeReports:
         if decision.link is not None:
             decision.link = (decision.link[0], (*decision.tried, model))
             self._latest[decision.link] = decision_id
+
+    def ended(self, decision_id: str, latency_s: float) -> None:
+        """The answer is whole, so many seconds after the decision."""
+        decision = self._decisions.get(decision_id)
+        if decision is not None:
+            decision.latency_s = latency_s
 
     def outcome_of(self, decision_id: str) -> bool | None:
         """What was reported for a decision; None when nothing was, or it is forgotten."""
@@ -128,6 +170,8 @@ class OutcomeReports:
         verdict = self._judge(decision_id, correct, now)
         self.verdicts[verdict] += 1
         decision = self._decisions.get(decision_id)
+        if decision is not None and verdict in (Verdict.TAKEN, Verdict.LIMITED):
+            self.on_answered(self._answered(decision, correct))
         while decision is not None and decision.previous is not None:
             earlier = self._decisions.get(decision.previous)
             if earlier is None or earlier.correct is not None:
@@ -135,6 +179,18 @@ class OutcomeReports:
             self.retries[self._judge(decision.previous, False, now)] += 1
             decision = earlier
         return verdict
+
+    def _answered(self, decision: _Decision, correct: bool) -> Answered:
+        attempts, first = len(decision.tried) + 1, decision
+        for _ in decision.tried:
+            earlier = self._decisions.get(first.previous or "")
+            if earlier is None:
+                break
+            first = earlier
+        seconds = None
+        if decision.latency_s is not None and not first.tried:
+            seconds = decision.at_s + decision.latency_s - first.at_s
+        return Answered(decision.policy, decision.features.task, correct, attempts, seconds)
 
     def _judge(self, decision_id: str, correct: bool, now: float) -> Verdict:
         decision = self._decisions.get(decision_id)

@@ -31,10 +31,18 @@ class SuccessModel:
         self.online = online
 
     def probabilities(
-        self, models: Sequence[str], features: Features, tried: Sequence[str], now: float
+        self,
+        models: Sequence[str],
+        features: Features,
+        tried: Sequence[str],
+        now: float,
+        shares: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]:
-        """P(correct) of each model given that all of `tried` failed; do not write to it."""
-        row = self.capability.probabilities(models, features)
+        """P(correct) of each model given that all of `tried` failed; do not write to it.
+
+        `shares` are those of `CapabilityModel.guess`.
+        """
+        row = self.capability.probabilities(models, features, shares=shares)
         if self.online is not None:
             row = self.online.posterior(row, models, features, now)
         return self.capability.given_failures(row, models, tried) if tried else row
@@ -60,8 +68,9 @@ class SuccessModel:
         prior = float(self.capability.probabilities((model,), features)[0])
         offset = 0.0
         if tried:
-            row = self.probabilities((model,), features, (), now)
-            offset = float((row - self.capability.given_failures(row, (model,), tried))[0])
+            everyone = (model, *(other for other in dict.fromkeys(tried) if other != model))
+            row = self.probabilities(everyone, features, (), now)
+            offset = float((row - self.capability.given_failures(row, everyone, tried))[0])
         return self.online.observe(
             model, features, correct, now, weight, prior=prior, offset=offset, tenant=tenant
         )

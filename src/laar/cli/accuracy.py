@@ -10,7 +10,7 @@ import typer
 
 from laar.cli.terminal import JsonFile, report_errors
 
-__all__ = ["fit", "measure", "ttca"]
+__all__ = ["evaluate", "fit", "measure", "ttca"]
 
 
 class _Language(StrEnum):
@@ -94,12 +94,24 @@ def measure(
 
 
 def fit(
-    outcomes: Annotated[Path, typer.Argument(help="File of `laar measure`.")],
+    outcomes: Annotated[
+        list[Path],
+        typer.Argument(help="Files of `laar measure`, or of graded answers; .gz as well."),
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The artifact.")] = Path(
         "capability.json"
     ),
     report: Annotated[
         Path | None, typer.Option(help="Directory for a page that says how far to trust it.")
+    ] = None,
+    hold_out: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the questions that nothing is learned from, for `laar evaluate`. A "
+            "fifth of graded answers; none of what `laar measure` wrote.",
+            min=0.0,
+            max=0.9,
+        ),
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -107,7 +119,27 @@ def fit(
     with report_errors():
         from laar.accuracy.fitting.command import run_fit
 
-        run_fit(outcomes, out=out, report=report, json_file=json_file)
+        run_fit(outcomes, out=out, report=report, hold_out=hold_out, json_file=json_file)
+
+
+def evaluate(
+    artifact: Annotated[Path, typer.Argument(help="Of `laar fit`.")],
+    records: Annotated[
+        list[Path],
+        typer.Argument(help="Graded answers; those that were fitted to are left out."),
+    ],
+    seed: Annotated[int, typer.Option(help="Of the intervals' resampling.")] = 0,
+    json_file: JsonFile = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw calibration and accuracy against cost there; .svg, .png."),
+    ] = None,
+) -> None:
+    """Judge an artifact on graded answers: best single model, laar, oracle, at the same cost."""
+    with report_errors():
+        from laar.client.judging import run_evaluate
+
+        run_evaluate(artifact, records, seed=seed, json_file=json_file, plot_file=plot)
 
 
 def ttca(

@@ -6,6 +6,7 @@ Exit status: 0 the claim held, 3 it did not, 2 something a person has to put rig
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -71,6 +72,12 @@ def run(
     workload: Annotated[
         list[str] | None, typer.Option(help="Of suite and no-regret, these only; repeatable.")
     ] = None,
+    fleet: Annotated[
+        Path | None, typer.Option(help="Of laar-*: a fleet file in place of the package's.")
+    ] = None,
+    records: Annotated[
+        Path | None, typer.Option(help="Of laar-ladder: graded answers of real models.")
+    ] = None,
     json: _Json = None,
     plot: _Plot = None,
     backend: _Backend = "loky",
@@ -92,6 +99,11 @@ def run(
             policies=policy or (),
             workloads=workload or (),
         )
+        if fleet is not None and not name.startswith("laar-"):
+            raise SettingError(f"--fleet is for the laar-* experiments, not for {name}")
+        if records is not None and name != "laar-ladder":
+            raise SettingError(f"--records is for laar-ladder, not for {name}")
+        scope = replace(scope, fleet=fleet, records=records)
         with placed(backend, jobs):
             report = experiment.run(scope)
         console = _console()

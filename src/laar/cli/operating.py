@@ -140,8 +140,12 @@ def tune(
     export: Annotated[
         Path | None, typer.Option(help="Write the best weights found here (YAML).")
     ] = None,
-    objective: Annotated[str, typer.Option(help="What is made small.")] = "ttft-and-e2e-p95",
-    window: Annotated[int, typer.Option(help="Requests in a window.")] = 128,
+    objective: Annotated[
+        str | None, typer.Option(help="What is made small; by default as `tuner.objective`.")
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(help="Requests in a window; by default as `tuner.window`.")
+    ] = None,
     windows: Annotated[int, typer.Option(min=1, help="Windows at most.")] = 60,
     seed: Annotated[int, typer.Option(help="Of proposals, network and ties.")] = 0,
     time_scale: Annotated[float, typer.Option(help="Stretch the trace's time.")] = 1.0,

@@ -73,9 +73,11 @@ def _envoy_beside(loaded: Loaded, config: Path, directory: Path) -> EnvoyProcess
         BootstrapOptions(
             picker=settings.listen.ext_proc,
             eds_path=str(settings.envoy.eds_file.absolute()),
-            max_body_bytes=settings.bodies.max_body_bytes,
-            longest_hold_s=settings.flow.max_hold_s if settings.flow.enabled else 0.0,
-            tenant_header=settings.flow.tenant_header,
+            max_body_bytes=settings.stream.max_body_bytes,
+            longest_hold_s=settings.flow.admission.limits.max_hold_s
+            if settings.flow.enabled
+            else 0.0,
+            tenant_header=settings.stream.tenant_header,
         ),
     )
     return EnvoyProcess(bootstrap, directory)

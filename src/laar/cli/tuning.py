@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,8 @@ def run_tune(
     freeze: bool,
     wait: bool,
     export: Path | None,
-    objective: str,
-    window: int,
+    objective: str | None,
+    window: int | None,
     windows: int,
     seed: int,
     time_scale: float,
@@ -65,9 +66,11 @@ def run_tune(
     else:
         if trace is None or fleet is None or not trace.is_file():
             raise SettingError("give a trace and --fleet, or --live for a running picker")
-        settings = TunerSettings(
-            bounds=TUNABLE, objective=objective, window=window, max_windows=windows, seed=seed
-        )
+        settings = TunerSettings(bounds=TUNABLE, max_windows=windows, seed=seed)
+        if objective is not None:
+            settings = replace(settings, objective=objective)
+        if window is not None:
+            settings = replace(settings, window=window)
         found = _in_the_lab(trace, fleet, settings, seed, time_scale, block_tokens)
     _tell(found, picker if live else str(trace), export, json_file, plot)
 

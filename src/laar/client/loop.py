@@ -164,6 +164,8 @@ def attempts(
             break
         if tried := reply.headers.get(names.TRIED):
             sent_headers[names.TRIED] = tried
+        if since := reply.headers.get(names.SINCE):
+            sent_headers[names.SINCE] = since
         exhausted = stop_when_exhausted and reply.headers.get(names.EXHAUSTED) == "true"
         waited_s = _pause_s(reply, len(made))
     return _outcome(made, exhausted=exhausted)

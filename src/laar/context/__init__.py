@@ -17,6 +17,7 @@ from laar.context.offline.distance import distance, distances
 from laar.context.offline.plan import BatchPlan, Planned, PlanReport, plan, plan_file, plan_lines
 from laar.context.offline.schedule import schedule
 from laar.context.offline.tree import ContextTree, Found, Inserted, Node, Reading
+from laar.context.reorder import Reordered, Reorderer
 from laar.context.settings import (
     ContextSettings,
     Dedup,
@@ -53,6 +54,8 @@ __all__ = [
     "Reason",
     "Receipt",
     "Relabel",
+    "Reordered",
+    "Reorderer",
     "Role",
     "RouteGain",
     "RunningMean",

@@ -2,15 +2,20 @@
 
 A request is in the slice by a hash of its documents, so that a retry falls on the same side. The
 measure is the engine's own: the share of prompt tokens that its usage says were cached. Reordering
-goes off for a route when the gain, with two standard errors granted, stays below what is asked for;
-it stays off until `reset`, since without treated requests nothing new can be learned.
+goes off for a route when the gain, with two standard errors granted, stays below what is asked for,
+or when answers are reported to be worse with it than without; it stays off until `reset`, since
+without treated requests nothing new can be learned.
+
+De-duplication begins the other way round: a slice of the conversations has it, and all the others
+get it once it saved tokens and outcomes were reported that show no harm. Where nobody reports
+outcomes it stays a trial, because nobody would notice the harm.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-__all__ = ["GainGuard", "RouteGain", "RunningMean"]
+__all__ = ["Arm", "GainGuard", "RouteGain", "RunningMean"]
 
 MAX_ROUTES = 256
 """Routes come from the settings; this only keeps a mistake from growing."""
@@ -36,30 +41,65 @@ class RunningMean:
         return self._spread / (self.n * (self.n - 1)) if self.n > 1 else 0.0
 
 
+@dataclass(slots=True)
+class Arm:
+    """What was measured of one group of requests."""
+
+    cost: RunningMean = field(default_factory=RunningMean)
+    correct: RunningMean = field(default_factory=RunningMean)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteGain:
-    """What is known about a route: cached share of the prompt with and without the hook."""
+    """What is known about a route, with and without the hook.
+
+    Args:
+        treated_share: of the prompt found cached, where documents were ordered.
+        left_alone_share: the same, where they were left as received.
+        off: reordering was switched off.
+        harm: it was because answers were worse.
+        treated_correct: share of correct answers among reported outcomes; None without any.
+        left_alone_correct: the same.
+        dedup: whether repeated documents give way to notes: ``trial``, ``on`` or ``off``.
+    """
 
     treated_share: float
     left_alone_share: float
     off: bool
+    harm: bool = False
+    treated_correct: float | None = None
+    left_alone_correct: float | None = None
+    dedup: str = "trial"
+
+
+HARM_ERRORS = 3.0
+"""Standard errors by which answers must be worse. They are looked at after each outcome, so that
+two would be passed by chance sooner or later."""
+
+MAX_TRIAL = 20
+"""After so many times `requests` without a gain, de-duplication is given up."""
 
 
 class GainGuard:
-    """Decides by route whether reordering goes on.
+    """Decides by route whether reordering and de-duplication go on.
 
     Args:
-        share: of requests left alone.
+        share: of requests left alone; of conversations, those de-duplicated on trial.
         min_gain: in cached share of the prompt.
         requests: left-alone requests to see before judging.
+        outcomes: reported outcomes of either group to see before judging correctness.
     """
 
-    def __init__(self, *, share: float, min_gain: float, requests: int) -> None:
+    def __init__(self, *, share: float, min_gain: float, requests: int, outcomes: int = 50) -> None:
         self._slots = round(share * 10_000)
         self._min_gain = min_gain
         self._requests = requests
-        self._arms: dict[str, tuple[RunningMean, RunningMean]] = {}
+        self._outcomes = outcomes
+        self._arms: dict[str, tuple[Arm, Arm]] = {}  # treated, left alone
+        self._dedup: dict[str, tuple[Arm, Arm]] = {}
         self._off: set[str] = set()
+        self._harmed: set[str] = set()
+        self._dedup_state: dict[str, str] = {}
 
     def holds_out(self, key: int) -> bool:
         """Whether the documents with this hash are in the slice."""
@@ -69,29 +109,109 @@ class GainGuard:
         """Whether reordering was switched off for a route."""
         return route in self._off
 
+    def dedups(self, route: str, conversation: int) -> bool:
+        """Whether repeated documents of a conversation give way to notes."""
+        state = self._dedup_state.get(route, "trial")
+        if state == "off" or not self._slots:
+            return False
+        return self.holds_out(conversation) == (state == "trial")
+
     def record(self, route: str, *, held_out: bool, cached_share: float) -> None:
         """Takes in one answer's usage."""
-        if route not in self._arms and len(self._arms) >= MAX_ROUTES:
+        arms = self._of(self._arms, route)
+        if arms is None:
             return
-        treated, alone = self._arms.setdefault(route, (RunningMean(), RunningMean()))
-        (alone if held_out else treated).add(min(1.0, max(0.0, cached_share)))
-        if self._slots and min(alone.n, treated.n) >= self._requests:
-            error = (treated.error_squared() + alone.error_squared()) ** 0.5
-            if treated.mean - alone.mean + 2 * error < self._min_gain:
+        treated, alone = arms
+        (alone if held_out else treated).cost.add(min(1.0, max(0.0, cached_share)))
+        if self._slots and min(alone.cost.n, treated.cost.n) >= self._requests:
+            error = (treated.cost.error_squared() + alone.cost.error_squared()) ** 0.5
+            if treated.cost.mean - alone.cost.mean + 2 * error < self._min_gain:
                 self._off.add(route)
+
+    def record_dedup(self, route: str, *, deduplicated: bool, uncached: float) -> None:
+        """Takes in one answer's usage, of a request that repeats documents.
+
+        Args:
+            route: whose.
+            deduplicated: notes stand for the repeated ones.
+            uncached: tokens that had to be prefilled, for each byte received.
+        """
+        arms = self._of(self._dedup, route)
+        if arms is not None:
+            arms[not deduplicated].cost.add(uncached)
+            self._judge_dedup(route)
+
+    def record_outcome(
+        self, route: str, *, held_out: bool, deduplicated: bool | None, correct: bool
+    ) -> None:
+        """Takes in whether an answer was right.
+
+        Args:
+            route: whose.
+            held_out: its documents were left as received.
+            deduplicated: notes stand for repeated ones; None where none is repeated.
+            correct: what was reported.
+        """
+        arms = self._of(self._arms, route)
+        if arms is not None:
+            arms[held_out].correct.add(float(correct))
+            if self._harms(arms):
+                self._off.add(route)
+                self._harmed.add(route)
+        dedup = self._of(self._dedup, route) if deduplicated is not None else None
+        if dedup is not None:
+            dedup[not deduplicated].correct.add(float(correct))
+            self._judge_dedup(route)
+
+    def _judge_dedup(self, route: str) -> None:
+        """On with a gain and no harm, off with harm, or when no gain comes."""
+        treated, alone = self._dedup[route]
+        seen = min(treated.cost.n, alone.cost.n)
+        saved = alone.cost.mean - treated.cost.mean
+        error = (treated.cost.error_squared() + alone.cost.error_squared()) ** 0.5
+        heard = min(treated.correct.n, alone.correct.n) >= self._outcomes
+        if self._harms((treated, alone)):
+            self._dedup_state[route] = "off"
+        elif self._dedup_state.get(route) == "off":
+            return
+        elif seen >= self._requests and saved > 2 * error and heard:
+            self._dedup_state[route] = "on"
+        elif seen >= MAX_TRIAL * self._requests and saved <= 2 * error:
+            self._dedup_state[route] = "off"
+
+    def _harms(self, arms: tuple[Arm, Arm]) -> bool:
+        """Whether the treated answers are worse than chance explains."""
+        treated, alone = arms[0].correct, arms[1].correct
+        if min(treated.n, alone.n) < self._outcomes:
+            return False
+        error = (treated.error_squared() + alone.error_squared()) ** 0.5
+        return bool(treated.mean - alone.mean < -HARM_ERRORS * max(error, 1e-9))
+
+    @staticmethod
+    def _of(of_all: dict[str, tuple[Arm, Arm]], route: str) -> tuple[Arm, Arm] | None:
+        if route not in of_all and len(of_all) >= MAX_ROUTES:
+            return None
+        return of_all.setdefault(route, (Arm(), Arm()))
 
     def reset(self, route: str) -> None:
         """Forgets a route and switches it on again."""
         self._off.discard(route)
+        self._harmed.discard(route)
         self._arms.pop(route, None)
+        self._dedup.pop(route, None)
+        self._dedup_state.pop(route, None)
 
     def gains(self) -> dict[str, RouteGain]:
         """By route."""
         return {
             route: RouteGain(
-                treated_share=treated.mean,
-                left_alone_share=alone.mean,
+                treated_share=treated.cost.mean,
+                left_alone_share=alone.cost.mean,
                 off=route in self._off,
+                harm=route in self._harmed,
+                treated_correct=treated.correct.mean if treated.correct.n else None,
+                left_alone_correct=alone.correct.mean if alone.correct.n else None,
+                dedup=self._dedup_state.get(route, "trial"),
             )
             for route, (treated, alone) in self._arms.items()
         }

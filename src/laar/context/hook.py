@@ -28,7 +28,7 @@ from laar.context.blocks import Refused
 from laar.context.cache import DocCache
 from laar.context.formats.jsonspans import TooComplexError, splice
 from laar.context.guard import GainGuard, RouteGain
-from laar.context.memo import Memo, Orders
+from laar.context.memo import Memo, Remembered
 from laar.context.settings import ContextSettings, Mode, Reason
 from laar.context.turn import Turn, TurnPlan
 
@@ -45,9 +45,11 @@ class Receipt:
     scope: int
     route: str
     orders: tuple[tuple[int, tuple[int, ...]], ...]
-    memos: tuple[tuple[int, Orders], ...]
+    memos: tuple[tuple[int, Remembered], ...]
     held_out: bool
     document_bytes: int
+    deduplicated: bool | None = None
+    received_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,10 @@ class ContextHook:
         self._received = DocCache(s.capacity_docs)  # filled by observing only
         self._memo = Memo(s.memo_entries, s.memo_ttl_s)
         self._guard = GainGuard(
-            share=s.holdout_share, min_gain=s.min_gain, requests=s.guard_requests
+            share=s.holdout_share,
+            min_gain=s.min_gain,
+            requests=s.guard_requests,
+            outcomes=s.guard_outcomes,
         )
         self._reasons: Counter[Reason] = Counter()
         self._cache_bytes: float | None = None
@@ -154,8 +159,8 @@ class ContextHook:
             return
         for seed, docs in receipt.orders:
             self._index.insert(receipt.scope, seed, docs, now, endpoint=endpoint, request=request)
-        for key, orders in receipt.memos:
-            self._memo.put(key, orders, now)
+        for key, what in receipt.memos:
+            self._memo.put(key, what, now)
         if receipt.orders:
             count = sum(len(docs) for _, docs in receipt.orders)
             self._documents += (count - self._documents) * _SIZE_GAIN
@@ -193,12 +198,26 @@ class ContextHook:
         self, receipt: Receipt | None, *, prompt_tokens: int, cached_tokens: int
     ) -> None:
         """Takes in what an engine says about its cache, for the guard."""
-        if receipt is not None and prompt_tokens > 0:
-            self._guard.record(
+        if receipt is None or prompt_tokens <= 0:
+            return
+        self._guard.record(
+            receipt.route, held_out=receipt.held_out, cached_share=cached_tokens / prompt_tokens
+        )
+        if receipt.deduplicated is not None:
+            self._guard.record_dedup(
                 receipt.route,
-                held_out=receipt.held_out,
-                cached_share=cached_tokens / prompt_tokens,
+                deduplicated=receipt.deduplicated,
+                uncached=(prompt_tokens - cached_tokens) / max(1, receipt.received_bytes),
             )
+
+    def record_outcome(self, receipt: Receipt, *, correct: bool) -> None:
+        """Takes in whether an answer was right, for the guard."""
+        self._guard.record_outcome(
+            receipt.route,
+            held_out=receipt.held_out,
+            deduplicated=receipt.deduplicated,
+            correct=correct,
+        )
 
     def gains(self) -> dict[str, RouteGain]:
         """Measured gain by route, and whether the guard has switched it off."""
@@ -251,7 +270,14 @@ class ContextHook:
         if plan.orders or plan.memos:
             memos = () if observe else tuple(plan.memos)
             receipt = Receipt(
-                scope, route, tuple(plan.orders), memos, plan.held_out, plan.document_bytes
+                scope,
+                route,
+                tuple(plan.orders),
+                memos,
+                plan.held_out,
+                plan.document_bytes,
+                None if plan.held_out else plan.deduplicated,
+                len(body),
             )
         check()
         out: bytes | None = body

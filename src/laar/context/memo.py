@@ -2,17 +2,30 @@
 
 Clients resend the whole history as they know it, so the key is a hash of the text as *received*.
 Keying by what was sent, as the published program does, makes the next turn look new and loses
-documents. Only orders are remembered, never text.
+documents. Only orders and hashes are remembered, never text.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 
-__all__ = ["Memo", "Orders"]
+__all__ = ["Memo", "Remembered"]
 
-Orders = tuple[tuple[int, ...], ...]
-"""For each block of a text: received positions in sending order."""
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What was done to a text, for each of its blocks; empty where it was left as received.
+
+    Args:
+        orders: received positions in sending order.
+        repeated: received positions whose text gave way to a note.
+        docs: hashes of the documents that went out in full, for later turns to point at.
+    """
+
+    orders: tuple[tuple[int, ...], ...] = ()
+    repeated: tuple[frozenset[int], ...] = ()
+    docs: tuple[int, ...] = ()
 
 
 class Memo:
@@ -26,22 +39,22 @@ class Memo:
     def __init__(self, entries: int, ttl_s: float) -> None:
         self._capacity = entries
         self._ttl_s = ttl_s
-        self._entries: OrderedDict[int, tuple[float, Orders]] = OrderedDict()
+        self._entries: OrderedDict[int, tuple[float, Remembered]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, key: int, now: float) -> Orders | None:
-        """The orders of a text; a look-up keeps them alive."""
+    def get(self, key: int, now: float) -> Remembered | None:
+        """What was done to a text; a look-up keeps it alive."""
         entry = self._entries.get(key)
         if entry is None or now - entry[0] > self._ttl_s:
             return None
         self.put(key, entry[1], now)
         return entry[1]
 
-    def put(self, key: int, orders: Orders, now: float) -> None:
+    def put(self, key: int, what: Remembered, now: float) -> None:
         """Remembers, and forgets what is past the capacity."""
-        self._entries[key] = (now, orders)
+        self._entries[key] = (now, what)
         self._entries.move_to_end(key)
         if len(self._entries) > self._capacity:
             self._entries.popitem(last=False)

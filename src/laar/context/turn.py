@@ -1,8 +1,9 @@
 """One request's plan: what to do with each text of the prompt, in prompt order.
 
 Text of the last turn is aligned with the index; older text repeats what its own turn did, if the
-memo knows it, and is left as it came otherwise. De-duplication is not remembered: it follows from
-the body itself, which the next turn brings again.
+memo knows it, and is left as it came otherwise. So later turns extend what was sent and never
+rewrite it. A document may be pointed at only where its full text went out earlier in the same body,
+which is looked up by hash and then compared.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from laar.context.chunks import shorten
 from laar.context.formats import Surroundings, Unknown, scan, words
 from laar.context.formats.jsonspans import Path
 from laar.context.guard import GainGuard
-from laar.context.memo import Memo, Orders
+from laar.context.memo import Memo, Remembered
 from laar.context.notes import order_note_bytes
 from laar.context.rewrite import Change, rewrite, verified
 from laar.context.settings import ContextSettings, Reason
@@ -34,7 +35,7 @@ class TurnPlan:
 
     edits: dict[Path, str] = field(default_factory=dict)
     orders: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
-    memos: list[tuple[int, Orders]] = field(default_factory=list)
+    memos: list[tuple[int, Remembered]] = field(default_factory=list)
     reason: Reason = Reason.NO_DOCUMENTS
     held_out: bool = False
     permutation: tuple[int, ...] = ()
@@ -45,6 +46,7 @@ class TurnPlan:
     baseline_bytes: int = 0
     removed_bytes: int = 0
     shapes: list[tuple[str, int]] = field(default_factory=list)
+    deduplicated: bool | None = None  # None: nothing is repeated
 
 
 _SAID_BEGIN, _SAID_END = 2000, 1000
@@ -116,13 +118,14 @@ class Turn:
         self._said: list[str] = []  # the outgoing texts so far
         self._seen: set[int] = set()  # documents in them, by hash of their text
         self._with_blocks: set[Path] = set()
-        # De-duplication needs to know all documents; ordering only those it may move.
-        self._reads_all = settings.dedup != "off" or settings.dedup_tool_lines
+        self._dedups = settings.dedup == "exact"
 
     def plan(self, body: dict[str, object], api: str) -> TurnPlan:
         """Goes through the prompt once."""
         plan = self._plan
         self._texts = texts = prompt_texts(body, api)
+        if self._settings.dedup == "auto" and self._guard is not None:
+            self._dedups = self._guard.dedups(self._route, self._conversation())
         for text in texts:
             made = self._text(body, text) if text.role in self._settings.roles else text.value
             if made != text.value:
@@ -133,11 +136,20 @@ class Turn:
             self._shorten([text for text in texts if text.role == "tool"])
         return plan
 
+    def _conversation(self) -> int:
+        """What all turns of a conversation have in common: how it begins."""
+        for text in self._texts:
+            if text.role == "user":
+                return hash((self._scope, xxhash.xxh3_64_intdigest(text.value.encode())))
+        return 0
+
     def _text(self, body: dict[str, object], text: Text) -> str:
         raw = text.value.encode()
         key = hash((self._scope, xxhash.xxh3_64_intdigest(raw)))
         known = self._memo.get(key, self._now)
-        if not text.fresh and known is None and not self._reads_all:
+        if not text.fresh and (not self._dedups if known is None else not known.orders):
+            # Never seen here, or left as it was received when it was sent.
+            self._seen.update(known.docs if known else ())
             return text.value
         try:
             blocks = scan(text.value, self._settings, surroundings(self._texts, text))
@@ -148,33 +160,55 @@ class Turn:
             return text.value
         if text.fresh:
             self._plan.shapes += [(block.shape, block.documents) for block in blocks]
-        if known is not None and [len(order) for order in known] != [len(b.items) for b in blocks]:
+        if known is not None and [len(order) for order in known.orders] != [
+            len(block.items) for block in blocks
+        ]:
             known = None
         if blocks:
             self._with_blocks.add(text.path)
         for block in blocks:
             if block.held is not None:
                 self._note(block.held)
-        if any(block.held is not None for block in blocks):
+        if not blocks or any(block.held is not None for block in blocks):
             return text.value
-        before = said_before(body, text.path) if text.fresh and blocks else b""
+        before = said_before(body, text.path) if text.fresh else b""
         changes: list[Change] = []
+        sent: list[int] = []
         for i, block in enumerate(blocks):
-            touch = text.fresh or known is not None
-            repeated = self._repeated(text.value, block) if touch else frozenset()
+            docs = _own_keys(text.value, block)
+            if known:
+                repeated = known.repeated[i]
+            else:
+                repeated = self._repeated(block, docs) if text.fresh else frozenset()
             if text.fresh:
-                before_order = known[i] if known else None
+                before_order = known.orders[i] if known else None
                 order = self._fresh(text.value, raw, block, before, before_order, repeated)
             else:
-                order = known[i] if known else tuple(range(len(block.items)))
+                order = known.orders[i] if known else tuple(range(len(block.items)))
             if self._plan.held_out and text.fresh:
                 repeated = frozenset()
             changes.append(Change(block, order, repeated))
-            self._register(text.value, block, repeated)
-        return self._made(text, key, changes)
+            sent += [doc for j, doc in enumerate(docs) if j not in repeated]
+        made = self._made(text, changes)
+        if made is None:  # not as it should be: as received, with all of its documents
+            made, changes = text.value, []
+            sent = [doc for block in blocks for doc in _own_keys(text.value, block)]
+        self._seen.update(sent)
+        moved = made != text.value
+        self._plan.memos.append(
+            (
+                key,
+                Remembered(
+                    tuple(change.order for change in changes) if moved else (),
+                    tuple(change.repeated for change in changes) if moved else (),
+                    tuple(sent),
+                ),
+            )
+        )
+        return made
 
-    def _made(self, text: Text, key: int, changes: list[Change]) -> str:
-        """The text with its changes, checked."""
+    def _made(self, text: Text, changes: list[Change]) -> str | None:
+        """The text with its changes, checked; None where the check fails."""
         if not any(change.moved or change.repeated for change in changes):
             return text.value
         bare, annotated = rewrite(text.value, changes)
@@ -182,32 +216,30 @@ class Turn:
         if not verified(text.value, changes, bare, self._said):
             self._plan.reason = Reason.CHECK_FAILED
             self._plan.orders.clear()
-            return text.value
+            return None
         self._plan.removed_bytes += len(text.value) - len(bare)
-        self._plan.memos.append((key, tuple(change.order for change in changes)))
         return annotated if self._settings.annotate else bare
 
-    def _repeated(self, text: str, block: Block) -> frozenset[int]:
-        """Items whose text is in the outgoing body before them."""
-        if self._settings.dedup == "off":
+    def _repeated(self, block: Block, docs: Sequence[int]) -> frozenset[int]:
+        """Items whose text is in the outgoing body before them, if these give way to notes."""
+        if self._settings.dedup == "off" or self._reads_nothing_before(docs):
             return frozenset()
         here: set[int] = set()
         repeated: set[int] = set()
-        for i, item in enumerate(block.items):
+        for i, (item, key) in enumerate(zip(block.items, docs, strict=True)):
             if item.text_end - item.text_start < _WORTH_A_NOTE:
                 continue
-            key = xxhash.xxh3_64_intdigest(text[item.text_start : item.text_end].encode())
             if key in self._seen or key in here:
                 repeated.add(i)
             here.add(key)
-        return frozenset(repeated)
+        if not repeated:
+            return frozenset()
+        self._plan.deduplicated = self._dedups
+        return frozenset(repeated) if self._dedups else frozenset()
 
-    def _register(self, text: str, block: Block, repeated: frozenset[int]) -> None:
-        if self._settings.dedup != "off":
-            for i, item in enumerate(block.items):
-                if i not in repeated:
-                    own = text[item.text_start : item.text_end].encode()
-                    self._seen.add(xxhash.xxh3_64_intdigest(own))
+    def _reads_nothing_before(self, docs: Sequence[int]) -> bool:
+        """Whether no document can be repeated: said before, or twice here."""
+        return not self._seen and len(set(docs)) == len(docs)
 
     def _fresh(
         self,
@@ -294,6 +326,14 @@ class Turn:
         """Keeps the reason that says most: that documents were fit, else the first refusal."""
         if reason is Reason.UNCHANGED or self._plan.reason is Reason.NO_DOCUMENTS:
             self._plan.reason = reason
+
+
+def _own_keys(text: str, block: Block) -> list[int]:
+    """Hashes of the documents' own texts."""
+    return [
+        xxhash.xxh3_64_intdigest(text[item.text_start : item.text_end].encode())
+        for item in block.items
+    ]
 
 
 _WORTH_NOTES = 8

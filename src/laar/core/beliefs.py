@@ -18,6 +18,7 @@ from laar.accuracy.features import Features, features_of, language_of, task_name
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.success import SuccessModel
 from laar.accuracy.tasks import TaskNames
+from laar.accuracy.text import Said
 from laar.accuracy.tokens import TokenEstimator
 from laar.core.endpoints import Floats
 from laar.core.interfaces import Assessment, Demand
@@ -77,7 +78,7 @@ class CapabilityAssessor:
     ) -> None:
         self.capability = capability
         self._tasks = frozenset(tasks)
-        self.task_names = TaskNames(self._tasks | capability.tasks)
+        self.task_names = TaskNames(self._tasks | set(capability.tasks))
         self.success = SuccessModel(capability, online)
         self.tokens = TokenEstimator(capability.chars_per_token)
         self._constants: dict[tuple[str, ...], _Constants] = {}
@@ -85,7 +86,7 @@ class CapabilityAssessor:
     def use(self, capability: CapabilityModel) -> None:
         """Goes by another artifact; what was learned since the start stays, around it."""
         self.capability = self.success.capability = capability
-        self.task_names.known = self._tasks | capability.tasks
+        self.task_names.known = self._tasks | set(capability.tasks)
         self.tokens.begin(capability.chars_per_token)
         self._constants.clear()
 
@@ -101,7 +102,10 @@ class CapabilityAssessor:
         task = task_name(request.task) if request.task else ""
         if task and not self.task_names.taken(request.tenant, task, now):
             task = ""
-        features = features_of(request.question, length, task=task)
+        features = features_of(request.question, length, task=task or None)
+        published = self.capability.probabilities(key, features)
+        said = Said(request.question, request.system, request.marks)
+        features, shares, unlike = self.capability.guess(features, said)
         evidence = constants.evidence.get(features)
         if evidence is None:
             if len(constants.evidence) >= MAX_CELLS:
@@ -111,12 +115,14 @@ class CapabilityAssessor:
             )
         return Assessment(
             tokens=tokens,
-            probability=self.success.probabilities(key, features, tried, now),
+            probability=self.success.probabilities(key, features, tried, now, shares),
             evidence=evidence,
             seconds_per_token=constants.seconds_per_token,
             base_s=constants.base_s,
             cell=features,
             unknown=not self.capability.models,
+            unlike=unlike,
+            published=published,
         )
 
     def _learn_models(self, models: tuple[str, ...]) -> _Constants:

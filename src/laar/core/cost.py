@@ -31,10 +31,13 @@ Everything is a vector over the candidates.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from laar.core.endpoints import Floats
+from laar.declaring import FIXED, Applies
 
 __all__ = [
     "TUNABLE",
@@ -64,26 +67,31 @@ _MAX_PENALTY = 1e100  # costs stay finite however often a model was tried
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostWeights:
-    """Weights of the cost; the defaults did best in the lab (`gorgo-baselines`).
+    """Weights of the cost.
 
-    Args:
-        k_rtt: weight of the round trip. 1.0 is physical for one request; a conversation that moves
-            to save a round trip is prefilled anew, which holds up everybody there. GORGO's 0.276
-            tokens a millisecond are 0.028 at 10,000 tokens a second.
-        k_queue: weight of a queued token against an uncached one (alpha; 0.7 in LAAR, where all
-            tokens count). Where prefixes count, those believed to be cached are left out.
-        k_delay: part of the prefill that counts again for each request in flight there, up to
-            `HELD_UP` of them.
-        in_flight_tokens: what a request in flight counts for besides its prompt, in uncached tokens
-            of this one: 80 decoded tokens at 0.12 ms for each sequence of a batch are about 100.
-        retry_penalty: factor for each time the candidate's model was tried already.
+    In the form of the papers, `expected_time`, `k_queue` is alpha, and prompts in flight count
+    without what is believed to be cached; `k_delay` is the part of a prefill that counts again for
+    each request in flight, up to `HELD_UP`; and `in_flight_tokens` counts. GORGO's 0.276 tokens a
+    millisecond are a `k_rtt` of 0.028 at 10,000 tokens a second.
     """
 
-    k_rtt: float = 1.0
-    k_queue: float = 1.0
-    k_delay: float = 1.0
-    in_flight_tokens: float = 100.0
-    retry_penalty: float = 100.0
+    section: ClassVar = "routing"
+    applies: ClassVar = Applies.AT_ONCE
+
+    k_rtt: Annotated[float, Ge(0), Le(1000)] = 1.0
+    """Weight of the round trip in the cost; 1: seconds are seconds."""
+    k_queue: Annotated[float, Ge(0), Le(1000)] = 1.0
+    """Weight of the seconds that a request would wait behind prompts, or for a place in a full
+    engine."""
+    k_delay: Annotated[float, Ge(0), Le(1000)] = 1.0
+    """Weight of the seconds that a request costs others: those that are there, and those who come
+    while its prompt is read. 0 looks at the request alone."""
+    in_flight_tokens: Annotated[float, FIXED] = 100.0
+    """What a request in flight counts for besides its prompt, in uncached tokens of this one: 80
+    decoded tokens at 0.12 ms for each sequence of a batch are about 100."""
+    retry_penalty: Annotated[float, Ge(1), Le(1e6)] = 100.0
+    """Factor on a model's cost for each time it was tried already: it is used again only when
+    nothing else is left."""
 
     def tunable(self) -> dict[str, float]:
         """The weights that the tuner may set, by name."""

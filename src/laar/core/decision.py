@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Gt, Le
 
 from laar.core.cost import MIN_PROBABILITY
 from laar.core.endpoints import Floats
@@ -13,33 +15,54 @@ from laar.core.engines import Began
 from laar.core.filters import FilterSettings
 from laar.core.interfaces import View
 from laar.core.request import Request
+from laar.declaring import FIXED, Applies
 from laar.health import Attempt
 
-__all__ = ["Completion", "Decision", "DirectorSettings"]
+__all__ = ["NEW_MODEL", "Completion", "Decision", "DirectorSettings", "Retries"]
+
+
+Retries = Literal["as-scored", "new-model"]
+NEW_MODEL: Retries = "new-model"
+"""Of `DirectorSettings.retries`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectorSettings:
-    """How the director chooses.
+    """How the director chooses."""
 
-    Args:
-        policy: name of the policy for requests that name none.
-        aliases: virtual model names; each stands for the models listed, all of them when empty.
-        fallbacks: endpoints named to Envoy after the first, for its own retries.
-        allow_policy_header: whether ``x-laar-policy`` may choose another policy.
-        max_times_tried: how often one model counts as tried, so that costs stay finite numbers.
-        filters: thresholds of the filters.
-        quadratic_tokens: prompt length at which attention costs as much as all the rest of a
-            prefill; infinite: c(m) for each token, whatever the length.
-    """
+    section: ClassVar = "routing"
+    applies: ClassVar = Applies.AT_ONCE
 
     policy: str = "laar"
-    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"auto": ()})
-    fallbacks: int = 2
+    """Policy of requests that name none in x-laar-policy."""
     allow_policy_header: bool = True
-    max_times_tried: int = 10
+    """Whether x-laar-policy may choose another policy for one request."""
+    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"auto": ()})
+    """Virtual model names and the models each stands for; an empty list is all models."""
+    fallbacks: Annotated[int, Ge(0), Le(8)] = 2
+    """Endpoints named to Envoy behind the first, for its own retries. Two survive a rolling
+    restart; each adds an address to a header."""
+    quadratic_tokens: Annotated[float | None, Ge(1024), Le(1e9)] = None
+    """Prompt length in tokens at which attention costs as much as all the rest of a prefill
+    (parameters / (layers * hidden): about 60,000 for Llama 3 8B, 110,000 for 70B). Long prompts in
+    flight then weigh what they cost, not what they count. None: by count, as LAAR and GORGO publish
+    it."""
+    retries: Retries = "as-scored"
+    """Who says where a retry goes. as-scored: the policy; laar and laar-paper price the models
+    tried, others know nothing of them. new-model: any policy leaves a model that was tried for when
+    no other can take the request, and answers x-laar-exhausted once all were."""
+    answer_value_s: Annotated[float | None, Gt(0), Le(1e6)] = None
+    """What a correct answer is worth, in seconds: x-laar-exhausted is answered as soon as no
+    further attempt is expected to give one for less (seconds / P(correct) after these failures).
+    None: only once every model was tried."""
+    max_times_tried: Annotated[int, FIXED] = 10
+    """How often one model counts as tried, so that costs stay finite numbers."""
     filters: FilterSettings = field(default_factory=FilterSettings)
-    quadratic_tokens: float = math.inf
+
+    @property
+    def quadratic(self) -> float:
+        """`quadratic_tokens` to divide by: infinite where there are none."""
+        return math.inf if self.quadratic_tokens is None else self.quadratic_tokens
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,7 +71,8 @@ class Decision:
 
     `address` first, then `fallbacks`, all of which answer to the name the body will carry.
     `rewrite` is that name when the body has to be spliced. `tried` is what the client sends back
-    on a retry, and `exhausted` says that it then names every model that could serve the request.
+    on a retry, and `exhausted` says that it then names every model that could serve the request, or
+    that no other is worth its seconds.
     `served` says that Envoy named the endpoint that serves: `address` is it. `engine_priority` goes
     into the body where the endpoint's engine takes one; lower runs first. `settings` are those it
     was made by: what was reserved goes back by the same, whatever was changed meanwhile. `account`

@@ -20,7 +20,7 @@ import numpy as np
 
 from laar.accuracy.retry import MAX_TRIED, parse_tried
 from laar.core.candidates import Candidates, Group
-from laar.core.decision import Completion, Decision, DirectorSettings
+from laar.core.decision import NEW_MODEL, Completion, Decision, DirectorSettings
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.engines import Engines
 from laar.core.interfaces import (
@@ -36,6 +36,7 @@ from laar.core.interfaces import (
 from laar.core.picker import pick
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
+from laar.core.retrying import less_tried_first, next_cost_s
 from laar.core.stored import StoredAnswers
 from laar.errors import RequestError
 from laar.health import Health, Reply, Standing
@@ -166,6 +167,8 @@ class Director:
         view, chain, reason = self._view(request, earlier.models, group, now)
         version = self._tune(policy, view)
         scores, reason = self._score(policy, view, reason)
+        if self.settings.retries == NEW_MODEL and earlier.models:
+            scores = less_tried_first(scores, view.times_tried)
         if table.windowed or room is not None:
             scores = _where_it_may_go(scores, view, room)
         standing = group.standing
@@ -198,7 +201,7 @@ class Director:
             model=spec.models[0],
             rewrite=None if served == request.model or not request.model else served,
             tried=tried,
-            exhausted=policy.knows_retries and group.models.issubset(tried),
+            exhausted=self._exhausted(policy, view, group, tried),
             tokens=tokens,
             uncached_tokens=uncached,
             view=view,
@@ -216,6 +219,24 @@ class Director:
         """The slot that this request is to try, or -1."""
         assert self.health is not None
         return -1 if request.shadow else self.health.due(standing, now)
+
+    def _exhausted(self, policy: Policy, view: View, group: Group, tried: Sequence[str]) -> bool:
+        """Whether a failure of this attempt should be the last: all tried, or not worth it."""
+        if not policy.knows_retries and self.settings.retries != NEW_MODEL:
+            return False
+        if group.models.issubset(tried):
+            return True
+        value_s = self.settings.answer_value_s
+        if value_s is None or view.terms is None:
+            return False
+        try:
+            known = self.assessor.assess(view.request, self.table.models, tried, view.now)
+        except Exception:  # noqa: BLE001 - a learner's fault must not fail the request
+            self._degrade("assessor")
+            return False
+        model_id = self.table.model_id[view.slots]
+        left = self._times_tried(tried, model_id) == 0
+        return next_cost_s(view.terms, known.probability[model_id], left) > value_s
 
     def _decide_opaque(self, request: Request, slots: Slots, now: float) -> Decision:
         """Chooses at random: there is nothing to price, and the request is not a model's work."""
@@ -293,6 +314,8 @@ class Director:
             cell=known.cell,
             engines=self.engines,
             demand=demand,
+            unlike=known.unlike,
+            published=None if known.published is None else known.published[model_id],
         )
         if group.answers is not None:  # somebody is in trouble
             view.answers = group.answers
@@ -349,7 +372,7 @@ class Director:
 
     def prefill_weight(self, view: View) -> Floats:
         """What prefilling at each candidate weighs, in tokens of a short prompt."""
-        quadratic = self.settings.quadratic_tokens
+        quadratic = self.settings.quadratic
         done = view.cached_tokens
         weight: Floats = view.tokens * (1.0 + view.tokens / quadratic)
         weight -= done * (1.0 + done / quadratic)
@@ -609,7 +632,7 @@ def _predicted_s(decision: Decision) -> float:
 
 def _weight(decision: Decision) -> float:
     """What its prompt counts for in the queue, in tokens of a short one."""
-    return decision.tokens * (1.0 + decision.tokens / decision.settings.quadratic_tokens)
+    return decision.tokens * (1.0 + decision.tokens / decision.settings.quadratic)
 
 
 def _answered_by(decision: Decision, model: str) -> None:

@@ -9,29 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 
 from laar.core.endpoints import EndpointTable, Slots
+from laar.declaring import Applies
 
 __all__ = ["FilterSettings", "in_subset", "reachable", "unsaturated"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterSettings:
-    """Thresholds of the filters.
+    """Thresholds of the filters."""
 
-    Args:
-        max_failures: collectors' failures in a row after which an endpoint counts as unreachable.
-        max_waiting: requests waiting in the engine above which it counts as saturated.
-        max_kv_usage: share of the KV cache in use above which it counts as saturated.
-        stale_s: readings older than this say nothing about saturation.
-    """
+    applies: ClassVar = Applies.AT_ONCE
 
-    max_failures: int = 3
-    max_waiting: float = 128.0
-    max_kv_usage: float = 0.98
-    stale_s: float = 10.0
+    max_failures: Annotated[int, Ge(1), Le(1000)] = 3
+    """Probes failed in a row before an endpoint is passed over. One can be chance, three in a row
+    are not."""
+    max_waiting: Annotated[float, Ge(0)] = 128.0
+    """Requests waiting in the engine above which the endpoint is passed over."""
+    max_kv_usage: Annotated[float, Gt(0), Le(1)] = 0.98
+    """Share of the KV cache in use above which the endpoint is passed over: beyond it engines
+    preempt."""
+    stale_s: Annotated[float, Gt(0), Le(3600)] = 10.0
+    """Seconds after which a reading says nothing about saturation any more; ten missed scrapes."""
 
 
 def in_subset(table: EndpointTable, slots: Slots, subset: Iterable[str]) -> Slots:

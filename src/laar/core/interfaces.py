@@ -55,6 +55,9 @@ class Assessment:
         base_s: seconds that do not grow with the prompt.
         cell: language, length bucket and task the numbers were looked up by.
         unknown: the probability of some model is a stand-in, since nothing was measured for it.
+        unlike: the request is unlike anything measured: the probabilities are base rates.
+        published: the artifact's P(correct) for the request's class, whatever failed before and
+            was reported since: Q as LAAR has it. None where there is no other than `probability`.
     """
 
     tokens: Floats
@@ -64,6 +67,8 @@ class Assessment:
     base_s: Floats
     cell: Cell
     unknown: bool
+    unlike: bool = False
+    published: Floats | None = None
 
 
 class Assessor(Protocol):
@@ -183,7 +188,9 @@ class View:
     count by it) for why its best candidate is the best; it changes nothing else. `weights` are what
     the tuner wants this decision priced with, by name; None for the scorer's own. `answers`, `pace`
     and `typical_s` are as in `expected_time`. `engines` knows what engines are like (None: nothing
-    is known yet), and `demand` who else asks for this prompt's prefixes.
+    is known yet), and `demand` who else asks for this prompt's prefixes. `unlike` says that the
+    probabilities are base rates, since the request is unlike anything measured; `published` is Q as
+    LAAR has it, static and independent of what failed.
     """
 
     request: Request
@@ -202,6 +209,8 @@ class View:
     base_s: Floats
     times_tried: Floats
     cell: Cell = ("", 0, "")
+    unlike: bool = False
+    published: Floats | None = None
     terms: Terms | None = None
     reason: str = ""
     weights: Mapping[str, float] | None = None

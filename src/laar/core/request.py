@@ -48,6 +48,8 @@ class Request:
         spans: the prompt's text in the order the engine will see it: role markers, tools, texts,
             digests of images. Prefixes are hashed over these.
         question: the last user message's text; what language and task are read from.
+        system: head of the system prompt; empty for none.
+        marks: of the body's shape: tools, an answer's format, turns; what tasks are told by too.
         chars: characters in all spans.
         stream: the client asked for a streamed answer.
         max_tokens: limit on the answer; None when the client set none.
@@ -57,6 +59,7 @@ class Request:
         priority: of the objective the client named; 0 without one, below 0 may be shed first.
         objective: the objective it named, its class; empty for none.
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
+        waited_s: since the first attempt on the question came, by a stamp of ours.
         task: ``x-laar-task``; empty to detect.
         policy: ``x-laar-policy``; empty for the settings' policy.
         session: that it belongs to: ``x-laar-session``, or what agents and the APIs name it by;
@@ -77,6 +80,8 @@ class Request:
     model: str = ""
     spans: tuple[str, ...] = ()
     question: str = ""
+    system: str = ""
+    marks: tuple[str, ...] = ()
     chars: int = 0
     stream: bool = False
     max_tokens: int | None = None
@@ -86,6 +91,7 @@ class Request:
     priority: int = 0
     objective: str = ""
     tried: str = ""
+    waited_s: float = 0.0
     task: str = ""
     policy: str = ""
     session: str = ""

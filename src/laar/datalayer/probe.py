@@ -21,8 +21,8 @@ from laar.datalayer.visits import Visits
 
 __all__ = ["Prober"]
 
-INTERVAL_S = 2.0
-"""Below the 5 s after which uvicorn, vLLM's server, closes an idle connection."""
+INTERVAL_S = 5.0
+"""Round trips change slowly. To open a connection never counts, so it may close in between."""
 TIMEOUT_S = 2.0
 """Six times the round trip to the far side of the earth."""
 _MAX_ANSWER_BYTES = 64 << 10

@@ -99,9 +99,10 @@ class Doctor:
         """What the settings ask of Envoy."""
         flow = self._settings.flow
         return Needs(
-            max_body_bytes=self._settings.bodies.max_body_bytes,
-            tenant_header=flow.tenant_header,
-            message_timeout_s=(flow.max_hold_s if flow.enabled else 0.0) + DECISION_MARGIN_S,
+            max_body_bytes=self._settings.stream.max_body_bytes,
+            tenant_header=self._settings.stream.tenant_header,
+            message_timeout_s=(flow.admission.limits.max_hold_s if flow.enabled else 0.0)
+            + DECISION_MARGIN_S,
         )
 
     async def examine(self) -> list[Finding]:

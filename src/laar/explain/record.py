@@ -16,7 +16,8 @@ def record(account: Account, *, ranked: bool = False) -> dict[str, object]:
     """The decision as plain JSON values: `DecisionRecord` of the protocol buffers, and more.
 
     Times in seconds. `picked` is the position in `candidates`, of which the best `MAX_ROWS` are
-    there; terms of the cost are missing where the policy does not price. `tuner` is there while a
+    there; terms of the cost are missing where the policy does not price. `unlike` is there for a
+    request unlike anything measured, whose probabilities are base rates. `tuner` is there while a
     tuner sets the weights: `window` is the one that the outcome counts in, 0 for none.
 
     Args:
@@ -47,6 +48,8 @@ def record(account: Account, *, ranked: bool = False) -> dict[str, object]:
         "tried_models": account.tried,
         "exhausted": account.exhausted,
     }
+    if view is not None and view.unlike:
+        shown["unlike"] = True
     if view is not None and view.weights is not None:
         shown["tuner"] = {"window": account.tuner_window, "weights": dict(view.weights)}
     if account.readings is not None:

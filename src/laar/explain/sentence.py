@@ -37,6 +37,8 @@ def sentence(account: Account) -> str:
     degraded = _DEGRADED.get(account.reason, "")
     if account.reason == "trial":
         return f"{winner} is on trial: it failed, and this request shows whether it is back."
+    if view.unlike and account.policy.startswith("laar"):
+        degraded += " It is unlike anything measured: the models' base rates were used."
     if len(view.slots) == 1:
         return f"{winner} was the only candidate.{degraded}"
     rival = ranking(account)[1]
@@ -55,7 +57,8 @@ def sentence(account: Account) -> str:
         return f"{winner} won a tie: {name} {reason}.{degraded}"
     margin_s = float(view.terms.cost_s[rival] - view.terms.cost_s[account.position])
     why = _why(view, view.terms, account.position, rival)
-    return f"{winner} won by {_seconds(margin_s)}: {name} {why}.{degraded}"
+    switch = _switch(account, view, view.terms)
+    return f"{winner} won by {_seconds(margin_s)}: {name} {why}.{switch}{degraded}"
 
 
 _DEGRADED = {
@@ -89,6 +92,36 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
     if mine > _MUCH * other:
         return f"is {slower}, and right with P={other:.2f} against {mine:.2f}{_on(view)}"
     return f"is {slower}"
+
+
+def _switch(account: Account, view: View, terms: Terms) -> str:
+    """What another model than the one that holds the prompt costs and brings, if that is a choice.
+
+    Staying is with the endpoint whose cache spares most; switching is to the model picked, or, if
+    that is the same, to the one that is most often right.
+    """
+    warm = int(np.argmax(view.cached_tokens * view.seconds_per_token))
+    if view.cached_tokens[warm] <= 0:
+        return ""
+    picked = account.position
+    stays = account.specs[int(view.slots[picked])].models[0] == _model(account, view, warm)
+    other = int(np.argmax(view.probability)) if stays else picked
+    if _model(account, view, other) == _model(account, view, warm):
+        return ""
+    before, after = float(view.probability[warm]), float(view.probability[other])
+    spared = float(terms.prefill_s[other] - terms.prefill_s[warm])
+    if spared <= 0 or after <= before:
+        return ""
+    would = "would raise" if stays else "raises"
+    stay, switch = _model(account, view, warm), _model(account, view, other)
+    return (
+        f" Staying with {stay} saves {_seconds(spared)} of prefill; switching to {switch} {would} "
+        f"P from {before:.2f} to {after:.2f}."
+    )
+
+
+def _model(account: Account, view: View, candidate: int) -> str:
+    return account.specs[int(view.slots[candidate])].models[0]
 
 
 def _on(view: View) -> str:

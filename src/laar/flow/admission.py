@@ -18,8 +18,10 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
 from laar.core.decision import Decision
@@ -27,6 +29,7 @@ from laar.core.director import Director
 from laar.core.endpoints import Slots
 from laar.core.interfaces import NoRoomError, PlainAssessor, View
 from laar.core.request import Api, Request
+from laar.declaring import Applies
 from laar.errors import RequestError
 from laar.flow.item import EXPIRED, NO_ENDPOINT, SATURATED, SHUTTING_DOWN, Item, Limits, Shed
 from laar.flow.prefills import Prefills
@@ -58,23 +61,24 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSettings:
-    """How requests are admitted.
+    """How requests are admitted."""
 
-    Args:
-        limits: caps of the queue.
-        saturation: caps of an endpoint.
-        objectives_s: TTFT objectives by the class a request names.
-        objective_base_s: objective of a request without one is this ...
-        objective_factor: ... plus this many times its prefill time alone.
-        long_tokens: prompts with more to prefill than this are long.
-    """
+    section: ClassVar = "flow"
+    applies: ClassVar = Applies.AT_ONCE
 
+    objectives_s: Mapping[str, Annotated[float, Gt(0), Le(3600)]] = field(default_factory=dict)
+    """Seconds to the first token that a class of requests is meant to have, by the name in
+    x-gateway-inference-objective. x-slo-ttft-ms goes before it."""
+    objective_base_s: Annotated[float, Ge(0), Le(3600)] = 1.0
+    """Seconds of the objective of a request that has none: this ..."""
+    objective_factor: Annotated[float, Ge(1), Le(1000)] = 5.0
+    """... and this many times its prefill alone. A second is what people wait for, and five times
+    leaves a long prompt slack to give."""
+    long_tokens: Annotated[int, Ge(1), Le(1 << 30)] = 8192
+    """Uncached prompt tokens above which a request is long: while short ones wait, an endpoint gets
+    no second long one. The paper's short requests end at 8K."""
     limits: Limits = field(default_factory=Limits)
     saturation: Saturation = field(default_factory=Saturation)
-    objectives_s: Mapping[str, float] = field(default_factory=dict)
-    objective_base_s: float = 1.0
-    objective_factor: float = 5.0
-    long_tokens: int = 8192
 
 
 @dataclass(slots=True, kw_only=True)
@@ -252,6 +256,7 @@ class Admission:
             tenant=request.tenant,
             band=request.priority,
             lane=f"{request.pool}\0{request.model}{subset}",
+            earlier_s=request.waited_s,  # a retry's user has waited since the first attempt
         )
 
     # -- room ----------------------------------------------------------------------------------
@@ -300,7 +305,7 @@ class Admission:
         free = ~mixed
         if not is_long:
             return free if free.any() else mixed
-        slack_s = item.arrival_s + item.objective_s - now - item.work_s
+        slack_s = item.arrival_s - item.earlier_s + item.objective_s - now - item.work_s
         yields = (
             len(free) > 1
             and free.sum() <= max(1, len(free) // 2)
@@ -357,5 +362,5 @@ def _error(shed: Shed) -> RequestError:
 def _engine_priority(item: Item) -> int:
     """Lower first: bands, then the moment at which the request's slack is used up."""
     band = max(-_MAX_BAND, min(_MAX_BAND, item.band))
-    slack_ends_s = item.arrival_s + max(0.0, item.objective_s - item.work_s)
+    slack_ends_s = item.arrival_s - item.earlier_s + max(0.0, item.objective_s - item.work_s)
     return -band * _BAND_STEP + int(slack_ends_s * 1000.0)

@@ -6,12 +6,14 @@ that endpoint pickers use for the same outcomes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
 
+from annotated_types import Ge, Le
+
+from laar.declaring import Applies, check
 from laar.errors import SettingError
-from laar.flow.slack import ORDERS
 
 __all__ = [
     "CANCELLED",
@@ -47,6 +49,7 @@ class Item:
         lane: names the set of endpoints it may go to; equal sets should share a name.
         arrival_s: when it came, on the clock that `now` is read from.
         objective_s: from arrival to first token.
+        earlier_s: that earlier attempts at the same question took: its slack is less by so much.
         work_s: prefill seconds, alone.
         tokens: what its tenant is charged with.
         body_bytes: what holding it costs.
@@ -63,6 +66,7 @@ class Item:
     tenant: str = ""
     band: int = 0
     lane: str = ""
+    earlier_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,32 +87,30 @@ class Shed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Caps of the queue.
+    """Caps of the queue."""
 
-    Args:
-        max_waiting: requests; each costs a suspended coroutine and its body, and 10,000 keep a
-            dispatch at some 100 us.
-        max_held_bytes: bodies; half a gibibyte leaves room in a 1 GiB container.
-        patience: a request is beyond hope after this many times its objective.
-        min_hold_s: patience for very short objectives; one long prefill may pass meanwhile.
-        max_hold_s: patience for long ones, and for all while no endpoint is ready (a fleet scaled
-            to zero needs minutes). Keep it under the proxy's message timeout.
-        order: `lars`, or another of `laar.flow.slack.ORDERS` to compare with.
-    """
+    section: ClassVar = "flow"
+    applies: ClassVar = Applies.AT_ONCE
 
-    max_waiting: int = 10_000
-    max_held_bytes: int = 1 << 29
-    patience: float = 3.0
-    min_hold_s: float = 5.0
-    max_hold_s: float = 120.0
-    order: str = "lars"
+    order: Annotated[Literal["lars", "fcfs", "edf", "lrs", "srpt"], Applies.AFTER_RESTART] = "lars"
+    """Who goes first: relative slack, or another order to compare with."""
+    max_waiting: Annotated[int, Ge(0), Le(1_000_000)] = 10_000
+    """Requests that may wait; 429 beyond. Each costs some 20 KiB and its body, and 10,000 keep a
+    dispatch at some 100 us."""
+    max_held_bytes: Annotated[int, Ge(0), Le(64 << 30)] = 512 << 20
+    """Memory for the bodies of those that wait, each counted twice: as it came and as it was read.
+    429 beyond."""
+    patience: Annotated[float, Ge(0), Le(1000)] = 3.0
+    """A request is beyond hope, and gets a 503, after waiting this many times its objective ..."""
+    min_hold_s: Annotated[float, Ge(0), Le(3580)] = 5.0
+    """... but not before this many seconds: one long prefill may pass meanwhile ..."""
+    max_hold_s: Annotated[float, Ge(0), Le(3580)] = 60.0
+    """... and never after this many, which also hold requests while no endpoint is known (a fleet
+    scaled to zero). Keep it at or under `laar envoy --longest-hold`, whose default this is: Envoy
+    sends a request elsewhere after that."""
 
     def __post_init__(self) -> None:
-        if self.order not in ORDERS:
-            raise SettingError(f"flow.order: {self.order!r} is none of {', '.join(ORDERS)}")
-        if self.max_waiting < 0 or self.max_held_bytes < 0:
-            raise SettingError("flow: max_waiting and max_held_bytes must not be negative")
-        if not (self.patience >= 0 and 0 <= self.min_hold_s <= self.max_hold_s < math.inf):
-            raise SettingError(
-                "flow: patience must not be negative, and min_hold_s must lie in 0 .. max_hold_s"
-            )
+        """Raises SettingError for a value that cannot work."""
+        check(self)
+        if self.min_hold_s > self.max_hold_s:
+            raise SettingError("flow: `min_hold_s` must not be above `max_hold_s`")

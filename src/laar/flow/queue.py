@@ -138,6 +138,7 @@ class Queue(Generic[T]):
         work_s = _between(MIN_WORK_S, item.work_s, MAX_WORK_S)
         objective_s = max(work_s, _between(0.0, item.objective_s, MAX_OBJECTIVE_S))
         waited_s = _between(0.0, now - item.arrival_s, limits.max_hold_s)
+        earlier_s = _between(0.0, item.earlier_s, MAX_OBJECTIVE_S)
         hold_s, reason = limits.max_hold_s, NO_ENDPOINT
         if endpoints_ready:
             patience_s = max(limits.min_hold_s, limits.patience * objective_s)
@@ -148,7 +149,7 @@ class Queue(Generic[T]):
             return self._shed(429, SATURATED)
         self._insert(
             _Waiting(item, clock + hold_s, reason),
-            self._order(clock - waited_s, objective_s, work_s, work_s),
+            self._order(clock - waited_s - earlier_s, objective_s, work_s, work_s),
         )
         return Held(hold_s)
 

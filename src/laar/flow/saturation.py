@@ -15,11 +15,13 @@ minutes, which is the convoy this package exists against: to shorts it counts at
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
-from laar.errors import SettingError
+from laar.declaring import Applies, check
 
 __all__ = ["Loads", "Saturation"]
 
@@ -52,27 +54,27 @@ class Loads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saturation:
-    """Caps for one endpoint, and the estimate made with them.
+    """Caps for one endpoint, and the estimate made with them."""
 
-    Args:
-        max_prefill_s: prefill seconds in flight; enough to keep an engine's batch full between two
-            decisions, little enough that the order of the queue still matters.
-        max_requests: requests; vLLM's usual number of sequences.
-        max_kv_usage: above it an engine is about to preempt.
-        stale_after_s: readings older than this close nothing.
-    """
+    section: ClassVar = "flow"
+    applies: ClassVar = Applies.AT_ONCE
 
-    max_prefill_s: float = 2.0
-    max_requests: int = 256
-    max_kv_usage: float = 0.95
-    stale_after_s: float = 2.0
+    max_prefill_s: Annotated[float, Gt(0), Le(3600)] = 2.0
+    """Seconds of prefill in flight at an endpoint, by c(m), above which it is full. Enough to keep
+    its batch full between two decisions, little enough for the order to matter. A request counts
+    until its first token is seen; where answers are not streamed or not read
+    (`bodies.sample_answers`), by a clock that those seen and the readings correct."""
+    max_requests: Annotated[int, Ge(1), Le(100_000)] = 256
+    """Requests at an endpoint above which it is full; vLLM's --max-num-seqs."""
+    max_kv_usage: Annotated[float, Gt(0), Le(1)] = 0.95
+    """Share of the KV cache in use above which an endpoint is full: it is about to preempt."""
+    stale_after_s: Annotated[float, Gt(0), Le(3600)] = 3.0
+    """Seconds after which a reading fills no endpoint any more; three missed scrapes. The own
+    counters still do."""
 
     def __post_init__(self) -> None:
-        if not all(cap > 0 for cap in (self.max_prefill_s, self.max_requests, self.max_kv_usage)):
-            raise SettingError(
-                "flow: max_prefill_s, max_requests and max_kv_usage must be above 0, or no request "
-                "would ever be sent"
-            )
+        """Raises SettingError for a cap that lets nothing through."""
+        check(self)
 
     def levels(self, loads: Loads, *, is_long: bool = False) -> NDArray[np.float64]:
         """Returns float64[n]: 0 is idle, 1 and more is full for a request of this kind."""

@@ -30,6 +30,8 @@ class Scope:
         data: directory with real traffic, for experiments that can use it.
         policies: in place of the experiment's own, for those that let one choose.
         workloads: the same.
+        fleet: file of the simulated models; None for the one of the package.
+        records: graded answers of real models, where an experiment takes these for questions.
     """
 
     seeds: tuple[int, ...]
@@ -37,6 +39,8 @@ class Scope:
     data: Path | None = None
     policies: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
+    fleet: Path | None = None
+    records: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

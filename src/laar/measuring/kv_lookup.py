@@ -39,13 +39,28 @@ _WORDINGS = {
     "en": _Wording("JSON data: ", "Key: ", ". State the value stored under this key:"),
     "ja": _Wording("JSONデータ: ", "キー: ", "。このキーに対応する値を答えてください:"),
     "zh": _Wording("JSON数据: ", "键: ", "。请回答该键对应的值:"),
+    "ko": _Wording("JSON 데이터: ", "키: ", ". 이 키에 저장된 값을 답하세요:"),
+    "ru": _Wording("Данные JSON: ", "Ключ: ", ". Назовите значение этого ключа:"),
+    "ar": _Wording("بيانات JSON: ", "المفتاح: ", ". اذكر القيمة المخزنة تحت هذا المفتاح:"),
+    "hi": _Wording("JSON डेटा: ", "कुंजी: ", ". इस कुंजी का मान बताइए:"),
 }
+
+
+def _wording(language: str) -> _Wording:
+    """The words of a language; English ones that name it where there are none of its own."""
+    if language in _WORDINGS:
+        return _WORDINGS[language]
+    return _Wording(f"JSON data [{language}]: ", f"Key [{language}]: ", _WORDINGS["en"].after_key)
+
 
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _QUESTIONS = {
     language: re.compile(f"{re.escape(w.before_key)}({_UUID}){re.escape(w.after_key)}\\s*$")
     for language, w in _WORDINGS.items()
 }
+_NAMED_QUESTION = re.compile(
+    rf"Key \[([^\[\]\n]{{1,32}})\]: ({_UUID}){re.escape(_WORDINGS['en'].after_key)}\s*$"
+)
 _QUESTION_CHARS = 200  # more than the longest question with its key
 _UUID_CHARS = 36
 _PAIR_CHARS = 2 * _UUID_CHARS + len('"": "", ')
@@ -72,7 +87,7 @@ class Query:
     @property
     def prompt(self) -> str:
         """The text of the user's message, built anew on each read."""
-        words = _WORDINGS[self.language]
+        words = _wording(self.language)
         question = f"\n\n{words.before_key}{self.key}{words.after_key}"
         frame = f"{words.lead_in}{{}}{question}"
         # Only ASCII is added to the frame, so the pairs' room is exact but for rounding: the frame
@@ -131,14 +146,19 @@ def solve(prompt: str) -> Solution | None:
     tail = prompt[-_QUESTION_CHARS:]
     for language, question in _QUESTIONS.items():
         if asked := question.search(tail):
-            key = asked[1]
-            start = prompt.find(f'"{key}": "')
-            if start < 0:
-                return None
-            start += len(key) + len('"": "')
-            value = prompt[start : start + _UUID_CHARS]
-            return Solution(key, value, language, count_tokens(prompt))
+            return _found(prompt, asked[1], language)
+    if named := _NAMED_QUESTION.search(tail):
+        return _found(prompt, named[2], named[1])
     return None
+
+
+def _found(prompt: str, key: str, language: str) -> Solution | None:
+    start = prompt.find(f'"{key}": "')
+    if start < 0:
+        return None
+    start += len(key) + len('"": "')
+    value = prompt[start : start + _UUID_CHARS]
+    return Solution(key, value, language, count_tokens(prompt))
 
 
 def _uuids(rng: random.Random, count: int) -> list[str]:

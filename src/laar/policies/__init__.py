@@ -10,13 +10,14 @@ from typing import Any
 from laar.core.cost import CostWeights
 from laar.core.interfaces import Scorer
 from laar.core.outlook import Outlook
-from laar.core.policy import ExpectedTime, Policy
+from laar.core.policy import Policy
 from laar.errors import SettingError
 from laar.policies.affinity import SessionAffinity
 from laar.policies.aibrix import LeastRequest, PrefixCache
 from laar.policies.chance import Random, RoundRobin
 from laar.policies.gorgo import Gorgo
 from laar.policies.gorgo_baselines import LeastLoad, SimpleSessionAffinity
+from laar.policies.laar_paper import LaarPaper
 from laar.policies.llm_d import LlmDDefault, LlmDGuide
 from laar.policies.llm_router import PrefixAware
 from laar.policies.load import LeastLoaded, LoadAware, PowerOfTwo
@@ -34,8 +35,6 @@ __all__ = [
 
 Parameters = Mapping[str, Mapping[str, float]]
 """What is set of some policies: values by parameter, by policy."""
-
-_LAAR_PAPER = CostWeights(k_rtt=0.0, k_queue=0.7, k_delay=0.0, in_flight_tokens=0.0)
 
 _BASELINES: dict[str, Callable[..., Scorer]] = {
     "gorgo": Gorgo,
@@ -79,18 +78,7 @@ def build_policies(weights: CostWeights, given: Parameters | None = None) -> dic
             scorers=[(Outlook(replace(weights, **given.get("laar", {}))), 1.0)],
             knows_retries=True,
         ),
-        "laar-paper": Policy(
-            name="laar-paper",
-            scorers=[
-                (
-                    ExpectedTime(
-                        _LAAR_PAPER, use_prefix=False, use_base=False, strict_retries=False
-                    ),
-                    1.0,
-                )
-            ],
-            knows_retries=True,
-        ),
+        "laar-paper": Policy(name="laar-paper", scorers=[(LaarPaper(), 1.0)], knows_retries=True),
     }
     for name, make in _BASELINES.items():
         scorer = make(**given.get(name, {}))

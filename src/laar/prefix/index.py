@@ -41,6 +41,9 @@ from laar.prefix.blocks import GROWING, Chain, Grid
 
 __all__ = ["IndexStats", "PrefixIndex", "Receipt"]
 
+MAX_BYTES = 128 << 20
+"""The caches of 100 endpoints with 500k tokens each: at least 2 million blocks of chats."""
+
 DEFAULT_CAPACITY_BYTES = 2_000_000
 """Until an engine's capacity is known: 500k tokens of 4 bytes, a common size for a 7-14B model."""
 
@@ -134,7 +137,7 @@ class PrefixIndex:
         SettingError: when ``max_bytes`` is under 1 MiB, which could not hold one long prompt.
     """
 
-    def __init__(self, slots: int, max_bytes: int = 128 << 20, grid: Grid = GROWING) -> None:
+    def __init__(self, slots: int, max_bytes: int = MAX_BYTES, grid: Grid = GROWING) -> None:
         if max_bytes < 1 << 20:
             raise SettingError(
                 f"prefix index: max_bytes is {max_bytes}, under 1 MiB (1048576); raise it"

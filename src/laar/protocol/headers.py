@@ -43,6 +43,7 @@ time-out of a stream that falls silent."""
 SILENCES_S = (60, 120, 300, 600)
 
 TRIED = "x-laar-tried-models"
+SINCE = "x-laar-since"
 TASK = "x-laar-task"
 POLICY = "x-laar-policy"
 CONTEXT = "x-laar-context"
@@ -76,6 +77,7 @@ CONTROL_HEADERS = frozenset(
         OBJECTIVE,
         REWRITE,
         TRIED,
+        SINCE,
         TASK,
         POLICY,
         CONTEXT,
@@ -130,6 +132,7 @@ class Head:
     method: str
     id: str
     tried: str
+    since: str
     task: str
     policy: str
     session: str
@@ -183,6 +186,7 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         method=get(":method", ""),
         id=_request_id(get(REQUEST_ID, "")),
         tried=get(TRIED, ""),
+        since=get(SINCE, ""),
         task=_name(get(TASK, "")),
         policy=_name(get(POLICY, "")),
         session=session_of_headers(headers),

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -43,6 +43,7 @@ __all__ = [
     "SUFFIXES",
     "Body",
     "api_of",
+    "marks_of",
     "read_body",
     "response_of",
     "set_priority",
@@ -87,6 +88,11 @@ SUFFIXES: tuple[tuple[str, Api], ...] = (
 )
 
 
+_SYSTEM_CHARS = 200  # that are kept: what tasks are told by
+_MARK_CHARS = 32
+_MANY_TURNS = 64
+
+
 @dataclass(slots=True, kw_only=True)
 class Body:
     """What was read of a body; see `laar.core.request.Request` for the fields.
@@ -98,6 +104,8 @@ class Body:
     model: str
     spans: tuple[str, ...] = ()
     question: str = ""
+    system: str = ""
+    marks: tuple[str, ...] = ()
     chars: int = 0
     stream: bool = False
     max_tokens: int | None = None
@@ -162,6 +170,8 @@ def read_body(api: Api, body: bytes) -> Body:
         model=_text(model),
         spans=tuple(map(_text, spans.texts)),
         question=_text(spans.question),
+        system=_text(spans.system),
+        marks=marks_of(api, document, spans.messages),
         chars=chars,
         stream=document.get("stream") is True,
         max_tokens=min(limit, MAX_LIMIT_TOKENS) if isinstance(limit, int) and limit > 0 else None,
@@ -170,6 +180,17 @@ def read_body(api: Api, body: bytes) -> Body:
         session=session_of_body(document),
         previous=_text(previous) if isinstance(previous, str) else "",
     )
+
+
+def marks_of(api: Api, document: Mapping[str, Any], messages: int) -> tuple[str, ...]:
+    """The shape of a request in a few words: its route, tools, the format it wants, its turns."""
+    marks = [f"api={api}", f"turns={min(messages, _MANY_TURNS).bit_length()}"]
+    if document.get("tools"):
+        marks.append("tools")
+    wanted = document.get("response_format")
+    if isinstance(wanted, dict) and isinstance(wanted.get("type"), str):
+        marks.append(f"format={wanted['type'][:_MARK_CHARS]}")
+    return tuple(marks)
 
 
 def try_read(api: Api, body: bytes) -> Body | RequestError:
@@ -284,6 +305,8 @@ class _Spans:
     def __init__(self, body: bytes) -> None:
         self.texts: list[str] = []
         self.question = ""
+        self.system = ""
+        self.messages = 0
         self._body = body
 
     def add(self, texts: list[str]) -> None:
@@ -297,6 +320,9 @@ class _Spans:
         self.add([f"\x1e{role if isinstance(role, str) else ''}\x1f"])
         texts = list(self._texts(content))
         self.add(texts)
+        self.messages += 1
+        if texts and role in ("system", "developer") and not self.system:
+            self.system = texts[0][:_SYSTEM_CHARS]
         if texts and role in ("user", None):
             self.question = texts[-1]
 

@@ -12,10 +12,10 @@ from laar.core.request import Api
 from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
 
-__all__ = ["BodyHook", "Enforcement", "GatewayRules", "NoRules", "Rework"]
+__all__ = ["BodyHook", "GatewayRules", "IsEnforced", "NoRules", "Rework"]
 
 
-class Enforcement(Protocol):
+class IsEnforced(Protocol):
     """Says whether a decision counts. A request whose decision does not is in shadow."""
 
     def __call__(self, key: str) -> bool:
@@ -59,13 +59,14 @@ class Rework(Protocol):
         """To forward; the very object that came in unless something was changed."""
         ...
 
-    def accepted(self, endpoint: str, request: str, now: float) -> None:
+    def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
         """An endpoint answers with a 2xx status.
 
         Args:
             endpoint: its address, empty where it is not known.
             request: the id that it knows the request by; the same.
             now: seconds, monotonic.
+            decision: the id that an outcome is reported by; the same.
         """
         ...
 

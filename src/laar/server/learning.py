@@ -109,11 +109,15 @@ class Learning:
             decision.tried[:-1],
             request=_fingerprint(decision.request),
             tenant=decision.request.tenant,
+            policy=decision.policy,
+            now=decision.now,
         )
 
     def settled(self, decision: Decision, end: Completion) -> None:
         """Learns from how the request ended."""
         self.reports.moved(decision.id, decision.model)
+        if end.ok:
+            self.reports.ended(decision.id, end.latency_s)
         view = decision.view
         # Without a stream the first byte comes after the last token, which would blur c(m); and
         # what was ahead of the request is known of the endpoint that was picked, no other.

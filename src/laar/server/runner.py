@@ -201,7 +201,7 @@ class Runner:
         self._sampler = Sampler(
             settings.bodies.sample_answers, every_s=settings.bodies.sample_every_s, rng=rng
         )
-        self._enforced = EnforcedShare(settings.routing.enforced)
+        self._enforced = EnforcedShare(settings.routing.enforcement.share)
         self._processor = ExternalProcessor(
             self.director,
             settings.stream,
@@ -215,7 +215,7 @@ class Runner:
             held=self._held,
             spans=self.watch.exports.spans,
         )
-        self._processor.longest_hold_s = settings.flow.max_hold_s
+        self._processor.longest_hold_s = settings.flow.admission.limits.max_hold_s
         self._rng = rng
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
@@ -234,7 +234,7 @@ class Runner:
             SettingError: an address that cannot be listened on, or a bad endpoints file.
         """
         # A buffered body is one message, with metadata beside it.
-        longest = max(_LONGEST_MESSAGE_BYTES, self._settings.bodies.max_body_bytes + (1 << 20))
+        longest = max(_LONGEST_MESSAGE_BYTES, self._settings.stream.max_body_bytes + (1 << 20))
         lengths = [
             (f"grpc.max_{way}_message_length", min(longest, _INT32_MAX))
             for way in ("receive", "send")
@@ -250,6 +250,7 @@ class Runner:
                 clock=self._clock,
                 token=self._token,
                 listen=self._settings.listen.health,
+                told=self._context.reported,
             )
             health_server.add_generic_rpc_handlers((handler,))
         self.learning.restore()
@@ -333,7 +334,7 @@ class Runner:
         if capability is not None:
             self.learning.use(capability)
         self._processor.settings = settings.stream
-        self._enforced.share = settings.routing.enforced
+        self._enforced.share = settings.routing.enforcement.share
         self._held.limit_bytes = settings.bodies.max_held_bytes
         self._processor.hook = self._context.in_use
         self.endpoint_health.settings = settings.health.breaker
@@ -342,7 +343,7 @@ class Runner:
         self._sampler.every_s = settings.bodies.sample_every_s
         if self._admission is not None:
             self._admission.use(settings.flow.admission)
-            self._processor.longest_hold_s = settings.flow.max_hold_s
+            self._processor.longest_hold_s = settings.flow.admission.limits.max_hold_s
         self.watch.use(settings)
         if settings.endpoints != before.endpoints:
             self._use_endpoints()
@@ -444,6 +445,7 @@ class Runner:
                     token=self._token,
                     listen=address,
                     attempts=attempts,
+                    told=self._context.reported,
                 ),
                 *self.watch.routes(),
                 *self._context.routes(),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Field, model_validator
+from annotated_types import Ge, Le, MaxLen
+from pydantic import AfterValidator, model_validator
 
 from laar.datalayer.endpoints_file import split_address
 from laar.settings.section import Applies, Section
@@ -24,19 +25,15 @@ Address = Annotated[str, AfterValidator(_listen_address)]
 class Tls(Section):
     """TLS on the ext_proc port; needs the extra `tls`."""
 
-    certificate: Path | None = Field(
-        None, description="PEM file, the chain; read again when it changes."
-    )
-    key: Path | None = Field(None, description="PEM file of the certificate's private key.")
-    self_signed: bool = Field(
-        False,
-        description="Make a certificate at start instead: for gateways of the endpoint-picker "
-        "contract, which encrypt and don't verify.",
-    )
-    client_ca: Path | None = Field(
-        None,
-        description="PEM file of authorities; callers without a certificate of theirs are refused.",
-    )
+    certificate: Path | None = None
+    """PEM file, the chain; read again when it changes."""
+    key: Path | None = None
+    """PEM file of the certificate's private key."""
+    self_signed: bool = False
+    """Make a certificate at start instead: for gateways of the endpoint-picker contract, which
+    encrypt and don't verify."""
+    client_ca: Path | None = None
+    """PEM file of authorities; callers without a certificate of theirs are refused."""
 
     @model_validator(mode="after")
     def _one_certificate(self) -> Tls:
@@ -52,34 +49,22 @@ class Listen(Section):
 
     applies: ClassVar = Applies.AFTER_RESTART
 
-    ext_proc: Address = Field(
-        "127.0.0.1:9002",
-        description="gRPC external processor. Loopback by default: beside Envoy nobody else "
-        "needs it. 0.0.0.0:9002 for an Envoy on another host.",
-    )
-    health: Address = Field(
-        "0.0.0.0:9003",
-        description="gRPC health checks (liveness, readiness); open to the kubelet.",
-    )
-    admin: Address = Field(
-        "127.0.0.1:9090",
-        description="HTTP: metrics, health, live page. Loopback by default, since the page "
-        "shows the fleet; 0.0.0.0:9090 for a scraper on another host. Then metrics and health are "
-        "open, and all else needs a token: decisions.viewers_token_file, "
-        "accuracy.outcomes_token_file.",
-    )
-    admin_hosts: tuple[str, ...] = Field(
-        (),
-        max_length=64,
-        description="Names by which browsers and tools reach the admin port, without port, such as "
-        "a Service's; `localhost` and IP addresses always may. Under another name, which a hostile "
-        "page can point here, the port shows nothing but metrics and health.",
-    )
-    tls: Tls | None = Field(
-        None,
-        description="TLS on the ext_proc port. None by default: on loopback it only costs. Health "
-        "and admin are always plain.",
-    )
+    ext_proc: Address = "127.0.0.1:9002"
+    """gRPC external processor. Loopback by default: beside Envoy nobody else needs it. 0.0.0.0:9002
+    for an Envoy on another host."""
+    health: Address = "0.0.0.0:9003"
+    """gRPC health checks (liveness, readiness); open to the kubelet."""
+    admin: Address = "127.0.0.1:9090"
+    """HTTP: metrics, health, live page. Loopback by default, since the page shows the fleet;
+    0.0.0.0:9090 for a scraper on another host. Then metrics and health are open, and all else needs
+    a token: decisions.viewers_token_file, accuracy.outcomes_token_file."""
+    admin_hosts: Annotated[tuple[str, ...], MaxLen(64)] = ()
+    """Names by which browsers and tools reach the admin port, without port, such as a Service's;
+    `localhost` and IP addresses always may. Under another name, which a hostile page can point
+    here, the port shows nothing but metrics and health."""
+    tls: Tls | None = None
+    """TLS on the ext_proc port. None by default: on loopback it only costs. Health and admin are
+    always plain."""
 
 
 class EnvoySection(Section):
@@ -87,11 +72,9 @@ class EnvoySection(Section):
 
     applies: ClassVar = Applies.AFTER_RESTART
 
-    eds_file: Path | None = Field(
-        None,
-        description="Endpoints file for Envoy's EDS, rewritten whenever the endpoints change. Its "
-        "directory must be the one that Envoy's bootstrap watches.",
-    )
+    eds_file: Path | None = None
+    """Endpoints file for Envoy's EDS, rewritten whenever the endpoints change. Its directory must
+    be the one that Envoy's bootstrap watches."""
 
 
 class Shutdown(Section):
@@ -99,19 +82,10 @@ class Shutdown(Section):
 
     applies: ClassVar = Applies.AT_ONCE
 
-    drain_s: float = Field(
-        5.0,
-        ge=0,
-        le=600,
-        description="Seconds of serving on after SIGTERM while readiness says no, so that nobody "
-        "sends "
-        "new streams to a picker that is leaving.",
-    )
-    grace_s: float = Field(
-        30.0,
-        ge=0,
-        le=3600,
-        description="Seconds that open streams then have to finish before they are cut. In the "
-        "native shape answers go on without the picker; in the gateway shape they pass through "
-        "it and end there, so allow for the longest answer.",
-    )
+    drain_s: Annotated[float, Ge(0), Le(600)] = 5.0
+    """Seconds of serving on after SIGTERM while readiness says no, so that nobody sends new streams
+    to a picker that is leaving."""
+    grace_s: Annotated[float, Ge(0), Le(3600)] = 30.0
+    """Seconds that open streams then have to finish before they are cut. In the native shape
+    answers go on without the picker; in the gateway shape they pass through it and end there, so
+    allow for the longest answer."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from annotated_types import Ge, Le, MaxLen, MinLen
+from pydantic import AfterValidator
 
 from laar.settings.section import Applies, Section
 
@@ -41,29 +42,17 @@ class Otlp(Section):
 
     applies: ClassVar = Applies.AFTER_RESTART
 
-    traces: Where | None = Field(
-        None,
-        description="URL that takes traces, mostly http://HOST:4318/v1/traces, or `environment` to "
-        "go by OTEL_EXPORTER_OTLP_ENDPOINT. With it each decision whose client's trace is sampled "
-        "becomes a span of that trace. None: no spans.",
-    )
-    logs: Where | None = Field(
-        None,
-        description="URL that takes log records, mostly http://HOST:4318/v1/logs, or "
-        "`environment`. The decision log's lines go there, the share of them that "
-        "`decisions.log_sample` says, with or without a file beside it. None: none do.",
-    )
-    service_name: str | None = Field(
-        None,
-        min_length=1,
-        max_length=255,
-        description="`service.name` of all that is sent. None: OTEL_SERVICE_NAME, or what "
-        "OTEL_RESOURCE_ATTRIBUTES says, or `laar`.",
-    )
-    sample_without_parent: Annotated[float, Applies.AT_ONCE] = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Share of requests that come without a trace for which one is begun. None by "
-        "default: who asks decides what is traced. OTEL_TRACES_SAMPLER is not read.",
-    )
+    traces: Where | None = None
+    """URL that takes traces, mostly http://HOST:4318/v1/traces, or `environment` to go by
+    OTEL_EXPORTER_OTLP_ENDPOINT. With it each decision whose client's trace is sampled becomes a
+    span of that trace. None: no spans."""
+    logs: Where | None = None
+    """URL that takes log records, mostly http://HOST:4318/v1/logs, or `environment`. The decision
+    log's lines go there, the share of them that `decisions.log_sample` says, with or without a file
+    beside it. None: none do."""
+    service_name: Annotated[str | None, MinLen(1), MaxLen(255)] = None
+    """`service.name` of all that is sent. None: OTEL_SERVICE_NAME, or what OTEL_RESOURCE_ATTRIBUTES
+    says, or `laar`."""
+    sample_without_parent: Annotated[float, Applies.AT_ONCE, Ge(0), Le(1)] = 0.0
+    """Share of requests that come without a trace for which one is begun. None by default: who asks
+    decides what is traced. OTEL_TRACES_SAMPLER is not read."""

@@ -1,35 +1,111 @@
-"""What all sections of the settings have in common, and when a change of a setting counts."""
+"""What all sections of the settings have in common, and how a feature's declaration becomes one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from enum import StrEnum
-from typing import Any, ClassVar
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields, is_dataclass
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
-__all__ = ["Applies", "Section", "leaves", "value_at"]
+from laar.declaring import FIXED, Applies, Matches, hints_of
+from laar.errors import SettingError
+
+__all__ = ["Applies", "Section", "declared", "leaves", "part", "value_at"]
+
+Declared = TypeVar("Declared")
+Made = TypeVar("Made", bound="Section")
 
 
-class Applies(StrEnum):
-    """When a changed setting is in effect.
-
-    Said once for a section (`applies`), and for a field that differs in its annotation:
-    ``Annotated[bool, Applies.AFTER_RESTART]``.
-    """
-
-    AT_ONCE = "at once"
-    AFTER_RESTART = "after a restart"
+def _unwrapped(schema: JsonDict) -> None:
+    """Descriptions as one line each, for editors."""
+    for told in cast(dict[str, JsonDict], schema.get("properties", {})).values():
+        if "description" in told:
+            told["description"] = " ".join(str(told["description"]).split())
 
 
 class Section(BaseModel):
-    """Strict and immutable."""
+    """Strict and immutable; the text below a field describes it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        json_schema_extra=_unwrapped,
+    )
 
     applies: ClassVar[Applies | None] = None
     """Of all its fields that say nothing else; a section whose fields all do says none."""
+    parts: ClassVar[tuple[type[Any], ...]] = ()
+    """Dataclasses of features that have all their settings here."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for known in self.parts:
+            try:
+                part(known, self)
+            except SettingError as fault:
+                text = str(fault).removeprefix(known.section).lstrip(".: ")
+                raise ValueError(text) from None
+        return self
+
+
+def declared(feature: type[Any], *names: str) -> Callable[[type[Made]], type[Made]]:
+    """Gives a section the settings that a feature's dataclass declares, `laar.declaring` says how.
+
+    Dataclasses within it lend their fields as well: what is nested in the code is flat in the file.
+    A field that the section has itself, by the same name, is the section's.
+
+    Args:
+        feature: the dataclass.
+        names: of the fields; all of them without.
+    """
+
+    def build(section: type[Made]) -> type[Made]:
+        taken = {
+            name: setting
+            for name, setting in _settings(feature)
+            if name not in section.model_fields and (not names or name in names)
+        }
+        made = create_model(
+            section.__name__,
+            __base__=section,
+            __doc__=section.__doc__,
+            __module__=section.__module__,
+            **taken,
+        )
+        made.parts = section.parts if names else (*section.parts, feature)
+        return made
+
+    return build
+
+
+def part(feature: type[Declared], *sections: Section) -> Declared:
+    """A feature's dataclass with the values of those sections that have them."""
+    values: dict[str, Any] = {}
+    for name, hint in hints_of(feature).items():
+        if isinstance(hint, type) and is_dataclass(hint):
+            values[name] = part(hint, *sections)
+            continue
+        for section in sections:
+            if name in type(section).model_fields:
+                value = getattr(section, name)
+                if isinstance(value, tuple):
+                    value = tuple(_plain(one) for one in value)
+                values[name] = value
+                break
+    return feature(**values)
+
+
+def _plain(value: Any) -> Any:
+    """An item of a list as the feature knows it."""
+    return part(value.parts[0], value) if isinstance(value, Section) else value
 
 
 def leaves(section: type[Section], path: str = "") -> Iterator[tuple[str, Applies | None]]:
@@ -56,3 +132,51 @@ def value_at(settings: Section, path: str) -> Any:
 def _applies(section: type[Section], field: FieldInfo) -> Applies | None:
     own = (mark for mark in field.metadata if isinstance(mark, Applies))
     return next(own, section.applies)
+
+
+def _settings(feature: type[Any]) -> Iterator[tuple[str, Any]]:
+    """The fields of a dataclass as pydantic takes them."""
+    texts, hints = _texts(feature), hints_of(feature)
+    for field in fields(feature):
+        hint = hints.get(field.name)
+        if hint is None:
+            continue
+        if isinstance(hint, type) and is_dataclass(hint):
+            yield from _settings(hint)
+            continue
+        marks = list(get_args(hint)[1:]) if get_origin(hint) is Annotated else []
+        if FIXED in marks:
+            continue
+        marks = [Field(pattern=m.pattern) if isinstance(m, Matches) else m for m in marks]
+        if not any(isinstance(mark, Applies) for mark in marks):
+            marks.append(feature.applies)
+        default = field.default
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        if get_origin(bare) is tuple and is_dataclass(get_args(bare)[0]):
+            bare = tuple[_section_of(get_args(bare)[0]), ...]  # type: ignore[misc]
+        told = Field(... if default is MISSING else default, description=texts.get(field.name))
+        yield field.name, (Annotated[(bare, *marks)], told)
+
+
+def _section_of(feature: Any) -> type[Section]:
+    """The items of a list of dataclasses."""
+    members = {"__doc__": feature.__doc__, "__module__": feature.__module__}
+    return declared(feature)(type(feature.__name__, (Section,), members))
+
+
+def _texts(feature: type[Any]) -> dict[str, str]:
+    """The text below each field; none where the source is not at hand."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(feature)))
+    except OSError:
+        return {}
+    return {
+        above.target.id: " ".join(str(below.value.value).split())
+        for above, below in pairwise(tree.body[0].body)  # type: ignore[attr-defined]
+        if isinstance(above, ast.AnnAssign)
+        and isinstance(above.target, ast.Name)
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+    }

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from annotated_types import MaxLen
+from pydantic import model_validator
 
 from laar.datalayer.document import Place, line_of, read_with_lines
 from laar.datalayer.endpoints_file import Endpoint
@@ -15,7 +16,6 @@ from laar.datalayer.kubernetes import KubernetesSource
 from laar.datalayer.stamp import Stamp, stamp_of
 from laar.datalayer.weights_file import read_weights
 from laar.errors import SettingError
-from laar.protocol.paths import DeniedPaths
 from laar.protocol.stream import StreamSettings
 from laar.settings.context import Context
 from laar.settings.flow import Flow
@@ -24,7 +24,7 @@ from laar.settings.listening import EnvoySection, Listen, Shutdown
 from laar.settings.otlp import Otlp
 from laar.settings.reading import Bodies, Decisions, Headers, Readings
 from laar.settings.routing import Accuracy, Prefix, Routing, Tuning
-from laar.settings.section import Applies, Section, leaves, value_at
+from laar.settings.section import Applies, Section, leaves, part, value_at
 
 __all__ = ["Loaded", "Settings", "load", "load_settings"]
 
@@ -35,17 +35,12 @@ MAX_FILE_BYTES = 4 << 20
 class Settings(Section):
     """Everything laar can be told."""
 
-    endpoints: Annotated[tuple[Endpoint, ...], Applies.AT_ONCE] = Field(
-        (), description="Endpoints written here; for a fleet that seldom changes."
-    )
-    endpoints_file: Annotated[Path | None, Applies.AFTER_RESTART] = Field(
-        None, description="YAML file of endpoints, read again whenever it changes."
-    )
-    kubernetes: Annotated[tuple[KubernetesSource, ...], Applies.AFTER_RESTART] = Field(
-        (),
-        max_length=64,
-        description="Pods as endpoints, of InferencePools or by labels; several make one fleet.",
-    )
+    endpoints: Annotated[tuple[Endpoint, ...], Applies.AT_ONCE] = ()
+    """Endpoints written here; for a fleet that seldom changes."""
+    endpoints_file: Annotated[Path | None, Applies.AFTER_RESTART] = None
+    """YAML file of endpoints, read again whenever it changes."""
+    kubernetes: Annotated[tuple[KubernetesSource, ...], Applies.AFTER_RESTART, MaxLen(64)] = ()
+    """Pods as endpoints, of InferencePools or by labels; several make one fleet."""
     listen: Listen = Listen()
     routing: Routing = Routing()
     accuracy: Accuracy = Accuracy()
@@ -65,14 +60,8 @@ class Settings(Section):
     @property
     def stream(self) -> StreamSettings:
         """The stream machine's part."""
-        return StreamSettings(
-            max_body_bytes=self.bodies.max_body_bytes,
-            opaque_paths=self.bodies.opaque_paths,
-            denied_paths=DeniedPaths(self.bodies.denied_paths),
-            tenant_header=self.flow.tenant_header,
-            answers=self.headers.answers,
-            prefix_by_tenant=self.prefix.by_tenant,
-        )
+        sections = (self.bodies, self.flow, self.headers, self.prefix)
+        return part(StreamSettings, *sections)
 
     @model_validator(mode="after")
     def _has_endpoints(self) -> Settings:
@@ -82,10 +71,10 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _tunes_what_it_serves(self) -> Settings:
-        if self.tuner.enabled and self.routing.policy != "laar":
+        if self.tuner.enabled and self.routing.director.policy != "laar":
             raise ValueError(
                 "tuner.enabled: only the policy `laar` is tuned, and routing.policy is "
-                f"`{self.routing.policy}`"
+                f"`{self.routing.director.policy}`"
             )
         return self
 

@@ -43,6 +43,7 @@ _BESIDE = "directory of the fleet file"
 _Times = Annotated[float, Field(ge=0, le=60_000)]
 _Interval = Annotated[float, Field(gt=0, le=3600)]
 _Share = Annotated[float, Field(ge=0, le=1)]
+_USUAL = FleetSettings()
 
 
 class _Endpoint(BaseModel):
@@ -72,9 +73,9 @@ class FleetFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     endpoints: Annotated[list[_Endpoint], Field(min_length=1)]
-    scrape_interval_s: _Interval = 1.0
-    probe_interval_s: _Interval = 5.0
-    sample_answers: _Share = 0.05
+    scrape_interval_s: _Interval = _USUAL.scrape_interval_s
+    probe_interval_s: _Interval = _USUAL.probe_interval_s
+    sample_answers: _Share = _USUAL.sample_answers
 
     def sites(self) -> list[Site]:
         """The endpoints, ready to be built."""

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from laar.accuracy.latency import LatencyCheck
 from laar.accuracy.online import OnlineOutcomes
-from laar.accuracy.reports import OutcomeReports
+from laar.accuracy.reports import Answered, OutcomeReports
 from laar.accuracy.tasks import TaskNames
 
-__all__ = ["LearningMetrics"]
+__all__ = ["MAX_LABELS", "LearningMetrics"]
+
+MAX_LABELS = 64
+"""Tasks with series of their own; the others share the one called ``other``."""
+
+_SECONDS = (0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
+_ATTEMPTS = (1, 2, 3, 4, 5, 6, 8, 10)
 
 
 class LearningMetrics(Collector):
@@ -36,6 +43,43 @@ class LearningMetrics(Collector):
         self._reports = reports
         self._online = online
         self._latency = latency
+        labels = ("policy", "task")
+        self._answers = Counter(
+            "laar_answers_reported",
+            "Answers judged by reports, by policy and the request's task.",
+            (*labels, "correct"),
+            registry=None,
+        )
+        self._seconds = Histogram(
+            "laar_time_to_correct_answer_seconds",
+            "From a question's first attempt to the end of its correct answer, as reported.",
+            labels,
+            buckets=_SECONDS,
+            registry=None,
+        )
+        self._attempts = Histogram(
+            "laar_attempts_to_correct_answer",
+            "Attempts that a question took to its correct answer, as reported.",
+            labels,
+            buckets=_ATTEMPTS,
+            registry=None,
+        )
+        self._labels: set[str] = set()
+        reports.on_answered = self._answered
+
+    def _answered(self, answered: Answered) -> None:
+        """Counts a judged answer; tasks are the client's word, so their number has a cap."""
+        task = answered.task
+        if task not in self._labels:
+            if len(self._labels) < MAX_LABELS:
+                self._labels.add(task)
+            else:
+                task = "other"
+        self._answers.labels(answered.policy, task, str(answered.correct).lower()).inc()
+        if answered.correct:
+            self._attempts.labels(answered.policy, task).observe(answered.attempts)
+            if answered.seconds is not None:
+                self._seconds.labels(answered.policy, task).observe(answered.seconds)
 
     def collect(self) -> Iterator[Metric]:
         """Makes the metric families; called for each scrape."""
@@ -47,6 +91,7 @@ class LearningMetrics(Collector):
             for verdict, count in counts.items():
                 family.add_metric((verdict.value,), count)
             yield family
+        yield from self._judged()
         yield GaugeMetricFamily(
             "laar_outcomes_pending", "Decisions remembered for outcomes.", len(self._reports)
         )
@@ -76,6 +121,13 @@ class LearningMetrics(Collector):
             self._latency.refused,
         )
         yield from self._speeds()
+
+    def _judged(self) -> Iterator[Metric]:
+        for metric in (self._answers, self._seconds, self._attempts):
+            for family in metric.collect():
+                # The reference page reads the labels where a family of its own would have them.
+                setattr(family, "_labelnames", metric._labelnames)  # noqa: B010
+                yield family
 
     def _speeds(self) -> Iterator[Metric]:
         speed = GaugeMetricFamily(

@@ -29,8 +29,11 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TypeGuard
+from typing import Annotated, ClassVar, TypeGuard
 
+from annotated_types import Ge, Le
+
+from laar.declaring import FIXED, Applies, check
 from laar.errors import SettingError
 from laar.tuning.windows import OBJECTIVES, Sample, Window, WindowScore, better
 
@@ -72,32 +75,35 @@ HISTORY = 64
 class TunerSettings:
     """How to climb.
 
-    Args:
-        bounds: floor and cap of each weight; the names are the weights.
-        objective: a name in `OBJECTIVES`.
-        window: requests in a window; the published runs had 64 to 256. At least 20 for a p95.
-        tolerance: part by which a candidate must be better; below it differences are noise.
-        sigma: first step, standard deviation of the logarithm of a weight; 0.7 is a factor of two.
-        sigma_min: the tuner freezes when the step falls below.
-        max_windows: the tuner freezes after so many.
-        window_s: a window takes no more decisions after this long.
-        drain_s: outcomes that come later than this after the last decision are failures.
-        seed: of all proposals.
-
     Raises:
         SettingError: naming the setting and its range.
     """
 
+    section: ClassVar = "tuner"
+    applies: ClassVar = Applies.AFTER_RESTART
+
     bounds: Mapping[str, tuple[float, float]]
-    objective: str = "ttft-and-e2e-p95"
-    window: int = 128
-    tolerance: float = 0.005
-    sigma: float = 0.7
-    sigma_min: float = 0.05
-    max_windows: int = 1000
-    window_s: float = 900.0
-    drain_s: float = 120.0
-    seed: int = 0
+    """Floor and cap of each weight that is tuned."""
+    objective: str = "e2e-p95"
+    """What is made small. Whole answers by default: every request has that time, while first tokens
+    are only seen of answers that are read (bodies.sample_answers)."""
+    window: Annotated[int, Ge(20), Le(100_000)] = 128
+    """Requests that one set of weights is measured on; a p95 needs 20 at least, and the published
+    runs had 64 to 256."""
+    max_windows: Annotated[int, Ge(1), Le(1_000_000)] = 1000
+    """Windows after which the climb ends."""
+    tolerance: Annotated[float, FIXED, Ge(0), Le(0.5)] = 0.005
+    """Part by which a candidate must be better; below it differences are noise."""
+    sigma: Annotated[float, FIXED, Ge(1e-4), Le(SIGMA_MAX)] = 0.7
+    """First step, standard deviation of the logarithm of a weight; 0.7 is a factor of two."""
+    sigma_min: Annotated[float, FIXED, Ge(1e-4), Le(SIGMA_MAX)] = 0.05
+    """The tuner freezes when the step falls below."""
+    window_s: Annotated[float, FIXED, Ge(1)] = 900.0
+    """A window takes no more decisions after this long."""
+    drain_s: Annotated[float, FIXED, Ge(1)] = 120.0
+    """Outcomes that come later than this after the last decision are failures."""
+    seed: Annotated[int, FIXED] = 0
+    """Of all proposals."""
 
     def __post_init__(self) -> None:
         if not self.bounds:
@@ -110,17 +116,9 @@ class TunerSettings:
         if self.objective not in OBJECTIVES:
             known = ", ".join(OBJECTIVES)
             raise SettingError(f"tuner.objective: {self.objective!r} must be one of {known}")
-        for name, value, least, most in (
-            ("window", self.window, 20, 1e5),
-            ("tolerance", self.tolerance, 0.0, 0.5),
-            ("sigma_min", self.sigma_min, 1e-4, SIGMA_MAX),
-            ("sigma", self.sigma, self.sigma_min, SIGMA_MAX),
-            ("max_windows", self.max_windows, 1, math.inf),
-            ("window_s", self.window_s, 1.0, math.inf),
-            ("drain_s", self.drain_s, 1.0, math.inf),
-        ):
-            if not least <= value <= most:
-                raise SettingError(f"tuner.{name}: {value} must be in [{least:g}, {most:g}]")
+        check(self)
+        if self.sigma < self.sigma_min:
+            raise SettingError(f"tuner.sigma: {self.sigma} must not be below sigma_min")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,9 +37,9 @@ OBJECTIVES: dict[str, Callable[[_Latencies, _Latencies], float]] = {
     "e2e-p95": lambda _, e2e_s: _p95(e2e_s),
     "ttft-p95": lambda ttft_s, _: _p95(ttft_s),
 }
-"""Seconds from times to first token and times to the end. The first is the default: what hoarding
-requests on one endpoint can gain is bounded by the time to first token, and what that costs in
-decoding counts in full. The last is the published one, which gets hacked."""
+"""Seconds from times to first token and times to the end. The last is the published one, which gets
+hacked: it does not see what hoarding requests on one endpoint costs in decoding, as the others do.
+"""
 
 
 def better(cost: float, than: float, tolerance: float) -> bool:

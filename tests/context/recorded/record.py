@@ -2,9 +2,9 @@
 
 Not run by the tests: it needs libraries that laar does not, in an environment of their own.
 
-    python -m venv /tmp/libs && /tmp/libs/bin/pip install \
+    python -m venv libs && libs/bin/pip install \
         langchain langchain-classic llama-index-core haystack-ai dspy mem0ai
-    /tmp/libs/bin/python tests/context/recorded/record.py
+    libs/bin/python tests/context/recorded/record.py
 
 The documents and questions are ours; everything around them is as the library made it. Versions are
 written into each file. No model is called.

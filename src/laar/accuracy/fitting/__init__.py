@@ -1,1 +1,4 @@
-"""Fitting: from outcomes to a capability artifact. Serving never imports this package."""
+"""What only fitting and judging an artifact need: files of records, and scikit-learn behind them.
+
+Nothing that serves imports this package.
+"""

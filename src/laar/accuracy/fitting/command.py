@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,24 +11,35 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from laar.accuracy.artifact import MIN_CELL_OUTCOMES, Capability
+from laar.accuracy.artifact import MIN_CELL_OUTCOMES, Capability, TextTerms
 from laar.accuracy.fitting.evaluate import Evaluation
 from laar.accuracy.fitting.fit import Fit, fit
-from laar.accuracy.fitting.outcomes import OutcomeFile, parse_outcomes
+from laar.accuracy.fitting.records import Records, read_records
 from laar.accuracy.fitting.report import render
 from laar.errors import SettingError
 
 __all__ = ["run_fit"]
 
 
-def run_fit(outcomes: Path, *, out: Path, report: Path | None, json_file: Path | None) -> None:
+_HELD_OUT_OF_RECORDS = 0.2
+
+
+def run_fit(
+    outcomes: Sequence[Path],
+    *,
+    out: Path,
+    report: Path | None,
+    json_file: Path | None,
+    hold_out: float | None = None,
+) -> None:
     """Fits, writes the artifact, and says how good it is.
 
     Args:
-        outcomes: JSONL of `laar measure`.
+        outcomes: files of `laar measure`, or of graded answers in other forms.
         out: the artifact; an earlier one is replaced as a whole.
         report: directory for ``index.html``; made if it does not exist.
         json_file: for the held-out figures.
+        hold_out: share of the questions left for `laar evaluate`; None for the usual.
 
     Raises:
         SettingError: a file that can't be read or written, too few outcomes, or no scikit-learn.
@@ -35,13 +47,12 @@ def run_fit(outcomes: Path, *, out: Path, report: Path | None, json_file: Path |
     if find_spec("sklearn") is None:
         raise SettingError("`laar fit` needs scikit-learn: pip install 'laar[fit]'")
     console = Console()
-    try:
-        read = parse_outcomes(outcomes.read_bytes(), source=str(outcomes))
-    except OSError as fault:
-        raise SettingError(f"{outcomes}: {fault.strerror}; run `laar measure` first") from None
+    read = read_records(outcomes)
+    if hold_out is None:
+        hold_out = 0.0 if read.from_measure else _HELD_OUT_OF_RECORDS
     created = datetime.now(UTC).date().isoformat()
     with console.status(f"fitting {len(read.outcomes)} outcomes"):
-        fitted = fit(read.outcomes, created=created, data_sha256=read.sha256)
+        fitted = fit(read.outcomes, created=created, data_sha256=read.sha256, hold_out=hold_out)
     notes = _notes(read)
     try:
         temporary = out.with_name(f".{out.name}.new")
@@ -55,10 +66,15 @@ def run_fit(outcomes: Path, *, out: Path, report: Path | None, json_file: Path |
     except OSError as fault:
         raise SettingError(f"{fault.filename}: {fault.strerror}") from None
     _show(console, fitted, notes)
+    if fitted.artifact.fitted_on is not None and hold_out:
+        console.print(
+            f"{hold_out:.0%} of the questions were held back: `laar evaluate {out} ...` judges by "
+            "them. Fit with --hold-out 0 to learn from all."
+        )
     console.print(f"Written to {out}: name it in accuracy.capability.")
 
 
-def _notes(read: OutcomeFile) -> list[str]:
+def _notes(read: Records) -> list[str]:
     """What is wrong with the file, the faults of its lines first."""
     notes = list(read.faults)
     if read.unreadable > len(read.faults):
@@ -108,6 +124,8 @@ def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
             f"{retries.brier_unconditional:.4f} without what failed before, {retries.brier:.4f} "
             "with it."
         )
+    if (text := fitted.artifact.text) is not None:
+        console.print(_told(text))
     if thin := _thin_cells(fitted.artifact):
         console.print(
             f"{thin} cells have fewer than {MIN_CELL_OUTCOMES} outcomes and lean on their model's "
@@ -119,3 +137,14 @@ def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
 
 def _thin_cells(artifact: Capability) -> int:
     return sum(cell.thin for model in artifact.models.values() for cell in model.cells)
+
+
+def _told(text: TextTerms) -> str:
+    told = f"{len(text.tasks)} tasks are told by their words."
+    if text.gain_unseen is None or text.worst_unseen is None:
+        return f"{told} With fewer than three, nothing shows how far to trust that."
+    return (
+        f"{told} Of tasks left out of the fit, routing by the words is right "
+        f"{100 * text.gain_unseen:+.1f} points more often than the best single model, "
+        f"{100 * text.worst_unseen:+.1f} in the worst."
+    )

@@ -11,6 +11,7 @@ everything. scikit-learn and scipy are imported in here only; serving an artifac
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from laar.accuracy.artifact import (
     Capability,
     Cell,
+    FittedOn,
     ModelCapability,
     RetryTerms,
     Speed,
@@ -33,7 +35,9 @@ from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
 from laar.accuracy.fitting.evaluate import Evaluation, evaluate, retry_scores
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
+from laar.accuracy.fitting.records import fingerprint
 from laar.accuracy.fitting.retry import fit_retry
+from laar.accuracy.fitting.text import fit_text
 from laar.errors import SettingError
 
 __all__ = ["Fit", "fit"]
@@ -59,24 +63,36 @@ class _Counts(NamedTuple):
 
     features: Features
     fold: int
-    right: int
-    wrong: int
+    right: float
+    wrong: float
 
 
-def fit(outcomes: Sequence[MeasuredOutcome], *, created: str, data_sha256: str) -> Fit:
+def fit(
+    outcomes: Sequence[MeasuredOutcome],
+    *,
+    created: str,
+    data_sha256: str,
+    hold_out: float = 0.0,
+) -> Fit:
     """Fits an artifact and evaluates the procedure.
 
     Args:
         outcomes: judged ones, one for each query and model.
         created: the date to note in the artifact.
         data_sha256: of the file the outcomes come from.
+        hold_out: share of the queries, chosen by a hash, that nothing is learned from: they are
+            left for `laar evaluate`. Then the artifact notes which ones it has seen.
 
     Raises:
         SettingError: there are no judged outcomes, or too few queries to hold any out.
     """
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # ships no types
 
-    judged = [outcome for outcome in outcomes if outcome.correct is not None]
+    judged = [
+        outcome
+        for outcome in outcomes
+        if outcome.correct is not None and not _kept_back(outcome.query_id, hold_out)
+    ]
     first = [outcome for outcome in judged if not _held_out(outcome.query_id)]
     second = [outcome for outcome in judged if _held_out(outcome.query_id)]
     if not first or not second:
@@ -84,7 +100,18 @@ def fit(outcomes: Sequence[MeasuredOutcome], *, created: str, data_sha256: str) 
     # Matrices of some 30 columns: threads of the linear algebra library would only wait for each
     # other, twenty times longer than the work takes on a busy machine.
     with threadpool_limits(1):
-        return _fit_and_evaluate(first, second, created, data_sha256)
+        made = _fit_and_evaluate(first, second, created, data_sha256)
+        seen = sorted({fingerprint(outcome.query_id) for outcome in judged})
+        added = {
+            "text": fit_text(judged),
+            "fitted_on": FittedOn(
+                held_out=hold_out, questions=b64encode(b"".join(seen)).decode("ascii")
+            ),
+        }
+    return Fit(
+        artifact=made.artifact.model_copy(update=added if hold_out or added["text"] else {}),
+        evaluation=made.evaluation,
+    )
 
 
 def _fit_and_evaluate(
@@ -123,6 +150,11 @@ def _held_out(query_id: str) -> bool:
     return blake2b(query_id.encode(), digest_size=1).digest()[0] % 2 == 1
 
 
+def _kept_back(query_id: str, share: float) -> bool:
+    digest = blake2b(query_id.encode(), digest_size=4, person=b"hold-out").digest()
+    return int.from_bytes(digest, "big") < share * 2**32
+
+
 def _fold(query_id: str) -> int:
     return blake2b(query_id.encode(), digest_size=2).digest()[1] % _FOLDS
 
@@ -148,9 +180,9 @@ def _artifact(
 def _fit_model(outcomes: Sequence[MeasuredOutcome]) -> ModelCapability:
     counts = _counted(outcomes)
     right = sum(count.right for count in counts)
-    cells: dict[Features, list[int]] = {}
+    cells: dict[Features, list[float]] = {}
     for count in counts:
-        cell = cells.setdefault(count.features, [0, 0])
+        cell = cells.setdefault(count.features, [0.0, 0.0])
         cell[0] += count.right + count.wrong
         cell[1] += count.right
     # All right or all wrong: nothing to regress on; half an outcome of the other kind is added.
@@ -164,7 +196,13 @@ def _fit_model(outcomes: Sequence[MeasuredOutcome]) -> ModelCapability:
         mean=right / len(outcomes),
         regularisation=strength,
         cells=[
-            Cell(language=f.language, bucket=f.bucket, task=f.task, outcomes=n, correct=k)
+            Cell(
+                language=f.language,
+                bucket=f.bucket,
+                task=f.task,
+                outcomes=round(n),
+                correct=round(k),
+            )
             for f, (n, k) in sorted(cells.items())
         ],
         speed=_speed(outcomes),
@@ -174,10 +212,12 @@ def _fit_model(outcomes: Sequence[MeasuredOutcome]) -> ModelCapability:
 
 
 def _counted(outcomes: Sequence[MeasuredOutcome]) -> list[_Counts]:
-    sums: dict[tuple[Features, int], list[int]] = {}
+    sums: dict[tuple[Features, int], list[float]] = {}
     for outcome in outcomes:
         key = (features_of_outcome(outcome), _fold(outcome.query_id))
-        sums.setdefault(key, [0, 0])[0 if outcome.correct else 1] += 1
+        cell = sums.setdefault(key, [0.0, 0.0])
+        cell[0] += outcome.right
+        cell[1] += 1 - outcome.right
     return [_Counts(*key, *sums[key]) for key in sorted(sums)]
 
 

@@ -46,6 +46,10 @@ class MeasuredOutcome(BaseModel):
         cached_tokens: of these, found in the endpoint's prefix cache.
         ttft_s: None unless the answer was streamed.
         status: HTTP status; 0 for no answer.
+        score: in 0..1, where the grader gave more than right or wrong.
+        dollars: that the answer cost, where it is known.
+        text: a bounded sample of the question, where it may be kept: what tasks are told by.
+        told: the task was named by somebody, not detected.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
@@ -64,6 +68,15 @@ class MeasuredOutcome(BaseModel):
     status: int = 200
     endpoint: str | None = None
     error: str | None = None
+    score: Annotated[float, Field(ge=0, le=1)] | None = None
+    dollars: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    text: Annotated[str, Field(max_length=2048)] | None = None
+    told: bool = True
+
+    @property
+    def right(self) -> float:
+        """The score; 1 or 0 where the verdict is all there is."""
+        return float(bool(self.correct)) if self.score is None else self.score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +110,13 @@ def features_of_outcome(outcome: MeasuredOutcome) -> Features:
 
 def dump_outcome(outcome: MeasuredOutcome) -> bytes:
     """One line, newline included."""
-    return orjson.dumps(outcome.model_dump(mode="json"), option=orjson.OPT_APPEND_NEWLINE)
+    fields = outcome.model_dump(mode="json")
+    for name in ("score", "dollars", "text"):
+        if fields[name] is None:
+            del fields[name]
+    if fields["told"]:
+        del fields["told"]
+    return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def parse_outcome(line: bytes) -> MeasuredOutcome:

@@ -156,8 +156,8 @@ def _retries(artifact: Capability, evaluation: Evaluation) -> str:
     if not scores.attempts:
         return "<p>No query was put to several models and failed by one: nothing to learn from.</p>"
     return (
-        f"<p>Each model that has failed on a request lowers the log odds of the others by "
-        f"{-retry.per_failure:.2f}; {len(retry.pairs)} pairs have a term of their own. Brier score "
+        f"<p>Requests differ in difficulty for all models, by {retry.difficulty or 0.0:.2f} in log "
+        f"odds; {len(retry.pairs)} pairs of models have a term of their own. Brier score "
         f"at attempts 2 and later, {scores.attempts} of them: {scores.brier_unconditional:.4f} "
         f"without, {scores.brier:.4f} with.</p>"
     )

@@ -1,13 +1,14 @@
 """How success probabilities move once other models have failed on the same request.
 
-LAAR assumes independent attempts (section 5.1). They are not: a hard query is hard for all. From
-outcomes of several models on the same queries this fits
+Most of it is a difficulty that all models share: its spread is fitted by maximum likelihood on the
+verdicts of several models on the same queries (`laar.accuracy.difficulty`). What a pair of models
+adds, because they fail on the same things or on different ones, is a shift of the log odds:
 
-    log odds(m correct | T failed) = log odds(m correct) + per_failure * |T| + sum of pair(m, t)
+    log odds(m correct | T failed) = log odds(m correct | T failed, difficulty) + sum of pair(m, t)
 
-with the unconditional log odds as a fixed offset. Examples are every model of a query together with
-subsets T of the other models that failed on it; each (query, model) weighs the same however many
-subsets it has. A ridge holds back what the data does not show.
+Examples are every model of a query together with subsets T of the other models that failed on it;
+each (query, model) weighs the same however many subsets it has. A ridge holds back what the data
+does not show.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from laar.accuracy.artifact import PairTerm, RetryTerms
 from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.difficulty import MAX_SPREAD, curves, given, nodes
 from laar.accuracy.features import Features
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 
@@ -32,7 +34,8 @@ _MAX_SUBSETS = 16  # of one (query, model): all, for up to five models
 _MAX_EXAMPLES = 100_000
 _MAX_PAIR_MODELS = 12  # 132 pair terms; beyond, the shared term has to do
 _MIN_PAIR_QUERIES = 100  # with an outcome of m where t failed
-_RIDGE_FAILURE = 1.0
+_MAX_QUERIES = 20_000  # that the spread is fitted on
+_WORTH_A_SPREAD = 2.0  # log likelihood: as much as chance gives one time in twenty
 _RIDGE_PAIR = 10.0  # a pair term must be worth some ten queries to move
 
 _Floats = NDArray[np.float64]
@@ -53,11 +56,12 @@ def fit_retry(
     use_pairs: bool,
 ) -> RetryTerms:
     """Fits the retry terms on top of an artifact's unconditional probabilities."""
-    examples = list(_examples(capability, outcomes))
+    spread = _spread(capability, outcomes)
+    examples = list(_examples(capability, outcomes, spread))
     pairs = _pairs(examples, capability.models) if use_pairs else []
-    per_failure, each = _solve(examples, pairs) if examples else (0.0, [])
+    each = _solve(examples, pairs) if pairs else []
     return RetryTerms(
-        per_failure=per_failure,
+        per_failure=0.0,
         pairs=[
             PairTerm(model=model, failed=failed, log_odds=value)
             for (model, failed), value in zip(pairs, each, strict=True)
@@ -65,29 +69,71 @@ def fit_retry(
         brier_unconditional=None,
         brier=None,
         attempts=0,
+        difficulty=spread,
     )
 
 
-def _examples(
-    capability: CapabilityModel, outcomes: Sequence[tuple[MeasuredOutcome, Features]]
-) -> Iterator[_Example]:
+def _by_query(
+    outcomes: Sequence[tuple[MeasuredOutcome, Features]],
+) -> list[list[tuple[MeasuredOutcome, Features]]]:
+    """Queries that several models answered, in an order that is the same from run to run."""
     by_query: dict[str, list[tuple[MeasuredOutcome, Features]]] = defaultdict(list)
     for outcome, features in outcomes:
         by_query[outcome.query_id].append((outcome, features))
+    queries = [answers for answers in by_query.values() if len(answers) > 1]
+    Random(0).shuffle(queries)
+    return queries
+
+
+def _spread(
+    capability: CapabilityModel, outcomes: Sequence[tuple[MeasuredOutcome, Features]]
+) -> float:
+    """The spread of the difficulty under which the verdicts are most likely, held back to 0."""
+    from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]  # ships no types
+
+    queries = _by_query(outcomes)[:_MAX_QUERIES]
+    if not queries:
+        return 0.0
+    column = {model: at for at, model in enumerate(capability.models)}
+    verdicts = np.full((len(queries), len(column)), np.nan)
+    p = np.full_like(verdicts, 0.5)
+    for row, answers in enumerate(queries):
+        for outcome, features in answers:
+            at = row, column[outcome.model]
+            verdicts[at] = bool(outcome.correct)
+            p[at] = capability.probabilities((outcome.model,), features)[0]
+    known, right = ~np.isnan(verdicts), verdicts == 1
+
+    def loss(spread: float) -> float:
+        at = curves(p, spread)
+        likely = np.where(right[..., None], at, 1 - at)
+        likely = np.where(known[..., None], likely, 1.0).prod(axis=1) @ nodes[1]
+        return float(-np.log(np.maximum(likely, 1e-300)).sum()) + 0.5 * spread**2
+
+    found = minimize_scalar(loss, bounds=(0.0, MAX_SPREAD), method="bounded")
+    # The edge of the bounds is never reached exactly; no worse without it means independent.
+    return 0.0 if loss(0.0) <= float(found.fun) + _WORTH_A_SPREAD else round(float(found.x), 4)
+
+
+def _examples(
+    capability: CapabilityModel,
+    outcomes: Sequence[tuple[MeasuredOutcome, Features]],
+    spread: float,
+) -> Iterator[_Example]:
     rng = Random(0)  # which subsets stand for many must not change from run to run
-    queries = list(by_query.values())
-    rng.shuffle(queries)
     made = 0
-    for answers in queries:
+    for answers in _by_query(outcomes):
         failing = [outcome.model for outcome, _ in answers if not outcome.correct]
         for outcome, features in answers:
             others = [model for model in failing if model != outcome.model]
             if not others or made >= _MAX_EXAMPLES:
                 continue
-            p = float(capability.probabilities((outcome.model,), features)[0])
             subsets = _subsets(others, rng)
             made += len(subsets)
+            row = capability.probabilities((outcome.model, *others), features)
             for failed in subsets:
+                wrong = np.array([False, *(model in failed for model in others)])
+                p = float(np.clip(given(row, wrong, spread)[0], 0.001, 0.999))
                 yield _Example(
                     outcome.model,
                     failed,
@@ -116,31 +162,27 @@ def _pairs(examples: Sequence[_Example], models: Sequence[str]) -> list[tuple[st
     return sorted(pair for pair, seen in queries.items() if seen >= _MIN_PAIR_QUERIES)
 
 
-def _solve(
-    examples: Sequence[_Example], pairs: Sequence[tuple[str, str]]
-) -> tuple[float, list[float]]:
+def _solve(examples: Sequence[_Example], pairs: Sequence[tuple[str, str]]) -> list[float]:
     """Penalised maximum likelihood with an offset, which scikit-learn has no room for."""
-    from scipy.optimize import minimize  # type: ignore[import-untyped]  # ships no types
+    from scipy.optimize import minimize
 
-    column = {pair: at for at, pair in enumerate(pairs, start=1)}
-    x = np.zeros((len(examples), 1 + len(pairs)))
+    column = {pair: at for at, pair in enumerate(pairs)}
+    x = np.zeros((len(examples), len(pairs)))
     for row, example in enumerate(examples):
-        x[row, 0] = len(example.failed)
         for failed in example.failed:
             if (at := column.get((example.model, failed))) is not None:
                 x[row, at] = 1.0
     offset = np.array([example.log_odds for example in examples])
     sign = np.array([1.0 if example.correct else -1.0 for example in examples])
     weight = np.array([example.weight for example in examples])
-    ridge = np.array([_RIDGE_FAILURE] + [_RIDGE_PAIR] * len(pairs))
 
     def loss(beta: _Floats) -> tuple[float, _Floats]:
         margin = sign * (offset + x @ beta)
-        value = weight @ np.logaddexp(0, -margin) + 0.5 * ridge @ beta**2
-        slope = -(weight * sign / (1 + np.exp(np.clip(margin, -500, 500)))) @ x + ridge * beta
-        return float(value), slope
+        value = weight @ np.logaddexp(0, -margin) + 0.5 * _RIDGE_PAIR * beta @ beta
+        slope = -(weight * sign / (1 + np.exp(np.clip(margin, -500, 500)))) @ x
+        return float(value), slope + _RIDGE_PAIR * beta
 
-    bounds = [(-50.0, 0.0)] + [(-50.0, 50.0)] * len(pairs)
-    found = minimize(loss, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B", bounds=bounds)
-    per_failure, *each = np.round(np.asarray(found.x, dtype=float), 4).tolist()
-    return per_failure, each
+    bounds = [(-50.0, 50.0)] * len(pairs)
+    found = minimize(loss, np.zeros(len(pairs)), jac=True, method="L-BFGS-B", bounds=bounds)
+    each: list[float] = np.round(np.asarray(found.x, dtype=float), 4).tolist()
+    return each

@@ -79,7 +79,7 @@ def _block(view: View, place: Place, cut: Cut, most: int) -> Block | None:
         kept[-1].end if kept else place.end,
         shape=cut.name,
         pinned=len(items) - len(kept),
-        careful=True,
+        careful=not place.memories,
     )
 
 

@@ -191,7 +191,7 @@ def _block(
         labels_stay=counted,
         shape=opener.name,
         pinned=len(items) - len(kept),
-        careful=opener.needs >= Needs.RETRIEVAL,
+        careful=opener.needs >= Needs.RETRIEVAL and not (place and place.memories),
         start=run[0].start,
     )
 

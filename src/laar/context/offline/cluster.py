@@ -7,6 +7,9 @@ much in common thereby come out with a long common prefix.
 The order inside a node is a choice. `by="id"` (ascending ids) is what the paper's examples show.
 `by="frequency"` puts what most contexts hold first: ids from a hash carry no meaning, and frequent
 first nests better.
+
+Pairs are compared in blocks of `BLOCK` contexts. A larger batch is sorted first, so that what has
+much in common falls into one block; nodes of different blocks meet in the root only.
 """
 
 from __future__ import annotations
@@ -23,8 +26,11 @@ from laar.errors import SettingError
 
 __all__ = ["MAX_CONTEXTS", "Built", "Ordered", "build"]
 
-MAX_CONTEXTS = 4096
-"""Most contexts in one build: its pair matrices take 10 bytes a pair, 170 MB at this size."""
+MAX_CONTEXTS = 200_000
+"""Most contexts in one build, some 1.5 GB of nodes."""
+
+BLOCK = 4096
+"""Most contexts whose pairs are compared: the matrices take 10 bytes a pair, here 170 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +78,9 @@ def build(
     rank = {
         doc: (-counts[doc], first_seen[doc]) if by == "frequency" else (0, doc) for doc in counts
     }
-    nodes = _merge(contexts, leaves, rank, alpha)
+    nodes: list[Node] = []
+    for block in _blocks(contexts, rank):
+        nodes += _merge([contexts[i] for i in block], [leaves[i] for i in block], rank, alpha)
     root = _root(nodes)
     _align(root)
     tree = ContextTree(root, alpha=alpha, reading=reading)
@@ -80,6 +88,31 @@ def build(
         tree.own(leaf, requests[i] if requests else str(i))
     ordered = tuple(Ordered(docs=tuple(leaf.docs), path=tuple(leaf.path())) for leaf in leaves)
     return Built(tree=tree, contexts=ordered)
+
+
+def _blocks(
+    contexts: Sequence[Sequence[int]], rank: dict[int, tuple[int, int]]
+) -> list[Sequence[int]]:
+    """Cuts a batch that is too large for a matrix, so that contexts with much in common stay near.
+
+    Each context's documents are sorted by rank and the contexts by those: contexts that hold the
+    same frequent documents follow each other. Equal sets of documents are never parted.
+    """
+    if len(contexts) <= BLOCK:
+        return [range(len(contexts))]
+    keys = [sorted(map(rank.__getitem__, context)) for context in contexts]
+    order = sorted(range(len(contexts)), key=keys.__getitem__)
+    blocks: list[Sequence[int]] = []
+    start = 0
+    while start < len(order):
+        end = min(start + BLOCK, len(order))
+        while end < len(order) and keys[order[end]] == keys[order[end - 1]] and end > start + 1:
+            end -= 1
+        if end == start + 1 and len(order) - start > BLOCK:  # more of one set than a block holds
+            end = start + BLOCK
+        blocks.append(sorted(order[start:end]))
+        start = end
+    return blocks
 
 
 def _leaves(contexts: Sequence[Sequence[int]]) -> list[Node]:

@@ -196,7 +196,7 @@ def run_variant(variant: str, cell: Cell, seed: int, shared: int) -> CellResult:
     """One variant on one cell; engines keep prompts only where documents are shared."""
     surface, known = surface_of(), artifact()
     if variant == "without conditional Q":
-        retry = known.retry.model_copy(update={"per_failure": 0.0, "pairs": []})
+        retry = known.retry.model_copy(update={"difficulty": None, "per_failure": 0.0, "pairs": []})
         known = known.model_copy(update={"retry": retry})
     online = OnlineOutcomes() if variant == "with online outcomes" else None
     assessor = CapabilityAssessor(CapabilityModel(known), online)

@@ -15,6 +15,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
@@ -24,10 +26,10 @@ from laar.core.beliefs import CapabilityAssessor
 from laar.core.interfaces import Assessment, Assessor
 from laar.core.request import Request
 from laar.lab.experiment import Scope
-from laar.lab.measure_fleet import default_artifact
+from laar.lab.measure_fleet import default_artifact, measure_fleet
 from laar.lab.sweep import sweep
 from laar.lab.workloads.kv_questions import as_questions
-from laar.measuring.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries
+from laar.measuring.kv_lookup import queries
 from laar.sim.answers import AccuracySurface
 from laar.sim.engine import EngineProfile, EngineSettings, LinearCost, load_profile
 from laar.sim.fleet import (
@@ -48,6 +50,9 @@ __all__ = [
     "USERS",
     "Cell",
     "CellResult",
+    "Oracle",
+    "TrueAccuracies",
+    "World",
     "artifact",
     "best_single",
     "cells_of",
@@ -59,6 +64,8 @@ __all__ = [
     "sites_of",
     "surface_of",
     "uncached",
+    "world_from",
+    "world_of",
 ]
 
 Cell = tuple[str, int]
@@ -118,6 +125,32 @@ class CellResult:
         return float((self.correct & (self.attempts <= attempts)).mean())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The simulated models, and what was measured of them on other questions."""
+
+    surface: AccuracySurface
+    capability: Capability
+
+
+@lru_cache(maxsize=4)
+def world_from(fleet: Path | None) -> World:
+    """The world of a fleet file; without one, the package's with the artifact that comes with it.
+
+    Raises:
+        SettingError: the file can't be used.
+    """
+    if fleet is None:
+        return World(surface=surface_of(), capability=artifact())
+    surface = AccuracySurface.load(fleet)
+    return World(surface=surface, capability=measure_fleet(surface).artifact)
+
+
+def world_of(scope: Scope) -> World:
+    """The world of a run."""
+    return world_from(scope.fleet)
+
+
 def surface_of() -> AccuracySurface:
     """The fleet of laar-fleet.yaml."""
     return AccuracySurface.load()
@@ -135,9 +168,11 @@ def best_single(known: Capability) -> str:
 
 def cells_of(scope: Scope) -> list[Cell]:
     """All 15 cells; three of them in the small version."""
+    surface = world_of(scope).surface
+    languages, lengths = surface.languages, surface.lengths_tokens
     if scope.quick:
-        return [("en", LENGTHS_TOKENS[0]), ("ja", LENGTHS_TOKENS[1]), ("zh", LENGTHS_TOKENS[2])]
-    return [(language, length) for language in LANGUAGES for length in LENGTHS_TOKENS]
+        return [(name, lengths[min(at, len(lengths) - 1)]) for at, name in enumerate(languages[:3])]
+    return [(language, length) for language in languages for length in lengths]
 
 
 def name_of(cell: Cell) -> str:
@@ -173,7 +208,7 @@ def run_cells(
     """Every contestant on every cell and seed; results by contestant and cell, in seed order."""
     cells = cells_of(scope)
     cases = [
-        (contestant, cell, seed, cached)
+        (contestant, cell, seed, cached, scope.fleet)
         for contestant in contestants
         for cell in cells
         for seed in scope.seeds
@@ -182,9 +217,12 @@ def run_cells(
     return {(c, cell): [next(results) for _ in scope.seeds] for c in contestants for cell in cells}
 
 
-def run_cell(contestant: str, cell: Cell, seed: int, cached: bool) -> CellResult:
+def run_cell(
+    contestant: str, cell: Cell, seed: int, cached: bool, fleet_file: Path | None = None
+) -> CellResult:
     """One run; see the module's text."""
-    surface, known = surface_of(), artifact()
+    world = world_from(fleet_file)
+    surface, known = world.surface, world.capability
     asked = questions_of(surface, cell, seed, cached=cached)
     assessor: Assessor = CapabilityAssessor(CapabilityModel(known))
     policy, attempts = contestant, MAX_ATTEMPTS

@@ -48,13 +48,15 @@ from laar.lab.workloads.overload import (
 )
 from laar.policies import build_policies
 from laar.protocol.sampling import Sampler
+from laar.settings.reading import Bodies, Readings
 from laar.sim.engine import Job
 from laar.sim.fleet import EngineHost, VirtualClock
 
 __all__ = ["EXPERIMENTS", "carried_per_s", "serve"]
 
 _MINUTE_S = 60.0
-_READ_EVERY_S = 1.0
+_BODIES = Bodies()
+_READ_EVERY_S = Readings().scrape_interval_s
 _SAMPLED = "slack, 1 in 100 read"
 _ROUTES = ("slack", _SAMPLED, "arrival, kept apart", "arrival", "no queue")
 PROBE_REQUESTS = 3000
@@ -141,15 +143,13 @@ class _Fleet:
         self.admission = Admission(
             self.director,
             FlowSettings(
-                limits=Limits(
-                    order="lars" if self.route in ("slack", _SAMPLED) else "fcfs", max_hold_s=60.0
-                ),
+                limits=Limits(order="lars" if self.route in ("slack", _SAMPLED) else "fcfs"),
                 long_tokens=_NONE_IS_LONG if plain else FlowSettings().long_tokens,
             ),
         )
         self.sampler = Sampler(
-            0.01 if self.route == _SAMPLED else 1.0,
-            every_s=1.0,
+            _BODIES.sample_answers if self.route == _SAMPLED else 1.0,
+            every_s=_BODIES.sample_every_s,
             rng=random.Random(f"{self.seed}/read"),
         )
         self.waiting = {}

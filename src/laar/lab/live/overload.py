@@ -36,6 +36,7 @@ from laar.accuracy.artifact import Capability, ModelCapability, RetryTerms, Spee
 from laar.core.request import Api, Request
 from laar.envoy import Shape
 from laar.errors import LaarError
+from laar.flow.admission import FlowSettings
 from laar.lab.experiment import FIRST_SEED
 from laar.lab.experiments.medha_picker import carried_per_s
 from laar.lab.live.fleet import Endpoint, started_fleet
@@ -56,16 +57,12 @@ from laar.lab.workloads.overload import (
     weight,
 )
 from laar.measuring.tokens import ASCII_PER_TOKEN
-from laar.settings.flow import Flow
 from laar.settings.reading import Bodies
 
 __all__ = ["ROUTES", "run_overload"]
 
 NOT_HELD = 3
 """Exit status when a check failed, as of the lab's experiments."""
-
-_SCALED = ("max_prefill_s", "min_hold_s", "max_hold_s")
-"""Settings of `flow` that are seconds of the fleet."""
 
 ROUTES: Mapping[str, Mapping[str, object]] = {
     "slack": {"enabled": True, "order": "lars"},
@@ -199,8 +196,12 @@ class _Bench:
         directory.mkdir()
         artifact = directory / "capability.json"
         artifact.write_bytes(_measured(self.time_scale).dump())
-        usual = Flow()
-        scaled = {name: getattr(usual, name) * self.time_scale for name in _SCALED}
+        usual = FlowSettings()
+        scaled = {
+            "max_prefill_s": usual.saturation.max_prefill_s * self.time_scale,
+            "min_hold_s": usual.limits.min_hold_s * self.time_scale,
+            "max_hold_s": usual.limits.max_hold_s * self.time_scale,
+        }
         return directory, {
             "accuracy": {"capability": str(artifact)},
             "bodies": {

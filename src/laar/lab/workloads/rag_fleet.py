@@ -61,9 +61,7 @@ class RagClient:
     ) -> None:
         self._load = load
         self._output_tokens = output_tokens
-        self._hook = (
-            ContextHook(ContextSettings(holdout_share=0.0, max_added_ms=None)) if hooked else None
-        )
+        self._hook = ContextHook(ContextSettings(holdout_share=0.0)) if hooked else None
         self._receipts: dict[int, Receipt | None] = {}
         self._texts: dict[int, str] = {}
 

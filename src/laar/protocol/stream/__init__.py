@@ -5,8 +5,8 @@ three ways in which Envoy speaks; the other modules each do one step of the work
 endpoint-picker protocol v1.0.0.
 """
 
+from laar.protocol.settings import StreamSettings
 from laar.protocol.stream.body import PIECE_BYTES, HeldBytes
 from laar.protocol.stream.machine import Stream
-from laar.protocol.stream.settings import StreamSettings
 
 __all__ = ["PIECE_BYTES", "HeldBytes", "Stream", "StreamSettings"]

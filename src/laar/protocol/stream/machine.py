@@ -44,14 +44,15 @@ from laar.protocol.events import (
 )
 from laar.protocol.openai import ASIDE_BYTES, Body, api_of, set_priority, splice_model, try_read
 from laar.protocol.paths import denied_path_error
-from laar.protocol.ports import BodyHook, Enforcement, GatewayRules, NoRules, Rework
+from laar.protocol.ports import BodyHook, GatewayRules, IsEnforced, NoRules, Rework
+from laar.protocol.settings import StreamSettings
+from laar.protocol.since import Since
 from laar.protocol.stream.answer import Answer, attempted, made_by_envoy, no_answer_error
 from laar.protocol.stream.body import Collected, HeldBytes, send_pieces
 from laar.protocol.stream.dialect import DIALECTS, KEPT_HEADERS, NATIVE
 from laar.protocol.stream.phases import TRANSITIONS, Phase, RequestPhase, ResponsePhase
 from laar.protocol.stream.request import NOTHING_READ, forget_prompt, request_of
 from laar.protocol.stream.sending import Sending, destinations, silence_s
-from laar.protocol.stream.settings import StreamSettings
 from laar.protocol.stream.told import (
     MAX_HEADER_BYTES_TO_ADD_TO,
     MAX_HEADERS_TO_ADD_TO,
@@ -86,6 +87,7 @@ class Stream:
         held: counts what all streams collect in the gateway shape; None sets no limit.
         join: returns the trace that the decision is seen in, by ``traceparent`` and
             ``tracestate``; None when nothing is traced.
+        since: knows when a question was first asked; None: every question is new.
     """
 
     def __init__(
@@ -94,11 +96,12 @@ class Stream:
         *,
         read_answer: bool,
         new_id: Callable[[], str],
-        enforced: Enforcement | None = None,
+        enforced: IsEnforced | None = None,
         rules: GatewayRules = _NO_RULES,
         hook: BodyHook | None = None,
         held: HeldBytes | None = None,
         join: Callable[[str, str], Trace | None] | None = None,
+        since: Since | None = None,
     ) -> None:
         self._settings = settings
         self._read_answer = read_answer
@@ -107,6 +110,8 @@ class Stream:
         self._rules = rules
         self._hook = hook
         self._join = join
+        self._since = since
+        self._stamp = ""  # when the question was first asked, for a retry to send back
         self._request = RequestPhase.HEADERS
         self._response = ResponsePhase.HEADERS
         self._dialect = NATIVE
@@ -180,7 +185,7 @@ class Stream:
         self._body.whole = event.end
         self._begin(event, now)
         path = self._head.path
-        if path in self._settings.denied_paths:
+        if path in self._settings.denied:
             self._shadow = False  # no engine is to see it, wherever it is chosen
             return self._refuse(denied_path_error(), out)
         if self._head.method == "POST" and event.headers.get("upgrade", "").lower() == "websocket":
@@ -188,7 +193,7 @@ class Stream:
             return self._refuse(RequestError(400, "bad-request", "a POST upgrades nothing"), out)
         if event.end or path.startswith(self._settings.opaque_paths) or self._head.upgrade:
             self._api = Api.OPAQUE
-            return self._ask(NOTHING_READ, out)
+            return self._ask(NOTHING_READ, now, out)
         self._dialect.await_body(out)
         return RequestPhase.BODY
 
@@ -260,7 +265,7 @@ class Stream:
             read = self._reworked(self._hook, read, now)
         if isinstance(read, RequestError):
             return self._refuse(read, out)
-        return self._ask(read, out)
+        return self._ask(read, now, out)
 
     def _reworked(self, hook: BodyHook, read: Body, now: float) -> Body | RequestError:
         """Lets the hook look at the body; the body as read again if it was changed."""
@@ -280,7 +285,7 @@ class Stream:
         self._body.replace(rework.body)
         return try_read(self._api, rework.body)
 
-    def _ask(self, read: Body, out: list[Action]) -> Phase:
+    def _ask(self, read: Body, now: float, out: list[Action]) -> Phase:
         head = self._head
         self._asked, self._model_span = read.model, read.model_span
         request = request_of(
@@ -290,13 +295,16 @@ class Stream:
             api=self._api,
             rules=self._rules,
             body_bytes=self._body.size_bytes,
-            salt_by_tenant=self._settings.prefix_by_tenant,
+            salt_by_tenant=self._settings.by_tenant,
             pool=self._pool,
             subset=self._subset,
             shadow=self._shadow,
             sees_answer=self._sees_answer,
             trace=self._join(head.trace_parent, head.trace_state) if self._join else None,
         )
+        if self._since is not None:
+            request.waited_s = self._since.waited_s(head.since, request, now)
+            self._stamp = self._since.stamp(request, now)
         out.append(Ask(request))
         return RequestPhase.DECIDING
 
@@ -394,7 +402,8 @@ class Stream:
             self._rework = None
         elif self._rework is not None:  # before the client sees it and sends its next turn
             known = (decision.address, decision.request.id) if decision else ("", "")
-            self._rework.accepted(event.served or known[0], known[1], now)
+            decided = decision.id if decision else ""
+            self._rework.accepted(event.served or known[0], known[1], now, decision=decided)
         if decision is None:
             self._dialect.answer_headers([], out, read=False)
             return self._after_headers(event, now, out)
@@ -431,6 +440,7 @@ class Stream:
                 self._settings.answers,
                 shadow=self._shadow,
                 overhead_us=self._overhead_us,
+                since=self._stamp,
             )
         self._dialect.answer_headers(told, out, read=self._read_answer)
         if self._target is not None and self._dialect.shows_answers:

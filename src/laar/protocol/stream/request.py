@@ -64,6 +64,8 @@ def request_of(
         model=model_wanted(api, read.model, head, rules),
         spans=read.spans,
         question=read.question,
+        system=read.system,
+        marks=read.marks,
         chars=read.chars,
         stream=read.stream,
         max_tokens=read.max_tokens,

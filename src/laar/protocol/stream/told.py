@@ -26,7 +26,7 @@ MAX_HEADER_BYTES_TO_ADD_TO = 58 << 10
 
 
 def headers_of_answer(
-    decision: Decision, answers: names.Answers, *, shadow: bool, overhead_us: int
+    decision: Decision, answers: names.Answers, *, shadow: bool, overhead_us: int, since: str
 ) -> list[tuple[str, str]]:
     """The headers that clients get with an answer.
 
@@ -35,6 +35,7 @@ def headers_of_answer(
         answers: which of them are wanted.
         shadow: another component chose, so they only say how to look the decision up.
         overhead_us: from the body in hand to the decision.
+        since: stamp of the question's first attempt; empty for none.
     """
     if answers is names.Answers.NONE:
         return []
@@ -49,6 +50,8 @@ def headers_of_answer(
     ]
     if decision.tried:
         told.append((names.TRIED, ",".join(decision.tried)))
+        if since:
+            told.append((names.SINCE, since))
     if decision.exhausted:
         told.append((names.EXHAUSTED, "true"))
     if answers is names.Answers.IDS:

@@ -3,6 +3,8 @@
     GET  /context               by route: what was expected and what was measured, for the requests
                                 that the hook ordered and for those left alone; the guard's verdict
     POST /context/reset         forget what was measured and switch on again; ?route= for one
+    POST /context/reorder       documents in, documents in a better order out, for programs that
+                                build prompts themselves
     POST /context/evict         an engine no longer holds these requests: {"request_ids": [...]}
 
 `x-laar-context: off` always wins; `on` counts only where the route says `opt_in`. A body that a
@@ -16,17 +18,20 @@ from __future__ import annotations
 
 import random
 import re
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated
 
 import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from laar.context import ContextHook, HookResult, Mode, Reason
+from laar.context import ContextHook, HookResult, Mode, Reason, Receipt, Reorderer
 from laar.core.request import Api
-from laar.errors import RequestError
+from laar.errors import RequestError, SettingError
 from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
 from laar.server.browsers import body_of
@@ -34,6 +39,13 @@ from laar.settings import Context, ContextRoute
 from laar.telemetry.context import Group, RouteTally
 
 __all__ = ["ContextRoutes"]
+
+MAX_ANSWERED = 20_000
+"""Decisions whose outcome may still be reported; some 300 bytes each, the oldest goes."""
+
+MAX_CONTEXTS = 64
+MAX_REORDER_BYTES = 2 << 20
+"""Of one call to reorder; some 10 ms of work."""
 
 MAX_IDS = 1000
 """Of requests in one call; 5 ms."""
@@ -43,6 +55,18 @@ MAX_EVICT_BYTES = 256 << 10
 _SUFFIX = re.compile(r"-\d+(?:-[0-9a-f]{1,8})?$")  # which choice, and vLLM's own salt
 _SIGNED = "signed"
 _WHAT = "context"
+
+
+class _Reorder(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    contexts: Annotated[
+        list[Annotated[list[str], Field(max_length=1024)]], Field(max_length=MAX_CONTEXTS)
+    ]
+    conversation_ids: Annotated[list[str], Field(max_length=MAX_CONTEXTS)] | None = None
+    before: Annotated[str, Field(max_length=1 << 20)] = ""
+    tenant: Annotated[str, Field(max_length=256)] = ""
+    deduplicate: bool = True
 
 
 class _Ordering:
@@ -89,9 +113,12 @@ class _Reworked:
         """To forward."""
         return self._result.body
 
-    def accepted(self, endpoint: str, request: str, now: float) -> None:
+    def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
         """Remembers what was sent, and where."""
         self._routes.guarded(self._committed, endpoint, request, now)
+        receipt = self._result.receipt
+        if decision and receipt is not None and receipt.orders:
+            self._routes.awaits_outcome(decision, self._ordering, receipt)
 
     def _committed(self, endpoint: str, request: str, now: float) -> None:
         hook, receipt = self._ordering.hook, self._result.receipt
@@ -139,6 +166,8 @@ class ContextRoutes:
         self._degraded = degraded
         self._problem = problem
         self._orderings: list[_Ordering] = []
+        self._reorderer = Reorderer()
+        self._answered: OrderedDict[str, tuple[_Ordering, Receipt]] = OrderedDict()
         self.use(settings)
 
     def use(self, settings: Context) -> None:
@@ -239,6 +268,15 @@ class ContextRoutes:
         if ordering.told or not tally.is_off or ordering not in self._orderings:
             return
         ordering.told = True
+        gain = ordering.hook.gains()[tally.name]
+        if gain.harm:
+            self._problem(
+                f"context {tally.name}",
+                "switched itself off: answers are worse where documents were moved. Correct "
+                f"{gain.treated_correct:.3f} with the hook, {gain.left_alone_correct:.3f} without; "
+                "POST /context/reset switches it on again",
+            )
+            return
         measured = {name: tally.groups[name].cached_share.mean for name in ("hook", "control")}
         self._problem(
             f"context {tally.name}",
@@ -246,6 +284,20 @@ class ContextRoutes:
             f"Cached share of the prompt {measured['hook']:.3f} with the hook, "
             f"{measured['control']:.3f} without; POST /context/reset switches it on again",
         )
+
+    def awaits_outcome(self, decision: str, ordering: _Ordering, receipt: Receipt) -> None:
+        """Keeps what an outcome of this decision will be about."""
+        self._answered[decision] = ordering, receipt
+        if len(self._answered) > MAX_ANSWERED:
+            self._answered.popitem(last=False)
+
+    def reported(self, decision: str, correct: bool) -> None:
+        """Takes in whether an answer was right, once for each decision."""
+        known = self._answered.pop(decision, None)
+        if known is not None:
+            ordering, receipt = known
+            ordering.hook.record_outcome(receipt, correct=correct)
+            self.judge(ordering)
 
     # -- what engines tell of their caches -------------------------------------------------------
 
@@ -267,6 +319,7 @@ class ContextRoutes:
             Route("/context", self._show),
             Route("/context/reset", self._reset, methods=["POST"]),
             Route("/context/evict", self._evict, methods=["POST"]),
+            Route("/context/reorder", self._reorder, methods=["POST"]),
         ]
 
     async def _show(self, _request: Request) -> Response:
@@ -302,6 +355,37 @@ class ContextRoutes:
         found = sum(self._evicted(_ids(name)) for name in names)
         return JSONResponse({"evicted": found, "not_found": len(names) - found})
 
+    async def _reorder(self, request: Request) -> JSONResponse:
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_REORDER_BYTES:
+                return JSONResponse({"error": f"send {MAX_REORDER_BYTES} bytes at most"}, 413)
+        try:
+            asked = _Reorder.model_validate(orjson.loads(bytes(body)))
+            ids = asked.conversation_ids or [""] * len(asked.contexts)
+            if len(ids) != len(asked.contexts):
+                raise SettingError("send as many `conversation_ids` as `contexts`")
+            now = self._clock()
+            made = [
+                self._reorderer.reorder(
+                    context,
+                    now=now,
+                    conversation=conversation,
+                    before=asked.before,
+                    tenant=asked.tenant,
+                    deduplicate=asked.deduplicate,
+                )
+                for context, conversation in zip(asked.contexts, ids, strict=True)
+            ]
+        except ValidationError as fault:
+            first = fault.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the body"
+            return JSONResponse({"error": f"{where}: {first['msg']}"}, 400)
+        except (orjson.JSONDecodeError, SettingError) as fault:
+            return JSONResponse({"error": str(fault)}, 400)
+        return JSONResponse({"contexts": [asdict(one) for one in made]})
+
     def _evicted(self, ids: set[str]) -> bool:
         hooks = [ordering.hook for ordering in self._orderings]
         return sum(hook.forget(request=one) for hook in hooks for one in ids) > 0
@@ -324,11 +408,12 @@ def _shown(ordering: _Ordering) -> dict[str, object]:
         "opt_in": rule.opt_in,
         "guard": {
             "state": _guard_state(ordering),
-            "holdout_share": rule.holdout_share,
-            "min_gain": rule.min_gain,
-            "requests_needed": rule.guard_requests,
+            "holdout_share": rule.hook.holdout_share,
+            "min_gain": rule.hook.min_gain,
+            "requests_needed": rule.hook.guard_requests,
             "requests_seen": min(groups[name].cached_share.n for name in ("hook", "control")),
             "gain": _gain(groups["hook"], groups["control"]),
+            **_correctness(ordering),
         },
         "requests": tally.reasons,
         "shapes": tally.shapes,
@@ -341,11 +426,23 @@ def _shown(ordering: _Ordering) -> dict[str, object]:
     }
 
 
+def _correctness(ordering: _Ordering) -> dict[str, object]:
+    """What reported outcomes say, and what became of de-duplication."""
+    gain = ordering.hook.gains().get(ordering.rule.name)
+    setting = ordering.rule.hook.dedup
+    return {
+        "correct": gain.treated_correct if gain else None,
+        "correct_as_received": gain.left_alone_correct if gain else None,
+        "harm": gain.harm if gain else False,
+        "dedup": (gain.dedup if gain else "trial") if setting == "auto" else setting,
+    }
+
+
 def _guard_state(ordering: _Ordering) -> str:
     """`off` once it has switched itself off; `disabled` where nothing is held out."""
     if ordering.tally.is_off:
         return "off"
-    return "watching" if ordering.rule.holdout_share else "disabled"
+    return "watching" if ordering.rule.hook.holdout_share else "disabled"
 
 
 def _gain(hook: Group, control: Group) -> Mapping[str, float | None]:

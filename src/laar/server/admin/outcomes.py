@@ -78,6 +78,10 @@ def read_token(path: Path | None) -> str | None:
     return token
 
 
+Told = Callable[[str, bool], None]
+"""Who else hears of an outcome that was taken: the decision, and whether its answer was right."""
+
+
 def routes(
     learning: Learning,
     table: EndpointTable,
@@ -86,6 +90,7 @@ def routes(
     token: str | None,
     listen: str,
     attempts: Attempts,
+    told: Told | None = None,
 ) -> list[Route]:
     """The admin port's part; no reporting where reported outcomes are switched off.
 
@@ -115,7 +120,7 @@ def routes(
         except RequestError as error:
             return Response(error_body(error), error.status, media_type="application/json")
         pairs = [(outcome.decision_id, outcome.correct) for outcome in outcomes]
-        verdicts = _report(learning.reports, pairs, clock())
+        verdicts = _report(learning.reports, pairs, clock(), told)
         return _json({**_counted(verdicts), "verdicts": verdicts})
 
     found = [Route("/models", models)]
@@ -125,7 +130,12 @@ def routes(
 
 
 def grpc_handler(
-    reports: OutcomeReports, *, clock: Callable[[], float], token: str | None, listen: str
+    reports: OutcomeReports,
+    *,
+    clock: Callable[[], float],
+    token: str | None,
+    listen: str,
+    told: Told | None = None,
 ) -> grpc.GenericRpcHandler:
     """The service `laar.v1.Outcomes`, to add to a grpc.aio server that listens on `listen`."""
     open_to_others = token is None and not is_loopback(listen)
@@ -152,7 +162,7 @@ def grpc_handler(
                 grpc.StatusCode.INVALID_ARGUMENT, f"at most {MAX_BATCH} outcomes in one report"
             )
         pairs = [(outcome.decision_id, outcome.correct) for outcome in request.outcomes]
-        return pb.ReportResponse(**_counted(_report(reports, pairs, clock())))
+        return pb.ReportResponse(**_counted(_report(reports, pairs, clock(), told)))
 
     method = grpc.unary_unary_rpc_method_handler(
         report,
@@ -170,9 +180,18 @@ def _read_report(data: bytes) -> pb.ReportRequest | None:
 
 
 def _report(
-    reports: OutcomeReports, outcomes: Sequence[tuple[str, bool]], now: float
+    reports: OutcomeReports,
+    outcomes: Sequence[tuple[str, bool]],
+    now: float,
+    told: Told | None,
 ) -> list[Verdict]:
-    return [reports.report(decision_id, correct, now) for decision_id, correct in outcomes]
+    verdicts = []
+    for decision_id, correct in outcomes:
+        verdict = reports.report(decision_id, correct, now)
+        if told is not None and verdict is Verdict.TAKEN:
+            told(decision_id, correct)
+        verdicts.append(verdict)
+    return verdicts
 
 
 def _counted(verdicts: Sequence[Verdict]) -> dict[str, int]:

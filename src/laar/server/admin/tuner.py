@@ -71,7 +71,7 @@ class TunerKeeper:
             **self.tuner.export(),
             "sigma": self.tuner.sigma,
             "bounds": dict(self._settings.bounds),
-            "window_requests": self._settings.window,
+            "window_requests": self._settings.climb.window,
             "under_way": self.tuner.under_way,
         }
 

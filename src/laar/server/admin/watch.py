@@ -115,13 +115,15 @@ class Watch:
         )
         metrics.add(self._figures)
         self.explainer = Explainer(director, self.memory, settings.stream, rules, clock=clock)
-        self._max_body_bytes = settings.bodies.max_body_bytes
+        self._max_body_bytes = settings.stream.max_body_bytes
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
         """Goes by changed settings."""
-        routing = settings.routing
-        self._about |= {"policy": routing.policy, "enforced": routing.enforced}
+        self._about |= {
+            "policy": settings.routing.director.policy,
+            "enforced": settings.routing.enforcement.share,
+        }
         self.explainer.settings = settings.stream
         if self.log is not None:
             self.log.sample = settings.decisions.log_sample

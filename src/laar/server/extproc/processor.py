@@ -39,8 +39,9 @@ from laar.protocol.events import (
     Served,
 )
 from laar.protocol.openai import try_read
-from laar.protocol.ports import BodyHook, Enforcement, GatewayRules
+from laar.protocol.ports import BodyHook, GatewayRules, IsEnforced
 from laar.protocol.sampling import Sampler
+from laar.protocol.since import Since
 from laar.protocol.stream import HeldBytes, Stream, StreamSettings
 from laar.server.extproc.messages import event_of, message_of, patience, try_read_message
 from laar.server.flow_control import Gate
@@ -87,7 +88,7 @@ class ExternalProcessor:
         clock: Callable[[], float],
         metrics: Metrics,
         rules: GatewayRules,
-        enforced: Enforcement | None = None,
+        enforced: IsEnforced | None = None,
         gate: Gate | None = None,
         hook: BodyHook | None = None,
         held: HeldBytes | None = None,
@@ -97,6 +98,7 @@ class ExternalProcessor:
         self._gate = gate
         self.hook = hook
         self._held = held
+        self._since = Since()
         self._director = director
         self.settings = settings
         self._sampler = sampler
@@ -141,6 +143,7 @@ class ExternalProcessor:
             hook=self.hook,
             held=self._held,
             join=None if self._spans is None else self._joining(self._spans, context),
+            since=self._since,
         )
         self._metrics.streams_open += 1
         task = asyncio.current_task()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from laar.core.cost import CostWeights
-from laar.core.decision import Completion, Decision, DirectorSettings
+from laar.core.decision import Completion, Decision, DirectorSettings, Retries
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.filters import FilterSettings
@@ -28,6 +28,9 @@ from laar.core.policy import Policy
 from laar.core.request import Request
 from laar.errors import RequestError, SettingError
 from laar.policies import build_policies
+from laar.protocol.sampling import Sampler
+from laar.settings.reading import Bodies, Readings
+from laar.settings.routing import Prefix
 from laar.sim.engine import Job, Load
 from laar.sim.fleet.assessor import MeasuredAssessor
 from laar.sim.fleet.clock import VirtualClock
@@ -40,7 +43,7 @@ __all__ = ["Exchange", "FleetSettings", "VirtualFleet", "generator"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
-    """How the picker of a run is set up; defaults are the product's.
+    """How the picker of a run is set up; the defaults are those of the settings file.
 
     Args:
         policy: by name.
@@ -51,18 +54,22 @@ class FleetSettings:
         prefix_bytes: memory for it.
         scrape_interval_s: between two readings of an engine's metrics.
         probe_interval_s: between two round-trip probes.
-        sample_answers: share of answers whose usage is read.
+        retries: whose rule it is where a retry goes, the policy's or the picker's.
+        sample_answers: share of answers whose usage is read; 0 reads none.
+        sample_every_s: an answer is read when none was for so long.
     """
 
-    policy: str = "laar"
+    policy: str = DirectorSettings().policy
     parameters: Mapping[str, float] = field(default_factory=dict)
     weights: CostWeights = field(default_factory=CostWeights)
     filters: FilterSettings = field(default_factory=FilterSettings)
-    use_prefixes: bool = True
-    prefix_bytes: int = 128 << 20
-    scrape_interval_s: float = 1.0
-    probe_interval_s: float = 5.0
-    sample_answers: float = 0.05
+    use_prefixes: bool = Prefix().enabled
+    prefix_bytes: int = Prefix().max_bytes
+    scrape_interval_s: float = Readings().scrape_interval_s
+    probe_interval_s: float = Readings().probe_interval_s
+    retries: Retries = DirectorSettings().retries
+    sample_answers: float = Bodies().sample_answers
+    sample_every_s: float = Bodies().sample_every_s
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,7 +134,11 @@ class VirtualFleet:
             raise SettingError("two endpoints of the fleet have one name; rename one")
         self.clock = VirtualClock()
         self.settings = settings
-        self._samples = generator(seed, "samples")
+        self._sampler = Sampler(
+            settings.sample_answers,
+            every_s=settings.sample_every_s,
+            rng=generator(seed, "samples"),
+        )
         self._jitter = generator(seed, "jitter")
         self._sites = {site.name: site for site in sites}
         self._links = {
@@ -219,7 +230,7 @@ class VirtualFleet:
         now = self.clock.now
         exchange.end_s = now
         ok = exchange.status == 200
-        sampled = self._samples.random() < self.settings.sample_answers and ok
+        sampled = self._sampler.draw(now) and ok
         end = Completion(
             status=exchange.status,
             cause="complete",
@@ -247,7 +258,10 @@ class VirtualFleet:
             table,
             policies,
             DirectorSettings(
-                policy=self.settings.policy, fallbacks=0, filters=self.settings.filters
+                policy=self.settings.policy,
+                fallbacks=0,
+                filters=self.settings.filters,
+                retries=self.settings.retries,
             ),
             rng=generator(seed, "ties"),
             assessor=assessor,

@@ -1,0 +1,204 @@
+"""What the words of a request say: hashed n-grams, and the task they point at.
+
+A request that names no task still has a question, mostly a system prompt, and a shape. Their words,
+pairs of words, short runs of characters and marks are hashed into a fixed number of columns
+(feature hashing, Weinberger et al. 2009); one logistic regression per measured task says how much
+the request looks like that task and like none of the others. Each is asked by itself, so "like none
+of them" is an answer as well.
+
+Words are found and hashed for a whole sample at once, in numpy: a word's hash is a polynomial over
+its bytes, taken from one cumulative pass. Scripts without spaces count each character as a word.
+The sample is bounded, so the price is the same for any prompt.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laar.accuracy.artifact import TEXT_COLUMNS, TextColumn, TextTerms
+
+__all__ = ["Said", "TextModel", "hashed", "measured", "packed", "sample_of"]
+
+_HEAD_CHARS = 500
+_TAIL_CHARS = 500
+_SYSTEM_CHARS = 200
+_MAX_MARKS = 16
+_MAX_BYTES = 1536  # of a sample; its head and tail where characters take several
+
+# Question, system prompt, marks: the second tells of the application, the first of itself.
+_WEIGHTS = (0.7, 0.5, 0.2)
+_CHARACTERS_WEIGHT = 0.7  # of the question as well
+_SALTS = np.array([0, 0x51AB, 0x7E11], np.uint64)
+_LONGEST = 5
+
+_Floats = NDArray[np.float64]
+_Ints = NDArray[np.int64]
+
+_GAP, _WORD, _SIGN, _CHARACTER = range(4)
+
+
+def _kinds() -> NDArray[np.uint8]:
+    kinds = np.full(256, _SIGN, np.uint8)
+    kinds[[*b"abcdefghijklmnopqrstuvwxyz0123456789_"]] = _WORD
+    kinds[128:] = _WORD
+    kinds[0xE0:] = _CHARACTER  # leads three bytes or four: a script that mostly has no spaces
+    kinds[[*b" \t\r\n\x0b\x0c\x00"]] = _GAP
+    return kinds
+
+
+_KIND = _kinds()
+_BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
+_POWER = np.cumprod(np.full(_MAX_BYTES, _BASE, np.uint64))
+_BACK = np.cumprod(np.full(_MAX_BYTES, pow(_BASE, -1, 1 << 64), np.uint64))
+_PAIR = np.uint64(0x94D049BB133111EB)
+_MIX = np.uint64(0xBF58476D1CE4E5B9)
+
+
+class Said(NamedTuple):
+    """What a request says, bounded: its question, its system prompt, and marks of its shape."""
+
+    question: str
+    system: str = ""
+    marks: tuple[str, ...] = ()
+
+
+def sample_of(text: str) -> str:
+    """The head and the tail of a text: all of it, if it is short."""
+    if len(text) <= _HEAD_CHARS + _TAIL_CHARS:
+        return text
+    return f"{text[:_HEAD_CHARS]}\n{text[-_TAIL_CHARS:]}"
+
+
+def hashed(said: Said) -> NDArray[np.float32]:
+    """Hashes the words and characters of a request; other than its samples is not looked at.
+
+    Returns:
+        Shape (TEXT_COLUMNS,), of length about 1. Dense: to multiply it is quicker than to gather
+        the thousand columns that have something in them.
+    """
+    question = _bytes(sample_of(said.question))
+    parts = [_of_words(question, 0), _of_characters(question)]
+    if said.system or said.marks:
+        parts.extend(_of_application(said.system[:_SYSTEM_CHARS], said.marks[:_MAX_MARKS]))
+    counts = [len(grams) for grams, _ in parts]
+    # Each part as long as its weight, however many n-grams it has.
+    shares = [weight**2 / max(count, 1) for count, (_, weight) in zip(counts, parts, strict=True)]
+    squares = np.bincount(
+        _columns(np.concatenate([grams for grams, _ in parts])),
+        weights=np.repeat(shares, counts),
+        minlength=TEXT_COLUMNS,
+    )
+    return np.sqrt(squares.astype(np.float32))
+
+
+@lru_cache(maxsize=256)  # applications send the same system prompt and shape again and again
+def _of_application(
+    system: str, marks: tuple[str, ...]
+) -> tuple[tuple[NDArray[np.uint64], float], ...]:
+    shape = "\n".join(mark[:64] for mark in marks)
+    return _of_words(_bytes(system), 1), _of_words(_bytes(shape), 2)
+
+
+def _bytes(text: str) -> bytes:
+    data = text.lower().encode("utf-8", "replace")
+    if len(data) <= _MAX_BYTES:
+        return data
+    return data[: _MAX_BYTES // 2] + data[-_MAX_BYTES // 2 :]
+
+
+def _of_words(data: bytes, part: int) -> tuple[NDArray[np.uint64], float]:
+    words = _words(data)
+    grams = np.concatenate([words, words[:-1] * _PAIR + words[1:]])
+    return (grams + _SALTS[part] if part else grams), _WEIGHTS[part]
+
+
+def _of_characters(data: bytes) -> tuple[NDArray[np.uint64], float]:
+    """Runs of three, four and five bytes."""
+    text = np.frombuffer(data, np.uint8).astype(np.uint64)
+    if len(text) < _LONGEST:
+        return np.zeros(0, np.uint64), 0.0
+    runs = (text[:-2] * _PAIR + text[1:-1]) * _PAIR + text[2:]
+    longer = runs[:-1] * _PAIR + text[3:]
+    longest = longer[:-1] * _PAIR + text[4:]
+    return np.concatenate([runs, longer, longest]), _CHARACTERS_WEIGHT
+
+
+def _columns(grams: NDArray[np.uint64]) -> _Ints:
+    mixed = (grams ^ (grams >> np.uint64(29))) * _MIX
+    columns: _Ints = (mixed >> np.uint64(40)).view(np.int64) & (TEXT_COLUMNS - 1)
+    return columns
+
+
+def _words(text: bytes) -> NDArray[np.uint64]:
+    """A hash for each word, sign and ideograph, in their order."""
+    data = np.frombuffer(text, np.uint8)
+    kinds = _KIND[data]
+    begins = kinds >= _SIGN
+    word = kinds == _WORD
+    begins[1:] |= word[1:] & (kinds[:-1] < _CHARACTER) & ~word[:-1]
+    begins[:1] |= word[:1]
+    starts = np.flatnonzero(begins)
+    if not len(starts):
+        return np.zeros(0, np.uint64)
+    terms = np.add(data, 1, dtype=np.uint64) * _POWER[: len(data)]
+    terms[kinds == _GAP] = 0
+    return np.asarray(np.add.reduceat(terms, starts) * _BACK[starts], np.uint64)
+
+
+class TextModel:
+    """Says which measured task a request looks like.
+
+    Args:
+        terms: the artifact's part about texts.
+    """
+
+    def __init__(self, terms: TextTerms) -> None:
+        self.tasks = tuple(column.task for column in terms.tasks)
+        self.threshold = terms.threshold
+        self._intercepts = np.array([column.intercept for column in terms.tasks])
+        self._weights = np.stack([unpacked(column) for column in terms.tasks])
+
+    def likeness(self, said: Said) -> _Floats:
+        """How much the request looks like each task, in 0..1; shape (len(tasks),)."""
+        log_odds = self._weights @ hashed(said) + self._intercepts
+        likeness: _Floats = 1 / (1 + np.exp(-np.clip(log_odds, -50, 50)))
+        return likeness
+
+    def guess(self, said: Said) -> _Floats | None:
+        """The share of each task in the request; None where it is unlike anything measured."""
+        likeness = self.likeness(said)
+        if measured(likeness) < self.threshold:
+            return None
+        shares: _Floats = likeness / likeness.sum()
+        return shares
+
+
+def measured(likeness: _Floats) -> _Floats:
+    """How likely requests are of some measured task; the last axis are the tasks."""
+    some: _Floats = 1 - np.prod(1 - likeness, axis=-1)
+    return some
+
+
+def packed(task: str, intercept: float, weights: Sequence[float] | _Floats) -> TextColumn:
+    """A column as the artifact holds it: one signed byte for each weight."""
+    exact = np.asarray(weights, np.float64)
+    scale = max(float(np.abs(exact).max(initial=0.0)) / 127, 1e-9)
+    small = np.round(exact / scale).astype(np.int8)
+    return TextColumn(
+        task=task,
+        intercept=round(intercept, 4),
+        scale=float(f"{scale:.6g}"),
+        weights=b64encode(small.tobytes()).decode(),
+    )
+
+
+def unpacked(column: TextColumn) -> NDArray[np.float32]:
+    """The weights of a column; shape (TEXT_COLUMNS,)."""
+    small = np.frombuffer(b64decode(column.weights), np.int8)
+    return small.astype(np.float32) * np.float32(column.scale)

@@ -1,0 +1,105 @@
+'''How a feature declares its settings: once, in a dataclass beside the code that reads them.
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Saturation:
+        """When an endpoint is full."""
+
+        section: ClassVar = "flow"
+        applies: ClassVar = Applies.AT_ONCE
+
+        max_kv_usage: Annotated[float, Gt(0), Le(1)] = 0.95
+        """Share of the KV cache in use above which an endpoint is full: it is about to preempt."""
+
+All else comes from this: `laar.settings` takes the keys of the file, their types, bounds, defaults
+and descriptions from it, and with them `laar check`, the JSON schema and the reference page; the
+lab and the tests make the same dataclass. A rule about several fields is raised as a `SettingError`
+in `__post_init__`, which may call `check` first, for those who don't come through a file.
+
+No pydantic here: the packages of the algorithms declare settings and stay free of it.
+'''
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from laar.errors import SettingError
+
+__all__ = ["FIXED", "Applies", "Matches", "check", "hints_of"]
+
+
+class Applies(StrEnum):
+    """When a changed setting is in effect.
+
+    Said once for a class (`applies`), and for a field that differs in its annotation:
+    ``Annotated[bool, Applies.AFTER_RESTART]``.
+    """
+
+    AT_ONCE = "at once"
+    AFTER_RESTART = "after a restart"
+
+
+FIXED = "fixed"
+"""In an annotation: no key of the file sets this field; for the lab and for tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """In an annotation: the text matches a regular expression."""
+
+    pattern: str
+
+
+_LIMITS = {
+    Ge: ("ge", operator.ge, "at least"),
+    Gt: ("gt", operator.gt, "above"),
+    Le: ("le", operator.le, "at most"),
+    Lt: ("lt", operator.lt, "below"),
+}
+
+
+def hints_of(declared: Any) -> dict[str, Any]:
+    """The annotation of each field, marks included."""
+    hints = get_type_hints(declared, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(declared) if field.init}
+
+
+def check(settings: Any) -> None:
+    """Compares every field with its bounds and its choices.
+
+    Raises:
+        SettingError: names the first one that does not fit, and what would.
+    """
+    for name, hint in hints_of(type(settings)).items():
+        value = getattr(settings, name)
+        for fault in _faults(hint, value):
+            raise SettingError(f"{settings.section}.{name}: {value!r} {fault}")
+
+
+def _faults(hint: Any, value: Any) -> Iterator[str]:
+    if get_origin(hint) is Annotated:
+        hint, *marks = get_args(hint)
+        for mark in marks if value is not None else ():
+            if isinstance(mark, Matches) and not re.search(mark.pattern, value):
+                yield f"does not match {mark.pattern}"
+            elif type(mark) in _LIMITS:
+                attribute, holds, words = _LIMITS[type(mark)]
+                limit = getattr(mark, attribute)
+                if not holds(value, limit):
+                    yield f"must be {words} {limit:g}"
+    known = _choices(hint)
+    for one in value if isinstance(value, tuple) else (value,):
+        if known and one not in known:
+            yield f"is none of {', '.join(known)}"
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    return _choices(get_args(hint)[0]) if get_origin(hint) is tuple else ()

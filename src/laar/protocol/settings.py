@@ -1,0 +1,54 @@
+"""Limits and choices of a stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge, Le, MaxLen, MinLen
+
+from laar.declaring import Applies, Matches
+from laar.protocol.headers import FAIRNESS, Answers
+from laar.protocol.paths import DENIED_PATHS, DeniedPaths
+
+__all__ = ["StreamSettings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSettings:
+    """Limits and choices of a stream; in the file they are spread over several sections.
+
+    Attributes:
+        denied: `denied_paths`, ready to be asked.
+    """
+
+    applies: ClassVar = Applies.AT_ONCE
+
+    max_body_bytes: Annotated[int, Applies.AFTER_RESTART, Ge(1024), Le(1 << 30)] = 32 << 20
+    """Longest request body in the gateway shape; 413 above it. In the native shape Envoy's buffer
+    limit says the same, so keep both equal."""
+    opaque_paths: tuple[str, ...] = ("/v1/audio/", "/v1/images/", "/v1/files")
+    """Path prefixes whose bodies are never read; their requests go to any endpoint."""
+    denied_paths: Annotated[tuple[str, ...], MaxLen(1000)] = DENIED_PATHS
+    """Paths that get 403, by their ends and however they are written: those of vLLM and SGLang that
+    put an engine to sleep, load weights, empty caches or show its inside. An empty list forwards
+    all. laar's own bootstraps refuse the default list by themselves."""
+    tenant_header: Annotated[str, MinLen(1), MaxLen(128), Matches(r"^[a-z0-9-]+$")] = FAIRNESS
+    """Request header whose value names the tenant; turns between tenants go by tokens. In lower
+    case. Whoever sets it chooses whom to be, so let the gateway write it."""
+    answers: Answers = Answers.AUTO
+    """Which x-laar-* headers an answer has. `all`; `ids`: without x-laar-cost-ms, x-laar-endpoint
+    and x-laar-overhead-us; `none`: then clients cannot name the models that failed, nor report
+    outcomes; `auto`: `ids` for requests that name a tenant, else `all`. The cost says whether a
+    prompt, somebody else's too, was sent before, and the endpoint is an inner address: nothing for
+    tenants who don't trust each other."""
+    by_tenant: bool = False
+    """Whether a prefix that one tenant sent counts as unknown for all others (flow.tenant_header
+    names the tenant). True where tenants don't trust each other: what they are told and how fast
+    they are served then says nothing about others' prompts. Give engines a `cache_salt` for each
+    tenant too. False by default: tenants often share a system prompt."""
+    denied: DeniedPaths = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Reads the denied paths once for all streams."""
+        object.__setattr__(self, "denied", DeniedPaths(self.denied_paths))

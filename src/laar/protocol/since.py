@@ -1,0 +1,58 @@
+"""When a question was first asked, carried through its retries and signed.
+
+A user who retries has been waiting since the first attempt, so the retry's slack counts from there.
+The picker keeps no session: its answer says when the first attempt came (``x-laar-since``), and the
+client sends that back beside the list of tried models. The value is bound to the request and signed
+with a key of this process: nobody can make one, or use one question's for another. Another picker,
+or this one after a restart, does not know the key; there a retry is as new as it was.
+"""
+
+from __future__ import annotations
+
+import hmac
+from hashlib import blake2b
+from secrets import token_bytes
+
+from laar.core.request import Request
+
+__all__ = ["MAX_WAITED_S", "Since"]
+
+MAX_WAITED_S = 600.0
+"""The longest wait that counts: whoever kept a question's stamp for later gains no more by it."""
+
+_SAMPLE_CHARS = 200
+
+
+class Since:
+    """Makes stamps and reads them.
+
+    Args:
+        key: of the signatures; drawn anew for each process unless given.
+    """
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self._key = key or token_bytes(32)
+
+    def stamp(self, request: Request, now: float) -> str:
+        """When the request's first attempt came, for its retries to send back."""
+        at_ms = round((now - request.waited_s) * 1000)
+        return f"{at_ms}.{self._signature(at_ms, request)}"
+
+    def waited_s(self, stamp: str, request: Request, now: float) -> float:
+        """Seconds since the first attempt by a stamp; 0 for one that is none of ours."""
+        if not request.tried or not 0 < len(stamp) <= 64:
+            return 0.0
+        at, _, signature = stamp.partition(".")
+        if not at.isascii() or not at.removeprefix("-").isdigit():
+            return 0.0
+        at_ms = int(at)
+        if not hmac.compare_digest(signature.encode(), self._signature(at_ms, request).encode()):
+            return 0.0
+        return min(max(now - at_ms / 1000, 0.0), MAX_WAITED_S)
+
+    def _signature(self, at_ms: int, request: Request) -> str:
+        question = request.question
+        sample = f"{at_ms}\0{request.tenant}\0{request.chars}\0"
+        sample += f"{question[:_SAMPLE_CHARS]}\0{question[-_SAMPLE_CHARS:]}"
+        data = sample.encode("utf-8", "replace")
+        return blake2b(data, key=self._key, digest_size=12).hexdigest()

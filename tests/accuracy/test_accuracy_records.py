@@ -1,0 +1,219 @@
+"""Records of graded answers: every form is read, bad ones are named, and the task is told."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import orjson
+import pytest
+
+from laar.accuracy import CapabilityModel, Features, parse_artifact
+from laar.accuracy.fitting.fit import Fit, fit
+from laar.accuracy.fitting.judge import judge, questions_of
+from laar.accuracy.fitting.records import parse_records, read_records
+from laar.accuracy.text import Said, hashed
+from laar.client.judging import run_evaluate
+from laar.errors import SettingError
+
+_WORDS = {
+    "sums": "add apples plus minus how many coins left total 12 7 dollars price each",
+    "poems": "write verse rhyme moon river love stanza gentle night dream song heart",
+    "trivia": "who was the king city capital year war river country born discovered",
+    "code": "def return function list loop error python class import value ( ) :",
+}
+_RIGHT = {
+    "big": {"sums": 0.9, "poems": 0.5, "trivia": 0.7, "code": 0.6},
+    "small": {"sums": 0.3, "poems": 0.8, "trivia": 0.4, "code": 0.5},
+    "coder": {"sums": 0.5, "poems": 0.2, "trivia": 0.2, "code": 0.9},
+}
+
+
+def world(tasks: list[str], each: int, seed: int = 0) -> list[dict[str, object]]:
+    rng = Random(seed)
+    records = []
+    for task in tasks:
+        for number in range(each):
+            words = [rng.choice(_WORDS[task].split()) for _ in range(14)]
+            hard = rng.random()
+            scores = {
+                model: float(0.5 * rng.random() + 0.5 * hard < right[task])
+                for model, right in _RIGHT.items()
+            }
+            question = f"{' '.join(words)} {seed}-{number}?"
+            records.append({"task": task, "question": question, "scores": scores})
+    rng.shuffle(records)
+    return records
+
+
+def lines(records: list[dict[str, object]]) -> bytes:
+    return b"".join(orjson.dumps(record) + b"\n" for record in records)
+
+
+def fitted(records: list[dict[str, object]], hold_out: float = 0.0) -> Fit:
+    read = parse_records([(lines(records), "records.jsonl")])
+    made = fit(read.outcomes, created="2026-01-01", data_sha256=read.sha256, hold_out=hold_out)
+    assert parse_artifact(made.artifact.dump(), source="x") == made.artifact
+    return made
+
+
+@pytest.fixture(scope="module")
+def known() -> Fit:
+    return fitted(world(["sums", "poems", "trivia", "code"], 150))
+
+
+def test_questions_of_known_tasks_get_the_right_model_without_a_header(known: Fit) -> None:
+    fresh = parse_records([(lines(world(["sums", "poems", "trivia", "code"], 100, 9)), "x")])
+    figures = judge(known.artifact, questions_of(known.artifact, fresh.outcomes))
+    gain = figures["laar"] - figures["best_single"]  # type: ignore[operator]
+    told = figures["laar_task_told"] - figures["best_single"]  # type: ignore[operator]
+    assert told > 0.1
+    assert gain > 0.8 * told
+    assert figures["ece"] < 0.06  # type: ignore[operator]
+    assert figures["unlike"] < 0.2  # type: ignore[operator]
+    assert set(figures["tasks"]) == {"sums", "poems", "trivia", "code"}  # type: ignore[call-overload]
+
+
+def test_a_request_unlike_anything_measured_gets_the_base_rates(known: Fit) -> None:
+    capability = CapabilityModel(known.artifact)
+    models = tuple(sorted(_RIGHT))
+    asked = Features("en", 512)
+    guess = capability.guess(asked, Said("Übersetze bitte folgenden Satz ins Niederländische"))
+    assert guess.unlike
+    assert guess.features.task == "generic"
+    row = capability.probabilities(models, guess.features, shares=guess.shares)
+    means = [capability.mean(model) for model in models]
+    assert row == pytest.approx(means, abs=0.05)
+
+
+def test_a_told_task_wins_over_the_words(known: Fit) -> None:
+    capability = CapabilityModel(known.artifact)
+    words = Said("how many coins left total 12 7 dollars price each apples plus")
+    told = capability.guess(Features("en", 512, "code"), words)
+    assert told.shares is None
+    assert told.features.task == "code"
+    guessed = capability.guess(Features("en", 512), words)
+    assert guessed.features.task == "sums"
+
+
+def test_too_few_tasks_leave_requests_to_their_class() -> None:
+    artifact = fitted(world(["sums"], 60)).artifact
+    assert artifact.text is None
+    assert CapabilityModel(artifact).guess(Features("en", 512), Said("x")).shares is None
+
+
+def test_questions_that_were_fitted_to_are_not_judged_by() -> None:
+    records = world(["sums", "poems"], 100)
+    made = fitted(records, hold_out=0.25)
+    read = parse_records([(lines(records), "records.jsonl")])
+    asked = questions_of(made.artifact, read.outcomes)
+    assert asked.excluded + len(asked.tasks) == 200
+    assert 25 < len(asked.tasks) < 75
+    fit_on_all = fitted(records).artifact
+    with pytest.raises(SettingError, match="200 of the questions"):
+        questions_of(fit_on_all, read.outcomes)
+
+
+def test_models_and_scores_may_be_missing(known: Fit) -> None:
+    records = world(["sums", "poems"], 60, 3)
+    for at, record in enumerate(records):
+        scores = record["scores"]
+        assert isinstance(scores, dict)
+        del scores[["big", "small", "coder"][at % 3]]
+        scores["stranger"] = 1.0
+        if at % 5 == 0:
+            scores[next(iter(scores))] = None
+    read = parse_records([(lines(records), "x")])
+    figures = judge(known.artifact, questions_of(known.artifact, read.outcomes))
+    assert figures["ignored_models"] == ["stranger"]
+    for name in ("best_single", "laar", "laar_task_told", "oracle", "brier", "ece"):
+        assert 0 <= figures[name] <= 1  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "gz", "array", "bom"])
+def test_files_are_read_in_every_form(tmp_path: Path, form: str) -> None:
+    records = world(["sums"], 5)
+    data = lines(records)
+    if form == "gz":
+        data = gzip.compress(data)
+    elif form == "array":
+        data = orjson.dumps(records, option=orjson.OPT_INDENT_2)
+    elif form == "bom":
+        data = b"\xef\xbb\xbf" + data
+    path = tmp_path / "records"
+    path.write_bytes(data)
+    assert len(read_records([path]).outcomes) == 15
+
+
+def test_single_answers_of_one_text_are_answers_to_several_questions() -> None:
+    rows = [
+        {"model": "a", "task": "t", "prompt_tokens": 1000, "question": "Where?", "correct": right}
+        for right in (True, False, 0.25)
+    ]
+    read = parse_records([(lines(rows), "x")])
+    assert [outcome.right for outcome in read.outcomes] == [1.0, 0.0, 0.25]
+    assert {outcome.prompt_tokens for outcome in read.outcomes} == {1000}
+
+
+def test_bad_entries_are_named_with_file_and_line() -> None:
+    good = lines(world(["sums"], 4))
+    bad = b'{"task":"t","question":"q","scores":{"a":2}}\n{"question":"q"}\nnot json\n'
+    read = parse_records([(good + bad, "some.jsonl")])
+    assert read.unreadable == 3
+    assert [fault.split(": ")[0] for fault in read.faults] == [
+        "some.jsonl:5",
+        "some.jsonl:6",
+        "some.jsonl:7",
+    ]
+    assert "scores.a" in read.faults[0]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\n\n", b"[]", b"[1,2]", b"{}", b"null", b"\xff\xfe", b'{"scores":{}}', b"[" * 9999],
+)
+def test_files_of_something_else_are_refused_by_name(data: bytes) -> None:
+    with pytest.raises(SettingError, match=r"some\.json"):
+        parse_records([(data, "some.json")])
+
+
+def test_a_torn_archive_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "torn.gz"
+    path.write_bytes(gzip.compress(lines(world(["sums"], 50)))[:-20])
+    with pytest.raises(SettingError, match=r"torn\.gz"):
+        read_records([path])
+
+
+def test_the_report_names_the_figures_and_draws_them(known: Fit, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(known.artifact.dump())
+    records = world(["sums", "code"], 50, 5)
+    for record in records:
+        record["seconds"] = {"big": 9.0, "small": 1.0, "coder": 3.0}
+    (tmp_path / "r.jsonl").write_bytes(lines(records))
+    figures, picture = tmp_path / "f.json", tmp_path / "f.png"
+    run_evaluate(
+        tmp_path / "a.json", [tmp_path / "r.jsonl"], seed=0, json_file=figures, plot_file=picture
+    )
+    read = orjson.loads(figures.read_bytes())
+    assert read["oracle"] >= read["laar"] >= read["best_single"] - 0.1
+    assert read["costs"]["seconds"]["best_single_cost"] == pytest.approx(9.0)
+    assert read["costs"]["seconds"]["cost_at_same_accuracy"] < 9.0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "\x00", "\ud800", "é" * 9000, "東京は？" * 500, "a" * 10**6]
+)
+def test_any_text_is_hashed_within_bounds(text: str) -> None:
+    row = hashed(Said(text, text, (text, text)))
+    assert row.shape == (8192,)
+    assert 0 <= float(row @ row) <= 1.3
+
+
+def test_the_middle_of_a_long_question_is_not_looked_at() -> None:
+    head, tail = "count the coins " * 40, " what is the total?" * 40
+    one = hashed(Said(head + "x" * 10**6 + tail))
+    other = hashed(Said(head + "y" * 10**5 + tail))
+    assert np.array_equal(one, other)

@@ -1,0 +1,144 @@
+"""What the guard lets go on: by tokens saved and by outcomes reported."""
+
+from __future__ import annotations
+
+import random
+
+import orjson
+import pytest
+
+from laar.context import ContextHook, ContextSettings, Reason
+from laar.context.guard import GainGuard
+
+
+def guard(**changes):
+    return GainGuard(**{"share": 0.05, "min_gain": 0.01, "requests": 40, "outcomes": 50} | changes)
+
+
+def outcomes(guard_, right, *, n=400, seed=1, **arm):
+    rng = random.Random(seed)
+    for _ in range(n):
+        guard_.record_outcome(
+            "r", **{"held_out": False, "deduplicated": None} | arm, correct=rng.random() < right
+        )
+
+
+class TestCorrectness:
+    def test_answers_that_are_worse_switch_reordering_off_until_reset(self):
+        g = guard()
+        outcomes(g, 0.9, held_out=True, n=60)
+        outcomes(g, 0.5)
+        assert g.is_off("r")
+        told = g.gains()["r"]
+        assert told.harm
+        assert told.treated_correct < told.left_alone_correct
+        g.reset("r")
+        assert not g.is_off("r")
+
+    @pytest.mark.parametrize("right", [0.9, 0.95])
+    def test_answers_as_good_or_better_do_not(self, right):
+        g = guard()
+        outcomes(g, 0.9, held_out=True, n=100)
+        outcomes(g, right, seed=2)
+        assert not g.is_off("r")
+
+    def test_chance_rarely_looks_like_harm(self):
+        stopped = 0
+        for seed in range(60):
+            g = guard()
+            rng = random.Random(seed)
+            for _ in range(1500):  # looked at after each, as it is served
+                g.record_outcome(
+                    "r",
+                    held_out=rng.random() < 0.1,
+                    deduplicated=None,
+                    correct=rng.random() < 0.7,
+                )
+            stopped += g.is_off("r")
+        assert stopped <= 6
+
+    def test_few_outcomes_prove_nothing(self):
+        g = guard()
+        outcomes(g, 1.0, held_out=True, n=20)
+        outcomes(g, 0.0, n=20)
+        assert not g.is_off("r")
+
+
+class TestDeduplicationOnTrial:
+    @staticmethod
+    def saved(g, share=0.5, n=60):
+        rng = random.Random(5)
+        for _ in range(n):
+            g.record_dedup("r", deduplicated=True, uncached=rng.uniform(0.1, 0.2) * share)
+            g.record_dedup("r", deduplicated=False, uncached=rng.uniform(0.1, 0.2))
+
+    @staticmethod
+    def share(g):
+        rng = random.Random(6)
+        return sum(g.dedups("r", rng.getrandbits(62)) for _ in range(4000)) / 4000
+
+    def test_it_begins_with_a_slice_of_the_conversations(self):
+        assert self.share(guard()) == pytest.approx(0.05, abs=0.02)
+        assert self.share(guard(share=0.0)) == 0.0
+
+    def test_a_gain_and_no_harm_switch_it_on_for_all_but_the_slice(self):
+        g = guard()
+        self.saved(g)
+        assert self.share(g) == pytest.approx(0.05, abs=0.02)  # nobody said that it does no harm
+        outcomes(g, 0.8, deduplicated=True, n=100)
+        outcomes(g, 0.8, deduplicated=False, n=100, seed=3)
+        assert self.share(g) == pytest.approx(0.95, abs=0.02)
+
+    def test_harm_switches_it_off(self):
+        g = guard()
+        self.saved(g)
+        outcomes(g, 0.4, deduplicated=True, n=100)
+        outcomes(g, 0.9, deduplicated=False, n=100, seed=3)
+        assert self.share(g) == 0.0
+
+    def test_no_gain_switches_it_off_in_the_end(self):
+        g = guard()
+        self.saved(g, share=1.0, n=900)
+        assert self.share(g) == 0.0
+
+
+def prose(i):
+    return f"Article number {i} is about " + " ".join(f"w{(i * 31 + k) % 1000}" for k in range(90))
+
+
+def turn(ids, question):
+    listed = "\n\n".join(map(prose, ids))
+    return {
+        "role": "user",
+        "content": f"Answer from the following documents.\n\nDocuments:\n{listed}"
+        f"\n\nQuestion: {question}",
+    }
+
+
+@pytest.mark.parametrize("dedup", ["auto", "exact"])
+def test_later_turns_extend_what_was_sent_and_repeat_no_document(dedup):
+    """Conversations of 6 turns in which 40 % of a turn's documents were seen before."""
+    hook = ContextHook(ContextSettings(holdout_share=0.5, guard_requests=2, dedup=dedup))
+    rng = random.Random(4)
+    call = {"api": "chat", "tenant": "t", "route": "r", "mode": "on"}
+    noted = 0
+    for conversation in range(12):
+        messages, before, seen = [], [], list(range(conversation * 50, conversation * 50 + 5))
+        for number in range(6):
+            ids = rng.sample(seen, 2) + [max(seen) + k for k in (1, 2, 3)]
+            rng.shuffle(ids)
+            seen += ids
+            messages.append(turn(ids, f"What is in {number} of {conversation}?"))
+            body = orjson.dumps({"model": "m", "messages": messages})
+            result = hook.apply(body, now=float(number), **call)
+            hook.commit(result.receipt, float(number))
+            assert result.reason is not Reason.ERROR
+            sent = orjson.loads(result.body)["messages"]
+            assert sent[: len(before)] == before
+            for i in set(ids):  # every document can still be read, here or earlier
+                assert any(prose(i) in message["content"] for message in sent)
+            noted += sent[-1]["content"].count("(Same text")
+            answer = {"role": "assistant", "content": f"Answer {number}."}
+            before = [*sent, answer]
+            messages.append(answer)
+    assert noted > 20

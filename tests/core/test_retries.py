@@ -1,0 +1,146 @@
+"""Retries: any policy can avoid what failed, and stop where a further attempt is not worth it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from laar.accuracy.difficulty import given
+from laar.core.cost import CostWeights
+from laar.core.decision import Decision, DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.interfaces import Assessment
+from laar.core.request import Api, Request
+from laar.policies import POLICY_NAMES, build_policies
+
+MODELS = ("a", "b", "c")
+SECONDS = {"a": 1.0, "b": 2.0, "c": 40.0}
+RIGHT = {"a": 0.5, "b": 0.6, "c": 0.9}
+
+
+class Known:
+    """Models with a fixed time and a question's difficulty between them."""
+
+    def __init__(self, spread: float = 1.5) -> None:
+        self.spread = spread
+
+    def assess(
+        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
+    ) -> Assessment:
+        static = np.array([RIGHT[model] for model in models])
+        failed = np.array([model in tried for model in models])
+        n = len(models)
+        return Assessment(
+            tokens=np.full(n, 100.0),
+            probability=given(static, failed, self.spread),
+            evidence=np.zeros(n),
+            seconds_per_token=np.full(n, 1e-9),
+            base_s=np.array([SECONDS[model] for model in models]),
+            cell=("en", 4096, "qa"),
+            unknown=False,
+            published=static,
+        )
+
+    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
+        pass
+
+
+def director(**settings: object) -> Director:
+    table = EndpointTable()
+    specs = [EndpointSpec(address=f"10.0.0.{at}:80", models=(m,)) for at, m in enumerate(MODELS)]
+    table.replace("test", specs)
+    return Director(
+        table,
+        build_policies(CostWeights(retry_penalty=1.0)),
+        DirectorSettings(**settings),  # type: ignore[arg-type]
+        rng=random.Random(3),
+        assessor=Known(),
+    )
+
+
+def ask(d: Director, tried: str = "") -> Decision:
+    request = Request(id="r", api=Api.CHAT, model="auto", question="q", chars=400, tried=tried)
+    return d.explain(request, 0.0)
+
+
+def chain(d: Director) -> list[str]:
+    """Models in the order of the attempts, to the one that the client stops after."""
+    tried: list[str] = []
+    while len(tried) < 10:
+        decision = ask(d, ",".join(tried))
+        tried.append(decision.model)
+        if decision.exhausted:
+            break
+    return tried
+
+
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_with_new_model_every_policy_asks_each_model_once_and_stops(policy: str) -> None:
+    assert sorted(chain(director(policy=policy, retries="new-model"))) == list(MODELS)
+
+
+def test_as_scored_leaves_other_policies_as_they_are() -> None:
+    assert len(chain(director(policy="least-loaded"))) == 10
+
+
+def test_a_policy_with_new_model_still_chooses_among_the_untried_by_its_own_scores() -> None:
+    d = director(policy="least-loaded", retries="new-model")
+    d.table.reserve(d.table.slot("10.0.0.1:80"), 1e6, 1e6)
+    assert {ask(d, "a").model for _ in range(20)} == {"c"}
+
+
+def test_an_attempt_that_is_not_worth_its_seconds_is_not_asked_for() -> None:
+    """The third would take 40 s and is right less often than it was before two failures."""
+    assert chain(director()) == ["a", "b", "c"]
+    assert chain(director(answer_value_s=45.0)) == ["a", "b"]
+    assert chain(director(answer_value_s=0.1)) == ["a"]
+    assert chain(director(answer_value_s=1e6)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_order_of_seconds_by_probability_is_all_but_the_best_of_all_orders(seed: int) -> None:
+    """Greedy by L / P(correct | failed) against every order of five models, exactly."""
+    rng = np.random.default_rng(seed)
+    right, seconds = rng.uniform(0.05, 0.95, 5), rng.lognormal(0, 1, 5)
+
+    def expected_s(order: Sequence[int]) -> float:
+        total, reached = 0.0, 1.0
+        failed = np.zeros(5, bool)
+        for model in order:
+            total += reached * seconds[model]
+            reached *= 1 - given(right, failed, 2.0)[model]
+            failed[model] = True
+        return total
+
+    order: list[int] = []
+    failed = np.zeros(5, bool)
+    while len(order) < 5:
+        cost = np.where(failed, np.inf, seconds / given(right, failed, 2.0))
+        order.append(int(cost.argmin()))
+        failed[order[-1]] = True
+    assert expected_s(order) <= 1.03 * min(expected_s(each) for each in permutations(range(5)))
+
+
+def test_a_failure_tells_more_where_success_was_likely() -> None:
+    right = np.array([0.9, 0.5, 0.5])
+    after_strong = given(right, np.array([True, False, False]), 2.0)[2]
+    after_weak = given(right, np.array([False, True, False]), 2.0)[2]
+    assert after_strong < after_weak < 0.5
+    assert given(right, np.array([True, False, False]), 0.0)[2] == pytest.approx(0.5)
+
+
+def test_laar_paper_is_the_published_cost_with_a_static_q() -> None:
+    """c(m) * (T + 0.7 R) / Q * 100 ** tries: nothing of what failed, or is decoded, moves it."""
+    d = director(policy="laar-paper")
+    for tried in ("", "a", "a,b"):
+        view = ask(d, tried).view
+        assert view is not None
+        assert view.terms is not None
+        penalty = np.array([100.0 ** tried.split(",").count(model) for model in MODELS])
+        published = np.array([RIGHT[model] for model in MODELS])
+        assert view.terms.cost_s == pytest.approx(1e-9 * 4096 / published * penalty)

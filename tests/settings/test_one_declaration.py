@@ -1,0 +1,125 @@
+"""A setting is declared once: a file, the features and the lab begin alike."""
+
+from dataclasses import fields, is_dataclass, replace
+
+import pytest
+from annotated_types import Ge, Gt, Le, Lt
+
+from laar.context import ContextSettings, Delimiters
+from laar.core.cost import CostWeights
+from laar.core.decision import DirectorSettings
+from laar.core.shadow import Enforcement
+from laar.declaring import hints_of
+from laar.errors import SettingError
+from laar.flow.admission import FlowSettings
+from laar.flow.item import Limits
+from laar.flow.saturation import Saturation
+from laar.health import HealthSettings
+from laar.protocol.stream import StreamSettings
+from laar.settings import ContextRoute, Settings
+from laar.sim.fleet import FleetSettings
+from laar.tuning import TunerSettings
+from support.other_settings import BASE, OTHER, document
+
+
+def parts(settings):
+    """What the features are given."""
+    return {
+        "streams": settings.stream,
+        "flow": settings.flow.admission,
+        "health": settings.health.breaker,
+        "enforcement": settings.routing.enforcement,
+        "director": settings.routing.director,
+        "cost": settings.routing.weights,
+        "tuner": settings.tuner.climb,
+    }
+
+
+def values(settings):
+    """Every field by its name, also of dataclasses within."""
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if is_dataclass(value):
+            yield from values(value)
+        elif field.compare:
+            yield field.name, value
+
+
+def test_a_setting_left_out_is_what_the_feature_begins_with():
+    settings = Settings.model_validate(BASE)
+    assert parts(settings) == {
+        "streams": StreamSettings(),
+        "flow": FlowSettings(),
+        "health": HealthSettings(),
+        "enforcement": Enforcement(),
+        "director": DirectorSettings(),
+        "cost": CostWeights(),
+        "tuner": TunerSettings(bounds=settings.tuner.bounds),
+    }
+    assert ContextRoute(name="any").hook == ContextSettings()
+
+
+def test_the_lab_begins_with_the_settings_of_the_product():
+    settings, lab = Settings.model_validate(BASE), FleetSettings()
+    director = settings.routing.director
+    assert (lab.policy, lab.filters) == (director.policy, director.filters)
+    assert lab.weights == settings.routing.weights
+    assert lab.prefix_bytes == settings.prefix.max_bytes
+    assert lab.scrape_interval_s == settings.readings.scrape_interval_s
+    assert lab.probe_interval_s == settings.readings.probe_interval_s
+    assert lab.sample_answers == settings.bodies.sample_answers
+    assert lab.sample_every_s == settings.bodies.sample_every_s
+
+
+NO_KEY = {
+    "in_flight_tokens",
+    "max_times_tried",
+    "tolerance",
+    "sigma",
+    "sigma_min",
+    "window_s",
+    "drain_s",
+    "seed",
+}
+
+
+def test_every_setting_of_a_feature_comes_from_the_file():
+    """Whatever section its key is in, and however deep the code has it."""
+    chosen = set(OTHER) - {"routing.policy"}  # only `laar` is tuned
+    before, after = (parts(Settings.model_validate(document(paths))) for paths in ((), chosen))
+    for name, part in before.items():
+        changed = dict(values(after[name]))
+        same = {key for key, value in values(part) if changed[key] == value}
+        assert same - NO_KEY <= {"policy"}
+
+
+def test_a_list_of_dataclasses_reaches_the_feature():
+    made = {"name": "a", "delimiters": [{"item": "#{n} ", "after": "END"}], "relabel": True}
+    hook = ContextRoute.model_validate(made).hook
+    assert hook.delimiters == (Delimiters(item="#{n} ", after="END"),)
+    assert hook.relabel is True
+
+
+CHECKED = (
+    Limits(),
+    Saturation(),
+    HealthSettings(),
+    ContextSettings(),
+    TunerSettings(bounds={"k_rtt": (0.1, 1.0)}),
+)
+BEYOND = {Ge: ("ge", -1), Gt: ("gt", 0), Le: ("le", 1), Lt: ("lt", 0)}
+
+
+def bounded():
+    for usual in CHECKED:
+        for name, hint in hints_of(type(usual)).items():
+            for mark in getattr(hint, "__metadata__", ()):
+                if type(mark) in BEYOND:
+                    attribute, step = BEYOND[type(mark)]
+                    yield usual, name, getattr(mark, attribute) + step
+
+
+@pytest.mark.parametrize(("usual", "name", "value"), list(bounded()))
+def test_the_code_refuses_what_the_file_refuses(usual, name, value):
+    with pytest.raises(SettingError, match=rf"^{usual.section}\.{name}: .* must be "):
+        replace(usual, **{name: value})
