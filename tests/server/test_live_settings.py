@@ -360,6 +360,7 @@ def in_force(runner):
         "models": picker.learning.assessor.success.capability.models,
         "speeds": dict(picker.learning.latency.measured),
         "streams": (processor._settings, picker.held.limit_bytes),
+        "enforced": picker.enforced.share,
         "explained": watched.explainer.settings,
         "sampler": (picker.sampler.share, picker.sampler.every_s),
         "flow": (picker.admission._settings, picker.admission.queue.limits),

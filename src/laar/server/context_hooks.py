@@ -64,7 +64,7 @@ class Ordering:
 
 
 class _Reworked:
-    """One body that a hook has read; implements `laar.protocol.bodyhook.Rework`."""
+    """One body that a hook has read; implements `laar.protocol.ports.Rework`."""
 
     def __init__(
         self, hooks: ContextHooks, ordering: Ordering, result: HookResult, group: str
@@ -108,7 +108,7 @@ class _Reworked:
 
 
 class ContextHooks:
-    """The hooks of all routes; implements `laar.protocol.bodyhook.BodyHook`.
+    """The hooks of all routes; implements `laar.protocol.ports.BodyHook`.
 
     Args:
         settings: of the picker; its context routes count.

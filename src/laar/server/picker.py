@@ -19,11 +19,12 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointTable, Reading
 from laar.core.interfaces import NoPrefixes, Prefixes
 from laar.core.policy import Policy
+from laar.core.shadow import EnforcedShare
 from laar.flow.admission import Admission
 from laar.health import Health
 from laar.policies import build_policies
-from laar.protocol.held import HeldBytes
 from laar.protocol.sampling import Sampler
+from laar.protocol.stream import HeldBytes
 from laar.server.admin.observability import Observability
 from laar.server.admin.tuner import TunerKeeper
 from laar.server.cluster_rules import ClusterRules
@@ -107,6 +108,7 @@ class Picker:
             self.flow_metrics = FlowMetrics(self.admission)
             self.metrics.add(self.flow_metrics)
         self.metrics.add(ContextMetrics(self.context.tallies))
+        self.enforced = EnforcedShare(settings.routing.enforcement.share)
         self.sampler = Sampler(
             settings.bodies.sample_answers, every_s=settings.bodies.sample_every_s, rng=rng
         )
@@ -138,6 +140,7 @@ class Picker:
             self.learning.use(capability)
         self.health.settings = settings.health.breaker
         self._apply_bodies(settings)
+        self.enforced.share = settings.routing.enforcement.share
         if self.admission is not None:
             self.admission.use(settings.flow.admission)
         self.observability.apply(settings)

@@ -212,6 +212,7 @@ class Runner:
             clock=picker.clock,
             metrics=picker.metrics,
             rules=picker.rules,
+            enforced=picker.enforced,
             flow=self._flow,
             hook=picker.context.in_use,
             held=picker.held,

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import orjson
 from starlette.requests import Request
@@ -38,7 +37,7 @@ from laar.protocol.events import (
 )
 from laar.protocol.jsonscan import member_spans
 from laar.protocol.openai import ASIDE_BYTES, try_read
-from laar.protocol.rules import GatewayRules
+from laar.protocol.ports import GatewayRules
 from laar.protocol.stream import Stream, StreamSettings
 from laar.server.browsers import body_of
 from laar.telemetry.decisions import DecisionMemory
@@ -117,10 +116,9 @@ class Explainer:
 
     def _read(self, body: bytes, headers: Mapping[str, str], now: float) -> CoreRequest:
         """Takes the request through a stream machine of its own, up to the question it asks."""
-        enforced = replace(
-            self.settings, mode="enforce", enforce_share=1.0
-        )  # how it falls where it counts
-        stream = Stream(enforced, read_answer=False, new_id=lambda: "explain", rules=self._rules)
+        stream = Stream(
+            self.settings, read_answer=False, new_id=lambda: "explain", rules=self._rules
+        )
         subset = names.read_subset(headers.get(names.SUBSET))
         events: list[Event] = [
             RequestHeaders(headers, end=False, shape=Shape.GATEWAY, subset=subset),

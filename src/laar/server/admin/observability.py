@@ -21,7 +21,7 @@ from laar.accuracy.reports import OutcomeReports
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.explain.decision_record import DecisionRecord
-from laar.protocol.rules import GatewayRules
+from laar.protocol.ports import GatewayRules
 from laar.server.admin.explain import Explainer, explain_routes
 from laar.server.admin.feed import Feed
 from laar.server.otlp import Exports
@@ -123,7 +123,7 @@ class Observability:
         """Applies new settings: policy, log sample and exports."""
         self._about |= {
             "policy": settings.routing.director.policy,
-            "enforced": settings.stream.enforced,
+            "enforced": settings.routing.enforcement.share,
         }
         self.explainer.settings = settings.stream
         if self.log is not None:

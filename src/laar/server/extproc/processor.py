@@ -20,7 +20,6 @@ from google.protobuf.message import DecodeError
 from laar.core.director import Director
 from laar.core.request import Request, Trace
 from laar.errors import RequestError
-from laar.protocol.bodyhook import BodyHook
 from laar.protocol.events import (
     Action,
     Answering,
@@ -30,19 +29,20 @@ from laar.protocol.events import (
     Decided,
     Ended,
     Event,
+    Failed,
     HasRead,
     Immediate,
+    Noted,
     Read,
     Refused,
     Replied,
     Served,
 )
-from laar.protocol.held import HeldBytes
 from laar.protocol.openai import try_read
-from laar.protocol.rules import GatewayRules
+from laar.protocol.ports import BodyHook, GatewayRules, IsEnforced
 from laar.protocol.sampling import Sampler
 from laar.protocol.since import Since
-from laar.protocol.stream import Stream, StreamSettings
+from laar.protocol.stream import HeldBytes, Stream, StreamSettings
 from laar.server.extproc.messages import event_of, message_of, patience, try_read_message
 from laar.server.flow_control import FlowControl
 from laar.telemetry.metrics import Metrics
@@ -72,6 +72,7 @@ class ExternalProcessor:
         clock: monotonic seconds.
         metrics: what is counted.
         rules: the cluster's priorities and model rewrites.
+        enforced: says whose decisions count; None: all do.
         flow: holds requests while the fleet is full; None sends each at once.
         hook: may change request bodies; None leaves all as they are.
         held: counts unfinished bodies of the gateway shape; None sets no limit.
@@ -88,6 +89,7 @@ class ExternalProcessor:
         clock: Callable[[], float],
         metrics: Metrics,
         rules: GatewayRules,
+        enforced: IsEnforced | None = None,
         flow: FlowControl | None = None,
         hook: BodyHook | None = None,
         held: HeldBytes | None = None,
@@ -105,6 +107,7 @@ class ExternalProcessor:
         self._clock = clock
         self._metrics = metrics
         self._rules = rules
+        self._enforced = enforced
         self._log_faults_at = -math.inf
         self._streams: dict[asyncio.Task[None], Stream] = {}
         self._longest_hold_s = longest_hold_s
@@ -143,6 +146,7 @@ class ExternalProcessor:
             self._settings,
             read_answer=self._sampler.draw(self._clock()),
             new_id=lambda: str(uuid.uuid4()),
+            enforced=self._enforced,
             rules=self._rules,
             hook=self._hook,
             held=self._held,
@@ -207,6 +211,9 @@ class ExternalProcessor:
                         if self._flow is None
                         else await self._decide_in_turn(self._flow, action, now, context)
                     )
+                elif type(action) is Served:
+                    self._note(action, now)
+                    pending = Noted()
                 elif (answer := message_of(action)) is not None:
                     await context.write(answer)
                     going_on = type(action) is not Immediate
@@ -219,7 +226,8 @@ class ExternalProcessor:
     ) -> bool:
         """After an internal error: lets the request go on; False when closing the stream does."""
         self._fault("a stream failed; its request goes on without the picker", trace=True)
-        answers = [message for action in stream.give_up() if (message := message_of(action))]
+        actions = stream.receive(Failed(), self._clock())
+        answers = [message for action in actions if (message := message_of(action))]
         for answer in answers:
             await context.write(answer)
         return bool(answers)

@@ -24,6 +24,7 @@ from laar.protocol.events import (
     Direction,
     Ended,
     Immediate,
+    Noted,
     Refused,
     Replied,
     RequestBody,
@@ -36,8 +37,7 @@ from laar.protocol.events import (
     Shape,
     WholeRequest,
 )
-from laar.protocol.held import HeldBytes
-from laar.protocol.stream import PIECE_BYTES, Stream, StreamSettings
+from laar.protocol.stream import PIECE_BYTES, HeldBytes, Stream, StreamSettings
 
 HEADERS = {":path": "/v1/chat/completions", ":method": "POST", "x-request-id": "r1"}
 BODY = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": "hello"}]})
@@ -85,6 +85,7 @@ class Driver:
                             pending = Refused(error)
                     case Served(decision, address):
                         self.director.served_by(decision, address)
+                        pending = Noted()
                     case Replied(decision, reply, read):
                         self.director.replied(decision, reply, self.now, read=read)
                         self.replies.append((reply, read))

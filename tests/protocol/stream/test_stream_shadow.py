@@ -12,6 +12,7 @@ from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.shadow import EnforcedShare
 from laar.errors import RequestError
 from laar.policies import build_policies
 from laar.protocol import events as ev
@@ -32,8 +33,13 @@ class Driven:
         self.director = Director(
             table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
         )
-        limits = StreamSettings(max_body_bytes=max_body_bytes, enforce_share=enforce_share)
-        self.stream = Stream(limits, read_answer=False, new_id=lambda: "made")
+        limits = StreamSettings(max_body_bytes=max_body_bytes)
+        self.stream = Stream(
+            limits,
+            read_answer=False,
+            new_id=lambda: "made",
+            enforced=EnforcedShare(enforce_share),
+        )
         self.decision = None
         self.end = None
 
@@ -51,6 +57,7 @@ class Driven:
                             pending = ev.Refused(error)
                     case ev.Served(decision, address):
                         self.director.served_by(decision, address)
+                        pending = ev.Noted()
                     case ev.Replied(decision, reply, read):
                         self.director.replied(decision, reply, 1.0, read=read)
                     case ev.Ended(decision, completion):

@@ -61,7 +61,7 @@ class Driven:
 
     def answered(self, status, details, attempts):
         event = ResponseHeaders(status, attempts=attempts, details=details)
-        return list(self.stream.receive(event, 2.0))
+        return self.stream.receive(event, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_envoys_own_error_gives_way_to_one_that_names_the_model(status, details,
     assert "`m`" in orjson.loads(answer.body)["error"]["message"]
     driven.director.settle(ended.decision, ended.completion)
     assert not driven.director.table.in_flight.any()
-    again = list(driven.stream.receive(Closed(), 3.0))
+    again = driven.stream.receive(Closed(), 3.0)
     assert all(type(a) is Ended for a in again), "settling twice does nothing"
 
 
@@ -140,14 +140,14 @@ def test_how_long_an_endpoint_may_be_silent_follows_what_is_expected(latency_s, 
 
 def test_a_filter_in_front_that_answers_first_tells_the_shape():
     stream = Stream(StreamSettings(), read_answer=False, new_id=lambda: "id")
-    list(stream.receive(ResponseHeaders(401, shape=Shape.GATEWAY), 1.0))
+    stream.receive(ResponseHeaders(401, shape=Shape.GATEWAY), 1.0)
     (echoed,) = stream.receive(ResponseBody(b"no", True), 2.0)
     assert (echoed.data, echoed.end, echoed.direction) == (b"no", True, Direction.RESPONSE)
 
 
 def test_a_gateway_that_does_not_say_how_often_it_tries_gets_each_endpoint_once():
     stream = Stream(StreamSettings(), read_answer=False, new_id=lambda: "id")
-    list(stream.receive(RequestHeaders(HEADERS, False, Shape.GATEWAY), 1.0))
+    stream.receive(RequestHeaders(HEADERS, False, Shape.GATEWAY), 1.0)
     (ask,) = stream.receive(RequestBody(body(), True), 1.0)
     driven = Driven(1, 0)
     decision = driven.director.decide(ask.request, 1.0)

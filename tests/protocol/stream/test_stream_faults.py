@@ -20,6 +20,7 @@ from laar.protocol.events import (
     Closed,
     Decided,
     Direction,
+    Failed,
     RequestBody,
     RequestHeaders,
     RequestTrailers,
@@ -38,7 +39,7 @@ def stream():
 
 
 def feed(machine, event):
-    return list(machine.receive(event, 0.0))
+    return machine.receive(event, 0.0)
 
 
 def in_full_duplex():
@@ -53,17 +54,17 @@ def test_in_full_duplex_a_whole_body_goes_on_as_it_came():
     machine = in_full_duplex()
     (ask,) = feed(machine, RequestBody(BODY[1000:], True))
     assert type(ask) is Ask
-    first, *pieces = machine.give_up()
+    first, *pieces = feed(machine, Failed())
     assert first == AnswerHeaders(Direction.REQUEST, [])
     assert b"".join(p.data for p in pieces) == BODY
     assert [p.end for p in pieces] == [False] * (len(pieces) - 1) + [True]
-    assert list(machine.give_up()) == []
+    assert feed(machine, Failed()) == []
     assert feed(machine, Closed()) == []
 
 
 def test_in_full_duplex_what_still_comes_of_a_body_goes_on_too():
     machine = in_full_duplex()
-    first, piece = machine.give_up()
+    first, piece = feed(machine, Failed())
     assert (type(first), piece.data, piece.end) == (AnswerHeaders, BODY[:1000], False)
     rest = feed(machine, RequestBody(BODY[1000:], False))
     assert b"".join(p.data for p in rest) == BODY[1000:]
@@ -74,7 +75,7 @@ def test_natively_the_body_is_left_as_it_is():
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, Shape.NATIVE))
     feed(machine, RequestBody(BODY, True))
-    assert list(machine.give_up()) == [AnswerBody(Direction.REQUEST, None, True, [])]
+    assert feed(machine, Failed()) == [AnswerBody(Direction.REQUEST, None, True, [])]
 
 
 @pytest.mark.parametrize("shape", list(Shape))
@@ -126,7 +127,7 @@ def test_d4_after_a_fault_a_request_of_a_pool_goes_nowhere(shape, limits):
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, shape, **limits))
     feed(machine, RequestBody(BODY, True))
-    (refused,) = machine.give_up()
+    (refused,) = feed(machine, Failed())
     assert (refused.status, dict(refused.headers)["x-laar-reason"]) == (503, "picker-fault")
 
 
@@ -144,7 +145,7 @@ def test_d4_a_body_that_cannot_be_changed_keeps_its_destination(shape, monkeypat
     def fail(*_):
         raise ValueError
 
-    monkeypatch.setattr("laar.protocol.stream.splice_model", fail)
+    monkeypatch.setattr("laar.protocol.stream.machine.splice_model", fail)
     first, *rest = feed(machine, Decided(director.decide(ask.request, 0.0), 1))
     assert first.destination == "10.0.0.1:80"
     sent = b"".join(action.data for action in [first, *rest] if getattr(action, "data", None))
@@ -166,3 +167,26 @@ def test_a_body_of_single_bytes_takes_the_memory_of_its_length():
     assert taken < 4 * 50_000
     (ask,) = feed(machine, RequestBody(BODY[50_000:], True))
     assert ask.request.body_bytes == len(BODY)
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+def test_a_fault_while_the_decision_is_sent_loses_no_byte(shape, monkeypatch):
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
+    director = Director(
+        table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
+    )
+    machine = stream()
+    feed(machine, RequestHeaders(HEADERS, False, shape))
+    (ask,) = feed(machine, RequestBody(BODY, True))
+
+    def fail(*_):
+        raise RuntimeError
+
+    monkeypatch.setattr("laar.protocol.stream.machine.splice_model", fail)
+    with pytest.raises(RuntimeError):
+        feed(machine, Decided(director.decide(ask.request, 0.0), 1))
+    actions = feed(machine, Failed())
+    assert not any(getattr(action, "destination", "") for action in actions)
+    sent = b"".join(action.data for action in actions if getattr(action, "data", None))
+    assert sent == (BODY if shape is Shape.GATEWAY else b"")
