@@ -29,7 +29,7 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.health import Health, HealthSettings
 from laar.policies import build_policies
-from laar.protocol.rules import NoRules
+from laar.protocol.ports import NoRules
 from laar.protocol.sampling import Sampler
 from laar.protocol.stream import StreamSettings
 from laar.server.extproc import ExternalProcessor

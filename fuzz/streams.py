@@ -11,6 +11,7 @@ from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import POOL_LABEL, EndpointSpec, EndpointTable
+from laar.core.shadow import EnforcedShare
 from laar.errors import RequestError
 from laar.policies import build_policies
 from laar.protocol import headers as names
@@ -24,14 +25,14 @@ from laar.protocol.events import (
     Event,
     HasRead,
     Immediate,
+    Noted,
     Read,
     Refused,
     Replied,
     Served,
 )
-from laar.protocol.held import HeldBytes
 from laar.protocol.openai import try_read
-from laar.protocol.stream import Stream, StreamSettings
+from laar.protocol.stream import HeldBytes, Stream, StreamSettings
 from laar.server.extproc.messages import event_of, message_of, try_read_message
 from laar.wire import ext_proc_pb2 as pb
 
@@ -147,13 +148,19 @@ def streams(data: bytes) -> None:
     """One stream from its first message to its end."""
     choices = Choices(data)
     director, held = _director, HeldBytes(500)
+    share = EnforcedShare((1.0, 0.0)[choices.number(2)])
     settings = StreamSettings(
         max_body_bytes=400,
-        enforce_share=(1.0, 0.0)[choices.number(2)],
         answers=list(names.Answers)[choices.number(4)],
         by_tenant=bool(choices.number(2)),
     )
-    machine = Stream(settings, read_answer=bool(choices.number(2)), new_id=lambda: "id", held=held)
+    machine = Stream(
+        settings,
+        read_answer=bool(choices.number(2)),
+        new_id=lambda: "id",
+        enforced=share,
+        held=held,
+    )
     now, ended, decided = 0.0, 0, 0
     events: list[Event] = []
     for _ in range(1 + choices.number(10)):
@@ -190,6 +197,7 @@ def streams(data: bytes) -> None:
                         director.replied(decision, reply, now, read=seen)
                     case Served(decision, address):
                         director.served_by(decision, address)
+                        pending = Noted()
                     case Answering(decision, _):
                         director.answering(decision)
                     case Ended(decision, completion):

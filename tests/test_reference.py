@@ -15,7 +15,7 @@ def generator():
     return runpy.run_path(str(FOLDER / "generate.py"))
 
 
-@pytest.mark.parametrize("name", ["settings.md", "metrics.md", "settings.schema.json"])
+@pytest.mark.parametrize("name", ["settings.md", "metrics.md", "stream.md", "settings.schema.json"])
 def test_a_page_is_true(generator, name):
     remedy = "run `python docs/reference/generate.py`"
     assert (FOLDER / name).read_text() == generator["PAGES"][name](), remedy

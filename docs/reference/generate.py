@@ -1,4 +1,4 @@
-"""Writes settings.md, metrics.md, cli.md and settings.schema.json beside itself, from the code.
+"""Writes settings.md, metrics.md, cli.md, stream.md and settings.schema.json, from the code.
 
 Run by hand after a change; a test compares what is here with what would be written.
 """
@@ -23,6 +23,7 @@ from pydantic_core import PydanticUndefined
 from typer.models import ArgumentInfo, ParameterInfo
 
 from laar.cli import app
+from laar.protocol.stream.phases import TRANSITIONS, RequestPhase, ResponsePhase
 from laar.server.runner import Runner
 from laar.settings import Settings, leaves
 
@@ -64,6 +65,18 @@ CLI_HEAD = """# Command line
 
 Made from the code by `python docs/reference/generate.py`; `laar COMMAND --help` prints the same.
 Exit status 2 stands for anything a person has to put right; the text says what, and how.
+"""
+
+
+STREAM_HEAD = """# A stream's phases
+
+Envoy opens one ext_proc stream for each HTTP request. These are all its phases, and the events that
+move between them: the table `TRANSITIONS` in `src/laar/protocol/stream/phases.py`, written out by
+`python docs/reference/generate.py`. Which of several phases follows depends on the event's content.
+
+The request and its answer run side by side, each in a half of its own, for an answer may begin
+before a long upload ends. An event that has no row in the present phases is counted
+(`laar_ignored_messages_total`) and ignored.
 """
 
 
@@ -181,9 +194,9 @@ def metrics_page() -> str:
         }
     )
     runner = Runner(settings)
-    runner.metrics.certificate_expires_at_s = lambda: 0.0
+    runner.picker.metrics.certificate_expires_at_s = lambda: 0.0
     rows = []
-    for family in runner.metrics.families():
+    for family in runner.picker.metrics.families():
         name = f"{family.name}_total" if family.type == "counter" else family.name
         labels = ", ".join(f"`{label}`" for label in family._labelnames) or "-"
         rows.append(f"| `{name}` | {family.type} | {labels} | {_cell(family.documentation)} |\n")
@@ -259,6 +272,33 @@ def schema() -> str:
     return json.dumps(Settings.model_json_schema(), indent=2) + "\n"
 
 
+def stream_page() -> str:
+    """The phases of a stream, and the events."""
+    lines = [STREAM_HEAD]
+    for half, phases, more in (
+        ("The request's half", RequestPhase, " `OVER` here ends the answer's half too."),
+        ("The answer's half", ResponsePhase, ""),
+    ):
+        lines.append(f"\n## {half}\n\nIt begins with `HEADERS`.{more}\n")
+        lines.append("\n| phase | event | next phase |\n| --- | --- | --- |\n")
+        for phase in phases:
+            name = f"`{phase.name}`: {phase.value}"
+            for event, nexts in TRANSITIONS[phase].items():
+                after = ", ".join(f"`{one.name}`" for one in nexts)
+                lines.append(f"| {name} | `{event.__name__}` | {after} |\n")
+                name = ""
+            if name:
+                lines.append(f"| {name} | | |\n")
+    lines.append("\n## The events\n\n| event | meaning |\n| --- | --- |\n")
+    events = dict.fromkeys(event for row in TRANSITIONS.values() for event in row)
+    lines += [f"| `{event.__name__}` | {_cell(_first_sentence(event))} |\n" for event in events]
+    return "".join(lines)
+
+
+def _first_sentence(kind: type) -> str:
+    return _one_line(inspect.getdoc(kind) or "").split(". ")[0].rstrip(".")
+
+
 def _one_line(text: str) -> str:
     return " ".join(text.split())
 
@@ -271,6 +311,7 @@ PAGES = {
     "settings.md": settings_page,
     "metrics.md": metrics_page,
     "cli.md": cli_page,
+    "stream.md": stream_page,
     "settings.schema.json": schema,
 }
 

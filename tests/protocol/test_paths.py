@@ -3,6 +3,7 @@
 import orjson
 import pytest
 
+from laar.core.shadow import EnforcedShare
 from laar.protocol.events import Immediate, RequestHeaders, Shape
 from laar.protocol.paths import DENIED_PATHS, DeniedPaths
 from laar.protocol.stream import Stream, StreamSettings
@@ -68,7 +69,12 @@ def test_other_paths_pass(path):
 @pytest.mark.parametrize("shape", list(Shape))
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_it_is_refused_in_openais_form_in_shadow_too(shape, method, share):
-    stream = Stream(StreamSettings(enforce_share=share), read_answer=False, new_id=lambda: "id")
+    stream = Stream(
+        StreamSettings(),
+        read_answer=False,
+        new_id=lambda: "id",
+        enforced=EnforcedShare(share),
+    )
     head = {":path": "/sleep?level=2", ":method": method}
     (refused,) = stream.receive(RequestHeaders(head, method == "GET", shape), 0.0)
     assert isinstance(refused, Immediate)

@@ -50,10 +50,10 @@ def told(director, *, tenant="", prompt="hello", at=0.0, **settings):
     stream = Stream(StreamSettings(**settings), read_answer=False, new_id=lambda: "id")
     head = {**PATH, **({FAIRNESS: tenant} if tenant else {})}
     body = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": prompt}]})
-    list(stream.receive(RequestHeaders(head, False, Shape.GATEWAY), at))
+    stream.receive(RequestHeaders(head, False, Shape.GATEWAY), at)
     (ask,) = stream.receive(RequestBody(body, True), at)
     assert isinstance(ask, Ask)
-    list(stream.receive(Decided(director.decide(ask.request, at), 7), at))
+    stream.receive(Decided(director.decide(ask.request, at), 7), at)
     answers = stream.receive(ResponseHeaders(200), at)
     (answer,) = (action for action in answers if isinstance(action, AnswerHeaders))
     for action in stream.receive(Closed(), at + 0.5):

@@ -33,10 +33,11 @@ async def test_a_cache_that_was_cleared_is_believed_empty(gateway):
         )
 
         def believed():
-            decision = runner.director.explain(request, 0.0)
+            decision = runner.picker.director.explain(request, 0.0)
             return 1.0 - decision.uncached_tokens / decision.tokens
 
-        runner.director.settle(runner.director.decide(request, 0.0), DONE)
+        director = runner.picker.director
+        director.settle(director.decide(request, 0.0), DONE)
         assert believed() > 0.9
         number = 0
 
@@ -66,12 +67,12 @@ async def test_the_request_after_a_reset_is_believed_although_the_event_comes_wi
             )
 
         def believed(prompt):
-            decision = runner.director.explain(ask(prompt), 0.0)
+            decision = runner.picker.director.explain(ask(prompt), 0.0)
             return 1.0 - decision.uncached_tokens / decision.tokens
 
         old, new = "a prompt of yesterday " * 100, "a prompt of today " * 100
-        runner.director.settle(runner.director.decide(ask(old), 0.0), DONE)
-        runner.director.decide(ask(new), 0.0)
+        runner.picker.director.settle(runner.picker.director.decide(ask(old), 0.0), DONE)
+        runner.picker.director.decide(ask(new), 0.0)
         number = 0
 
         async def forgotten():

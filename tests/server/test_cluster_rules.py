@@ -6,7 +6,8 @@ import orjson
 import pytest
 
 from laar.datalayer.kubernetes import Rewrite
-from laar.protocol.stream import Ask, RequestBody, RequestHeaders, Shape, Stream, StreamSettings
+from laar.protocol.events import Ask, RequestBody, RequestHeaders, Shape
+from laar.protocol.stream import Stream, StreamSettings
 from laar.server.cluster_rules import ClusterRules
 
 
@@ -23,7 +24,7 @@ def asked(rules, model, **headers):
     """The request that a stream asks about."""
     stream = Stream(StreamSettings(), read_answer=False, new_id=lambda: "id", rules=rules)
     head = {":path": "/v1/completions", ":method": "POST", **headers}
-    list(stream.receive(RequestHeaders(head, False, Shape.GATEWAY), 0.0))
+    stream.receive(RequestHeaders(head, False, Shape.GATEWAY), 0.0)
     body = orjson.dumps({"model": model, "prompt": "hello"})
     [ask] = stream.receive(RequestBody(body, True), 0.0)
     assert isinstance(ask, Ask)

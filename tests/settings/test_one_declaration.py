@@ -8,6 +8,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from laar.context import ContextSettings, Delimiters
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
+from laar.core.shadow import Enforcement
 from laar.declaring import hints_of
 from laar.errors import SettingError
 from laar.flow.admission import FlowSettings
@@ -27,6 +28,7 @@ def parts(settings):
         "streams": settings.stream,
         "flow": settings.flow.admission,
         "health": settings.health.breaker,
+        "enforcement": settings.routing.enforcement,
         "director": settings.routing.director,
         "cost": settings.routing.weights,
         "tuner": settings.tuner.climb,
@@ -49,6 +51,7 @@ def test_a_setting_left_out_is_what_the_feature_begins_with():
         "streams": StreamSettings(),
         "flow": FlowSettings(),
         "health": HealthSettings(),
+        "enforcement": Enforcement(),
         "director": DirectorSettings(),
         "cost": CostWeights(),
         "tuner": TunerSettings(bounds=settings.tuner.bounds),

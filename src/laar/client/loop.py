@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from laar.client.wire import Completion
 from laar.errors import SettingError
+from laar.protocol import headers as names
 
 __all__ = [
     "MAX_WAIT_S",
@@ -39,8 +40,6 @@ MAX_WAIT_S = 30.0
 """The longest pause that a `retry-after` can ask for; past it the user is better told."""
 
 _FIRST_WAIT_S = 0.5
-_TRIED = "x-laar-tried-models"
-_SINCE = "x-laar-since"
 
 Message = Mapping[str, object]
 Check = Callable[[str], bool]
@@ -163,11 +162,11 @@ def attempts(
             return _outcome(made, exhausted=False)
         if reply.status not in RETRYABLE and reply.status != 200:
             break
-        if tried := reply.headers.get(_TRIED):
-            sent_headers[_TRIED] = tried
-        if since := reply.headers.get(_SINCE):
-            sent_headers[_SINCE] = since
-        exhausted = stop_when_exhausted and reply.headers.get("x-laar-exhausted") == "true"
+        if tried := reply.headers.get(names.TRIED):
+            sent_headers[names.TRIED] = tried
+        if since := reply.headers.get(names.SINCE):
+            sent_headers[names.SINCE] = since
+        exhausted = stop_when_exhausted and reply.headers.get(names.EXHAUSTED) == "true"
         waited_s = _pause_s(reply, len(made))
     return _outcome(made, exhausted=exhausted)
 
@@ -181,10 +180,10 @@ def _judged(reply: Reply, check: Check, waited_s: float) -> Attempt:
         except Exception as fault:  # noqa: BLE001  # the check is the user's; its fault is an answer
             error = f"the check raised {type(fault).__name__}: {fault}"
     return Attempt(
-        model=reply.headers.get("x-laar-model") or (answer.model if answer else None),
-        endpoint=reply.headers.get("x-laar-endpoint"),
-        decision_id=reply.headers.get("x-laar-decision-id"),
-        reason=reply.headers.get("x-laar-reason"),
+        model=reply.headers.get(names.MODEL) or (answer.model if answer else None),
+        endpoint=reply.headers.get(names.ENDPOINT),
+        decision_id=reply.headers.get(names.DECISION_ID),
+        reason=reply.headers.get(names.REASON),
         status=reply.status,
         latency_s=reply.latency_s,
         ttft_s=reply.ttft_s,
@@ -200,7 +199,7 @@ def _pause_s(reply: Reply, attempts_made: int) -> float:
     """None after an answer; what the endpoint asks for, or a doubling pause, after a refusal."""
     if reply.status == 200:
         return 0.0
-    asked = reply.headers.get("retry-after", "")
+    asked = reply.headers.get(names.RETRY_AFTER, "")
     if asked.isascii() and asked.isdigit():
         return min(float(asked), MAX_WAIT_S)
     return min(_FIRST_WAIT_S * 2.0 ** min(attempts_made - 1, 10), MAX_WAIT_S)

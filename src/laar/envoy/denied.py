@@ -16,8 +16,8 @@ from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher
 from envoy_data_plane.google.protobuf import Any
 
 from laar.protocol.answers import error_body
-from laar.protocol.paths import DENIED_PATHS
-from laar.protocol.stream import denied_path_error
+from laar.protocol.headers import REASON
+from laar.protocol.paths import DENIED_PATHS, denied_path_error
 
 __all__ = ["denied_route"]
 
@@ -42,7 +42,7 @@ def denied_route(ext_proc: str) -> Route:
             )
             for key, value in (
                 ("content-type", "application/json"),
-                ("x-laar-reason", error.reason),
+                (REASON, error.reason),
             )
         ],
         typed_per_filter_config={ext_proc: Any.pack(ExtProcPerRoute(disabled=True))},

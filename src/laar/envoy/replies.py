@@ -28,6 +28,8 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
 )
 from envoy_data_plane.google.protobuf import Any, Struct
 
+from laar.protocol.headers import REASON, RETRY_AFTER
+
 _NOT_THE_PICKERS = "!('x-laar-reason' in response.headers)"
 _RETRY_AFTER_S = 1
 _FAILED_CLOSED = "response.code_details.startsWith('ext_proc_error')"
@@ -72,7 +74,7 @@ def _mapper(
         filters.append(_expression(also))
     if below is not None:
         filters.append(_status(ComparisonFilterOp.LE, below - 1))
-    added = {"x-laar-reason": reason, **({"retry-after": str(_RETRY_AFTER_S)} if retry else {})}
+    added = {REASON: reason, **({RETRY_AFTER: str(_RETRY_AFTER_S)} if retry else {})}
     return ResponseMapper(
         filter=AccessLogFilter(and_filter=AndFilter(filters=filters)),
         headers_to_add=[

@@ -28,8 +28,10 @@ __all__ = [
     "Direction",
     "Ended",
     "Event",
+    "Failed",
     "HasRead",
     "Immediate",
+    "Noted",
     "Read",
     "Refused",
     "Replied",
@@ -110,14 +112,14 @@ class RequestTrailers:
 
 @dataclass(slots=True)
 class HasRead:
-    """The answer to `Read`."""
+    """What was read of a long body, or why it cannot be read: the answer to `Read`."""
 
     read: Body | RequestError
 
 
 @dataclass(slots=True)
 class Decided:
-    """The answer to `Ask`."""
+    """The decision: one answer to `Ask`."""
 
     decision: Decision
     overhead_us: int
@@ -125,7 +127,7 @@ class Decided:
 
 @dataclass(slots=True)
 class Refused:
-    """The other answer to `Ask`."""
+    """No endpoint for this request: the other answer to `Ask`."""
 
     error: RequestError
 
@@ -158,6 +160,11 @@ class ResponseHeaders:
 
 
 @dataclass(slots=True)
+class Noted:
+    """The reservation is with the endpoint that serves, if it is a known one: answers `Served`."""
+
+
+@dataclass(slots=True)
 class ResponseBody:
     """A piece of the answer."""
 
@@ -168,6 +175,11 @@ class ResponseBody:
 @dataclass(slots=True)
 class ResponseTrailers:
     """The answer ends here instead of with the last piece of its body."""
+
+
+@dataclass(slots=True)
+class Failed:
+    """The picker failed while it handled an event, so there will be no decision."""
 
 
 @dataclass(slots=True)
@@ -184,8 +196,10 @@ Event = (
     | Decided
     | Refused
     | ResponseHeaders
+    | Noted
     | ResponseBody
     | ResponseTrailers
+    | Failed
     | Closed
 )
 
@@ -271,7 +285,10 @@ class Attempted:
 
 @dataclass(slots=True)
 class Served:
-    """This endpoint really served, after retries of Envoy's own."""
+    """This endpoint serves, by Envoy's own choice: move the reservation, then feed `Noted`.
+
+    The response headers name the endpoint, so they wait for it.
+    """
 
     decision: Decision
     address: str

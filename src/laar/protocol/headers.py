@@ -17,6 +17,7 @@ from laar.protocol.sessions import AGENT_HEADERS, SESSION, SESSION_HEADERS, sess
 __all__ = [
     "CONTROL_HEADERS",
     "DESTINATION",
+    "SESSION",
     "Answers",
     "Head",
     "attributes_read",
@@ -51,6 +52,17 @@ TPOT_OBJECTIVE = "x-slo-tpot-ms"
 REQUEST_ID = "x-request-id"
 TRACE_PARENT = "traceparent"
 TRACE_STATE = "tracestate"
+
+MODEL = "x-laar-model"
+ENDPOINT = "x-laar-endpoint"
+REASON = "x-laar-reason"
+DECISION_ID = "x-laar-decision-id"
+EXHAUSTED = "x-laar-exhausted"
+COST_MS = "x-laar-cost-ms"
+TTFT_MS = "x-laar-ttft-ms"
+OVERHEAD_US = "x-laar-overhead-us"
+MODE = "x-laar-mode"
+RETRY_AFTER = "retry-after"
 
 PREFILL_HEADERS = frozenset(
     {"x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port"}

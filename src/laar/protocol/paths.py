@@ -11,7 +11,9 @@ import re
 from collections.abc import Iterable
 from urllib.parse import unquote
 
-__all__ = ["DENIED_PATHS", "DeniedPaths"]
+from laar.errors import RequestError
+
+__all__ = ["DENIED_PATHS", "DeniedPaths", "denied_path_error"]
 
 DENIED_PATHS = (
     # vLLM
@@ -120,3 +122,8 @@ class DeniedPaths:
             elif name not in ("", "."):
                 segments.append(name)
         return any(tuple(segments[-length:]) in self._paths for length in self._lengths)
+
+
+def denied_path_error() -> RequestError:
+    """The refusal of a request for an operators' path of an engine."""
+    return RequestError(403, "denied-path", "this path is for the engine's operators")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le, MaxLen, MinLen
 
@@ -36,12 +36,6 @@ class StreamSettings:
     tenant_header: Annotated[str, MinLen(1), MaxLen(128), Matches(r"^[a-z0-9-]+$")] = FAIRNESS
     """Request header whose value names the tenant; turns between tenants go by tokens. In lower
     case. Whoever sets it chooses whom to be, so let the gateway write it."""
-    mode: Literal["enforce", "shadow"] = "enforce"
-    """`shadow` decides and records, and lets Envoy's own balancing, or another picker's header,
-    stand: to look before anything is at stake."""
-    enforce_share: Annotated[float, Ge(0), Le(1)] = 1.0
-    """In the mode `enforce`, the share of requests whose decision counts; the rest is shadowed.
-    Drawn by session, or by request where there is none, so that a session does not flap."""
     answers: Answers = Answers.AUTO
     """Which x-laar-* headers an answer has. `all`; `ids`: without x-laar-cost-ms, x-laar-endpoint
     and x-laar-overhead-us; `none`: then clients cannot name the models that failed, nor report
@@ -66,8 +60,3 @@ class StreamSettings:
     def __post_init__(self) -> None:
         """Reads the denied paths once for all streams."""
         object.__setattr__(self, "denied", DeniedPaths(self.denied_paths))
-
-    @property
-    def enforced(self) -> float:
-        """Share of requests whose decision counts; the others pass as if there were no picker."""
-        return self.enforce_share if self.mode == "enforce" else 0.0

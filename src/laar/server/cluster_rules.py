@@ -11,7 +11,7 @@ __all__ = ["ClusterRules"]
 
 
 class ClusterRules:
-    """Objectives and rewrites by source; implements `laar.protocol.rules.GatewayRules`.
+    """Objectives and rewrites by source; implements `laar.protocol.ports.GatewayRules`.
 
     Where two pools have an objective of one name, the pool that came first wins. A rewrite for any
     model counts only while its pool is the only one: it would take the other pools' models away.

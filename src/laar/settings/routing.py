@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from laar.accuracy.online import CAP_PER_HOUR, HALF_LIFE_S, KAPPA
 from laar.core.cost import TUNABLE, CostWeights
 from laar.core.decision import DirectorSettings
+from laar.core.shadow import Enforcement
 from laar.errors import SettingError
 from laar.policies import POLICY_NAMES, check_parameters
 from laar.prefix.index import MAX_BYTES
@@ -24,7 +25,8 @@ __all__ = ["Accuracy", "Prefix", "Routing", "Tuning"]
 
 @declared(CostWeights)
 @declared(DirectorSettings)
-@declared(StreamSettings, "mode", "enforce_share", "list_models", "conformance_headers")
+@declared(Enforcement)
+@declared(StreamSettings, "list_models", "conformance_headers")
 class Routing(Section):
     """How an endpoint is chosen."""
 
@@ -64,6 +66,11 @@ class Routing(Section):
     def weights(self) -> CostWeights:
         """The weights of the cost; `load` has put those of the file in their place."""
         return part(CostWeights, self)
+
+    @property
+    def enforcement(self) -> Enforcement:
+        """Whether decisions count."""
+        return part(Enforcement, self)
 
     @property
     def director(self) -> DirectorSettings:

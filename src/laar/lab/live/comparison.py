@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from laar.client import Outcome, until_correct
 from laar.measuring.kv_lookup import Query
 from laar.policies import llm_router
+from laar.protocol import headers as names
 
 __all__ = ["MAX_ATTEMPTS", "Tally", "compare", "exit_status"]
 
@@ -103,7 +104,7 @@ async def _run_policy(
                 client=session,
                 max_attempts=MAX_ATTEMPTS,
                 stream=stream,
-                headers={"x-laar-policy": tally.policy, "x-laar-session": query.id},
+                headers={names.POLICY: tally.policy, names.SESSION: query.id},
                 params={"cache_salt": tally.policy},
             )
             tally.results.append((query, outcome))

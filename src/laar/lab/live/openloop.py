@@ -17,6 +17,7 @@ import orjson
 
 from laar.lab.workloads.overload import MODEL, Ask
 from laar.measuring.tokens import ASCII_PER_TOKEN
+from laar.protocol import headers as names
 
 __all__ = ["HUNG", "Answered", "send"]
 
@@ -68,7 +69,7 @@ async def send(
         policy: for `x-laar-policy`; empty for the picker's own.
     """
     begins = time.monotonic()
-    headers = {"content-type": "application/json"} | ({"x-laar-policy": policy} if policy else {})
+    headers = {"content-type": "application/json"} | ({names.POLICY: policy} if policy else {})
     async with (
         aiohttp.ClientSession(
             url,
@@ -97,7 +98,7 @@ async def _send(
     await asyncio.sleep(due - time.monotonic())
     late_s = time.monotonic() - due
     headers = {
-        "x-slo-ttft-ms": str(round(ask.objective_s * time_scale * 1000)),
+        names.TTFT_OBJECTIVE: str(round(ask.objective_s * time_scale * 1000)),
         "x-gateway-inference-fairness-id": ask.tenant,
     }
     try:
@@ -107,7 +108,7 @@ async def _send(
                 "/v1/chat/completions", data=BytesIO(_body(ask)), headers=headers
             ) as response,
         ):
-            reason = response.headers.get("x-laar-reason", "")
+            reason = response.headers.get(names.REASON, "")
             if response.status != 200:
                 text = await response.read()
                 fault = _refusal_fault(response, text)

@@ -6,15 +6,14 @@
     GET  /decisions/<id>   the one that an answer's x-laar-decision-id names
 
 Explaining goes through the same stream machine and director as a request does, so it says what
-would happen, refusals included; it reserves nothing and teaches nobody. A context hook is left out:
-it remembers what it sees, and a question must not change what follows.
+would happen, refusals included; it reserves nothing and teaches no learner. A context hook is left
+out: it remembers what it sees, and a question must not change what follows.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import orjson
 from starlette.requests import Request
@@ -38,7 +37,7 @@ from laar.protocol.events import (
 )
 from laar.protocol.jsonscan import member_spans
 from laar.protocol.openai import ASIDE_BYTES, try_read
-from laar.protocol.rules import GatewayRules
+from laar.protocol.ports import GatewayRules
 from laar.protocol.stream import Stream, StreamSettings
 from laar.server.browsers import body_of
 from laar.telemetry.decisions import DecisionMemory
@@ -117,10 +116,9 @@ class Explainer:
 
     def _read(self, body: bytes, headers: Mapping[str, str], now: float) -> CoreRequest:
         """Takes the request through a stream machine of its own, up to the question it asks."""
-        enforced = replace(
-            self.settings, mode="enforce", enforce_share=1.0
-        )  # how it falls where it counts
-        stream = Stream(enforced, read_answer=False, new_id=lambda: "explain", rules=self._rules)
+        stream = Stream(
+            self.settings, read_answer=False, new_id=lambda: "explain", rules=self._rules
+        )
         subset = names.read_subset(headers.get(names.SUBSET))
         events: list[Event] = [
             RequestHeaders(headers, end=False, shape=Shape.GATEWAY, subset=subset),

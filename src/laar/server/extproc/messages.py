@@ -268,7 +268,7 @@ def _immediate_answer(action: Immediate) -> bytes:
     response = pb.ImmediateResponse(
         status=pb.HttpStatus(code=action.status),
         body=action.body,
-        details=f"laar_{dict(action.headers).get('x-laar-reason', '')}",  # for Envoy's access log
+        details=f"laar_{dict(action.headers).get(names.REASON, '')}",  # for Envoy's access log
     )
     for name, value in action.headers:
         response.headers.set_headers.add().header.MergeFrom(

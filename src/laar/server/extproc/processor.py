@@ -22,7 +22,6 @@ from laar.core.catalog import catalog
 from laar.core.director import Director
 from laar.core.request import Request, Trace
 from laar.errors import RequestError
-from laar.protocol.bodyhook import BodyHook
 from laar.protocol.events import (
     Action,
     Answering,
@@ -32,21 +31,22 @@ from laar.protocol.events import (
     Decided,
     Ended,
     Event,
+    Failed,
     HasRead,
     Immediate,
+    Noted,
     Read,
     Refused,
     Replied,
     Served,
 )
-from laar.protocol.held import HeldBytes
 from laar.protocol.openai import try_read
-from laar.protocol.rules import GatewayRules
+from laar.protocol.ports import BodyHook, GatewayRules, IsEnforced
 from laar.protocol.sampling import Sampler
 from laar.protocol.since import Since
-from laar.protocol.stream import Stream, StreamSettings
+from laar.protocol.stream import HeldBytes, Stream, StreamSettings
 from laar.server.extproc.messages import event_of, message_of, patience, try_read_message
-from laar.server.flow_control import Gate
+from laar.server.flow_control import FlowControl
 from laar.telemetry.metrics import Metrics
 from laar.wire import ext_proc_pb2 as pb
 
@@ -69,15 +69,17 @@ class ExternalProcessor:
 
     Args:
         director: decides and settles.
-        settings: of the streams; may be changed, for those that begin then.
+        settings: of the streams.
         sampler: says which native requests have their answer read.
         clock: monotonic seconds.
         metrics: what is counted.
         rules: the cluster's priorities and model rewrites.
-        gate: holds requests while the fleet is full; None sends each at once.
-        hook: may change request bodies; None leaves all as they are; may be changed as well.
+        enforced: says whose decisions count; None: all do.
+        flow: holds requests while the fleet is full; None sends each at once.
+        hook: may change request bodies; None leaves all as they are.
         held: counts unfinished bodies of the gateway shape; None sets no limit.
         spans: of the decisions whose clients trace; None when nothing is traced.
+        longest_hold_s: for which flow control may hold a request.
     """
 
     def __init__(
@@ -89,25 +91,28 @@ class ExternalProcessor:
         clock: Callable[[], float],
         metrics: Metrics,
         rules: GatewayRules,
-        gate: Gate | None = None,
+        enforced: IsEnforced | None = None,
+        flow: FlowControl | None = None,
         hook: BodyHook | None = None,
         held: HeldBytes | None = None,
         spans: Spans | None = None,
+        longest_hold_s: float = 0.0,
     ) -> None:
         self._spans = spans
-        self._gate = gate
-        self.hook = hook
+        self._flow = flow
+        self._hook = hook
         self._held = held
         self._since = Since()
         self._director = director
-        self.settings = settings
+        self._settings = settings
         self._sampler = sampler
         self._clock = clock
         self._metrics = metrics
         self._rules = rules
+        self._enforced = enforced
         self._log_faults_at = -math.inf
         self._streams: dict[asyncio.Task[None], Stream] = {}
-        self.longest_hold_s = 0.0
+        self._longest_hold_s = longest_hold_s
         # One thread: they would only take turns, and the loop has to get its own.
         self._reader = ThreadPoolExecutor(1, "laar-bodies")
 
@@ -119,6 +124,12 @@ class ExternalProcessor:
             response_serializer=None,  # answers are bytes already
         )
         return grpc.method_handlers_generic_handler(SERVICE, {"Process": method})
+
+    def apply(
+        self, settings: StreamSettings, *, hook: BodyHook | None, longest_hold_s: float
+    ) -> None:
+        """Applies new settings to the streams that begin from now on."""
+        self._settings, self._hook, self._longest_hold_s = settings, hook, longest_hold_s
 
     def _listed(self, pool: str) -> bytes | None:
         """The models of a pool, or of all; None where there is no endpoint."""
@@ -140,11 +151,12 @@ class ExternalProcessor:
         self, _requests: object, context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         stream = Stream(
-            self.settings,
+            self._settings,
             read_answer=self._sampler.draw(self._clock()),
             new_id=lambda: str(uuid.uuid4()),
+            enforced=self._enforced,
             rules=self._rules,
-            hook=self.hook,
+            hook=self._hook,
             held=self._held,
             catalog=self._listed,
             join=None if self._spans is None else self._joining(self._spans, context),
@@ -205,9 +217,12 @@ class ExternalProcessor:
                 elif type(action) is Ask:
                     pending = (
                         self._decide(action, now)
-                        if self._gate is None
-                        else await self._decide_in_turn(self._gate, action, now, context)
+                        if self._flow is None
+                        else await self._decide_in_turn(self._flow, action, now, context)
                     )
+                elif type(action) is Served:
+                    self._note(action, now)
+                    pending = Noted()
                 elif (answer := message_of(action)) is not None:
                     await context.write(answer)
                     going_on = type(action) is not Immediate
@@ -218,9 +233,10 @@ class ExternalProcessor:
     async def _go_on_without(
         self, stream: Stream, context: grpc.aio.ServicerContext[Any, Any]
     ) -> bool:
-        """After a fault of ours: lets the request go on; False when closing the stream does."""
+        """After an internal error: lets the request go on; False when closing the stream does."""
         self._fault("a stream failed; its request goes on without the picker", trace=True)
-        answers = [message for action in stream.give_up() if (message := message_of(action))]
+        actions = stream.receive(Failed(), self._clock())
+        answers = [message for action in actions if (message := message_of(action))]
         for answer in answers:
             await context.write(answer)
         return bool(answers)
@@ -244,16 +260,16 @@ class ExternalProcessor:
 
     async def _decide_in_turn(
         self,
-        gate: Gate,
+        flow: FlowControl,
         ask: Ask,
         received: float,
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> Decided | Refused:
         async def held() -> None:
-            await context.write(patience(self.longest_hold_s + DECISION_MARGIN_S))
+            await context.write(patience(self._longest_hold_s + DECISION_MARGIN_S))
 
         try:
-            decision, waited_s = await gate.decide(ask.request, held)
+            decision, waited_s = await flow.decide(ask.request, held)
         except RequestError as error:
             return self._refused(ask.request, error)
         overhead_s = max(0.0, self._clock() - received - waited_s)
@@ -283,13 +299,13 @@ class ExternalProcessor:
             case Served(decision, address):
                 self._metrics.moved += not decision.request.shadow
                 self._director.served_by(decision, address, now)
-                if self._gate is not None:
-                    self._gate.moved(decision)
+                if self._flow is not None:
+                    self._flow.moved(decision)
             case Answering(decision, ok):
                 self._director.answering(decision, now, ok=ok)
-                if self._gate is not None:
-                    self._gate.answering(decision, ok=ok)
+                if self._flow is not None:
+                    self._flow.answering(decision, ok=ok)
             case Ended(decision, completion):
                 self._director.settle(decision, completion)
-                if self._gate is not None:
-                    self._gate.ended(decision)
+                if self._flow is not None:
+                    self._flow.ended(decision)

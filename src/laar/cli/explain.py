@@ -1,0 +1,166 @@
+"""`laar explain`: one request, every candidate's terms, and the sentence.
+
+Offline it builds the picker from its settings, without readings: nothing is queued, caches are
+empty and no round trip is known, so what it shows is what accuracy and speed alone would decide.
+Against a live picker (`--url`) everything that the picker knows counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from laar.cli.terminal import (
+    MIN_TABLE_WIDTH,
+    ConfigFile,
+    TokenFile,
+    read_file,
+    read_token,
+    report_errors,
+)
+from laar.errors import SettingError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from laar.settings import Settings
+
+__all__ = ["explain", "explain_offline", "read_headers", "show_explanation"]
+
+
+def explain(
+    request: Annotated[Path, typer.Argument(help="The request's JSON body.")],
+    config: ConfigFile = Path("laar.yaml"),
+    url: Annotated[
+        str | None,
+        typer.Option(help="Admin port of a running picker, whose queues and caches then count."),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(help="Request header as 'name: value', such as x-laar-task; repeatable."),
+    ] = None,
+    path: Annotated[
+        str | None, typer.Option(help="The request's path; default inferred from the body.")
+    ] = None,
+    token_file: TokenFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Show where a request would go and why: each candidate's terms, and a sentence."""
+    with report_errors():
+        import asyncio
+
+        from rich.console import Console
+
+        from laar.cli.remote import explain_live
+        from laar.settings import load_settings
+
+        body, headers = read_file(request), read_headers(header or [])
+        if path:
+            headers[":path"] = path
+        if url is not None:
+            shown = asyncio.run(explain_live(url, body, headers, read_token(token_file)))
+        else:
+            shown = explain_offline(load_settings(config), body, headers)
+        if as_json:
+            typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+        else:
+            show_explanation(Console(width=max(Console().width, MIN_TABLE_WIDTH)), shown)
+
+
+def read_headers(lines: list[str]) -> dict[str, str]:
+    """``name: value`` lines as a mapping with names in lower case.
+
+    Raises:
+        SettingError: a line has no colon.
+    """
+    found = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip():
+            raise SettingError(f"--header {line!r}: write it as 'name: value'")
+        found[name.strip().lower()] = value.strip()
+    return found
+
+
+def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+    """The record of the decision that the settings alone would make.
+
+    Raises:
+        LaarError: the settings can't be used, or the request would be refused.
+    """
+    from laar.datalayer import load_endpoints
+    from laar.server.picker import Picker
+
+    picker = Picker(settings)
+    picker.table.replace("settings", [endpoint.spec() for endpoint in settings.endpoints])
+    if settings.endpoints_file is not None:
+        picker.table.replace("endpoints file", load_endpoints(settings.endpoints_file))
+    if not len(picker.table):
+        raise SettingError(
+            "these settings name no endpoint that is known without a cluster; ask the running "
+            "picker: laar explain request.json --url http://picker:9090"
+        )
+    return picker.explain(body, headers)
+
+
+def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
+    """Prints a record for a reader."""
+    from rich.table import Table
+
+    priced = "cost_s" in shown["candidates"][0]
+    table = Table(box=None, header_style="dim")
+    names = ["#", "endpoint", "model", "P", "n", "tokens", "cached"]
+    names += ["rtt s", "answer s", "read s", "queue s", "tried", "cost s"] if priced else ["score"]
+    for name in names:
+        text = name in ("endpoint", "model")
+        table.add_column(
+            name,
+            justify="left" if text else "right",
+            no_wrap=not text,
+            overflow="fold",
+            min_width=14 if text else 1,
+        )
+    troubled = priced and any(
+        row["answers"] < 1.0 or row["slow_s"] > 0.0 for row in shown["candidates"]
+    )
+    if troubled:
+        for name in ("answers P", "slow s"):
+            table.add_column(name, justify="right", no_wrap=True)
+    for row in shown["candidates"]:
+        health = [f"{row['answers']:.2f}", f"{row['slow_s']:.3f}"] if troubled else []
+        table.add_row(*_cells(row, priced=priced), *health)
+    console.print(shown["sentence"], highlight=False, soft_wrap=True, markup=False)
+    console.print(
+        f"policy {shown['policy']}, reason {shown['reason']}, asked for "
+        f"{shown['asked_model'] or 'no model'}; priced as {shown['language'] or '-'} / "
+        f"{shown['bucket_tokens']} tokens / {shown['task'] or '-'}",
+        style="dim",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+    console.print(table)
+    without = [row for row in shown["candidates"] if "why" in row]
+    for row in (*without, *shown.get("filtered", ())):
+        left_out = f"not considered: {row['endpoint']} ({row['model']}): {row['why']}"
+        console.print(left_out, highlight=False, soft_wrap=True, markup=False)
+    if shown["exhausted"]:
+        console.print("After this attempt every model that could serve has been tried.")
+
+
+def _cells(row: Mapping[str, Any], *, priced: bool) -> list[str]:
+    cells = [f"{row['rank']}" if "rank" in row else "1", row["endpoint"], row["model"]]
+    if "probability" not in row:  # an opaque request
+        return [*cells, "-", "-", "-", "-", "-"]
+    cells += [f"{row['probability']:.2f}", f"{row['evidence']:.0f}"]
+    cells += [f"{row['tokens']:.0f}", f"{row['cached_tokens']:.0f}"]
+    if not priced:
+        return [*cells, f"{row['score']:.3g}"]
+    terms = ("rtt_s", "base_s", "prefill_s", "queue_s")
+    cells += [f"{row[term]:.3f}" for term in terms]
+    again = f"x{row['penalty']:.3g}" if row["penalty"] > 1.0 else "-"
+    return [*cells, again, f"{row['cost_s']:.3f}"]

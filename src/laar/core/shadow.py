@@ -1,0 +1,49 @@
+"""The draw that says which decisions count; the rest are in shadow: made, recorded, not applied."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge, Le
+
+from laar.declaring import Applies
+
+__all__ = ["EnforcedShare", "Enforcement"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enforcement:
+    """Whether decisions count."""
+
+    applies: ClassVar = Applies.AT_ONCE
+
+    mode: Literal["enforce", "shadow"] = "enforce"
+    """`shadow` decides and records, and lets Envoy's own balancing, or another picker's header,
+    stand: to look before anything is at stake."""
+    enforce_share: Annotated[float, Ge(0), Le(1)] = 1.0
+    """In the mode `enforce`, the share of requests whose decision counts; the rest is shadowed.
+    Drawn by session, or by request where there is none, so that a session does not flap."""
+
+    @property
+    def share(self) -> float:
+        """Share of requests whose decision counts; the others pass as if there were no picker."""
+        return self.enforce_share if self.mode == "enforce" else 0.0
+
+
+class EnforcedShare:
+    """Draws by a hash of the key, so that a session does not flap between the two.
+
+    A session that is in force at one share is in force at each larger one.
+
+    Args:
+        share: of the decisions, 0 to 1; may be changed.
+    """
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+
+    def __call__(self, key: str) -> bool:
+        """Whether the decision counts on a request of the session (or with the id) `key`."""
+        return self.share >= 1.0 or zlib.crc32(key.encode()) < self.share * 2**32

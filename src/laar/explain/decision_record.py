@@ -1,0 +1,123 @@
+"""What remains of a decision when its prompt is gone: a `DecisionRecord`, to explain it by.
+
+Ids, names, counts, and references to the arrays the scorers saw. It costs a microsecond to make, so
+every decision can leave one; rows and words are made from it on request. It never holds a span of
+the prompt: the text must neither fill the memory nor be shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from laar.core.endpoints import EndpointSpec, EndpointTable, Floats
+from laar.core.interfaces import View
+from laar.core.request import Api, Request, Trace
+
+if TYPE_CHECKING:
+    from laar.core.decision import Completion, Decision, DirectorSettings
+
+__all__ = ["DecisionRecord", "Readings", "record_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Columns of the table at the decision, kept only when a filter left an endpoint out."""
+
+    failures: Floats
+    waiting: Floats
+    kv_usage: Floats
+    read_at: Floats
+
+
+@dataclass(slots=True, kw_only=True)
+class DecisionRecord:
+    """A decision without its prompt.
+
+    `view` is what the scorers saw, without the request, and must not be written to; None when the
+    body was not read. `specs` maps every endpoint known at the time from its slot. `time_s` is the
+    wall clock's, for people. `settings` were in force then. `tuner_window` is the tuner's window
+    that the outcome counts in, 0 for none. `left_out` says by slot why health left candidates out.
+    `end`, `served` and `failed`, those that Envoy tried before, come later.
+    """
+
+    id: str
+    settings: DirectorSettings
+    time_s: float
+    now: float
+    request_id: str
+    asked_model: str
+    body_bytes: int
+    policy: str
+    reason: str
+    shadow: bool
+    slot: int
+    picked: str
+    model: str
+    tried: tuple[str, ...]
+    exhausted: bool
+    pool: str
+    subset: frozenset[str] | None
+    position: int
+    specs: Mapping[int, EndpointSpec]
+    view: View | None
+    scores: Floats | None
+    readings: Readings | None
+    trace: Trace | None = None
+    tuner_window: int = 0
+    end: Completion | None = None
+    served: str = ""
+    failed: tuple[str, ...] = ()
+    left_out: Mapping[int, str] | None = None
+
+
+_NO_REQUEST = Request(id="", api=Api.OPAQUE)
+
+
+def record_of(
+    decision: Decision, specs: Mapping[int, EndpointSpec], table: EndpointTable, time_s: float
+) -> DecisionRecord:
+    """Keeps what explains a decision; `specs` are the table's endpoints by slot.
+
+    The decision's view loses its request: it outlives it here, and must not keep the prompt.
+    """
+    request, view = decision.request, decision.view
+    readings = None
+    if view is not None:
+        view.request = _NO_REQUEST
+        if len(view.slots) != len(table):
+            readings = _readings(table)
+    return DecisionRecord(
+        id=decision.id,
+        settings=decision.settings,
+        time_s=time_s,
+        now=decision.now,
+        request_id=request.id,
+        asked_model=request.model,
+        body_bytes=request.body_bytes,
+        policy=decision.policy,
+        reason=decision.reason,
+        shadow=request.shadow,
+        slot=decision.slot,
+        picked=decision.address,
+        model=decision.model,
+        tried=decision.tried[:-1],
+        exhausted=decision.exhausted,
+        pool=request.pool,
+        subset=request.subset,
+        position=decision.position,
+        specs=specs,
+        view=view,
+        scores=decision.scores,
+        readings=readings,
+        trace=request.trace,
+        tuner_window=decision.weights_version,
+        left_out=decision.left_out,
+    )
+
+
+def _readings(table: EndpointTable) -> Readings:
+    return Readings(
+        table.failures.copy(), table.waiting.copy(), table.kv_usage.copy(), table.read_at.copy()
+    )

@@ -1,0 +1,107 @@
+"""The interfaces that a stream calls: a body hook, the cluster's rules, and the share in force.
+
+Each is implemented in a room above, or by a test. None of them may raise on purpose: a fault in
+one lets the request go on without the picker.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from laar.core.request import Api
+from laar.protocol.answers import Usage
+from laar.protocol.headers import Head
+
+__all__ = ["BodyHook", "GatewayRules", "IsEnforced", "NoRules", "Rework"]
+
+
+class IsEnforced(Protocol):
+    """Says whether a decision counts. A request whose decision does not is in shadow."""
+
+    def __call__(self, key: str) -> bool:
+        """Return the same for each request of one session.
+
+        Args:
+            key: the session, or the request's id where there is none.
+        """
+        ...
+
+
+class GatewayRules(Protocol):
+    """Priorities of objectives and other names for models; looked up for each request."""
+
+    def priority(self, objective: str) -> int:
+        """The priority of an objective by name; 0 for an unknown one and for none."""
+        ...
+
+    def rewrite(self, model: str) -> str | None:
+        """The name to use for a model that a client asked for; None leaves it."""
+        ...
+
+
+class NoRules:
+    """The rules of a picker without a cluster: one priority, and each name stays."""
+
+    def priority(self, objective: str) -> int:
+        """Every request is as important as any other."""
+        return 0
+
+    def rewrite(self, model: str) -> str | None:
+        """Leaves every name."""
+        return None
+
+
+class Rework(Protocol):
+    """The hook's result for one body; it hears later how the request went."""
+
+    @property
+    def body(self) -> bytes:
+        """To forward; the very object that came in unless something was changed."""
+        ...
+
+    def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
+        """An endpoint answers with a 2xx status.
+
+        Args:
+            endpoint: its address, empty where it is not known.
+            request: the id that it knows the request by; the same.
+            now: seconds, monotonic.
+            decision: the id that an outcome is reported by; the same.
+        """
+        ...
+
+    def ended(self, ttft_s: float | None, usage: Usage) -> None:
+        """An accepted answer passed to its end; its first byte came `ttft_s` after the decision.
+
+        Args:
+            ttft_s: None where the answer was not read.
+            usage: empty where the answer was not read.
+        """
+        ...
+
+
+class BodyHook(Protocol):
+    """Looks at request bodies, and may change them.
+
+    A stream calls it between the whole body and the request, so that prefixes are hashed over the
+    bytes that the endpoint will see. It never refuses: it leaves the body alone.
+    """
+
+    def reads_answer(self, head: Head, now: float) -> bool:
+        """Whether this request's answer is wanted for measuring, if its body turns out fit."""
+        ...
+
+    def apply(
+        self, body: bytes, *, api: Api, model: str, head: Head, may_change: bool, now: float
+    ) -> Rework | None:
+        """Looks at a body that was read without fault; None when it has nothing to do with it.
+
+        Args:
+            body: whole, as it came.
+            api: its format.
+            model: the client's name for it.
+            head: of the request.
+            may_change: False in shadow: look, and leave it alone.
+            now: seconds, monotonic.
+        """
+        ...

@@ -1,0 +1,12 @@
+"""One ext_proc stream without input or output: events in, actions out.
+
+Read `phases` first: its table is the protocol. `machine` moves through it; `dialect` knows the
+three ways in which Envoy speaks; the other modules each do one step of the work. Contract: the
+endpoint-picker protocol v1.0.0.
+"""
+
+from laar.protocol.settings import StreamSettings
+from laar.protocol.stream.body import PIECE_BYTES, HeldBytes
+from laar.protocol.stream.machine import Stream
+
+__all__ = ["PIECE_BYTES", "HeldBytes", "Stream", "StreamSettings"]

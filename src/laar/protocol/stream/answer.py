@@ -1,0 +1,161 @@
+"""The endpoint's answer as it passes: status, first byte, errors, usage, and how it ended."""
+
+from __future__ import annotations
+
+from laar.core.decision import Completion, Decision
+from laar.errors import RequestError
+from laar.health import Reply
+from laar.protocol import agreed
+from laar.protocol.answers import (
+    MAX_ERROR_BYTES,
+    ErrorSpotter,
+    NameRestorer,
+    Usage,
+    UsageReader,
+)
+from laar.protocol.events import Answering, Attempted, Replied, ResponseHeaders
+
+__all__ = ["Answer", "attempted", "made_by_envoy", "no_answer_error"]
+
+_OK = Reply(status=200)
+_EMPTY = Reply(status=200, event=True)
+
+
+class Answer:
+    """What is known of one answer."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.restorer: NameRestorer | None = None
+        """Puts the client's name for the model back; None where it needs no change."""
+        self.complete = False
+        """It passed to its end."""
+        self._unanswered = False
+        self._error = False
+        self._answered_at: float | None = None
+        self._refusal: Reply | None = None
+        self._errors: ErrorSpotter | None = None
+        self._usage_reader: UsageReader | None = None
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the endpoint took the request, by its status."""
+        return self.status is not None and 200 <= self.status < 300
+
+    def replied(
+        self, decision: Decision, event: ResponseHeaders, *, read: bool, stored: bool
+    ) -> Replied | None:
+        """Says how the endpoint replied; None while only the body can tell a full queue's 503.
+
+        Args:
+            decision: of the request.
+            event: holds the status.
+            read: the answer's body will be seen.
+            stored: the engine keeps the answer, under an id that is to be read.
+        """
+        self._usage_reader = UsageReader(events=event.streamed, stored=stored)
+        if event.status is None:
+            return None
+        if event.status == 200 and not read:
+            return Replied(decision, _EMPTY if event.end else _OK, False)  # empty is no answer
+        reply = Reply(status=event.status, retry_after_s=event.retry_after_s)
+        if event.status == 503 and read and reply.retry_after_s is None:
+            self._refusal = reply
+            return None
+        if read and self.accepted:
+            self._errors = ErrorSpotter(events=event.streamed)
+        return Replied(decision, reply, read)
+
+    def look_for_error(self, decision: Decision, data: bytes) -> Replied | None:
+        """Reads the text of a refusal, or an error in an answer that began well."""
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            refusal.text = data[:MAX_ERROR_BYTES]
+            return Replied(decision, refusal, True)
+        if self._errors is not None and (text := self._errors.feed(data)):
+            assert self.status is not None
+            self._error = True
+            return Replied(decision, Reply(status=self.status, text=text, event=True), True)
+        return None
+
+    def first_byte(self, decision: Decision, now: float) -> Answering | None:
+        """Notes the first byte of the body; None for each later one."""
+        if self._answered_at is not None:
+            return None
+        self._answered_at = now
+        return Answering(decision, self.accepted and not self._error)
+
+    def read(self, data: bytes) -> None:
+        """Looks for usage in a piece."""
+        if self._usage_reader is not None:
+            self._usage_reader.feed(data)
+
+    def restored(self, data: bytes, *, end: bool) -> bytes:
+        """A piece as the client gets it."""
+        return data if self.restorer is None else self.restorer.feed(data, end=end)
+
+    def fail(self) -> None:
+        """There is none: the status was Envoy's."""
+        self.status, self._unanswered = None, True
+
+    def ttft_s(self, decision: Decision) -> float | None:
+        """From the decision to the first byte of the body, where it was seen."""
+        return None if self._answered_at is None else self._answered_at - decision.now
+
+    def usage(self) -> Usage:
+        """The engine's own counts, if the answer was read to its end."""
+        if self._usage_reader is None or not self.complete:
+            return Usage()
+        return self._usage_reader.end()
+
+    def completion(self, decision: Decision, usage: Usage, now: float) -> Completion:
+        """How the request ended, as far as can be seen."""
+        return Completion(
+            status=self.status,
+            cause=self._cause(),
+            latency_s=now - decision.now,
+            ttft_s=self.ttft_s(decision),
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+            response_id=self._usage_reader.response_id if self._usage_reader is not None else "",
+            error=self._error,
+        )
+
+    def _cause(self) -> str:
+        """In the native shape an unread answer's end looks the same whether it was whole or not.
+
+        It counts as complete. An answer that was being read and stopped was cut off.
+        """
+        if self._unanswered:
+            return "error"
+        if self.status is None:
+            return "disconnect"
+        if self._answered_at is not None and not self.complete:
+            return "reset"
+        return "complete"
+
+
+def made_by_envoy(event: ResponseHeaders) -> bool:
+    """Whether Envoy made this 5xx, since it got no answer from any endpoint."""
+    return event.details != agreed.FROM_ENDPOINT and (event.status or 0) >= 500
+
+
+def attempted(decision: Decision, event: ResponseHeaders) -> Attempted | None:
+    """The endpoints that failed, as far as the list tells: Envoy goes through it in order."""
+    answered = event.details == agreed.FROM_ENDPOINT
+    ranked = (decision.address, *decision.fallbacks)
+    failed = tuple(ranked[i % len(ranked)] for i in range(event.attempts - answered))
+    return Attempted(decision, failed) if failed else None
+
+
+def no_answer_error(event: ResponseHeaders, model: str) -> RequestError:
+    """Says in Envoy's place that no endpoint for the model answered."""
+    silent = event.status == 504
+    what = "answered in time" if silent else "could be reached"
+    return RequestError(
+        504 if silent else 503,
+        "timed-out" if silent else "no-answer",
+        f"no endpoint for the model `{model[:200]}` {what}",
+        retry_after_s=1,
+    )

@@ -1,0 +1,189 @@
+"""The three ways in which an Envoy shows an exchange, told by the first message of its stream.
+
+* Native: the request's headers first, then its body as one message; the answer's body only where
+  the picker asks to read it.
+* Kept headers: the same, but Envoy keeps the request's headers. The body is the first message, and
+  the metadata alone names the destination.
+* Gateway (full duplex): the body in pieces, all of which the picker sends back, after the headers;
+  the same of every answer.
+
+A dialect has no state. It writes the actions, and the machine says when.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from laar.protocol.events import (
+    Action,
+    AnswerBody,
+    AnswerHeaders,
+    AnswerTrailers,
+    Direction,
+    Shape,
+)
+from laar.protocol.stream.body import Collected, send_pieces
+from laar.protocol.stream.sending import Sending
+from laar.protocol.stream.told import headers_of_request
+
+__all__ = ["DIALECTS", "KEPT_HEADERS", "NATIVE", "Dialect"]
+
+_REQUEST, _RESPONSE = Direction.REQUEST, Direction.RESPONSE
+
+
+class Dialect(Protocol):
+    """How one Envoy is spoken to; each method adds actions to `out`."""
+
+    @property
+    def sends_whole_bodies(self) -> bool:
+        """Whether a request's body is one message."""
+        ...
+
+    @property
+    def shows_answers(self) -> bool:
+        """Whether the body of each answer passes through the picker."""
+        ...
+
+    @property
+    def reads_by_server(self) -> bool:
+        """Whether the choice which answers are read waits for the endpoint that answers."""
+        ...
+
+    def await_body(self, out: list[Action]) -> None:
+        """Answers the request's headers while the decision needs the body."""
+        ...
+
+    def send(self, sending: Sending, out: list[Action]) -> None:
+        """Sends the request with its decision."""
+        ...
+
+    def stand_aside(self, body: Collected, out: list[Action]) -> None:
+        """Lets the request go on as it came, and takes its body."""
+        ...
+
+    def answer_headers(
+        self, headers: list[tuple[str, str]], out: list[Action], *, read: bool
+    ) -> None:
+        """Passes the answer's headers, with some added; `read` asks for its body."""
+        ...
+
+    def pass_on(self, direction: Direction, data: bytes, out: list[Action], *, end: bool) -> None:
+        """Passes a piece of a body."""
+        ...
+
+
+class _Native:
+    """Envoy shows the request's headers, then its buffered body."""
+
+    sends_whole_bodies = True
+    shows_answers = False
+    reads_by_server = False
+
+    def await_body(self, out: list[Action]) -> None:
+        out.append(AnswerHeaders(_REQUEST, []))
+
+    def send(self, sending: Sending, out: list[Action]) -> None:
+        headers, remove = headers_of_request(sending)
+        if sending.body is None:
+            out.append(
+                AnswerHeaders(
+                    _REQUEST,
+                    headers,
+                    remove,
+                    sending.destination,
+                    skip_body=not sending.whole,
+                    silence_s=sending.silence_s,
+                )
+            )
+            return
+        if sending.changed:
+            headers.append(("content-length", str(len(sending.body))))
+        out.append(_decided_body(sending, headers, remove))
+
+    def stand_aside(self, body: Collected, out: list[Action]) -> None:
+        if body.take() is None:
+            out.append(AnswerHeaders(_REQUEST, [], skip_body=not body.whole))
+        else:
+            out.append(AnswerBody(_REQUEST, None, True, []))
+
+    def answer_headers(
+        self, headers: list[tuple[str, str]], out: list[Action], *, read: bool
+    ) -> None:
+        out.append(AnswerHeaders(_RESPONSE, headers, read_answer=read))
+
+    def pass_on(self, direction: Direction, data: bytes, out: list[Action], *, end: bool) -> None:
+        out.append(AnswerBody(direction, None, end, []))
+
+
+class _KeptHeaders(_Native):
+    """A native Envoy that keeps the request's headers; its routes take the control ones off."""
+
+    reads_by_server = True
+
+    def send(self, sending: Sending, out: list[Action]) -> None:
+        out.append(_decided_body(sending, [], ()))
+
+    def stand_aside(self, body: Collected, out: list[Action]) -> None:
+        body.take()
+        out.append(AnswerBody(_REQUEST, None, True, []))
+
+
+class _Gateway:
+    """Envoy hands every byte over, in full duplex, and sends on what it gets back."""
+
+    sends_whole_bodies = False
+    shows_answers = True
+    reads_by_server = False
+
+    def await_body(self, out: list[Action]) -> None:
+        """The headers are answered with the decision."""
+
+    def send(self, sending: Sending, out: list[Action]) -> None:
+        headers, remove = headers_of_request(sending)
+        out.append(
+            AnswerHeaders(
+                _REQUEST, headers, remove, sending.destination, silence_s=sending.silence_s
+            )
+        )
+        if sending.body is not None:
+            _send_all(sending.body, out, whole=sending.whole, trailers=sending.trailers)
+
+    def stand_aside(self, body: Collected, out: list[Action]) -> None:
+        out.append(AnswerHeaders(_REQUEST, []))
+        data = body.take()
+        if data is not None:
+            _send_all(data, out, whole=body.whole, trailers=body.trailers)
+
+    def answer_headers(
+        self, headers: list[tuple[str, str]], out: list[Action], *, read: bool
+    ) -> None:
+        out.append(AnswerHeaders(_RESPONSE, headers))
+
+    def pass_on(self, direction: Direction, data: bytes, out: list[Action], *, end: bool) -> None:
+        send_pieces(direction, data, end=end, out=out)
+
+
+def _decided_body(
+    sending: Sending, headers: list[tuple[str, str]], remove: tuple[str, ...]
+) -> AnswerBody:
+    return AnswerBody(
+        _REQUEST,
+        sending.body if sending.changed else None,
+        True,
+        headers,
+        remove,
+        sending.destination,
+        sending.silence_s,
+    )
+
+
+def _send_all(data: bytes, out: list[Action], *, whole: bool, trailers: bool) -> None:
+    send_pieces(_REQUEST, data, end=whole and not trailers, out=out)
+    if trailers:
+        out.append(AnswerTrailers(_REQUEST))
+
+
+NATIVE: Dialect = _Native()
+KEPT_HEADERS: Dialect = _KeptHeaders()
+DIALECTS: dict[Shape, Dialect] = {Shape.NATIVE: NATIVE, Shape.GATEWAY: _Gateway()}
+"""By the shape that Envoy announces."""

@@ -1,0 +1,102 @@
+"""The protocol of one stream as data: its phases, and the events that move between them.
+
+Envoy shows a request and its answer side by side: an answer may begin before a long upload ends. So
+a stream has two halves, each with a phase of its own, and an event moves one of them. There is one
+exception: what brings the request's half to OVER (a refusal, the stream's end) ends the answer's
+half too.
+
+An event that has no entry in the present phase is counted and ignored. That is how the doubled end
+of stream of some Envoys does no harm, nor an answer without a request.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+from laar.protocol.events import (
+    Closed,
+    Decided,
+    Failed,
+    HasRead,
+    Noted,
+    Refused,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+    WholeRequest,
+)
+
+__all__ = ["TRANSITIONS", "Phase", "RequestPhase", "ResponsePhase"]
+
+
+class RequestPhase(enum.Enum):
+    """Where the request's half stands."""
+
+    __hash__ = object.__hash__  # Enum's own is Python, and every event looks two phases up
+
+    HEADERS = "waits for the request's first message"
+    BODY = "collects the request's body"
+    READING = "waits for a long body to be read"
+    DECIDING = "waits for the decision"
+    PASSING = "passes the rest of the body"
+    SENT = "the whole request is with the endpoint"
+    OVER = "refused, or the stream is closed"
+
+
+class ResponsePhase(enum.Enum):
+    """Where the answer's half stands."""
+
+    __hash__ = object.__hash__
+
+    HEADERS = "waits for the answer's headers"
+    MOVING = "waits until the reservation is with the endpoint that serves"
+    ANSWER = "passes the answer"
+    OVER = "answered, refused, or the stream is closed"
+
+
+Phase = RequestPhase | ResponsePhase
+
+_Q, _A = RequestPhase, ResponsePhase
+
+TRANSITIONS: Mapping[Phase, Mapping[type, tuple[Phase, ...]]] = {
+    _Q.HEADERS: {
+        RequestHeaders: (_Q.BODY, _Q.DECIDING, _Q.PASSING, _Q.SENT, _Q.OVER),
+        WholeRequest: (_Q.READING, _Q.DECIDING, _Q.SENT, _Q.OVER),
+        Failed: (_Q.HEADERS, _Q.PASSING, _Q.SENT, _Q.OVER),
+        Closed: (_Q.OVER,),
+    },
+    _Q.BODY: {
+        RequestBody: (_Q.BODY, _Q.READING, _Q.DECIDING, _Q.PASSING, _Q.SENT, _Q.OVER),
+        RequestTrailers: (_Q.READING, _Q.DECIDING, _Q.SENT, _Q.OVER),
+        Failed: (_Q.PASSING, _Q.SENT, _Q.OVER),
+        Closed: (_Q.OVER,),
+    },
+    _Q.READING: {
+        HasRead: (_Q.DECIDING, _Q.SENT, _Q.OVER),
+        Failed: (_Q.SENT, _Q.OVER),
+        Closed: (_Q.OVER,),
+    },
+    _Q.DECIDING: {
+        Decided: (_Q.PASSING, _Q.SENT),
+        Refused: (_Q.PASSING, _Q.SENT, _Q.OVER),
+        Failed: (_Q.PASSING, _Q.SENT, _Q.OVER),
+        Closed: (_Q.OVER,),
+    },
+    _Q.PASSING: {
+        RequestBody: (_Q.PASSING, _Q.SENT),
+        RequestTrailers: (_Q.SENT,),
+        Failed: (_Q.PASSING,),
+        Closed: (_Q.OVER,),
+    },
+    _Q.SENT: {Failed: (_Q.SENT,), Closed: (_Q.OVER,)},
+    _Q.OVER: {Failed: (_Q.OVER,), Closed: (_Q.OVER,)},
+    _A.HEADERS: {ResponseHeaders: (_A.MOVING, _A.ANSWER, _A.OVER)},
+    _A.MOVING: {Noted: (_A.ANSWER, _A.OVER)},
+    _A.ANSWER: {ResponseBody: (_A.ANSWER, _A.OVER), ResponseTrailers: (_A.OVER,)},
+    _A.OVER: {},
+}
+"""Phase, then event, to the phases that may follow. `Stream` moves nowhere else."""

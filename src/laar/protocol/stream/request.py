@@ -1,0 +1,116 @@
+"""A request's head and body to the request that the core decides on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from laar.core.request import Api, Request, Trace
+from laar.protocol.headers import ORIGINAL_PATHS, Head
+from laar.protocol.openai import Body, api_of, response_of
+from laar.protocol.ports import GatewayRules
+
+__all__ = [
+    "NOTHING_READ",
+    "api_called",
+    "asks_for_models",
+    "forget_prompt",
+    "model_wanted",
+    "request_of",
+]
+
+NOTHING_READ = Body(model="")
+"""Stands for a body that laar does not read."""
+
+_KEPT_CHARS = 500
+"""Of a question's head and of its tail, once the request is decided: a prompt held for as long as
+its answer takes would be gigabytes in a busy fleet. More than any feature is read from."""
+
+
+def api_called(path: str, headers: Mapping[str, str]) -> Api:
+    """The body's format by the path, or by the client's path where a gateway has rewritten it."""
+    paths = (path, *(headers.get(name, "") for name in ORIGINAL_PATHS))
+    return next((api for api in map(api_of, paths) if api is not Api.OPAQUE), Api.OPAQUE)
+
+
+def asks_for_models(head: Head) -> bool:
+    """Whether the request is for the list of models."""
+    path, _, _ = head.path.partition("?")
+    return head.method == "GET" and path.rstrip("/") == "/v1/models"
+
+
+def model_wanted(api: Api, asked: str, head: Head, rules: GatewayRules) -> str:
+    """The model to look for: by the cluster's rules, the gateway's header, or as asked."""
+    if api is Api.OPAQUE:
+        return asked
+    return rules.rewrite(asked) or head.rewrite or asked
+
+
+def request_of(
+    head: Head,
+    read: Body,
+    *,
+    request_id: str,
+    api: Api,
+    rules: GatewayRules,
+    body_bytes: int,
+    salt_by_tenant: bool,
+    pool: str,
+    subset: frozenset[str] | None,
+    shadow: bool,
+    sees_answer: bool,
+    trace: Trace | None,
+) -> Request:
+    """Joins both.
+
+    Args:
+        head: the request's headers.
+        read: its body, or `NOTHING_READ`.
+        request_id: the client's, or ours where it gave none.
+        api: the body's format.
+        rules: of the cluster.
+        body_bytes: size of the body.
+        salt_by_tenant: one tenant's prefixes are not another's.
+        pool: that the gateway's route names.
+        subset: addresses that the gateway restricts the choice to; None for all.
+        shadow: the decision does not count.
+        sees_answer: the answer will be read as it passes.
+        trace: that the decision is seen in.
+    """
+    salt = read.salt
+    if salt_by_tenant and head.tenant:
+        salt = f"{head.tenant}\n{salt}"  # no tenant's name has a line break
+    return Request(
+        id=request_id,
+        api=api,
+        model=model_wanted(api, read.model, head, rules),
+        spans=read.spans,
+        question=read.question,
+        system=read.system,
+        marks=read.marks,
+        chars=read.chars,
+        stream=read.stream,
+        max_tokens=read.max_tokens,
+        body_bytes=body_bytes,
+        salt=salt,
+        tenant=head.tenant,
+        priority=rules.priority(head.objective),
+        objective=head.objective,
+        tried=head.tried,
+        task=head.task,
+        policy=head.policy,
+        session=head.session or read.session,
+        response_id=read.previous or (response_of(head.path) if api is Api.OPAQUE else ""),
+        ttft_objective_s=head.ttft_objective_s,
+        pool=pool,
+        subset=subset,
+        shadow=shadow,
+        first_token_seen=read.stream and sees_answer,
+        trace=trace,
+    )
+
+
+def forget_prompt(request: Request) -> None:
+    """Keeps of the prompt only the part that features are read from after the decision."""
+    request.spans = ()
+    if len(request.question) > 2 * _KEPT_CHARS:
+        request.question = request.question[:_KEPT_CHARS] + request.question[-_KEPT_CHARS:]

@@ -1,0 +1,101 @@
+"""The headers of the contract: on an answer, on a refusal, and with the decision on the request."""
+
+from __future__ import annotations
+
+from laar.core.decision import Decision
+from laar.errors import RequestError
+from laar.protocol import headers as names
+from laar.protocol.answers import error_body
+from laar.protocol.events import Immediate
+from laar.protocol.stream.sending import Sending
+
+__all__ = [
+    "MAX_HEADERS_TO_ADD_TO",
+    "MAX_HEADER_BYTES_TO_ADD_TO",
+    "headers_for_tests",
+    "headers_of_answer",
+    "headers_of_request",
+    "models_listed",
+    "refusal",
+]
+
+MAX_HEADERS_TO_ADD_TO = 90
+"""Envoy refuses an answer that takes a message past its limit of headers, 100 unless configured,
+and fails the request. Above this many, headers stay as they are: ours are worth less than that."""
+
+MAX_HEADER_BYTES_TO_ADD_TO = 58 << 10
+"""The same for their size, which Envoy limits to 60 KiB: ours are under a kilobyte."""
+
+
+def headers_of_answer(
+    decision: Decision, answers: names.Answers, *, shadow: bool, overhead_us: int, since: str
+) -> list[tuple[str, str]]:
+    """The headers that clients get with an answer.
+
+    Args:
+        decision: names the endpoint that serves.
+        answers: which of them are wanted.
+        shadow: another component chose, so they only say how to look the decision up.
+        overhead_us: from the body in hand to the decision.
+        since: stamp of the question's first attempt; empty for none.
+    """
+    if answers is names.Answers.NONE:
+        return []
+    if answers is names.Answers.AUTO:
+        answers = names.Answers.IDS if decision.request.tenant else names.Answers.ALL
+    if shadow:
+        return [(names.DECISION_ID, decision.id), (names.MODE, "shadow")]
+    told = [
+        (names.MODEL, decision.model),
+        (names.REASON, decision.reason),
+        (names.DECISION_ID, decision.id),
+    ]
+    if decision.tried:
+        told.append((names.TRIED, ",".join(decision.tried)))
+        if since:
+            told.append((names.SINCE, since))
+    if decision.exhausted:
+        told.append((names.EXHAUSTED, "true"))
+    if answers is names.Answers.IDS:
+        return told
+    told.append((names.ENDPOINT, decision.address))
+    told.append((names.OVERHEAD_US, str(overhead_us)))
+    for name, seconds in ((names.COST_MS, decision.expected_s), (names.TTFT_MS, decision.ttft_s)):
+        if seconds is not None:
+            told.append((name, f"{seconds * 1000.0:.1f}"))
+    return told
+
+
+def headers_for_tests(decision: Decision, served: str) -> list[tuple[str, str]]:
+    """The headers that conformance tests look for: who was chosen, and who served if known."""
+    told = [(names.TEST_SELECTED, decision.address)]
+    return [*told, (names.TEST_SERVED, served)] if served else told
+
+
+def models_listed(models: bytes) -> Immediate:
+    """The answer to a request for the list of models."""
+    return Immediate(200, [("content-type", "application/json")], models)
+
+
+def headers_of_request(sending: Sending) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+    """The headers to set on the request with the decision, and those to remove.
+
+    Without room the metadata alone names the destination, but a client's own value is overwritten.
+    """
+    control, room = sending.head.control, sending.room_for_headers
+    changes = []
+    if room or names.DESTINATION in control:
+        changes.append((names.DESTINATION, sending.destination))
+    if room and not sending.head.id:
+        changes.append((names.REQUEST_ID, sending.request_id))
+    return changes, tuple(name for name in control if name != names.DESTINATION)
+
+
+def refusal(error: RequestError, decision_id: str = "") -> Immediate:
+    """The answer to a request that no endpoint answers."""
+    headers = [("content-type", "application/json"), (names.REASON, error.reason)]
+    if error.retry_after_s is not None:
+        headers.append((names.RETRY_AFTER, str(error.retry_after_s)))
+    if decision_id:
+        headers.append((names.DECISION_ID, decision_id))
+    return Immediate(error.status, headers, error_body(error))

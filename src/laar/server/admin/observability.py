@@ -1,0 +1,174 @@
+"""Observability of a running picker: decision memory and log, exports, the page and its feed.
+
+One object takes decisions and their ends, has routes to mount and tasks to run. No decision needs
+it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from importlib.resources import files
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from laar.accuracy.reports import OutcomeReports
+from laar.core.decision import Completion, Decision
+from laar.core.director import Director
+from laar.explain.decision_record import DecisionRecord
+from laar.protocol.ports import GatewayRules
+from laar.server.admin.explain import Explainer, explain_routes
+from laar.server.admin.feed import Feed
+from laar.server.otlp import Exports
+from laar.settings import Settings
+from laar.telemetry.decisions import DecisionMemory
+from laar.telemetry.log import DecisionLog
+from laar.telemetry.metrics import Metrics
+from laar.telemetry.page_model import HitRates, PageModel
+from laar.telemetry.problems import Problems
+from laar.telemetry.watching import WatchingMetrics
+
+__all__ = ["Observability"]
+
+_PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+_PAGE_HEADERS = {
+    # Names on the page come from settings and clients; even if one slipped through as markup, it
+    # could load nothing and run nothing.
+    "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
+    "connect-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+
+
+class Observability:
+    """Remembers, logs and shows decisions.
+
+    Args:
+        settings: all of them.
+        director: whose decisions.
+        metrics: gets the figures of observability.
+        reports: outcomes.
+        rules: of the gateway, for explaining.
+        clock: monotonic seconds.
+        rng: samples the log.
+        problems: gets the faults of the decision log and of the exports.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        director: Director,
+        metrics: Metrics,
+        reports: OutcomeReports,
+        rules: GatewayRules,
+        *,
+        clock: Callable[[], float],
+        rng: random.Random,
+        problems: Problems,
+    ) -> None:
+        kept = settings.decisions
+        self.hit_rates = HitRates()
+        self.log = (
+            DecisionLog(
+                kept.log,
+                rng=rng,
+                sample=kept.log_sample,
+                max_bytes=kept.log_max_bytes,
+                keep=kept.log_keep,
+                on_problem=lambda message: problems.report("decision log", message),
+            )
+            if kept.log is not None
+            else None
+        )
+        self.exports = Exports(settings, rng=rng, problems=problems)
+        self.memory = DecisionMemory(
+            director.table,
+            wall_clock=time.time,
+            on_settled=self._account_settled,
+            reports=reports,
+            max_decisions=kept.remember,
+        )
+        running = version("laar")
+        self._about: dict[str, object] = {"version": running}
+        page = PageModel(director, self.memory, metrics, self.hit_rates, self._about)
+        self.feed = Feed(lambda: page.frame(clock()))
+        self.page, self._clock = page, clock
+        self._figures = WatchingMetrics(
+            version=running,
+            director=director,
+            memory=self.memory,
+            log=self.log,
+            senders=self.exports.senders,
+            viewers=lambda: self.feed.viewers,
+            health=lambda: page.health(clock()),
+        )
+        metrics.add(self._figures)
+        self.explainer = Explainer(director, self.memory, settings.stream, rules, clock=clock)
+        self._max_body_bytes = settings.stream.max_body_bytes
+        self.apply(settings)
+
+    def apply(self, settings: Settings) -> None:
+        """Applies new settings: policy, log sample and exports."""
+        self._about |= {
+            "policy": settings.routing.director.policy,
+            "enforced": settings.routing.enforcement.share,
+        }
+        self.explainer.settings = settings.stream
+        if self.log is not None:
+            self.log.sample = settings.decisions.log_sample
+        self.exports.apply(settings)
+
+    def decided(self, decision: Decision) -> None:
+        """Remembers a decision."""
+        self.memory.decided(decision)
+
+    def settled(self, decision: Decision, end: Completion) -> None:
+        """Records the end of a request."""
+        self.memory.settled(decision, end)
+
+    def _account_settled(self, account: DecisionRecord) -> None:
+        self._figures.settled(account)
+        if self.log is not None:
+            self.log.add(account)
+        self.exports.settled(account)
+
+    def routes(self) -> list[BaseRoute]:
+        """The admin port's part."""
+        return [
+            *explain_routes(self.explainer, self.memory, self._max_body_bytes),
+            Route("/events", self.feed),
+            Route("/fleet", self._show_fleet),
+            *(Route(path, _file(*what)) for path, what in _PAGE.items()),
+        ]
+
+    async def _show_fleet(self, _request: Request) -> Response:
+        body = orjson.dumps(self.page.fleet(self._clock()), option=orjson.OPT_INDENT_2)
+        return Response(body, media_type="application/json")
+
+    def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        """The parts to run beside serving, by name."""
+        found = [("feed", self.feed.run), *self.exports.tasks()]
+        if self.log is not None:
+            found.append(("decision log", self.log.run))
+        return found
+
+
+def _file(name: str, media_type: str) -> Callable[[Request], Awaitable[Response]]:
+    content = (files("laar.server.admin") / "page" / name).read_bytes()
+
+    async def serve(_request: Request) -> Response:
+        return Response(content, media_type=media_type, headers=_PAGE_HEADERS)
+
+    return serve

@@ -1,0 +1,289 @@
+"""What the live page shows, as plain JSON values: the fleet, the last decisions, their outcomes.
+
+Everything is worked out here and now from the table and the decision memory; nothing is counted on
+the request path for it. Percentiles are over the last thousand decisions; Prometheus has all time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+import numpy as np
+
+from laar.core.director import Director
+from laar.core.endpoints import Floats, Reading
+from laar.explain.decision_record import DecisionRecord
+from laar.telemetry.decisions import DecisionMemory
+from laar.telemetry.metrics import Metrics
+
+__all__ = ["HitRates", "PageModel"]
+
+MAX_FLEET = 200
+"""Endpoints shown; of more, the ones in trouble and the busiest."""
+
+SHOWN_DECISIONS = 12
+_WINDOW = 1000
+"""Decisions that percentiles and shares are over: a p99 worth showing, for 3 ms a frame."""
+
+_RECENT = 64  # decisions that P(correct) of an endpoint is averaged over
+_PROBLEMS = 50
+_POINTS = 80  # of predicted against measured
+
+
+class HitRates:
+    """The share of prompt tokens that each engine found in its cache lately, from its counters."""
+
+    _WEIGHT = 0.3
+
+    def __init__(self) -> None:
+        self._counters: dict[str, tuple[float, float]] = {}
+        self._rates: dict[str, float] = {}
+
+    def read(self, address: str, reading: Reading) -> None:
+        """Takes one scrape; a rate needs two."""
+        queries, hits = reading.prefix_queries_tokens, reading.prefix_hits_tokens
+        before = self._counters.get(address)
+        self._counters[address] = (queries, hits)
+        if before is None or not queries > before[0] or reading.restarted:
+            return
+        rate = (hits - before[1]) / (queries - before[0])
+        old = self._rates.get(address, rate)
+        self._rates[address] = old + self._WEIGHT * (rate - old)
+
+    def keep(self, addresses: Iterable[str]) -> None:
+        """Forgets every other endpoint."""
+        wanted = set(addresses)
+        for known in (self._counters, self._rates):
+            for address in known.keys() - wanted:
+                del known[address]
+
+    def of(self, address: str) -> float:
+        """The rate in 0..1; NaN while it is not known."""
+        return self._rates.get(address, math.nan)
+
+
+class PageModel:
+    """Makes frames for the page.
+
+    Args:
+        director: its endpoints and its filters.
+        memory: the last decisions.
+        metrics: problems of collectors.
+        hit_rates: of the engines' caches.
+        about: version, mode, policy; the owner may change it.
+    """
+
+    def __init__(
+        self,
+        director: Director,
+        memory: DecisionMemory,
+        metrics: Metrics,
+        hit_rates: HitRates,
+        about: dict[str, object],
+    ) -> None:
+        self._director = director
+        self._table = director.table
+        self._memory = memory
+        self._metrics = metrics
+        self._hit_rates = hit_rates
+        self._about = about
+        self._last = (math.nan, 0)
+
+    def fleet(self, now: float) -> dict[str, object]:
+        """The endpoints and what is wrong, without the decisions."""
+        accounts = list(self._memory.latest(_RECENT))
+        return {
+            "about": self._about,
+            "fleet": self._fleet(now, accounts),
+            "fleet_total": len(self._table),
+            "problems": dict(islice(self._metrics.problems.items(), _PROBLEMS)),
+        }
+
+    def health(self, now: float) -> Counter[str]:
+        """How many endpoints are in which state."""
+        return Counter(self._health(slot, now) for slot in self._table.active.tolist())
+
+    def frame(self, now: float) -> dict[str, object]:
+        """Everything the page shows; `now` is the clock of the readings."""
+        memory = self._memory
+        accounts = list(memory.latest(_WINDOW))
+        before, total = self._last
+        self._last = (now, memory.decided_total)
+        rate = (memory.decided_total - total) / (now - before) if now > before else math.nan
+        return {
+            "about": self._about,
+            "rate": rate,
+            "decisions_total": memory.decided_total,
+            "fleet": self._fleet(now, accounts),
+            "fleet_total": len(self._table),
+            "decisions": [memory.explained(a) for a in islice(accounts, SHOWN_DECISIONS)],
+            "window": len(accounts),
+            "ttft_s": _percentiles(a.end.ttft_s for a in accounts if a.end),
+            "latency_s": _percentiles(a.end.latency_s for a in accounts if a.end and a.end.ok),
+            "reasons": Counter(a.reason for a in accounts),
+            "models": Counter(a.model for a in accounts),
+            "failed": sum(1 for a in accounts if a.end and not a.end.ok),
+            "predicted": _predicted(accounts),
+            "retries": _retries(accounts, memory),
+            "shadow": _shadow(accounts),
+            "problems": dict(islice(self._metrics.problems.items(), _PROBLEMS)),
+        }
+
+    def _fleet(self, now: float, accounts: Sequence[DecisionRecord]) -> list[dict[str, object]]:
+        table = self._table
+        probability = self._probability(accounts)
+        slots: list[int] = table.active.tolist()
+        health = {slot: self._health(slot, now) for slot in slots}
+        if len(slots) > MAX_FLEET:
+            slots.sort(key=lambda slot: (health[slot] == "ok", -table.in_flight[slot]))
+            slots = sorted(slots[:MAX_FLEET])
+        rows = []
+        learned = self._director.health
+        for slot in slots:
+            spec = table.spec(slot)
+            rows.append(
+                {
+                    "endpoint": spec.address,
+                    "model": spec.models[0],
+                    "region": spec.region,
+                    "health": health[slot],
+                    "rtt_s": float(table.rtt_s[slot]),
+                    "in_flight": int(table.in_flight[slot]),
+                    "queued_tokens": float(table.queued_tokens[slot]),
+                    "waiting": float(table.waiting[slot]),
+                    "running": float(table.running[slot]),
+                    "kv_usage": float(table.kv_usage[slot]),
+                    "hit_rate": self._hit_rates.of(spec.address),
+                    "probability": float(probability[slot]),
+                    "answers": 1.0 if learned is None else learned.answers(slot, now),
+                    "read_age_s": now - float(table.read_at[slot]),
+                    "rtt_age_s": now - float(table.rtt_at[slot]),
+                }
+            )
+        return rows
+
+    def _probability(self, accounts: Sequence[DecisionRecord]) -> Floats:
+        """The mean P(correct) that the last requests gave each endpoint; NaN without one."""
+        total, count = np.zeros(self._table.capacity), np.zeros(self._table.capacity)
+        for account in accounts[:_RECENT]:
+            if account.view is not None:
+                total[account.view.slots] += account.view.probability
+                count[account.view.slots] += 1
+        mean: Floats = np.divide(total, count, out=np.full(len(total), math.nan), where=count > 0)
+        return mean
+
+    def _health(self, slot: int, now: float) -> str:
+        table, filters = self._table, self._director.settings.filters
+        if table.failures[slot] >= filters.max_failures:
+            return "unreachable"
+        learned = self._director.health
+        if learned is not None and (said := learned.state(slot, now)):
+            return said
+        if math.isnan(table.read_at[slot]):
+            return "not read"
+        if now - table.read_at[slot] > filters.stale_s:
+            return "stale"
+        over = table.waiting[slot] > filters.max_waiting
+        return "saturated" if over or table.kv_usage[slot] > filters.max_kv_usage else "ok"
+
+
+def _percentiles(values: Iterable[float | None]) -> dict[str, object]:
+    known = [value for value in values if value is not None]
+    if not known:
+        return {"n": 0}
+    p50, p90, p99 = np.percentile(known, [50, 90, 99]).tolist()
+    return {"n": len(known), "p50": p50, "p90": p90, "p99": p99}
+
+
+def _predicted(accounts: Sequence[DecisionRecord]) -> dict[str, object]:
+    """What the cost said against what was measured, where the picked endpoint served."""
+    ttft, latency, cached = [], [], []
+    for account in accounts:
+        end, view, at = account.end, account.view, account.position
+        if end is None or not end.ok or view is None or account.served != account.picked:
+            continue
+        if view.terms is not None:
+            expected = float(view.terms.latency_s[at])
+            latency.append((expected, end.latency_s))
+            if end.ttft_s is not None:
+                ttft.append((float(view.terms.all_ttft_s[at]), end.ttft_s))
+        if end.cached_tokens is not None and end.prompt_tokens:
+            believed = float(view.cached_tokens[at] / max(view.tokens[at], 1.0))
+            cached.append((believed, end.cached_tokens / end.prompt_tokens))
+    pairs = {"ttft_s": ttft, "latency_s": latency, "cached_share": cached}
+    return {
+        name: {
+            "n": len(found),
+            "predicted_p50": float(np.median([p for p, _ in found])) if found else None,
+            "measured_p50": float(np.median([m for _, m in found])) if found else None,
+            "points": found[:_POINTS],
+        }
+        for name, found in pairs.items()
+    }
+
+
+def _retries(accounts: Sequence[DecisionRecord], memory: DecisionMemory) -> dict[str, object]:
+    """Attempts by number, and the time to a correct answer of the chains that are known whole."""
+    attempts: dict[int, list[int]] = {}
+    times = []
+    for account in accounts:
+        row = attempts.setdefault(len(account.tried) + 1, [0, 0, 0])
+        correct = memory.reports.outcome_of(account.id) if memory.reports else None
+        row[0] += 1
+        row[1] += correct is not None
+        row[2] += correct is True
+        if correct and account.end is not None:
+            began = _chain_began(account, memory)
+            if began is not None:
+                times.append(account.now + account.end.latency_s - began)
+    return {
+        "attempts": [
+            {"attempt": n, "decisions": row[0], "judged": row[1], "correct": row[2]}
+            for n, row in sorted(attempts.items())
+        ],
+        "ttca_s": _percentiles(times),
+    }
+
+
+def _chain_began(account: DecisionRecord, memory: DecisionMemory) -> float | None:
+    """When the first attempt of a chain was decided; None when a link is not remembered."""
+    for _ in range(len(account.tried)):
+        previous = memory.reports.previous_of(account.id) if memory.reports else None
+        found = memory.get(previous) if previous is not None else None
+        if found is None:
+            return None
+        account = found
+    return account.now
+
+
+def _shadow(accounts: Sequence[DecisionRecord]) -> dict[str, object]:
+    """How often the serving picker chose as laar would have, and the gain of laar's choice.
+
+    `saved_s` and `more_correct` are means over the requests whose served endpoint was a candidate:
+    expected seconds to a correct answer, and P(correct), by laar's own estimate.
+    """
+    seen = [a for a in accounts if a.shadow and a.served]
+    saved, more = [], []
+    for account in seen:
+        view = account.view
+        if view is None or view.terms is None:
+            continue
+        at = next((i for i, s in enumerate(view.slots) if _is(account, int(s))), None)
+        if at is not None:
+            cost, right = view.terms.cost_s, view.probability
+            saved.append(float(cost[at] - cost[account.position]))
+            more.append(float(right[account.position] - right[at]))
+    return {
+        "decisions": sum(1 for a in accounts if a.shadow),
+        "known": len(seen),
+        "agreed": sum(1 for a in seen if a.served == a.picked),
+        "saved_s": float(np.mean(saved)) if saved else None,
+        "more_correct": float(np.mean(more)) if more else None,
+    }
+
+
+def _is(account: DecisionRecord, slot: int) -> bool:
+    return account.specs[slot].address == account.served

@@ -1,0 +1,155 @@
+"""Attempts that fail: what the picker names, what it is told, and how silent an endpoint may be."""
+
+import random
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from laar.core.cost import CostWeights
+from laar.core.decision import DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.policies import build_policies
+from laar.protocol.events import (
+    Ask,
+    Attempted,
+    Closed,
+    Decided,
+    Direction,
+    Ended,
+    Immediate,
+    RequestBody,
+    RequestHeaders,
+    ResponseBody,
+    ResponseHeaders,
+    Shape,
+    WholeRequest,
+)
+from laar.protocol.stream import Stream, StreamSettings
+
+HEADERS = {":path": "/v1/chat/completions", ":method": "POST"}
+
+
+def body(**fields):
+    return orjson.dumps(
+        {"model": "m", "messages": [{"role": "user", "content": "hello"}], **fields}
+    )
+
+
+class Driven:
+    """A stream that has been decided on; `endpoints` serve its model."""
+
+    def __init__(self, endpoints, attempts, sent=None, latency_s=None):
+        table = EndpointTable()
+        specs = [
+            EndpointSpec(address=f"10.0.0.{i}:80", models=("m",)) for i in range(1, endpoints + 1)
+        ]
+        table.replace("test", specs)
+        self.director = Director(
+            table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
+        )
+        self.stream = Stream(StreamSettings(), read_answer=False, new_id=lambda: "id")
+        event = WholeRequest(HEADERS, "", sent or body(), None, attempts)
+        (ask,) = self.stream.receive(event, 1.0)
+        assert type(ask) is Ask
+        self.decision = self.director.decide(ask.request, 1.0)
+        if latency_s is not None:
+            terms = self.decision.view.terms
+            self.decision.view.terms = replace(terms, latency_s=terms.latency_s * 0 + latency_s)
+        (self.sent,) = self.stream.receive(Decided(self.decision, 1), 1.0)
+
+    def answered(self, status, details, attempts):
+        event = ResponseHeaders(status, attempts=attempts, details=details)
+        return self.stream.receive(event, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "attempts", "named"),
+    [(1, 0, 1), (1, 3, 3), (2, 3, 3), (3, 3, 3), (5, 3, 3), (1, 11, 11), (3, 1, 3)],
+)
+def test_the_list_lasts_for_all_attempts_and_repeats_only_when_it_must(endpoints, attempts, named):
+    driven = Driven(endpoints, attempts)
+    listed = driven.sent.destination.split(",")
+    ranked = [driven.decision.address, *driven.decision.fallbacks]
+    assert len(listed) == named
+    assert listed == [ranked[i % len(ranked)] for i in range(named)]
+
+
+def test_what_failed_before_an_answer_is_told_in_order():
+    driven = Driven(3, 3)
+    ranked = (driven.decision.address, *driven.decision.fallbacks)
+    attempted, *_ = driven.answered(200, "via_upstream", 3)
+    assert attempted == Attempted(driven.decision, ranked[:2])
+
+
+def test_an_engines_own_error_passes():
+    driven = Driven(1, 3)
+    attempted, *others = driven.answered(503, "via_upstream", 3)
+    assert attempted.failed == (driven.decision.address,) * 2
+    assert not [a for a in others if type(a) in (Immediate, Ended)]
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "shown", "reason"),
+    [
+        (503, "upstream_reset_before_response_started{connection_failure}", 503, "no-answer"),
+        (503, "no_healthy_upstream", 503, "no-answer"),
+        (502, "upstream_reset_before_response_started{protocol_error}", 503, "no-answer"),
+        (504, "upstream_per_try_idle_timeout", 504, "timed-out"),
+    ],
+)
+def test_envoys_own_error_gives_way_to_one_that_names_the_model(status, details, shown, reason):
+    driven = Driven(2, 3)
+    attempted, ended, answer = driven.answered(status, details, 3)
+    assert len(attempted.failed) == 3
+    assert (ended.completion.status, ended.completion.cause) == (None, "error")
+    assert answer.status == shown
+    assert dict(answer.headers)["x-laar-reason"] == reason
+    assert dict(answer.headers)["retry-after"] == "1"
+    assert "`m`" in orjson.loads(answer.body)["error"]["message"]
+    driven.director.settle(ended.decision, ended.completion)
+    assert not driven.director.table.in_flight.any()
+    again = driven.stream.receive(Closed(), 3.0)
+    assert all(type(a) is Ended for a in again), "settling twice does nothing"
+
+
+@pytest.mark.parametrize("status", [400, 404, 413])
+def test_envoys_own_refusals_of_a_request_pass(status):
+    driven = Driven(1, 3)
+    assert not [a for a in driven.answered(status, "some_filter", 1) if type(a) is Immediate]
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "fields", "silence_s"),
+    [
+        (0.1, {"stream": True}, 60),
+        (5.0, {"stream": True}, 120),
+        (20.0, {"stream": True}, 300),
+        (50.0, {"stream": True}, 600),
+        (100.0, {"stream": True}, None),
+        (0.1, {"max_tokens": 20}, 60),
+        (0.1, {"max_tokens": 1000}, 300),
+        (0.1, {}, None),
+        (0.1, {"stream": True, "max_tokens": 100_000}, 60),
+    ],
+)
+def test_how_long_an_endpoint_may_be_silent_follows_what_is_expected(latency_s, fields, silence_s):
+    assert Driven(1, 3, body(**fields), latency_s).sent.silence_s == silence_s
+
+
+def test_a_filter_in_front_that_answers_first_tells_the_shape():
+    stream = Stream(StreamSettings(), read_answer=False, new_id=lambda: "id")
+    stream.receive(ResponseHeaders(401, shape=Shape.GATEWAY), 1.0)
+    (echoed,) = stream.receive(ResponseBody(b"no", True), 2.0)
+    assert (echoed.data, echoed.end, echoed.direction) == (b"no", True, Direction.RESPONSE)
+
+
+def test_a_gateway_that_does_not_say_how_often_it_tries_gets_each_endpoint_once():
+    stream = Stream(StreamSettings(), read_answer=False, new_id=lambda: "id")
+    stream.receive(RequestHeaders(HEADERS, False, Shape.GATEWAY), 1.0)
+    (ask,) = stream.receive(RequestBody(body(), True), 1.0)
+    driven = Driven(1, 0)
+    decision = driven.director.decide(ask.request, 1.0)
+    headers, *_ = stream.receive(Decided(decision, 1), 1.0)
+    assert headers.destination == decision.address

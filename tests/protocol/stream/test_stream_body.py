@@ -1,0 +1,43 @@
+"""A request's body: collected, counted among all streams', and sent in pieces."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laar.protocol.events import Direction
+from laar.protocol.stream import PIECE_BYTES, HeldBytes
+from laar.protocol.stream.body import Collected, send_pieces
+
+
+@given(st.lists(st.binary(max_size=50), max_size=8), st.integers(0, 200))
+def test_pieces_add_up_and_are_counted_while_they_are_held(pieces, limit_bytes):
+    held = HeldBytes(limit_bytes)
+    body = Collected(held)
+    counted = 0
+    for piece in pieces:
+        body.add(piece)
+        room = counted + len(piece) <= limit_bytes
+        assert body.hold(len(piece)) is room
+        counted += len(piece) * room
+        assert held.now_bytes == counted
+    assert body.complete() == b"".join(pieces)
+    assert body.size_bytes == len(b"".join(pieces))
+    assert held.now_bytes == 0
+
+
+def test_no_body_is_not_an_empty_one():
+    body = Collected(None)
+    assert body.data is None
+    body.add(b"")
+    assert body.data == b""
+    assert body.take() == b""
+    assert body.take() is None
+
+
+@given(st.integers(0, 3 * PIECE_BYTES), st.booleans())
+def test_pieces_are_short_enough_and_only_the_last_may_end(size, end):
+    data = bytes(range(256)) * (size // 256 + 1)
+    out = []
+    send_pieces(Direction.RESPONSE, data[:size], end=end, out=out)
+    assert b"".join(piece.data for piece in out) == data[:size]
+    assert all(len(piece.data) <= PIECE_BYTES for piece in out)
+    assert [piece.end for piece in out] == [False] * (len(out) - 1) + [end]

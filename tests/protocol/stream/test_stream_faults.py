@@ -1,0 +1,192 @@
+"""The stream machine after a fault of ours, and where there is no room for headers."""
+
+import random
+import tracemalloc
+
+import orjson
+import pytest
+
+from laar.accuracy.features import features_of, language_of
+from laar.core.cost import CostWeights
+from laar.core.decision import DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.policies import build_policies
+from laar.protocol.events import (
+    AnswerBody,
+    AnswerHeaders,
+    AnswerTrailers,
+    Ask,
+    Closed,
+    Decided,
+    Direction,
+    Failed,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    Shape,
+)
+from laar.protocol.stream import PIECE_BYTES, Stream, StreamSettings
+
+HEADERS = {":path": "/v1/chat/completions", ":method": "POST", "x-request-id": "r1"}
+BODY = orjson.dumps(
+    {"model": "auto", "messages": [{"role": "user", "content": "x" * (2 * PIECE_BYTES)}]}
+)
+
+
+def stream():
+    return Stream(StreamSettings(), read_answer=False, new_id=lambda: "made")
+
+
+def feed(machine, event):
+    return machine.receive(event, 0.0)
+
+
+def in_full_duplex():
+    """A stream, its body in two pieces, asked for a decision that never comes."""
+    machine = stream()
+    feed(machine, RequestHeaders(HEADERS, False, Shape.GATEWAY))
+    feed(machine, RequestBody(BODY[:1000], False))
+    return machine
+
+
+def test_in_full_duplex_a_whole_body_goes_on_as_it_came():
+    machine = in_full_duplex()
+    (ask,) = feed(machine, RequestBody(BODY[1000:], True))
+    assert type(ask) is Ask
+    first, *pieces = feed(machine, Failed())
+    assert first == AnswerHeaders(Direction.REQUEST, [])
+    assert b"".join(p.data for p in pieces) == BODY
+    assert [p.end for p in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert feed(machine, Failed()) == []
+    assert feed(machine, Closed()) == []
+
+
+def test_in_full_duplex_what_still_comes_of_a_body_goes_on_too():
+    machine = in_full_duplex()
+    first, piece = feed(machine, Failed())
+    assert (type(first), piece.data, piece.end) == (AnswerHeaders, BODY[:1000], False)
+    rest = feed(machine, RequestBody(BODY[1000:], False))
+    assert b"".join(p.data for p in rest) == BODY[1000:]
+    assert feed(machine, RequestTrailers()) == [AnswerTrailers(Direction.REQUEST)]
+
+
+def test_natively_the_body_is_left_as_it_is():
+    machine = stream()
+    feed(machine, RequestHeaders(HEADERS, False, Shape.NATIVE))
+    feed(machine, RequestBody(BODY, True))
+    assert feed(machine, Failed()) == [AnswerBody(Direction.REQUEST, None, True, [])]
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+@pytest.mark.parametrize(("count", "size_bytes"), [(91, 1000), (5, 59 << 10)])
+def test_without_room_no_header_is_added_but_a_forged_destination_is_overwritten(
+    shape, count, size_bytes
+):
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
+    director = Director(
+        table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
+    )
+    body = BODY.replace(b'"auto"', b'"m"')
+    for forged in ({}, {"x-gateway-destination-endpoint": "10.6.6.6:80"}):
+        machine = stream()
+        head = {":path": HEADERS[":path"], ":method": "POST", **forged}
+        feed(machine, RequestHeaders(head, False, shape, count=count, size_bytes=size_bytes))
+        (ask,) = feed(machine, RequestBody(body, True))
+        first, *_ = feed(machine, Decided(director.decide(ask.request, 0.0), 1))
+        assert first.destination == "10.0.0.1:80"
+        overwritten = {"x-gateway-destination-endpoint": "10.0.0.1:80"} if forged else {}
+        assert dict(first.set_headers) == overwritten
+
+
+def test_of_a_prompt_nothing_is_kept_past_the_decision_but_what_features_are_read_from():
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("auto",))])
+    director = Director(
+        table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
+    )
+    machine = stream()
+    prompt = "head " * 100 + "\u4e2d" * 50_000 + "tail?" * 100
+    body = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": prompt}]})
+    feed(machine, RequestHeaders(HEADERS, False, Shape.NATIVE))
+    (ask,) = feed(machine, RequestBody(body, True))
+    features = features_of(ask.request.question, 1000)
+    decision = director.decide(ask.request, 0.0)
+    feed(machine, Decided(decision, 1))
+    kept = decision.request
+    assert len(kept.question) + sum(map(len, kept.spans)) <= 1000
+    assert features_of(kept.question, 1000) == features
+    assert language_of(kept.question) == language_of(prompt)
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+@pytest.mark.parametrize("limits", [{"pool": "a"}, {"subset": frozenset({"10.0.0.1:80"})}])
+def test_d4_after_a_fault_a_request_of_a_pool_goes_nowhere(shape, limits):
+    """Envoy would take any endpoint for it, of any pool."""
+    machine = stream()
+    feed(machine, RequestHeaders(HEADERS, False, shape, **limits))
+    feed(machine, RequestBody(BODY, True))
+    (refused,) = feed(machine, Failed())
+    assert (refused.status, dict(refused.headers)["x-laar-reason"]) == (503, "picker-fault")
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+def test_d4_a_body_that_cannot_be_changed_keeps_its_destination(shape, monkeypatch):
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
+    director = Director(
+        table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
+    )
+    machine = stream()
+    feed(machine, RequestHeaders(HEADERS, False, shape))
+    (ask,) = feed(machine, RequestBody(BODY, True))
+
+    def fail(*_):
+        raise ValueError
+
+    monkeypatch.setattr("laar.protocol.stream.machine.splice_model", fail)
+    first, *rest = feed(machine, Decided(director.decide(ask.request, 0.0), 1))
+    assert first.destination == "10.0.0.1:80"
+    sent = b"".join(action.data for action in [first, *rest] if getattr(action, "data", None))
+    assert sent == (BODY if shape is Shape.GATEWAY else b"")
+    assert machine.unspliced == 1
+
+
+def test_a_body_of_single_bytes_takes_the_memory_of_its_length():
+    machine = stream()
+    feed(machine, RequestHeaders(HEADERS, False, Shape.GATEWAY))
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for at in range(50_000):
+            feed(machine, RequestBody(BODY[at : at + 1], False))
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert taken < 4 * 50_000
+    (ask,) = feed(machine, RequestBody(BODY[50_000:], True))
+    assert ask.request.body_bytes == len(BODY)
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+def test_a_fault_while_the_decision_is_sent_loses_no_byte(shape, monkeypatch):
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
+    director = Director(
+        table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
+    )
+    machine = stream()
+    feed(machine, RequestHeaders(HEADERS, False, shape))
+    (ask,) = feed(machine, RequestBody(BODY, True))
+
+    def fail(*_):
+        raise RuntimeError
+
+    monkeypatch.setattr("laar.protocol.stream.machine.splice_model", fail)
+    with pytest.raises(RuntimeError):
+        feed(machine, Decided(director.decide(ask.request, 0.0), 1))
+    actions = feed(machine, Failed())
+    assert not any(getattr(action, "destination", "") for action in actions)
+    sent = b"".join(action.data for action in actions if getattr(action, "data", None))
+    assert sent == (BODY if shape is Shape.GATEWAY else b"")

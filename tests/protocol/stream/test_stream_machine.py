@@ -1,0 +1,485 @@
+"""The stream machine, driven by hand: both shapes, every order that Envoy and gateways produce."""
+
+import random
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.core.cost import CostWeights
+from laar.core.decision import DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.errors import RequestError
+from laar.policies import build_policies
+from laar.protocol.events import (
+    AnswerBody,
+    AnswerHeaders,
+    Answering,
+    AnswerTrailers,
+    Ask,
+    Closed,
+    Decided,
+    Direction,
+    Ended,
+    Immediate,
+    Noted,
+    Refused,
+    Replied,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+    Served,
+    Shape,
+    WholeRequest,
+)
+from laar.protocol.stream import PIECE_BYTES, HeldBytes, Stream, StreamSettings
+
+HEADERS = {":path": "/v1/chat/completions", ":method": "POST", "x-request-id": "r1"}
+BODY = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": "hello"}]})
+
+
+class Driver:
+    """A stream with a real director behind it; collects the actions."""
+
+    def __init__(self, *, read_answer=False, models=("m1",), max_body_bytes=1 << 20, held=None):
+        table = EndpointTable()
+        table.replace(
+            "test",
+            [
+                EndpointSpec(address=f"10.0.0.{i}:80", models=(model,))
+                for i, model in enumerate(models, 1)
+            ],
+        )
+        self.director = Director(
+            table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
+        )
+        self.stream = Stream(
+            StreamSettings(max_body_bytes=max_body_bytes),
+            read_answer=read_answer,
+            new_id=lambda: "made-id",
+            held=held,
+        )
+        self.now = 0.0
+        self.log = []
+        self.began = []
+        self.replies = []
+
+    def feed(self, event):
+        """Feeds an event; answers `Ask` as the server does; returns this event's other actions."""
+        start = len(self.log)
+        self.now += 1.0
+        pending = event
+        while pending is not None:
+            actions, pending = self.stream.receive(pending, self.now), None
+            for action in actions:
+                match action:
+                    case Ask(request):
+                        try:
+                            pending = Decided(self.director.decide(request, self.now), 42)
+                        except RequestError as error:
+                            pending = Refused(error)
+                    case Served(decision, address):
+                        self.director.served_by(decision, address)
+                        pending = Noted()
+                    case Replied(decision, reply, read):
+                        self.director.replied(decision, reply, self.now, read=read)
+                        self.replies.append((reply, read))
+                    case Answering(decision, ok):
+                        self.director.answering(decision)
+                        self.began.append(ok)
+                    case Ended(decision, completion):
+                        self.director.settle(decision, completion)
+                        self.log.append(action)
+                    case _:
+                        self.log.append(action)
+        return self.log[start:]
+
+    def answers(self, kind, direction):
+        return [a for a in self.log if type(a) is kind and a.direction is direction]
+
+    def sent(self, direction):
+        """The body that Envoy forwards, out of the gateway shape's pieces."""
+        return b"".join(a.data for a in self.answers(AnswerBody, direction))
+
+
+def headers(shape, *, end=False, extra=(), subset=None):
+    return RequestHeaders({**HEADERS, **dict(extra)}, end, shape, subset)
+
+
+# -- native --------------------------------------------------------------------------------------
+
+
+def test_native_answers_headers_at_once_and_the_body_with_the_decision():
+    driver = Driver()
+    (first,) = driver.feed(headers(Shape.NATIVE))
+    assert first == AnswerHeaders(Direction.REQUEST, [])
+    (second,) = driver.feed(RequestBody(BODY, True))
+    assert second.destination == "10.0.0.1:80"
+    assert dict(second.set_headers)["x-gateway-destination-endpoint"] == "10.0.0.1:80"
+    assert orjson.loads(second.data)["model"] == "m1"
+    assert dict(second.set_headers)["content-length"] == str(len(second.data))
+
+
+def test_native_does_not_send_back_a_body_that_needs_no_splice():
+    driver = Driver(models=("auto",))
+    driver.feed(headers(Shape.NATIVE))
+    (answer,) = driver.feed(RequestBody(BODY, True))
+    assert answer.data is None
+    assert "content-length" not in dict(answer.set_headers)
+
+
+def test_native_takes_a_body_before_trailers_as_whole():
+    """Envoy marks a buffered body that trailers follow as not the end of the stream."""
+    driver = Driver()
+    driver.feed(headers(Shape.NATIVE))
+    (answer,) = driver.feed(RequestBody(BODY, False))
+    assert answer.destination
+
+
+def test_a_sampled_native_request_asks_for_its_answer_and_reads_it():
+    driver = Driver(read_answer=True)
+    driver.feed(headers(Shape.NATIVE))
+    driver.feed(RequestBody(BODY, True))
+    (answer,) = driver.feed(ResponseHeaders(200))
+    assert answer.read_answer
+    driver.feed(ResponseBody(b'{"usage":{"prompt_tokens":9,', False))
+    ended, _ = driver.feed(ResponseBody(b'"completion_tokens":2}}', True))
+    assert (ended.completion.prompt_tokens, ended.completion.completion_tokens) == (9, 2)
+    assert (ended.completion.ttft_s, ended.completion.latency_s) == (2.0, 3.0)
+    assert [a.data for a in driver.answers(AnswerBody, Direction.RESPONSE)] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("shape", "read", "streamed", "seen"),
+    [
+        (Shape.NATIVE, False, True, False),
+        (Shape.NATIVE, True, True, True),
+        (Shape.NATIVE, True, False, False),
+        (Shape.GATEWAY, False, True, True),
+        (Shape.GATEWAY, False, False, False),
+    ],
+)
+def test_first_tokens_are_seen_of_streamed_answers_that_are_read(shape, read, streamed, seen):
+    driver = Driver(read_answer=read)
+    driver.feed(headers(shape))
+    driver.feed(RequestBody(orjson.dumps({**orjson.loads(BODY), "stream": streamed}), True))
+    assert driver.stream.decision.request.first_token_seen is seen
+
+
+@pytest.mark.parametrize(("status", "ok"), [(200, True), (503, False)])
+def test_the_first_byte_of_a_refusal_is_told_from_that_of_an_answer(status, ok):
+    driver = Driver()
+    driver.feed(headers(Shape.GATEWAY))
+    driver.feed(RequestBody(BODY, True))
+    driver.feed(ResponseHeaders(status))
+    driver.feed(ResponseBody(b"{", False))
+    assert driver.began == [ok]
+
+
+# -- gateway -------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    cuts=st.lists(st.integers(0, 200_000), max_size=6),
+    size=st.sampled_from([0, 10, PIECE_BYTES, 2 * PIECE_BYTES + 1, 150_000]),
+    trailers=st.booleans(),
+    doubled_end=st.booleans(),
+)
+def test_any_split_of_the_body_gives_the_same_decision_and_the_same_bytes(
+    cuts, size, trailers, doubled_end
+):
+    body = orjson.dumps({"messages": [{"role": "user", "content": "x" * size}], "model": "auto"})
+    driver = Driver()
+    assert driver.feed(headers(Shape.GATEWAY)) == []
+    marks = sorted({cut % (len(body) + 1) for cut in cuts})
+    pieces = [body[a:b] for a, b in zip([0, *marks], [*marks, len(body)], strict=True)]
+    for i, piece in enumerate(pieces):
+        last = i == len(pieces) - 1
+        driver.feed(RequestBody(piece, last and not trailers))
+    if trailers:
+        driver.feed(RequestTrailers())
+    if doubled_end:
+        before = len(driver.log)
+        driver.feed(RequestBody(pieces[-1], True))
+        assert len(driver.log) == before
+    assert type(driver.log[0]) is AnswerHeaders
+    assert driver.log[0].destination == "10.0.0.1:80"
+    sent = driver.sent(Direction.REQUEST)
+    assert sent == body.replace(b'"model":"auto"', b'"model":"m1"')
+    answers = driver.answers(AnswerBody, Direction.REQUEST)
+    assert all(len(a.data) <= PIECE_BYTES for a in answers)
+    assert [a.end for a in answers] == [False] * (len(answers) - 1) + [not trailers]
+    assert len(driver.answers(AnswerTrailers, Direction.REQUEST)) == int(trailers)
+    assert (type(driver.log[-1]) is AnswerTrailers) is trailers
+
+
+def test_a_body_of_exactly_k_pieces_has_no_empty_piece_behind_it():
+    driver = Driver(models=("m",), max_body_bytes=1 << 20)
+    driver.feed(RequestHeaders({":path": "/v1/files", ":method": "POST"}, False, Shape.GATEWAY))
+    driver.feed(RequestBody(b"x" * (2 * PIECE_BYTES), True))
+    assert [len(a.data) for a in driver.answers(AnswerBody, Direction.REQUEST)] == [PIECE_BYTES] * 2
+
+
+def test_the_answer_passes_piece_by_piece_with_the_clients_model_name():
+    driver = Driver()
+    driver.feed(headers(Shape.GATEWAY))
+    driver.feed(RequestBody(BODY, True))
+    driver.feed(ResponseHeaders(200, streamed=True))
+    for piece in (b'data: {"model":"m', b'1","choices":[]}\n\n', b"data: [DONE]\n\n"):
+        driver.feed(ResponseBody(piece, False))
+    ended, *_ = driver.feed(ResponseBody(b"", True))
+    assert driver.sent(Direction.RESPONSE) == (
+        b'data: {"model":"auto","choices":[]}\n\ndata: [DONE]\n\n'
+    )
+    assert ended.completion.cause == "complete"
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+def test_the_end_is_known_before_the_last_message_on_which_envoy_may_hang_up(shape):
+    driver = Driver()
+    driver.feed(headers(shape))
+    driver.feed(RequestBody(BODY, True))
+    driver.feed(ResponseHeaders(200))
+    *before, last = driver.feed(ResponseBody(b'{"usage":{"prompt_tokens":7}}', True))
+    assert type(last) is AnswerBody
+    (ended,) = (action for action in before if type(action) is Ended)
+    assert (ended.completion.cause, ended.completion.prompt_tokens) == ("complete", 7)
+
+
+def test_an_answer_with_trailers_ends_with_them():
+    driver = Driver()
+    driver.feed(headers(Shape.GATEWAY))
+    driver.feed(RequestBody(BODY, True))
+    driver.feed(ResponseHeaders(200))
+    driver.feed(ResponseBody(b"abc", False))
+    actions = driver.feed(ResponseTrailers())
+    assert [type(a) for a in actions] == [Ended, AnswerTrailers]
+
+
+def test_a_body_over_the_limit_is_a_413():
+    driver = Driver(max_body_bytes=1000)
+    driver.feed(headers(Shape.GATEWAY))
+    driver.feed(RequestBody(b"x" * 600, False))
+    (refused,) = driver.feed(RequestBody(b"x" * 600, False))
+    assert refused.status == 413
+    assert driver.feed(RequestBody(b"x", True)) == []
+
+
+def test_unfinished_bodies_of_all_streams_share_one_limit():
+    held = HeldBytes(1000)
+    first, second, third = (Driver(held=held) for _ in range(3))
+    for driver in (first, second, third):
+        driver.feed(headers(Shape.GATEWAY))
+    first.feed(RequestBody(BODY[:-1] + b" " * 800, False))
+    (refused,) = second.feed(RequestBody(b"x" * 600, False))
+    assert (refused.status, dict(refused.headers)["retry-after"]) == (503, "1")
+    assert dict(refused.headers)["x-laar-reason"] == "bodies-full"
+    first.feed(RequestBody(BODY[-1:], True))
+    assert first.answers(AnswerHeaders, Direction.REQUEST)[0].destination
+    assert third.feed(RequestBody(b"x" * 600, False)) == []
+    third.feed(Closed())
+    assert held.now_bytes == 0
+
+
+def test_an_opaque_upload_passes_while_the_answer_already_comes():
+    driver = Driver()
+    opaque = {":path": "/v1/audio/transcriptions", ":method": "POST"}
+    (first,) = driver.feed(RequestHeaders(opaque, False, Shape.GATEWAY))
+    assert first.destination
+    driver.feed(RequestBody(b"\x00\xff", False))
+    driver.feed(ResponseHeaders(200))
+    driver.feed(RequestBody(b"more", True))
+    driver.feed(ResponseBody(b"ok", True))
+    assert driver.sent(Direction.REQUEST) == b"\x00\xffmore"
+    assert driver.sent(Direction.RESPONSE) == b"ok"
+
+
+# -- both ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", Shape)
+def test_a_bodyless_request_is_decided_at_its_headers_within_the_subset(shape):
+    driver = Driver(models=("a", "b", "c"))
+    get = {":path": "/v1/models", ":method": "GET"}
+    (answer,) = driver.feed(RequestHeaders(get, True, shape, frozenset({"10.0.0.2:80"})))
+    assert answer.destination == "10.0.0.2:80"
+    assert ("x-request-id", "made-id") in answer.set_headers
+    assert not answer.skip_body
+
+
+@pytest.mark.parametrize("shape", Shape)
+def test_an_upgrade_is_answered_before_any_body(shape):
+    driver = Driver()
+    upgrade = {"upgrade": "websocket", ":method": "GET"}
+    (answer,) = driver.feed(headers(shape, extra=upgrade.items()))
+    assert answer.destination
+    assert answer.skip_body is (shape is Shape.NATIVE)
+
+
+@pytest.mark.parametrize("shape", Shape)
+def test_control_headers_go_and_the_destination_is_overwritten(shape):
+    driver = Driver()
+    forged = {"x-gateway-destination-endpoint": "6.6.6.6:80", "x-laar-task": "t"}
+    driver.feed(headers(shape, extra=forged.items()))
+    driver.feed(RequestBody(BODY, True))
+    decided = next(a for a in driver.log if getattr(a, "destination", ""))
+    assert decided.remove_headers == ("x-laar-task",)
+    assert dict(decided.set_headers)["x-gateway-destination-endpoint"] == "10.0.0.1:80"
+
+
+@pytest.mark.parametrize("shape", Shape)
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        (b"nonsense", 400, "bad-request"),
+        (b"", 400, "bad-request"),
+        (b'{"model":"nobody","messages":[{"role":"user","content":"x"}]}', 404, "unknown-model"),
+    ],
+)
+def test_a_bad_request_gets_an_answer_of_ours(shape, body, status, reason):
+    driver = Driver()
+    driver.feed(headers(shape))
+    *_, refused = driver.feed(RequestBody(body, True))
+    assert type(refused) is Immediate
+    assert refused.status == status
+    assert ("x-laar-reason", reason) in refused.headers
+    assert orjson.loads(refused.body)["error"]["reason"] == reason
+
+
+def test_a_model_that_is_no_name_wins_over_a_missing_fleet():
+    driver = Driver(models=())
+    driver.feed(headers(Shape.GATEWAY))
+    (refused,) = driver.feed(RequestBody(b'{"model":1,"messages":[{}]}', True))
+    assert refused.status == 400
+
+
+def test_no_endpoints_is_a_503_that_says_when_to_come_back():
+    driver = Driver(models=())
+    driver.feed(headers(Shape.GATEWAY))
+    (refused,) = driver.feed(RequestBody(BODY, True))
+    assert refused.status == 503
+    assert ("retry-after", "1") in refused.headers
+
+
+def test_response_headers_tell_the_decision():
+    driver = Driver(models=("m1", "m2"))
+    driver.feed(headers(Shape.NATIVE, extra={"x-laar-tried-models": "m1,nobody"}.items()))
+    driver.feed(RequestBody(BODY, True))
+    (answer,) = driver.feed(ResponseHeaders(200))
+    told = dict(answer.set_headers)
+    assert told["x-laar-model"] == "m2"
+    assert told["x-laar-endpoint"] == "10.0.0.2:80"
+    assert told["x-laar-tried-models"] == "m1,m2"
+    assert told["x-laar-exhausted"] == "true"
+    assert told["x-laar-reason"] == "laar"
+    assert told["x-laar-overhead-us"] == "42"
+    assert float(told["x-laar-cost-ms"]) > 0
+
+
+def test_a_retry_of_envoys_own_moves_the_reservation():
+    driver = Driver(models=("m", "m"))
+    driver.feed(headers(Shape.NATIVE))
+    driver.feed(RequestBody(BODY, True))
+    picked = driver.stream.decision.address
+    other = {"10.0.0.1:80": "10.0.0.2:80", "10.0.0.2:80": "10.0.0.1:80"}[picked]
+    (answer,) = driver.feed(ResponseHeaders(200, served=other))
+    assert dict(answer.set_headers)["x-laar-endpoint"] == other
+    table = driver.director.table
+    assert table.in_flight[table.slot(picked)] == 0
+    assert table.in_flight[table.slot(other)] == 1
+
+
+@pytest.mark.parametrize("shape", Shape)
+def test_a_response_without_a_request_passes(shape):
+    driver = Driver()
+    (answer,) = driver.feed(ResponseHeaders(503))
+    assert answer == AnswerHeaders(Direction.RESPONSE, [])
+    assert driver.feed(Closed()) == []
+
+
+EVENTS = st.sampled_from(
+    [
+        headers(Shape.NATIVE),
+        headers(Shape.GATEWAY),
+        headers(Shape.GATEWAY, end=True),
+        WholeRequest(HEADERS, "", BODY),
+        RequestBody(BODY, True),
+        RequestBody(b"{", False),
+        RequestTrailers(),
+        ResponseHeaders(200),
+        ResponseHeaders(500, end=True),
+        ResponseHeaders(None),
+        ResponseBody(b"x", False),
+        ResponseBody(b"", True),
+        ResponseTrailers(),
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(EVENTS, max_size=12), st.booleans())
+def test_whatever_comes_in_whatever_order_leaves_nothing_reserved(events, read_answer):
+    held = HeldBytes(1 << 20)
+    driver = Driver(read_answer=read_answer, models=("a", "b"), held=held)
+    for event in events:
+        driver.feed(event)
+    driver.feed(Closed())
+    table = driver.director.table
+    assert not table.in_flight.any()
+    assert not table.queued_tokens.any()
+    assert not table.prefill_tokens.any()
+    assert held.now_bytes == 0
+    ended = [a for a in driver.log if type(a) is Ended]
+    assert len({id(a.decision) for a in ended}) <= 1
+
+
+# -- native, where Envoy keeps the headers -------------------------------------------------------
+
+
+def whole(body=BODY, **extra):
+    return WholeRequest({**HEADERS, **extra}, "", body)
+
+
+def test_a_whole_request_is_answered_by_metadata_alone():
+    driver = Driver()
+    (answer,) = driver.feed(whole(**{"x-laar-task": "t"}))
+    assert type(answer) is AnswerBody
+    assert (answer.destination, answer.set_headers, answer.remove_headers) == (
+        "10.0.0.1:80",
+        [],
+        (),
+    )
+    assert orjson.loads(answer.data)["model"] == "m1"
+
+
+def test_a_sampled_whole_request_asks_for_the_answer_at_its_headers():
+    driver = Driver(read_answer=True)
+    driver.feed(whole())
+    (answer,) = driver.feed(ResponseHeaders(200))
+    assert answer.read_answer
+    ended, _ = driver.feed(ResponseBody(b'{"usage":{"prompt_tokens":9}}', True))
+    assert ended.completion.prompt_tokens == 9
+
+
+def test_a_whole_request_over_the_limit_is_a_413():
+    (refused,) = Driver(max_body_bytes=1000).feed(whole(b"x" * 1001))
+    assert refused.status == 413
+
+
+@pytest.mark.parametrize("body", [BODY, b"nonsense", b""])
+def test_both_native_forms_decide_alike(body):
+    kept, sent = Driver(), Driver()
+    *_, answer = kept.feed(whole(body))
+    sent.feed(headers(Shape.NATIVE))
+    *_, usual = sent.feed(RequestBody(body, True))
+    assert type(answer) is type(usual)
+    if type(answer) is AnswerBody:
+        assert (answer.data, answer.destination) == (usual.data, usual.destination)
+    else:
+        assert (answer.status, answer.body) == (usual.status, usual.body)

@@ -1,0 +1,166 @@
+"""The table of phases: complete, and no larger than what happens."""
+
+import random
+
+import orjson
+import pytest
+
+from laar.core.cost import CostWeights
+from laar.core.decision import DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.shadow import EnforcedShare
+from laar.errors import RequestError
+from laar.policies import build_policies
+from laar.protocol import events as ev
+from laar.protocol.openai import try_read
+from laar.protocol.stream import Stream, StreamSettings, machine
+from laar.protocol.stream.phases import TRANSITIONS, RequestPhase, ResponsePhase
+
+SHORT = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]})
+LONG = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "hello" * 50}]})
+UNKNOWN = SHORT.replace(b'"m"', b'"nobody"')
+BODIES = (SHORT, LONG, UNKNOWN, b"{", b"{" * 300, b"x" * 2000)
+PATHS = ("/v1/chat/completions", "/v1/files", "/sleep")
+MAX_STREAMS = 20_000
+
+
+@pytest.fixture
+def director(monkeypatch):
+    monkeypatch.setattr(machine, "ASIDE_BYTES", 200)
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address=f"10.0.0.{i}:80", models=("m",)) for i in (1, 2)])
+    return Director(table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1))
+
+
+def event(rng):
+    """Any event of Envoy's, a fault of ours, or the stream's end."""
+    headers = {":path": rng.choice(PATHS), ":method": "POST"}
+    if rng.random() < 0.1:
+        headers["upgrade"] = "websocket"
+    body, end = rng.choice(BODIES), rng.random() < 0.5
+    pool = rng.choice(("", "", "p"))
+    return rng.choice(
+        (
+            ev.RequestHeaders(headers, rng.random() < 0.1, rng.choice(list(ev.Shape)), None, pool),
+            ev.WholeRequest(headers, pool, body),
+            ev.RequestBody(body, end),
+            ev.RequestTrailers(),
+            ev.ResponseHeaders(200, end=end, served=rng.choice(("", "10.0.0.2:80"))),
+            ev.ResponseHeaders(503, details="no_healthy_upstream"),
+            ev.ResponseBody(b"x", end),
+            ev.ResponseTrailers(),
+            ev.Failed(),
+            ev.Closed(),
+        )
+    )
+
+
+class Faulty:
+    """The rules of a cluster, and the share in force; each fails now and then."""
+
+    def __init__(self, rng):
+        self.rng = rng
+        self.share = EnforcedShare(rng.choice((0.0, 1.0)))
+
+    def __call__(self, key):
+        if self.rng.random() < 0.1:
+            raise OSError
+        return self.share(key)
+
+    def priority(self, objective):
+        if self.rng.random() < 0.1:
+            raise OSError
+        return 0
+
+    def rewrite(self, model):
+        return None
+
+
+def walk(director, rng):
+    """One stream, driven as the server drives it; yields each move of each half."""
+    faulty = Faulty(rng)
+    stream = Stream(
+        StreamSettings(max_body_bytes=1500),
+        read_answer=False,
+        new_id=lambda: "id",
+        enforced=faulty,
+        rules=faulty,
+    )
+    pending = [event(rng) for _ in range(8)]
+    while pending:
+        now = pending.pop(0)
+        before, ignored = stream.phases, stream.ignored
+        try:
+            actions = stream.receive(now, 1.0)
+        except OSError:
+            assert stream.phases == before, "a fault moves nothing"
+            pending.insert(0, ev.Failed())
+            continue
+        if stream.ignored > ignored:
+            assert not actions
+            assert stream.phases == before
+            continue
+        kind = type(now)
+        half = 1 if kind in TRANSITIONS[before[1]] else 0
+        yield before[half], kind, stream.phases[half]
+        if stream.phases[0] is RequestPhase.OVER:
+            assert stream.phases[1] is ResponsePhase.OVER
+        for action in actions:
+            answer = answered(director, action, rng)
+            if answer is not None:
+                assert action is actions[-1], "a question is the last action"
+                pending.insert(0, answer)
+
+
+def answered(director, action, rng):
+    match action:
+        case ev.Read(api, body):
+            return rng.choice((ev.Failed(), ev.Closed(), *2 * [ev.HasRead(try_read(api, body))]))
+        case ev.Ask(request):
+            refused = ev.Refused(RequestError(503, "no-endpoints", "none"))
+            if rng.random() < 0.5:
+                return rng.choice((ev.Failed(), ev.Closed(), refused))
+            try:
+                return ev.Decided(director.decide(request, 1.0), 1)
+            except RequestError as error:
+                return ev.Refused(error)
+        case ev.Served(decision, address):
+            director.served_by(decision, address)
+            return ev.Noted()
+        case ev.Ended(decision, completion):
+            director.settle(decision, completion)
+    return None
+
+
+def test_every_move_in_the_table_happens_and_no_other(director):
+    table = {
+        (phase, kind, after)
+        for phase, row in TRANSITIONS.items()
+        for kind, nexts in row.items()
+        for after in nexts
+    }
+    seen = set()
+    rng = random.Random(1)
+    for _ in range(MAX_STREAMS):
+        seen.update(walk(director, rng))
+        if seen == table:
+            break
+    assert seen - table == set()
+    assert table - seen == set()
+
+
+def test_every_phase_has_a_row_and_every_row_leads_to_phases_of_its_half():
+    assert set(TRANSITIONS) == {*RequestPhase, *ResponsePhase}
+    for phase, row in TRANSITIONS.items():
+        for nexts in row.values():
+            assert {type(after) for after in nexts} == {type(phase)}
+
+
+def test_each_event_belongs_to_one_half():
+    halves = [
+        {kind for phase, row in TRANSITIONS.items() if isinstance(phase, half) for kind in row}
+        for half in (RequestPhase, ResponsePhase)
+    ]
+    assert not halves[0] & halves[1]
+    assert halves[0] | halves[1] == set(ev.Event.__args__)
