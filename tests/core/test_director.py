@@ -9,7 +9,7 @@ from laar.core.beliefs import PrefixBeliefs
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.endpoints import EndpointSpec, EndpointTable, Reading, Served
 from laar.core.filters import FilterSettings
 from laar.core.interfaces import NoPrefixes, PlainAssessor
 from laar.core.policy import Policy
@@ -313,3 +313,76 @@ def test_an_opaque_request_goes_to_any_endpoint_and_is_counted():
     for decision in decisions:
         d.settle(decision, OK)
     assert not d.table.in_flight.any()
+
+
+def with_names(*endpoints, **served):
+    d = director(*endpoints, prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
+    for address, *_ in endpoints:
+        d.table.served(address, Served(**served))
+    return d
+
+
+BASE_AND_ADAPTER = {"weights": {"m": "org/m", "alias": "org/m"}, "adapters": {"lora": "m"}}
+
+
+def believed(d, model):
+    decision = d.explain(request(model, text="hello " * 2000), 0.0)
+    return 1.0 - decision.uncached_tokens / decision.tokens
+
+
+def test_an_adapter_that_was_loaded_meanwhile_shares_no_prefix_with_its_base():
+    d = with_names(("a:1", "m", "alias"), **BASE_AND_ADAPTER)
+    d.settle(d.decide(request("m", text="hello " * 2000), 0.0), OK)
+    assert believed(d, "alias") == believed(d, "auto") == believed(d, "m") > 0.9
+    assert believed(d, "lora") == 0.0
+    decision = d.decide(request("lora", text="hello " * 2000), 0.0)
+    assert (decision.model, decision.rewrite) == ("m", None)
+    d.settle(decision, OK)
+    assert believed(d, "lora") > 0.9
+
+
+def test_an_adapter_that_was_unloaded_is_no_name_any_more():
+    d = with_names(("a:1", "m"), ("b:1", "m"), **BASE_AND_ADAPTER)
+    d.table.served("a:1", Served(weights={"m": "org/m"}))
+    assert {d.decide(request("lora"), 0.0).address for _ in range(10)} == {"b:1"}
+    d.table.served("b:1", Served())
+    with pytest.raises(RequestError, match="does not exist"):
+        d.decide(request("lora"), 0.0)
+
+
+@pytest.mark.parametrize("name", ["big", "auto", "m"])
+def test_an_endpoint_cannot_take_a_name_that_is_given_to_others(name):
+    d = with_names(("big:1", "big"), ("a:1", "m"), adapters={name: "m"}, weights={"m": ""})
+    decisions = [d.decide(request("big"), 0.0) for _ in range(10)]
+    assert {x.address for x in decisions} == {"big:1"}
+    assert d.decide(request("auto", text="x"), 0.0).rewrite in ("big", "m")
+
+
+@pytest.mark.parametrize("said", ["label", "served"])
+def test_auto_is_for_the_engines_that_do_what_is_asked(said):
+    d = director(("gen:1", "m"), ("emb:1", "e"))
+    if said == "served":
+        d.table.served("emb:1", Served(generates=False))
+    else:
+        labels = {"laar.dev/task": "embed"}
+        emb = EndpointSpec(address="emb:1", models=("e",), labels=labels)
+        d.table.replace("test", [EndpointSpec(address="gen:1", models=("m",)), emb])
+    for model in ("auto", ""):
+        assert {d.decide(request(model), 0.0).address for _ in range(20)} == {"gen:1"}
+    assert d.decide(request("e"), 0.0).address == "emb:1"  # the engine judges what is said plainly
+    embed = Request(id="r", api=Api.EMBEDDINGS, model="auto", spans=("x",), chars=1)
+    assert {d.decide(embed, 0.0).address for _ in range(20)} == {"emb:1"}
+
+
+def test_the_clients_own_priority_stays_where_no_objective_was_named():
+    d = director(("a:1", "m"))
+    d.table.replace("test", [EndpointSpec(address="a:1", models=("m",), priority_field=True)])
+    assert d.decide(request(), 0.0).engine_priority is None
+    assert d.decide(request(objective="urgent", priority=3), 0.0).engine_priority == -3
+
+
+def test_an_alias_that_engines_know_too_is_no_adapter_although_nothing_says_so():
+    d = director(("a:1", "m", "auto", "other"), prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
+    d.settle(d.decide(request("m", text="hello " * 2000), 0.0), OK)
+    assert believed(d, "auto") == believed(d, "m") > 0.9
+    assert believed(d, "other") == 0.0

@@ -274,7 +274,7 @@ def test_explaining_reserves_nothing_and_agrees_with_deciding():
 class Warm(NoPrefixes):
     """Believes the prompt to be held by the first endpoint."""
 
-    def chain(self, request):
+    def chain(self, request, _weights=""):
         return request.question
 
     def match(self, chain, capacity):

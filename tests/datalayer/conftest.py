@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from laar.core.endpoints import EndpointSpec, Reading
+from laar.core.endpoints import EndpointSpec, Reading, Served
 
 
 @dataclass
@@ -27,6 +27,7 @@ class Recorder:
     problems: dict[str, str] = field(default_factory=dict)
     past_problems: list[str] = field(default_factory=list)
     kv_events: list[tuple[Any, ...]] = field(default_factory=list)
+    names: list[tuple[str, Served]] = field(default_factory=list)
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
         self.specs[source] = tuple(specs)
@@ -34,6 +35,9 @@ class Recorder:
 
     def reading(self, address: str, reading: Reading, now: float) -> None:
         self.readings.append((address, reading, now))
+
+    def served(self, address: str, served: Served) -> None:
+        self.names.append((address, served))
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         self.round_trips.append((address, rtt_s, now))

@@ -322,6 +322,32 @@ async def test_objectives_and_rewrites_of_this_pool_are_told(
     assert sink.problems == {}
 
 
+async def test_the_kinds_of_llm_d_are_followed_beside_the_old_ones(
+    cluster: Any, sink: Any, until: Any
+) -> None:
+    def objective(name: str, priority: int) -> dict[str, Any]:
+        spec = {"poolRef": {"name": "fleet"}, "priority": priority}
+        return {"metadata": {"name": name}, "spec": spec}
+
+    await cluster.put("inferencepools", pool())
+    await cluster.put("inferenceobjectives", objective("old", 1))
+    await cluster.put("inferenceobjectives", objective("both", 2))
+    await cluster.put("inferenceobjectives.llm-d.ai", objective("both", 3))
+    await cluster.put("inferenceobjectives.llm-d.ai", objective("new", 4))
+    rewrite = {
+        "metadata": {"name": "r", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"poolRef": {"name": "fleet"}, "rules": [{"targets": [{"modelRewrite": "v2"}]}]},
+    }
+    await cluster.put("inferencemodelrewrites.llm-d.ai", rewrite)
+    cluster.follow(PoolName("fleet"))
+    source = "kubernetes ml/fleet"
+    await until(lambda: sink.priorities.get(source) == {"old": 1, "both": 3, "new": 4})
+    await until(lambda: rewrite_target(sink.rules, "v1", random.Random(1)) == "v2")
+    await cluster.delete("inferenceobjectives.llm-d.ai", "both")
+    await until(lambda: sink.priorities[source] == {"old": 1, "both": 2, "new": 4})
+    assert sink.problems == {}
+
+
 async def test_kinds_that_are_not_installed_are_no_problem_unless_needed(
     cluster: Any, sink: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -341,3 +341,13 @@ async def test_a_key_that_all_want_is_no_fault(tmp_path):
         found = await Doctor(loaded, Places(envoy=None, picker=None)).examine()
     assert not [finding for finding in found if finding.level is Level.ERROR]
     assert any("2 x 401" in finding.what for finding in found)
+
+
+async def test_an_engine_that_does_not_chat_is_named_until_its_label_says_so(tmp_path):
+    async with serving(endpoint("e")) as silent, serving(endpoint("f")) as labelled:
+        labels = {"labels": {"laar.dev/task": "embed"}}
+        given = settings(tmp_path, (silent, "e", {}), (labelled, "f", labels))
+        _, found = await examine(given)
+    (warning,) = [finding for finding in found if finding.level is Level.WARNING]
+    assert warning.where == f"endpoint {silent}"
+    assert "laar.dev/task: embed" in warning.remedy

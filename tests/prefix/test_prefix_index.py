@@ -36,6 +36,7 @@ class Oracle:
     slots: list[dict[int, tuple[int, Entry]]] = field(
         default_factory=lambda: [{} for _ in range(SLOTS)]
     )
+    missed: dict[int, tuple[Chain, int, int]] = field(default_factory=dict)
 
     def match(self, chain: Chain) -> list[int]:
         def held(blocks: dict[int, tuple[int, Entry]]) -> int:
@@ -73,6 +74,20 @@ class Oracle:
             if hash_ in self.slots[slot] and not self.slots[slot][hash_][1].proof:
                 del self.slots[slot][hash_]
 
+    def weigh(self, slot: int, chain: Chain, proven: int, proof: int, *, miss: bool) -> None:
+        before = self.missed.get(slot)
+        if not miss:
+            if before is not None and proof <= before[2]:
+                del self.missed[slot]
+            return
+        if before is not None:
+            other, other_proven, other_proof = before
+            least = min(proven, other_proven)
+            if chain.hashes[:least] != other.hashes[:least]:
+                self.disprove(slot, min(proof, other_proof))
+                proof = max(proof, other_proof)
+        self.missed[slot] = (chain, proven, proof)
+
     def disprove(self, slot: int, proof: int) -> None:
         self.slots[slot] = {
             hash_: (place, entry)
@@ -93,6 +108,7 @@ STEPS = st.lists(
             st.one_of(st.none(), st.just(float("nan")), st.floats(0, 1)),
         ),
         st.tuples(st.just("drop"), st.integers(0, SLOTS - 1), st.none()),
+        st.tuples(st.just("clear"), st.integers(0, SLOTS - 1), st.none()),
         st.tuples(st.just("capacity"), st.integers(0, SLOTS - 1), st.integers(0, 60_000)),
     ),
     max_size=40,
@@ -131,14 +147,23 @@ def test_it_believes_what_a_brute_force_cache_of_each_endpoint_holds(
                 index.settle(receipt, fraction)
                 believed_bytes = SMALL.ends[proven]
                 believed = believed_bytes / max(receipt.chain.total_bytes, 1)
-                if fraction is not None and believed_bytes >= 4096 and fraction < believed / 2:
-                    oracle.disprove(slot, proof)
+                if fraction is not None and believed_bytes >= 4096:
+                    miss = fraction < believed / 2
+                    oracle.weigh(slot, receipt.chain, proven, proof, miss=miss)
                 oracle.claim(slot, receipt.chain, settled=True)
         elif action == "drop":
             index.drop(number)
             oracle.slots[number].clear()
+            oracle.missed.pop(number, None)
             oracle.capacity[number] = 2_000_000
             open_ = [entry for entry in open_ if entry[0] != number]
+        elif action == "clear":
+            index.clear(number)
+            oracle.slots[number].clear()
+            oracle.missed.pop(number, None)
+            for slot, receipt, _, _ in open_:
+                if slot == number:
+                    oracle.claim(slot, receipt.chain, settled=False)
         elif action == "capacity":
             index.set_capacity(number, argument)  # type: ignore[arg-type]
             oracle.capacity[number] = argument  # type: ignore[call-overload]
@@ -190,16 +215,51 @@ def test_a_failure_leaves_the_beginning_of_a_longer_prompt_still_open() -> None:
     assert index.stats().size_bytes == 0
 
 
-def test_a_reported_miss_forgets_what_is_older_and_keeps_what_was_just_computed() -> None:
-    index = PrefixIndex(1)
-    old, asked, young = (HASHER.chain([text(seed, 8192)]) for seed in range(3))
-    for chain in (old, asked, young):
+def settled(count: int) -> tuple[PrefixIndex, list[Chain]]:
+    """An index with so many prompts in one cache, the oldest first."""
+    index, chains = PrefixIndex(1), [HASHER.chain([text(seed, 8192)]) for seed in range(count)]
+    for chain in chains:
         index.settle(index.insert(0, chain), 0.0)
-    index.settle(index.insert(0, asked), cached_fraction=0.0)
+    return index, chains
+
+
+def test_two_reported_misses_forget_what_is_older_and_keep_what_was_just_computed() -> None:
+    index, (old, first, between, second, young) = settled(5)
+    for chain in (second, first):
+        index.settle(index.insert(0, chain), cached_fraction=0.0)
     assert index.match(old).tolist() == [0]
-    assert index.match(asked).tolist() == [len(asked)]
-    assert index.match(young).tolist() == [len(young)]
+    for kept in (first, between, second, young):
+        assert index.match(kept).tolist() == [len(kept)]
     assert index.stats().disproved_blocks == len(old)
+
+
+def test_one_reported_miss_leaves_what_other_prompts_have_proven() -> None:
+    index, chains = settled(6)
+    for _ in range(3):  # the same prompt again says nothing new
+        index.settle(index.insert(0, chains[-1]), cached_fraction=0.0)
+    assert [index.match(chain).tolist() for chain in chains] == [[len(chain)] for chain in chains]
+
+
+def test_a_hit_of_something_older_explains_a_miss_away() -> None:
+    index, chains = settled(6)
+    index.settle(index.insert(0, chains[4]), cached_fraction=0.0)
+    index.settle(index.insert(0, chains[0]), cached_fraction=1.0)
+    index.settle(index.insert(0, chains[3]), cached_fraction=0.0)
+    assert [index.match(chain).tolist() for chain in chains] == [[len(chain)] for chain in chains]
+
+
+def test_a_cleared_cache_keeps_the_claims_of_open_requests() -> None:
+    index, (old, _) = settled(2)
+    open_ = HASHER.chain([text(9, 8192)])
+    index.set_capacity(0, 100_000)
+    receipt = index.insert(0, open_)
+    index.clear(0)
+    assert index.match(old).tolist() == [0]
+    assert index.match(open_).tolist() == [len(open_)]
+    index.settle(receipt, cached_fraction=0.0)
+    assert index.match(open_).tolist() == [len(open_)]
+    index.clear(0)
+    assert index.match(open_).tolist() == [0]
 
 
 def test_a_miss_between_two_requests_in_flight_proves_nothing() -> None:

@@ -41,3 +41,34 @@ def test_a_name_that_is_not_printable_or_too_long_is_no_name(value):
 def test_control_headers_are_named_for_removal():
     head = read_head({"x-laar-tried-models": "a", "x-slo-ttft-ms": "5", "accept": "*/*"})
     assert set(head.control) == {"x-laar-tried-models", "x-slo-ttft-ms"}
+
+
+OLD = {
+    "x-gateway-inference-fairness-id": "t",
+    "x-gateway-inference-objective": "o",
+    "x-gateway-model-name-rewrite": "m",
+    "x-slo-ttft-ms": "2000",
+    "x-slo-tpot-ms": "9",
+}
+NEW = {
+    "x-llm-d-inference-fairness-id": "t",
+    "x-llm-d-inference-objective": "o",
+    "x-llm-d-model-name-rewrite": "m",
+    "x-llm-d-slo-ttft-ms": "2000",
+    "x-llm-d-slo-tpot-ms": "9",
+}
+
+
+@pytest.mark.parametrize(
+    "given", [OLD, NEW, {**dict.fromkeys(OLD, "7"), **NEW}], ids=["old", "new", "both"]
+)
+def test_llm_ds_names_stand_beside_the_old_ones_and_win(given):
+    head = read_head(given)
+    assert (head.tenant, head.objective, head.rewrite) == ("t", "o", "m")
+    assert head.ttft_objective_s == 2.0
+    assert set(head.control) == set(given)  # an endpoint sees none of them
+
+
+def test_llm_ds_tenant_is_none_where_another_header_names_it():
+    assert read_head({**NEW, "x-team": "blue"}, "x-team").tenant == "blue"
+    assert read_head(NEW, "x-team").tenant == ""

@@ -73,7 +73,7 @@ class Exchange:
     async def headers(self, *, end=True, subset=None, **headers):
         message = pb.ProcessingRequest(request_headers=pb.HttpHeaders(end_of_stream=end))
         message.protocol_config.request_body_mode = 4  # FULL_DUPLEX_STREAMED
-        for name, value in {":path": "/v1/models", ":method": "GET", **headers}.items():
+        for name, value in {":path": "/v1/files/7", ":method": "GET", **headers}.items():
             message.request_headers.headers.headers.append(
                 pb.HeaderValue(key=name, raw_value=value.encode())
             )

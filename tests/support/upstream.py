@@ -66,8 +66,8 @@ class RecordingUpstream:
 
     @property
     def asked(self) -> list[RecordedRequest]:
-        """What arrived besides scrapes and probes."""
-        return [r for r in self.requests if r.path not in _WATCHED]
+        """What arrived besides scrapes, probes and looks at the names."""
+        return [r for r in self.requests if not _watched(r.path, r.headers)]
 
     def script(self, *answers: Answer) -> None:
         """Queue answers for the requests to come."""
@@ -103,10 +103,13 @@ class RecordingUpstream:
         if upgrade:
             return await _echo_websocket(request)
         # Scrapes and probes come at any time; scripted answers are for a test's own requests.
-        scripted = self._script and request.path not in _WATCHED
+        watched = _watched(request.path, request.headers)
+        scripted = self._script and not watched
         answer = self._script.popleft() if scripted else self.default_answer
-        if self.chat_answer is not None and request.path == "/v1/chat/completions":
+        if self.chat_answer is not None and not watched and request.path == "/v1/chat/completions":
             answer = self.chat_answer() if callable(self.chat_answer) else self.chat_answer
+        if watched and request.path not in _WATCHED:
+            return web.Response(status=404)
         headers = {"content-type": "application/json", **answer.headers, "x-upstream": self.address}
         if answer.chunks is None:
             return web.Response(status=answer.status, headers=headers, body=answer.body)
@@ -116,6 +119,10 @@ class RecordingUpstream:
             await response.write(chunk)
         await response.write_eof()
         return response
+
+
+def _watched(path: str, headers: Mapping[str, str]) -> bool:
+    return path in _WATCHED or headers.get("user-agent") == "laar-names"
 
 
 async def _echo_websocket(request: web.Request) -> web.WebSocketResponse:

@@ -151,9 +151,10 @@ class PrefixBeliefs:
         self.popular = PrefixDemand()
         self._slots = 0
 
-    def chain(self, request: Request) -> Chain:
-        """Hashes the prompt; other salts share nothing."""
-        return self._hasher.chain(request.spans, request.salt)
+    def chain(self, request: Request, weights: str = "") -> Chain:
+        """Hashes the prompt; other salts and other weights share nothing."""
+        salt = f"{request.salt}\0{weights}" if weights else request.salt
+        return self._hasher.chain(request.spans, salt)
 
     def match(self, chain: Chain, capacity: int) -> Floats:
         """For each slot below `capacity`, the share of the prompt in 0..1 that it holds."""
@@ -183,6 +184,11 @@ class PrefixBeliefs:
         """Forgets a slot."""
         if slot < self._slots:
             self.index.drop(slot)
+
+    def clear(self, slot: int) -> None:
+        """Forgets what the slot held; requests under way still count."""
+        if slot < self._slots:
+            self.index.clear(slot)
 
     def set_capacity(self, slot: int, tokens: float) -> None:
         """The engine said how many tokens its cache holds."""

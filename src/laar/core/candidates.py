@@ -13,6 +13,7 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.filters import FilterSettings, in_subset, reachable, unsaturated
+from laar.core.request import Api, Request
 from laar.core.roundtrip import fresh_rtt
 from laar.errors import RequestError
 from laar.health import Health, Standing
@@ -71,11 +72,37 @@ class Candidates:
         self._health = health
         self._aliases = aliases
         self._filters = filters
-        self._groups: dict[tuple[str, str], Group] = {}
+        self._groups: dict[tuple[str, str, bool | None], Group] = {}
         self._version = -1
 
-    def group(self, model: str, subset: frozenset[str] | None, now: float, pool: str = "") -> Group:
+    def of(self, request: Request, subset: frozenset[str] | None, now: float) -> Group:
+        """The candidates for a request, within a subset of the endpoints.
+
+        Raises:
+            RequestError: as `group`.
+        """
+        api = request.api
+        return self.group(
+            request.model,
+            subset,
+            now,
+            request.pool,
+            generates=None if api is Api.OPAQUE else api is not Api.EMBEDDINGS,
+        )
+
+    def group(
+        self,
+        model: str,
+        subset: frozenset[str] | None,
+        now: float,
+        pool: str = "",
+        *,
+        generates: bool | None = None,
+    ) -> Group:
         """The candidates for a model name, of one pool; every one of both when empty.
+
+        `generates` is what a virtual name stands for: engines that write texts, or those that do
+        not, where there are any of them; None for all.
 
         Raises:
             RequestError: 404 when nobody serves the model, 503 when no endpoint is left.
@@ -86,19 +113,26 @@ class Candidates:
         if self._version != self._table.version:
             self._version = self._table.version
             self._groups.clear()  # at most one for each served name in each pool
-        group = self._groups.get((pool, model)) if subset is None else None
+        group = self._groups.get((pool, model, generates)) if subset is None else None
         if (
             group is None
             or group.readings != self._table.readings
             or not group.at <= now < group.until
             or (health is not None and group.health != health.version)
         ):
-            group = self._work_out(model, subset, now, pool)
+            group = self._work_out(model, subset, now, pool, generates)
             if subset is None:
-                self._groups[pool, model] = group
+                self._groups[pool, model, generates] = group
         return group
 
-    def _work_out(self, model: str, subset: frozenset[str] | None, now: float, pool: str) -> Group:
+    def _work_out(
+        self,
+        model: str,
+        subset: frozenset[str] | None,
+        now: float,
+        pool: str,
+        generates: bool | None,
+    ) -> Group:
         table = self._table
         if not len(table):
             raise RequestError(503, "no-endpoints", "no endpoint is known", retry_after_s=1)
@@ -109,6 +143,9 @@ class Candidates:
             able = np.intersect1d(able, table.in_pool(pool), assume_unique=True)
         if subset is not None:
             able = in_subset(table, able, subset)
+        if generates is not None and (not model or model in self._aliases):
+            of_kind = able[table.generates[able] == generates]
+            able = of_kind if len(of_kind) else able
         if not len(able):
             raise RequestError(
                 503, "no-candidates", "no endpoint may serve this request", retry_after_s=1

@@ -74,7 +74,8 @@ class Decision:
     on a retry, and `exhausted` says that it then names every model that could serve the request, or
     that no other is worth its seconds.
     `served` says that Envoy named the endpoint that serves: `address` is it. `engine_priority` goes
-    into the body where the endpoint's engine takes one; lower runs first. `settings` are those it
+    into the body where the endpoint's engine takes one; lower runs first, and None leaves the
+    client's own. `settings` are those it
     was made by: what was reserved goes back by the same, whatever was changed meanwhile. `account`
     is what whoever watches keeps of it until the request ends. `trial` says that the endpoint is
     out, and this request finds out whether it is back; `attempt` is health's record of it, and

@@ -96,6 +96,7 @@ class Director:
         self._on_decided = on_decided
         self._on_settled = on_settled
         self.candidates = Candidates(table, settings.aliases, settings.filters, health)
+        table.keep_names(settings.aliases)
         ids = random.Random(rng.getrandbits(40))
         self._new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
         table.on_free = self._freed
@@ -105,6 +106,7 @@ class Director:
         self.settings = settings
         self.policies = policies
         self.candidates = Candidates(self.table, settings.aliases, settings.filters, self.health)
+        self.table.keep_names(settings.aliases)
 
     def _freed(self, slot: int) -> None:
         self.prefixes.drop(slot)
@@ -145,7 +147,7 @@ class Director:
         """
         table = self.table
         subset = self.stored.subset(request) if request.response_id else request.subset
-        group = self.candidates.group(request.model, subset, now, request.pool)
+        group = self.candidates.of(request, subset, now)
         slots = group.slots
         if request.response_id:
             self.stored.check(request, subset, len(group.able))
@@ -210,7 +212,9 @@ class Director:
             chain=chain,
             receipt=None,
             weights_version=version,
-            engine_priority=-request.priority if spec.priority_field else None,
+            engine_priority=-request.priority
+            if spec.priority_field and request.objective
+            else None,
             trial=on_trial,
             left_out=standing.left_out if standing is not None else None,
         )
@@ -288,7 +292,7 @@ class Director:
         slots, model_id = group.slots, group.model_id
         tokens = known.tokens[model_id]
         try:
-            chain = self.prefixes.chain(request)
+            chain = self.prefixes.chain(request, table.weights(request.model))
             cached = self.prefixes.match(chain, table.capacity)[slots] * tokens
             demand = self.prefixes.demand(chain, now) if len(slots) > 1 else None
         except Exception:  # noqa: BLE001 - as above

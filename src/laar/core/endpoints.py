@@ -13,17 +13,29 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laar.core.roundtrip import fresh_rtt, smooth_rtt
 
-__all__ = ["POOL_LABEL", "EndpointSpec", "EndpointTable", "Floats", "Reading", "Slots"]
+__all__ = [
+    "POOL_LABEL",
+    "TASK_LABEL",
+    "EndpointSpec",
+    "EndpointTable",
+    "Floats",
+    "Reading",
+    "Served",
+    "Slots",
+]
 
 POOL_LABEL = "laar.dev/pool"
 """Label of an endpoint that names its pool, for requests that a gateway sends to one pool."""
+
+TASK_LABEL = "laar.dev/task"
+"""Label of an endpoint: ``generate``, or what it does instead, such as ``embed``."""
 
 Slots = NDArray[np.intp]
 """Slot numbers of some endpoints, ascending."""
@@ -46,6 +58,10 @@ class EndpointSpec:
         priority_field: splice the ``priority`` field into the body (the engine runs with
             ``--scheduling-policy priority``).
         max_model_len: longest prompt and answer together, in tokens; None when nobody said.
+        same_weights: of `models`, those that are only other names of the first. The rest are
+            adapters, or not known to be the same: they share no cached prefix with it.
+        adapters: of `models`, the LoRA adapters that the engine has loaded.
+        generates: whether it writes texts; an embedding engine does not.
     """
 
     address: str
@@ -57,6 +73,24 @@ class EndpointSpec:
     host: str = ""
     priority_field: bool = False
     max_model_len: int | None = None
+    same_weights: tuple[str, ...] = ()
+    adapters: frozenset[str] = frozenset()
+    generates: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What an endpoint says of the names it answers to.
+
+    Args:
+        weights: names of whole models, and for each what they were loaded from.
+        adapters: names of loaded LoRA adapters, and the model that each belongs to.
+        generates: whether it writes texts; None when that is not known.
+    """
+
+    weights: Mapping[str, str] = field(default_factory=dict)
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    generates: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +163,9 @@ class EndpointTable:
         self._specs: list[EndpointSpec | None] = []
         self._slot_of: dict[str, int] = {}
         self._sources: dict[str, dict[str, EndpointSpec]] = {}
+        self._served: dict[str, Served] = {}
+        self._reserved: frozenset[str] = frozenset()
+        self._apart: frozenset[str] = frozenset()
         self._serving: dict[str, Slots] = {}
         self._pools: dict[str, Slots] = {}
         self._named: dict[str, list[int]] = {}
@@ -138,6 +175,8 @@ class EndpointTable:
         """By slot; infinite where nobody said."""
         self.windowed = False
         """Whether any endpoint's window is known."""
+        self.generates: NDArray[np.bool_] = np.empty(0, np.bool_)
+        """By slot: whether the endpoint writes texts."""
         self.active: Slots = np.empty(0, np.intp)
         self.readings = 0
         """Changes with every reading, round trip and failure."""
@@ -154,10 +193,32 @@ class EndpointTable:
     def replace(self, source: str, specs: Iterable[EndpointSpec]) -> None:
         """Makes `specs` all that `source` knows; where sources overlap, the first wins."""
         self._sources[source] = {spec.address: spec for spec in specs}
+        self._merge()
+
+    def served(self, address: str, served: Served) -> None:
+        """Takes an endpoint's own word for its names, until it leaves."""
+        if self.slot(address) >= 0 and self._served.get(address) != served:
+            self._served[address] = served
+            self._merge()
+
+    def keep_names(self, names: Iterable[str]) -> None:
+        """Names that stand for several models: no endpoint may call an adapter so."""
+        self._reserved = frozenset(names)
+        self._merge()
+        self._reindex()
+
+    def _merge(self) -> None:
         wanted: dict[str, EndpointSpec] = {}
         for known in self._sources.values():
             for address, spec in known.items():
                 wanted.setdefault(address, spec)
+        configured = dict.fromkeys(self._reserved, "")
+        for spec in wanted.values():
+            for name in spec.models:
+                configured.setdefault(name, spec.models[0])
+        self._served = {a: said for a, said in self._served.items() if a in wanted}
+        for address, said in self._served.items():
+            wanted[address] = _as_served(wanted[address], said, configured)
         current = {spec.address: spec for spec in self.specs()}
         if wanted == current:
             return
@@ -207,6 +268,7 @@ class EndpointTable:
         grown = np.full(size, math.inf)
         grown[: self._capacity] = self.window_tokens
         self.window_tokens = grown
+        self.generates = np.concatenate([self.generates, np.ones(size - self._capacity, np.bool_)])
         self._free = list(range(self._capacity, size))  # in order: a heap
         self._specs += [None] * (size - self._capacity)
         self._capacity = size
@@ -217,6 +279,7 @@ class EndpointTable:
         pools: dict[str, list[int]] = {}
         named: dict[str, list[int]] = {}
         active = []
+        apart: set[str] = set()
         for slot, spec in enumerate(self._specs):
             if spec is None:
                 self.model_id[slot] = -1
@@ -224,6 +287,10 @@ class EndpointTable:
             active.append(slot)
             self.window_tokens[slot] = spec.max_model_len or math.inf
             self.model_id[slot] = ids.setdefault(spec.models[0], len(ids))
+            apart.update(set(spec.models[1:]).difference(spec.same_weights, self._reserved))
+            self.generates[slot] = spec.labels.get(TASK_LABEL, "generate") == "generate" and (
+                spec.generates or TASK_LABEL in spec.labels
+            )
             for name in dict.fromkeys(spec.models):
                 serving.setdefault(name, []).append(slot)
             named[spec.address] = [slot]
@@ -236,6 +303,7 @@ class EndpointTable:
         self._serving = {name: np.array(slots, np.intp) for name, slots in serving.items()}
         self._pools = {name: np.array(slots, np.intp) for name, slots in pools.items()}
         self._named = named
+        self._apart = frozenset(apart)
 
     # -- looking up ----------------------------------------------------------------------------
 
@@ -279,6 +347,13 @@ class EndpointTable:
     def serving(self, name: str) -> Slots | None:
         """Endpoints that answer to a model name; None when none does."""
         return self._serving.get(name)
+
+    def weights(self, name: str) -> str:
+        """Which cached prefixes a model name shares: those of requests with the same result.
+
+        Empty for the endpoints' own models, whatever they are called; else the name.
+        """
+        return name if name in self._apart else ""
 
     def in_pool(self, name: str) -> Slots:
         """Endpoints whose label says that they are of a pool."""
@@ -347,3 +422,25 @@ class EndpointTable:
             if self._specs[slot] is None:
                 address = next(a for a, s in self._slot_of.items() if s == slot)
                 self._free_if_idle(address, slot)
+
+
+def _as_served(spec: EndpointSpec, served: Served, configured: Mapping[str, str]) -> EndpointSpec:
+    """The endpoint with its adapters among its names.
+
+    A name that the configuration gives to another model is not an endpoint's to take.
+    """
+    own = spec.models[0]
+    root = served.weights.get(own)
+    same = [own, *(name for name, other in served.weights.items() if root and other == root)]
+    adapters = [
+        name
+        for name, parent in served.adapters.items()
+        if parent in same and configured.get(name, own) == own
+    ]
+    return replace(
+        spec,
+        models=tuple(dict.fromkeys((*spec.models, *adapters))),
+        adapters=frozenset(adapters),
+        same_weights=tuple(name for name in spec.models if name in same),
+        generates=served.generates is not False,
+    )

@@ -113,8 +113,11 @@ class PlainAssessor:
 class Prefixes(Protocol):
     """Believes which endpoint holds which prefix. Chains and receipts are its own objects."""
 
-    def chain(self, request: Request) -> Any:
-        """The prompt's prefixes, hashed; made once for a request. None when nothing is noted."""
+    def chain(self, request: Request, weights: str = "") -> Any:
+        """The prompt's prefixes, hashed; made once for a request. None when nothing is noted.
+
+        `weights` names the adapter that serves it; empty for the endpoints' own models.
+        """
         ...
 
     def match(self, chain: Any, capacity: int) -> Floats:
@@ -138,7 +141,11 @@ class Prefixes(Protocol):
         ...
 
     def drop(self, slot: int) -> None:
-        """Forgets a slot: its endpoint left, restarted or cleared its cache."""
+        """Forgets a slot: its endpoint left."""
+        ...
+
+    def clear(self, slot: int) -> None:
+        """Forgets what the slot held, as its engine has; requests under way still count."""
         ...
 
     def set_capacity(self, slot: int, tokens: float) -> None:
@@ -149,7 +156,7 @@ class Prefixes(Protocol):
 class NoPrefixes:
     """Believes nothing to be cached anywhere."""
 
-    def chain(self, request: Request) -> None:
+    def chain(self, request: Request, weights: str = "") -> None:
         """Nothing."""
         return
 
@@ -172,6 +179,9 @@ class NoPrefixes:
         """Nothing to settle."""
 
     def drop(self, slot: int) -> None:
+        """Nothing to forget."""
+
+    def clear(self, slot: int) -> None:
         """Nothing to forget."""
 
     def set_capacity(self, slot: int, tokens: float) -> None:

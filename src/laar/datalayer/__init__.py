@@ -22,6 +22,7 @@ from laar.datalayer.interface import (
 )
 from laar.datalayer.probe import Prober
 from laar.datalayer.scrape import Scraper
+from laar.datalayer.served_names import ServedNames
 
 __all__ = [
     "Clock",
@@ -35,6 +36,7 @@ __all__ = [
     "ReadingSink",
     "Resolver",
     "Scraper",
+    "ServedNames",
     "Targets",
     "load_endpoints",
     "read_document",

@@ -107,8 +107,8 @@ class Endpoint(BaseModel):
     labels: dict[str, str] = {}
     """Free labels."""
     priority_field: bool = False
-    """Put the ``priority`` field into bodies: the engine runs with ``--scheduling-policy
-    priority``."""
+    """Put the ``priority`` field into bodies of requests that name an objective, and of all with
+    flow control: the engine runs with ``--scheduling-policy priority``."""
     max_model_len: Annotated[int, Field(ge=1)] | None = None
     """Longest prompt and answer together, in tokens, as the engine was started with; left out: any
     length is sent."""

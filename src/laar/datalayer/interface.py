@@ -1,4 +1,4 @@
-"""What collectors are told and what they tell: four small protocols, no table and no metrics.
+"""What collectors are told and what they tell: five small protocols, no table and no metrics.
 
 A collector is an object with ``async def run(self) -> None`` that ends only by cancellation. It
 never knows who listens, so the runner, the lab and the tests join collectors to whatever they
@@ -10,9 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from laar.core.endpoints import EndpointSpec, Reading
+from laar.core.endpoints import EndpointSpec, Reading, Served
 
-__all__ = ["Clock", "EndpointSink", "KvEventSink", "ProblemSink", "ReadingSink", "Targets"]
+__all__ = [
+    "Clock",
+    "EndpointSink",
+    "KvEventSink",
+    "ProblemSink",
+    "ReadingSink",
+    "ServedSink",
+    "Targets",
+]
 
 Clock = Callable[[], float]
 """Monotonic seconds."""
@@ -47,6 +55,13 @@ class ReadingSink(ProblemSink, Protocol):
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         """Take one raw round trip, or None for a probe that failed."""
+
+
+class ServedSink(ProblemSink, Protocol):
+    """Where the names that endpoints answer to are reported."""
+
+    def served(self, address: str, served: Served) -> None:
+        """Take what `address` says of its names."""
 
 
 class KvEventSink(ProblemSink, Protocol):

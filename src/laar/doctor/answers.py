@@ -11,7 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from laar.core.endpoints import EndpointSpec
+from laar.core.endpoints import TASK_LABEL, EndpointSpec
 from laar.datalayer.asking import Asked, ask, new_session
 from laar.doctor.findings import Finding, Level
 from laar.health import GOOD, Kind, judge
@@ -28,6 +28,9 @@ _REMEDIES = {
     Kind.DENIED: "start all replicas of a model with the same keys and --served-model-name",
     Kind.FULL: "it is full: add replicas, or limit what comes in (`flow`)",
 }
+
+
+_NO_CHAT = (404, 405)
 
 
 async def answer_findings(specs: Sequence[EndpointSpec]) -> list[Finding]:
@@ -65,7 +68,10 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
         if verdict == GOOD:
             continue
         if not some_answer and verdict in (None, Kind.DENIED):
-            continue  # all want a key, or none of them chats: there is nothing to tell from that
+            # All want a key, or none of them chats: nothing else is to be told from that.
+            if answer.reply and answer.reply.status in _NO_CHAT and TASK_LABEL not in spec.labels:
+                found.append(_does_not_chat(spec, answer.reply.status))
+            continue
         differs = "; others with its model answer" if some_answer else ""
         found.append(
             Finding(
@@ -78,6 +84,16 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
             )
         )
     return found
+
+
+def _does_not_chat(spec: EndpointSpec, status: int) -> Finding:
+    return Finding(
+        level=Level.WARNING,
+        where=f"endpoint {spec.address}",
+        what=f"answers {status} to a chat request, as engines for embeddings do; unless its routes "
+        "tell the picker so, an alias such as `auto` stands for it in chats too",
+        remedy=f"if it does not generate, say what it does: labels: {{{TASK_LABEL}: embed}}",
+    )
 
 
 def _verdict(answer: Asked) -> Kind | str | None:

@@ -154,9 +154,14 @@ class Admission:
                 raise
             return self._hold(request, self._blind(request, now), now, ready=False)
         self._count(decision, now)
-        if decision.engine_priority is not None and decision.view is not None:
+        if self._takes_priority(decision) and decision.view is not None:
             decision.engine_priority = _engine_priority(self._item(request, decision.view, now))
         return decision
+
+    def _takes_priority(self, decision: Decision) -> bool:
+        """Whether the engine orders by priority: then all have one here, on one scale."""
+        known = decision.view is not None  # else nobody has read the body
+        return known and self._director.table.spec(decision.slot).priority_field
 
     def dispatch(self, now: float) -> list[Outcome]:
         """Lets go who may go; the outcomes reached since the last call."""
@@ -193,7 +198,7 @@ class Admission:
         request = self._held[item.id].request
         director = self._director
         try:
-            group = director.candidates.group(request.model, request.subset, now, request.pool)
+            group = director.candidates.of(request, request.subset, now)
             # A look at the counters spares pricing a request that has nowhere to go.
             room = self._open(group.slots, item, now, is_long=item.is_long, shorts_wait=shorts_wait)
             if not room.any():
@@ -205,7 +210,7 @@ class Admission:
             return None
         except RequestError as error:
             return None if _may_come(error, request) else error
-        if decision.engine_priority is not None:
+        if self._takes_priority(decision):
             decision.engine_priority = _engine_priority(item)
         self._count(decision, now)
         return decision

@@ -17,9 +17,10 @@ moment each believed block is proven or claimed by a request still open.
 
 When the engine reports fewer cached tokens than were believed, the blocks of *that* prompt are not
 the ones to forget: the engine has just computed them (untagging them, as GORGO's optional feedback
-does, sends the next turn of the conversation elsewhere). What was wrong is the belief about
-everything the endpoint used no later than the missing blocks: an LRU cache has lost those too, and
-they go. So an endpoint whose capacity is unknown, or that was restarted unseen, corrects itself.
+does, sends the next turn of the conversation elsewhere). One miss alone may
+have a reason of its own, such as an adapter nobody spoke of. Where the next news is a miss of
+another prompt, everything used no later than the older of the two goes: an LRU cache has lost that
+too. So an endpoint whose capacity is unknown, or that was restarted unseen, corrects itself.
 
 What it does not promise: it is a belief. Generated text is unknown until it comes back in the next
 turn, engines pin running requests and share blocks among adapters by rules of their own. Memory is
@@ -91,6 +92,8 @@ class _Cache:
     claims: dict[int, array[int]] = field(default_factory=dict)  # of requests still open, by stamp
     by_head: dict[int, _Use] = field(default_factory=dict)
     by_age: OrderedDict[int, _Use] = field(default_factory=OrderedDict)
+    missed: array[int] | None = None  # the prompt of a miss that no other has confirmed yet,
+    missed_stamp: int = 0  # and the use that had proven it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,7 +181,7 @@ class PrefixIndex:
         Every receipt must come back once, to `settle` or to `retract`: open ones are remembered.
         """
         cache = self._caches[slot]
-        matched, proven, witness = self._claim(cache, chain, settled=False)
+        matched, proven, witness = self._enter(cache, chain.hashes, settled=False)
         cache.claims[self._stamp] = chain.hashes
         return Receipt(chain, matched, proven, cache, self._stamp, witness)
 
@@ -208,32 +211,39 @@ class PrefixIndex:
         cache = receipt._cache
         if cache.claims.pop(receipt._stamp, None) is None:
             return
-        believed = receipt.chain.fraction(receipt.proven)
-        if (
-            cached_fraction is not None
-            and cached_fraction < MISS_RATIO * believed
-            and receipt.chain.bytes_of(receipt.proven) >= LEAST_MISS_BYTES
-        ):
-            while cache.by_age and (oldest := _oldest(cache)).stamp <= receipt._witness:
-                self._disproved += self._cut(cache, oldest, 0)
+        proven_bytes = receipt.chain.bytes_of(receipt.proven)
+        if cached_fraction is not None and proven_bytes >= LEAST_MISS_BYTES:
+            self._weigh(cache, receipt, cached_fraction)
         latest = next(reversed(cache.by_age.values()), None)
         end = len(receipt.chain)
         if latest is not None and latest.stamp == receipt._stamp and len(latest.hashes) == end:
             # Nothing was used since, so this is all that claiming again would change.
             latest.proven, latest.witness = end, latest.stamp
         else:
-            self._claim(cache, receipt.chain, settled=True)
+            self._enter(cache, receipt.chain.hashes, settled=True)
 
     def drop(self, slot: int) -> None:
-        """Forget everything about a slot: its endpoint was removed, restarted or cleared.
+        """Forget everything about a slot: its endpoint was removed.
 
         Its capacity is unknown again. Costs a few microseconds for each use it held.
         """
         cache = self._caches[slot]
+        cache.claims.clear()  # receipts still out are void: another endpoint may get the slot
+        self.clear(slot)
+        cache.capacity_bytes = DEFAULT_CAPACITY_BYTES
+
+    def clear(self, slot: int) -> None:
+        """Forget what the slot's engine held: its cache was emptied, or the engine restarted.
+
+        Claims of open requests stay. An engine says that it emptied its cache together with the
+        blocks of the first request after, which is one of those.
+        """
+        cache = self._caches[slot]
         while cache.by_age:
             self._cut(cache, _oldest(cache), 0)
-        cache.claims.clear()  # receipts still out are void: another endpoint may get the slot
-        cache.capacity_bytes = DEFAULT_CAPACITY_BYTES
+        cache.missed = None
+        for hashes in cache.claims.values():
+            self._enter(cache, hashes, settled=False)
 
     def set_capacity(self, slot: int, capacity_bytes: int) -> None:
         """Say how much prompt text the slot's engine can hold; 0 when it caches no prefixes.
@@ -268,10 +278,24 @@ class PrefixIndex:
             disproved_blocks=self._disproved,
         )
 
-    def _claim(self, cache: _Cache, chain: Chain, *, settled: bool) -> tuple[int, int, int]:
+    def _weigh(self, cache: _Cache, receipt: Receipt, cached_fraction: float) -> None:
+        """Take in what the engine found of a proven prompt."""
+        hashes, witness, before = receipt.chain.hashes, receipt._witness, cache.missed
+        if not cached_fraction < MISS_RATIO * receipt.chain.fraction(receipt.proven):
+            if witness <= cache.missed_stamp:
+                cache.missed = None  # older blocks are still there: that miss was not age
+            return
+        if before is not None and _shared(before, hashes) < min(len(before), receipt.proven):
+            until = min(witness, cache.missed_stamp)
+            while cache.by_age and (oldest := _oldest(cache)).stamp <= until:
+                self._disproved += self._cut(cache, oldest, 0)
+            witness = max(witness, cache.missed_stamp)
+        cache.missed, cache.missed_stamp = hashes[: receipt.proven], witness
+
+    def _enter(self, cache: _Cache, hashes: array[int], *, settled: bool) -> tuple[int, int, int]:
         """Make the prompt the slot's latest use; returns blocks held before, proven, witness."""
         self._stamp += 1
-        hashes, held, proven, witness = chain.hashes, 0, 0, 0
+        held, proven, witness = 0, 0, 0
         end = len(hashes)
         if not end:
             return 0, 0, 0

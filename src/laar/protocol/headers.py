@@ -48,6 +48,7 @@ TASK = "x-laar-task"
 POLICY = "x-laar-policy"
 CONTEXT = "x-laar-context"
 TTFT_OBJECTIVE = "x-slo-ttft-ms"
+TPOT_OBJECTIVE = "x-slo-tpot-ms"
 REQUEST_ID = "x-request-id"
 TRACE_PARENT = "traceparent"
 TRACE_STATE = "tracestate"
@@ -68,8 +69,30 @@ PREFILL_HEADERS = frozenset(
 )
 """Where engines that split a request's work fetch its other part from: never a client's to say."""
 
+LLM_D = {
+    FAIRNESS: "x-llm-d-inference-fairness-id",
+    OBJECTIVE: "x-llm-d-inference-objective",
+    REWRITE: "x-llm-d-model-name-rewrite",
+    TTFT_OBJECTIVE: "x-llm-d-slo-ttft-ms",
+    TPOT_OBJECTIVE: "x-llm-d-slo-tpot-ms",
+}
+"""Names that llm-d has given since its release 0.9; where both are there, these count."""
+
+UNREAD_HEADERS = frozenset({TPOT_OBJECTIVE, LLM_D[TPOT_OBJECTIVE]})
+"""For a picker, and nothing to this one; removed all the same."""
+
+ORIGINAL_PATHS = ("x-original-path", "x-forwarded-path")
+"""Where gateways that rewrite a path leave the client's."""
+
+TEST_SELECTION = "test-epp-endpoint-selection"
+TEST_SELECTED = "x-conformance-test-selected-endpoint"
+TEST_SERVED = "x-conformance-test-served-endpoint"
+"""Of the conformance tests of the Gateway API Inference Extension."""
+
 CONTROL_HEADERS = frozenset(
     {
+        *LLM_D.values(),
+        *UNREAD_HEADERS,
         DESTINATION,
         SERVED,
         SUBSET,
@@ -86,7 +109,9 @@ CONTROL_HEADERS = frozenset(
     }
 )
 
-GATEWAY_HEADERS = frozenset({FAIRNESS, OBJECTIVE, REWRITE})
+GATEWAY_HEADERS = frozenset(
+    name for old in (FAIRNESS, OBJECTIVE, REWRITE) for name in (old, LLM_D[old])
+)
 """Who asks, how urgent it is, and which model answers: what a gateway says of its clients."""
 
 SIGNATURES = frozenset(
@@ -155,7 +180,7 @@ def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
     """
     headers = sorted(
         {
-            *CONTROL_HEADERS,
+            *(CONTROL_HEADERS - UNREAD_HEADERS),
             *SIGNATURES,
             *SESSION_HEADERS,
             *AGENT_HEADERS,
@@ -181,6 +206,10 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
     """Reads a request's headers; what is malformed counts as absent, never as an error."""
     get = headers.get
     path = get(":path", "")
+
+    def either(name: str) -> str:
+        return get(LLM_D.get(name, ""), "") or get(name, "")
+
     return Head(
         path=path,
         method=get(":method", ""),
@@ -190,11 +219,11 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         task=_name(get(TASK, "")),
         policy=_name(get(POLICY, "")),
         session=session_of_headers(headers),
-        tenant=_name(get(tenant_header, "")),
-        rewrite=_name(get(REWRITE, "")),
-        objective=_name(get(OBJECTIVE, "")),
+        tenant=_name(either(tenant_header)),
+        rewrite=_name(either(REWRITE)),
+        objective=_name(either(OBJECTIVE)),
         context=_name(get(CONTEXT, "")),
-        ttft_objective_s=_milliseconds(get(TTFT_OBJECTIVE, "")),
+        ttft_objective_s=_milliseconds(either(TTFT_OBJECTIVE)),
         upgrade="upgrade" in headers or get(":method") == "CONNECT",
         signed=not SIGNATURES.isdisjoint(headers),
         trace_parent=get(TRACE_PARENT, ""),

@@ -47,6 +47,14 @@ class StreamSettings:
     names the tenant). True where tenants don't trust each other: what they are told and how fast
     they are served then says nothing about others' prompts. Give engines a `cache_salt` for each
     tenant too. False by default: tenants often share a system prompt."""
+    list_models: bool = True
+    """Whether the picker answers GET /v1/models, with every name that the fleet serves and the
+    aliases; of a pool where the route names one. Otherwise, in shadow and with a subset hint an
+    endpoint answers for itself, which may ask for a key that the picker does not."""
+    conformance_headers: bool = False
+    """Whether test-epp-endpoint-selection restricts a request to the endpoints it names, and
+    answers say who was selected and who served, for the conformance tests of the Gateway API
+    Inference Extension. Any client could choose an endpoint with it."""
     denied: DeniedPaths = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

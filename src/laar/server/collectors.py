@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from laar.core.endpoints import EndpointSpec
-from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper
+from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, ServedNames
 from laar.datalayer.asking import Asked, Asker
 from laar.datalayer.kubernetes import KubernetesEndpoints
 from laar.server.fleet import FleetState
@@ -83,6 +83,14 @@ class Collectors:
             timeout_s=readings.scrape_timeout_s,
         )
         tasks.spawn("scrape", scraper.run)
+        names = ServedNames(
+            self._targets,
+            self._fleet,
+            clock=self._clock,
+            rng=self._picker.rng,
+            interval_s=readings.models_interval_s,
+        )
+        tasks.spawn("models", names.run)
         prober = Prober(
             self._targets,
             self._fleet,

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.endpoints import EndpointSpec, EndpointTable, Reading, Served
 from laar.core.interfaces import Prefixes
 from laar.datalayer import split_address
 from laar.datalayer.kubernetes import Rewrite
@@ -113,7 +113,7 @@ class FleetState:
         """Forgets what the endpoint's cache is believed to hold."""
         slot = self._table.slot(address)
         if slot >= 0:
-            self._prefixes.drop(slot)
+            self._prefixes.clear(slot)
             self._on_empty(address)
 
     async def run(self) -> None:
@@ -158,6 +158,10 @@ class FleetState:
                 self.cleared(address)
             self._prefixes.set_capacity(slot, reading.capacity_tokens)
             self._on_reading(address, reading)
+
+    def served(self, address: str, served: Served) -> None:
+        """Takes what an endpoint says of its names."""
+        self._table.served(address, served)
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         """Takes one raw round trip, or None for a probe that failed."""

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Gt, Le
 
-from laar.datalayer import dns, probe, scrape
+from laar.datalayer import dns, probe, scrape, served_names
 from laar.protocol.stream import StreamSettings
 from laar.settings.section import Applies, Section, declared
 from laar.telemetry.decisions import MAX_DECISIONS
@@ -29,6 +29,9 @@ class Readings(Section):
     """Seconds between two round-trip probes of an endpoint."""
     probe_timeout_s: Annotated[float, Gt(0), Le(60)] = probe.TIMEOUT_S
     """Seconds after which a probe has failed."""
+    models_interval_s: Annotated[float, Ge(0.1), Le(3600)] = served_names.INTERVAL_S
+    """Seconds between two looks at an endpoint's /v1/models, where adapters that were loaded
+    meanwhile are found. Loading one takes seconds and is rare."""
     resolve_interval_s: Annotated[float, Ge(1), Le(3600)] = dns.INTERVAL_S
     """Seconds between two look-ups of endpoints' DNS names."""
 

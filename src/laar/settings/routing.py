@@ -26,6 +26,7 @@ __all__ = ["Accuracy", "Prefix", "Routing", "Tuning"]
 @declared(CostWeights)
 @declared(DirectorSettings)
 @declared(Enforcement)
+@declared(StreamSettings, "list_models", "conformance_headers")
 class Routing(Section):
     """How an endpoint is chosen."""
 

@@ -14,7 +14,7 @@ import functools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
 
@@ -33,7 +33,15 @@ from laar.datalayer.kubernetes.objects import (
     pod_endpoints,
     rewrites_of,
 )
-from laar.datalayer.kubernetes.resources import OBJECTIVES, PODS, POOLS, REWRITES, Resource
+from laar.datalayer.kubernetes.resources import (
+    LLM_D_OBJECTIVES,
+    LLM_D_REWRITES,
+    OBJECTIVES,
+    PODS,
+    POOLS,
+    REWRITES,
+    Resource,
+)
 from laar.errors import SettingError
 
 __all__ = ["KubernetesEndpoints", "KubernetesSink", "PodSelector", "PoolName"]
@@ -128,12 +136,14 @@ class KubernetesEndpoints:
 
     def _follow_pool(self, name: str, api: Api, tasks: asyncio.TaskGroup) -> None:
         def objectives_changed() -> None:
-            mine = self._mine(objectives.objects, Objective, "objectives read")
+            known = {**objectives.objects, **llm_d_objectives.objects}
+            mine = self._mine(known, Objective, "objectives read")
             priorities = {one.metadata.name: one.spec.priority for one in mine}
             self._sink.objectives(self.source, priorities)
 
         def rewrites_changed() -> None:
-            mine = self._mine(rewrites.objects, ModelRewrite, "rewrites read")
+            known = {**rewrites.objects, **llm_d_rewrites.objects}
+            mine = self._mine(known, ModelRewrite, "rewrites read")
             self._sink.rewrites(self.source, rewrites_of(mine))
 
         def mirror(
@@ -143,6 +153,8 @@ class KubernetesEndpoints:
             model: type[Object],
             optional: bool,
         ) -> Mirror[Object | str]:
+            llm_d = resource.group == LLM_D_OBJECTIVES.group
+            part = f"{resource.plural}.{resource.group}" if llm_d else resource.plural
             made: Mirror[Object | str] = Mirror(
                 api,
                 resource,
@@ -150,13 +162,15 @@ class KubernetesEndpoints:
                 select=select,
                 keep=functools.partial(parse, model),
                 changed=changed,
-                problem=self._problem(resource.plural),
+                problem=self._problem(part),
                 clock=self._clock,
                 rng=self._rng,
                 optional=optional,
             )
-            tasks.create_task(made.run(), name=f"{self.source} {resource.plural}")
+            following.append((part, made))
             return made
+
+        following: list[tuple[str, Mirror[Any]]] = []
 
         one = {"fieldSelector": f"metadata.name={name}"}
         pools = mirror(
@@ -164,6 +178,11 @@ class KubernetesEndpoints:
         )
         objectives = mirror(OBJECTIVES, {}, objectives_changed, Objective, True)
         rewrites = mirror(REWRITES, {}, rewrites_changed, ModelRewrite, True)
+        # llm-d moved both kinds to a group of its own; there they win by name.
+        llm_d_objectives = mirror(LLM_D_OBJECTIVES, {}, objectives_changed, Objective, True)
+        llm_d_rewrites = mirror(LLM_D_REWRITES, {}, rewrites_changed, ModelRewrite, True)
+        for part, made in following:
+            tasks.create_task(made.run(), name=f"{self.source} {part}")
 
     def _mine(self, objects: Mapping[str, Ref | str], model: type[Ref], part: str) -> list[Ref]:
         """Those of the objects that could be read and belong to this pool."""

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["OBJECTIVES", "PERMISSIONS", "PODS", "POOLS", "REWRITES", "Resource"]
+__all__ = [
+    "LLM_D_OBJECTIVES",
+    "LLM_D_REWRITES",
+    "OBJECTIVES",
+    "PERMISSIONS",
+    "PODS",
+    "POOLS",
+    "REWRITES",
+    "Resource",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +45,10 @@ OBJECTIVES = Resource(
 REWRITES = Resource(
     group="inference.networking.x-k8s.io", version="v1alpha2", plural="inferencemodelrewrites"
 )
-PERMISSIONS = (PODS, POOLS, OBJECTIVES, REWRITES)
+LLM_D_OBJECTIVES = Resource(group="llm-d.ai", version="v1alpha2", plural="inferenceobjectives")
+LLM_D_REWRITES = Resource(group="llm-d.ai", version="v1alpha2", plural="inferencemodelrewrites")
+"""The same kinds in the group that llm-d has kept them in since its release 0.9."""
+
+PERMISSIONS = (PODS, POOLS, OBJECTIVES, REWRITES, LLM_D_OBJECTIVES, LLM_D_REWRITES)
 """Listed and watched, each in one namespace; nothing is ever written. The selector form needs the
 first alone."""

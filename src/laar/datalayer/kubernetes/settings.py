@@ -42,8 +42,8 @@ class KubernetesSource(BaseModel):
     )
     priority_field: bool = Field(
         False,
-        description="Put the `priority` field into bodies: engines run with --scheduling-policy "
-        "priority.",
+        description="Put the `priority` field into bodies of requests that name an objective, and "
+        "of all with flow control: engines run with --scheduling-policy priority.",
     )
     api_server: str = Field(
         "",

@@ -30,6 +30,7 @@ from laar.protocol.events import (
     Event,
     Failed,
     HasRead,
+    Immediate,
     Noted,
     Read,
     Refused,
@@ -88,6 +89,8 @@ class Stream:
         join: returns the trace that the decision is seen in, by ``traceparent`` and
             ``tracestate``; None when nothing is traced.
         since: knows when a question was first asked; None: every question is new.
+        catalog: returns the list of the fleet's models, or of a pool's, as JSON; None where there
+            is no list.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class Stream:
         held: HeldBytes | None = None,
         join: Callable[[str, str], Trace | None] | None = None,
         since: Since | None = None,
+        catalog: Callable[[str], bytes | None] = lambda _pool: None,
     ) -> None:
         self._settings = settings
         self._read_answer = read_answer
@@ -111,6 +115,7 @@ class Stream:
         self._hook = hook
         self._join = join
         self._since = since
+        self._catalog = catalog
         self._stamp = ""  # when the question was first asked, for a retry to send back
         self._request = RequestPhase.HEADERS
         self._response = ResponsePhase.HEADERS
@@ -191,11 +196,25 @@ class Stream:
         if self._head.method == "POST" and event.headers.get("upgrade", "").lower() == "websocket":
             # Some engines answer it as a plain POST, whose body was not read then.
             return self._refuse(RequestError(400, "bad-request", "a POST upgrades nothing"), out)
+        if event.end and self._wants_list() and (listed := self._catalog(self._pool)) is not None:
+            out.append(Immediate(200, [("content-type", "application/json")], listed))
+            return RequestPhase.OVER
         if event.end or path.startswith(self._settings.opaque_paths) or self._head.upgrade:
             self._api = Api.OPAQUE
             return self._ask(NOTHING_READ, now, out)
         self._dialect.await_body(out)
         return RequestPhase.BODY
+
+    def _wants_list(self) -> bool:
+        """Whether the request is for the models of the whole fleet, or of a pool."""
+        path, _, _ = self._head.path.partition("?")
+        return (
+            self._head.method == "GET"
+            and path.rstrip("/") == "/v1/models"
+            and self._settings.list_models
+            and self._subset is None
+            and not self._shadow
+        )
 
     def _whole_request(self, event: WholeRequest, now: float, out: list[Action]) -> Phase:
         self._dialect = KEPT_HEADERS
@@ -211,6 +230,13 @@ class Stream:
         self._head = names.read_head(event.headers, self._settings.tenant_header)
         self._id = self._head.id or self._new_id()
         self._api = api_of(self._head.path)
+        if self._api is Api.OPAQUE:
+            for name in names.ORIGINAL_PATHS:  # the gateway may have rewritten the path
+                self._api = api_of(event.headers.get(name, ""))
+                if self._api is not Api.OPAQUE:
+                    break
+        if self._settings.conformance_headers:
+            self._select_for_test(event.headers.get(names.TEST_SELECTION, ""))
         if self._api is Api.RESPONSES:  # which engine keeps the answer is to be learned
             self._read_answer = True
         if self._enforced is not None:
@@ -219,6 +245,12 @@ class Stream:
             self._read_answer = False  # nothing is learned from it
         elif self._hook is not None and not self._read_answer:
             self._read_answer = self._hook.reads_answer(self._head, now)
+
+    def _select_for_test(self, value: str) -> None:
+        """Narrows the choice to the endpoints that a conformance test names."""
+        wanted = names.read_subset(value) if value else None
+        if wanted is not None:
+            self._subset = wanted if self._subset is None else self._subset & wanted
 
     def _request_body(self, event: RequestBody, now: float, out: list[Action]) -> Phase:
         body = self._body
@@ -442,6 +474,10 @@ class Stream:
                 overhead_us=self._overhead_us,
                 since=self._stamp,
             )
+            if self._settings.conformance_headers:
+                told.append((names.TEST_SELECTED, decision.address))
+                if event.served:
+                    told.append((names.TEST_SERVED, event.served))
         self._dialect.answer_headers(told, out, read=self._read_answer)
         if self._target is not None and self._dialect.shows_answers:
             self._answer.restorer = NameRestorer(served=self._target, asked=self._asked)

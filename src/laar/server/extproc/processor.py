@@ -15,8 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import orjson
 from google.protobuf.message import DecodeError
 
+from laar.core.catalog import catalog
 from laar.core.director import Director
 from laar.core.request import Request, Trace
 from laar.errors import RequestError
@@ -129,6 +131,12 @@ class ExternalProcessor:
         """Applies new settings to the streams that begin from now on."""
         self._settings, self._hook, self._longest_hold_s = settings, hook, longest_hold_s
 
+    def _listed(self, pool: str) -> bytes | None:
+        """The models of a pool, or of all; None where there is no endpoint."""
+        aliases = self._director.settings.aliases
+        listed = catalog(self._director.table, aliases, pool)
+        return orjson.dumps(listed) if listed["data"] else None
+
     def let_go(self) -> None:
         """Closes the streams that only wait for their exchange to end.
 
@@ -150,6 +158,7 @@ class ExternalProcessor:
             rules=self._rules,
             hook=self._hook,
             held=self._held,
+            catalog=self._listed,
             join=None if self._spans is None else self._joining(self._spans, context),
             since=self._since,
         )

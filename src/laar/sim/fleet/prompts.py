@@ -102,7 +102,7 @@ class BlockPrefixes(PrefixBeliefs):
 
     upcoming: Prompt | None = None
 
-    def chain(self, request: Request) -> Chain:
+    def chain(self, request: Request, weights: str = "") -> Chain:
         """Cuts the ids to the index's grid: an id at a block's end stands for all before it."""
         hashes = array("Q")
         if self.upcoming is None:

@@ -1,0 +1,151 @@
+"""Which names an endpoint answers to, by its own word: ``GET /v1/models``, now and then.
+
+LoRA adapters come and go while an engine runs, and are on that list with the model they belong to
+as their ``parent``. Models with one ``root`` are one model under several names.
+
+The list does not say what an engine is for, and vLLM's embedding engines list their model as any
+other. Their routes tell: an engine that knows ``/v1/embeddings`` and neither of the routes that
+write texts does not generate. A GET asks without doing anything, since those routes take a POST: it
+is answered 405 where there is one, and 404 where there is none.
+
+Not promised: that an endpoint answers. One that wants a key tells nothing, and is taken as the
+configuration has it. Answers are untrusted; what an endpoint may call its own is for the table to
+say.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import aiohttp
+import orjson
+
+from laar.core.endpoints import EndpointSpec, Served
+from laar.datalayer.endpoints_file import check_model_name
+from laar.datalayer.interface import Clock, ServedSink, Targets
+from laar.datalayer.scrape import read_capped
+from laar.datalayer.visits import Visits
+
+__all__ = ["ServedNames", "read_served"]
+
+INTERVAL_S = 30.0
+TIMEOUT_S = 5.0
+MAX_LIST_BYTES = 1 << 20
+MAX_NAMES = 256
+"""A list of so many models has some 100 KB; engines hold a few dozen adapters at most."""
+
+_NO_ROUTE, _NO_GET = 404, 405
+_WRITES_TEXTS = ("/v1/chat/completions", "/v1/completions")
+
+
+class ServedNames:
+    """The collector: a `Served` for each endpoint, about once in `interval_s`.
+
+    Args:
+        targets: the endpoints to ask now.
+        sink: takes names and problems.
+        clock: monotonic seconds.
+        rng: spreads the visits.
+        interval_s: seconds between two looks at one endpoint.
+        timeout_s: for a whole answer, connection included.
+    """
+
+    def __init__(
+        self,
+        targets: Targets,
+        sink: ServedSink,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        interval_s: float = INTERVAL_S,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._sink = sink
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._generates: dict[str, bool] = {}
+        self._visits = Visits(
+            targets, self._look, self._left, interval_s=interval_s, clock=clock, rng=rng
+        )
+        self._session: aiohttp.ClientSession | None = None
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, limit_per_host=1),
+            timeout=self._timeout,
+            auto_decompress=False,
+            headers={
+                "accept": "application/json",
+                "accept-encoding": "identity",
+                "user-agent": "laar-names",
+            },
+            cookie_jar=aiohttp.DummyCookieJar(),
+        ) as self._session:
+            await self._visits.run()
+
+    def _left(self, address: str) -> None:
+        self._generates.pop(address, None)
+        self._sink.problem(f"models {address}", None)
+
+    async def _look(self, spec: EndpointSpec) -> None:
+        address, source = spec.address, f"models {spec.address}"
+        try:
+            status, body = await self._get(f"http://{address}/v1/models")
+            if status != 200:
+                self._sink.problem(source, None)
+                return
+            if address not in self._generates:
+                self._generates[address] = await self._writes_texts(address)
+            served = read_served(body, generates=self._generates[address])
+        except ValueError as error:
+            self._sink.problem(source, f"http://{address}/v1/models: {error}")
+            return
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            return  # scrapes and probes say so
+        self._sink.served(address, served)
+        self._sink.problem(source, None)
+
+    async def _writes_texts(self, address: str) -> bool:
+        """False only where the engine's routes say so without doubt."""
+        for path in _WRITES_TEXTS:
+            status, _ = await self._get(f"http://{address}{path}")
+            if status != _NO_ROUTE:
+                return True
+        status, _ = await self._get(f"http://{address}/v1/embeddings")
+        return status != _NO_GET
+
+    async def _get(self, url: str) -> tuple[int, bytes]:
+        assert self._session is not None
+        # A redirect could lead anywhere the picker can reach, so none is followed.
+        async with self._session.get(url, allow_redirects=False) as answer:
+            return answer.status, await read_capped(answer, MAX_LIST_BYTES)
+
+
+def read_served(body: bytes, *, generates: bool | None = None) -> Served:
+    """The names in the body of ``GET /v1/models``; entries that can't be used are left out.
+
+    Raises:
+        ValueError: it is no such list.
+    """
+    try:
+        entries: Any = orjson.loads(body)["data"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        entries = None
+    if not isinstance(entries, list):
+        raise ValueError("the answer is no list of models")
+    weights: dict[str, str] = {}
+    adapters: dict[str, str] = {}
+    for entry in entries[:MAX_NAMES]:
+        if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
+            continue
+        try:
+            name = check_model_name(entry["id"])
+        except ValueError:
+            continue
+        parent, root = entry.get("parent"), entry.get("root")
+        if not parent:
+            weights[name] = root if isinstance(root, str) else ""
+        elif isinstance(parent, str):
+            adapters[name] = parent
+    return Served(weights=weights, adapters=adapters, generates=generates)

@@ -1,0 +1,45 @@
+"""The list of models that clients get, of the whole fleet."""
+
+from laar.core.catalog import catalog
+from laar.core.endpoints import POOL_LABEL, EndpointSpec, EndpointTable, Served
+
+
+def spec(address, *models, **fields):
+    return EndpointSpec(address=address, models=models, **fields)
+
+
+def table(*specs):
+    made = EndpointTable()
+    made.replace("test", specs)
+    return made
+
+
+def ids(*args):
+    return [entry["id"] for entry in catalog(*args)["data"]]
+
+
+def test_it_has_every_name_once_and_the_aliases_last():
+    fleet = table(spec("a:1", "m2", "auto"), spec("b:1", "m1"), spec("c:1", "m1", "z"))
+    assert ids(fleet, ["auto", "code"]) == ["m1", "m2", "z", "auto", "code"]
+
+
+def test_the_order_is_not_that_of_the_endpoints():
+    one, other = spec("a:1", "m2"), spec("b:1", "m1")
+    assert catalog(table(one, other), ["auto"]) == catalog(table(other, one), ["auto"])
+
+
+def test_an_adapter_names_its_model_and_the_longest_context_counts():
+    fleet = table(spec("a:1", "m", max_model_len=10), spec("b:1", "m", max_model_len=20))
+    fleet.served("b:1", Served(weights={"m": "org"}, adapters={"lora": "m"}))
+    base = {"object": "model", "created": 0, "owned_by": "laar", "max_model_len": 20}
+    assert catalog(fleet, []) == {
+        "object": "list",
+        "data": [{"id": "lora", "parent": "m", **base}, {"id": "m", **base}],
+    }
+
+
+def test_a_pool_has_its_own():
+    labels = {POOL_LABEL: "p"}
+    fleet = table(spec("a:1", "m"), spec("b:1", "inside", labels=labels))
+    assert ids(fleet, ["auto"], "p") == ["inside", "auto"]
+    assert ids(fleet, ["auto"], "nowhere") == ids(table(), ["auto"]) == []

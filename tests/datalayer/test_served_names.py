@@ -1,0 +1,102 @@
+"""The names that an engine says it answers to, and whether it writes texts."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+
+from laar.core.endpoints import EndpointSpec, Served
+from laar.datalayer import ServedNames
+from laar.datalayer.served_names import MAX_NAMES, read_served
+
+BASE = {"id": "m", "root": "org/m", "parent": None}
+LORA = {"id": "lora", "root": "/loras/one", "parent": "m"}
+
+
+def names(sink: Any, address: str, **options: Any) -> ServedNames:
+    specs = [EndpointSpec(address=address, models=("m",))]
+    options = {"interval_s": 0.02, **options}
+    return ServedNames(lambda: specs, sink, clock=time.monotonic, rng=random.Random(1), **options)
+
+
+async def test_adapters_are_seen_as_they_come_and_go(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    loaded = [BASE]
+
+    async def engine(request: web.Request) -> web.Response:
+        if request.path == "/v1/models":
+            return web.json_response({"object": "list", "data": loaded})
+        return web.Response(status=405)
+
+    address = await serve(engine)
+    start(names(recorder, address).run())
+    for adapters in ({}, {"lora": "m"}, {}):
+        loaded[1:] = [LORA] * len(adapters)
+        wanted = address, Served(weights={"m": "org/m"}, adapters=adapters, generates=True)
+        await until(lambda: recorder.names and recorder.names[-1] == wanted)  # noqa: B023
+    assert recorder.past_problems == []
+
+
+@pytest.mark.parametrize(
+    ("routes", "generates"),
+    [
+        ({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"}, True),
+        ({"/v1/completions", "/v1/embeddings"}, True),
+        ({"/v1/embeddings", "/pooling"}, False),
+        (set(), True),  # says 404 to every GET: nothing is known
+    ],
+)
+async def test_routes_tell_what_an_engine_does(
+    routes: set[str], generates: bool, recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    async def engine(request: web.Request) -> web.Response:
+        if request.path == "/v1/models":
+            return web.json_response({"data": [BASE]})
+        assert request.method == "GET"
+        return web.Response(status=405 if request.path in routes else 404)
+
+    start(names(recorder, await serve(engine)).run())
+    await until(lambda: recorder.names)
+    assert recorder.names[0][1].generates is generates
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"data":{}}', b'{"data":7}', b"\xff", b"null"])
+async def test_an_answer_that_is_no_list_is_a_problem_and_changes_nothing(
+    body: bytes, recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    async def engine(_: web.Request) -> web.Response:
+        return web.Response(body=body)
+
+    start(names(recorder, await serve(engine)).run())
+    await until(lambda: recorder.past_problems)
+    assert "no list of models" in recorder.past_problems[0]
+    assert recorder.names == []
+
+
+async def test_an_engine_that_wants_a_key_tells_nothing(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    visits = 0
+
+    async def engine(_: web.Request) -> web.Response:
+        nonlocal visits
+        visits += 1
+        return web.Response(status=401)
+
+    start(names(recorder, await serve(engine)).run())
+    await until(lambda: visits > 3)
+    assert (recorder.names, recorder.past_problems) == ([], [])
+
+
+def test_strange_entries_are_left_out_and_many_are_cut() -> None:
+    entries = [7, {}, {"id": 1}, {"id": "a,b"}, {"id": "x", "parent": 3}, BASE, LORA]
+    served = read_served(orjson.dumps({"data": entries}))
+    assert served == Served(weights={"m": "org/m"}, adapters={"lora": "m"})
+    many = [{"id": f"m{i}", "root": "r"} for i in range(MAX_NAMES + 9)]
+    assert len(read_served(orjson.dumps({"data": many})).weights) == MAX_NAMES

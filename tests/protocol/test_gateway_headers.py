@@ -1,0 +1,55 @@
+"""What gateways and their conformance tests say by header, beside the protocol's own."""
+
+import orjson
+import pytest
+from test_stream import BODY, Driver
+
+from laar.core.request import Api
+from laar.protocol.events import Ask, RequestBody, RequestHeaders, ResponseHeaders, Shape
+from laar.protocol.stream import Stream, StreamSettings
+
+REWRITTEN = {":path": "/team/blue", ":method": "POST"}
+
+
+def asked(headers, body=BODY, **settings):
+    """The request that a stream with these settings asks about."""
+    stream = Stream(StreamSettings(**settings), read_answer=False, new_id=lambda: "made")
+    list(stream.receive(RequestHeaders(headers, False, Shape.GATEWAY), 0.0))
+    (ask,) = stream.receive(RequestBody(body, True), 0.0)
+    assert isinstance(ask, Ask)
+    return ask.request
+
+
+@pytest.mark.parametrize("name", ["x-original-path", "x-forwarded-path"])
+def test_a_rewritten_path_is_read_as_what_the_client_called(name):
+    assert asked(REWRITTEN).api is Api.OPAQUE
+    request = asked({**REWRITTEN, name: "/v1/chat/completions"})
+    assert (request.api, request.model) == (Api.CHAT, "auto")
+    plain = {":path": "/v1/completions", ":method": "POST", name: "/v1/embeddings"}
+    assert asked(plain, orjson.dumps({"prompt": "x"})).api is Api.COMPLETIONS
+
+
+def test_a_denied_path_stays_denied_whatever_another_header_says():
+    driver = Driver()
+    forged = {":path": "/pause", ":method": "POST", "x-original-path": "/v1/completions"}
+    (refusal,) = driver.feed(RequestHeaders(forged, False, Shape.GATEWAY))
+    assert refusal.status == 403
+
+
+TEST = {":path": "/v1/completions", ":method": "POST", "test-epp-endpoint-selection": "10.0.0.2"}
+
+
+def test_an_endpoint_is_named_by_a_conformance_test_only_where_that_is_on():
+    assert asked(TEST).subset is None
+    assert asked(TEST, conformance_headers=True).subset == {"10.0.0.2"}
+
+
+def test_answers_tell_conformance_tests_who_was_selected_and_who_served():
+    driver = Driver(models=("a", "b"))
+    driver.stream._settings = StreamSettings(conformance_headers=True)
+    driver.feed(RequestHeaders(TEST, False, Shape.GATEWAY))
+    driver.feed(RequestBody(BODY, True))
+    answer = driver.feed(ResponseHeaders(200, served="10.0.0.2:80"))[-1]
+    told = dict(answer.set_headers)
+    assert told["x-conformance-test-selected-endpoint"] == "10.0.0.2:80"
+    assert told["x-conformance-test-served-endpoint"] == "10.0.0.2:80"
