@@ -36,11 +36,11 @@ def _runner(endpoints: int, **sections: Any) -> Runner:
         EndpointSpec(address=f"10.{i >> 8}.{i & 255}.1:80", models=(f"model-{i % 5}",))
         for i in range(endpoints)
     ]
-    runner.table.replace("bench", specs)
-    now = runner._clock()
+    runner.picker.table.replace("bench", specs)
+    now = runner.picker.clock()
     for spec in specs:
-        runner.table.read(spec.address, Reading(waiting=1, running=2, kv_usage=0.5), now)
-        runner.table.round_trip(spec.address, 0.01, now)
+        runner.picker.table.read(spec.address, Reading(waiting=1, running=2, kv_usage=0.5), now)
+        runner.picker.table.round_trip(spec.address, 0.01, now)
     return runner
 
 
@@ -53,7 +53,7 @@ def _request(i: int) -> Request:
 
 def _recording() -> None:
     runner = _runner(5)
-    memory, director = runner.watch.memory, runner.director
+    memory, director = runner.picker.observability.memory, runner.picker.director
     decisions = [director.explain(_request(i), 0.0) for i in range(500)]
     for i, decision in enumerate(decisions):
         decision.id = str(i)
@@ -84,8 +84,8 @@ def _recording() -> None:
 
 def _decide(runner: Runner, count: int) -> None:
     for i in range(count):
-        decision = runner.director.decide(_request(i), runner._clock())
-        runner.director.settle(decision, END)
+        decision = runner.picker.director.decide(_request(i), runner.picker.clock())
+        runner.picker.director.settle(decision, END)
 
 
 async def _feed() -> None:
@@ -94,10 +94,10 @@ async def _feed() -> None:
 
     runner = _runner(20)
     _decide(runner, 3000)
-    server = AdminServer(runner.watch.feed, "127.0.0.1", 0)
+    server = AdminServer(runner.picker.observability.feed, "127.0.0.1", 0)
     tasks = [
         asyncio.create_task(server.run_until_stopped()),
-        asyncio.create_task(runner.watch.feed.run()),
+        asyncio.create_task(runner.picker.observability.feed.run()),
     ]
     gc.collect()
     gc.freeze()  # as a picker does
@@ -121,7 +121,7 @@ async def _feed() -> None:
         f"frames: {statistics.mean(watched):.1%}; the feed: {statistics.mean(costs):.1%} "
         f"(standard error {error:.1%}); <= 5 %"
     )
-    runner.watch.feed.close()
+    runner.picker.observability.feed.close()
     server.should_exit = True
     await tasks[0]
     tasks[1].cancel()
@@ -129,7 +129,7 @@ async def _feed() -> None:
 
 
 async def _look(runner: Runner, viewers: int) -> None:
-    while runner.watch.feed.viewers != viewers:  # noqa: ASYNC110 - the feed tells nobody
+    while runner.picker.observability.feed.viewers != viewers:  # noqa: ASYNC110 - the feed tells nobody
         await asyncio.sleep(0.05)
 
 
@@ -177,7 +177,7 @@ async def _tracing() -> None:
     prepared = []
     for name, (url, header) in kinds.items():
         runner = _runner(5, otlp={"traces": url})
-        runner.watch.tasks()
+        runner.picker.observability.tasks()
         exchanges = [messages(1000, number, header) for number in range(DISTINCT)]
         prepared.append((name, runner, exchanges))
     took: dict[str, list[float]] = {name: [] for name in kinds}
@@ -186,7 +186,7 @@ async def _tracing() -> None:
         for name, runner, exchanges in prepared:
             wire: Any = Wire(exchanges[turn % DISTINCT])
             began = time.thread_time()
-            await runner._processor._process(None, wire)
+            await runner.processor._process(None, wire)
             took[name].append(time.thread_time() - began)
     for name, seconds in took.items():
         print(f"a request's CPU, {name}: {statistics.median(seconds) * 1e6:.1f} us")
@@ -199,12 +199,12 @@ async def _encoding(runner: Runner, exchanges: list[Any]) -> float:
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    spans, kept = runner.watch.exports.spans, InMemorySpanExporter()
+    spans, kept = runner.picker.observability.exports.spans, InMemorySpanExporter()
     assert spans is not None
     spans._provider.add_span_processor(SimpleSpanProcessor(kept))
     for exchange in exchanges[:DISTINCT]:
         wire: Any = Wire(exchange)
-        await runner._processor._process(None, wire)
+        await runner.processor._process(None, wire)
     batch, seconds = kept.get_finished_spans(), []
     for _ in range(9):
         began = time.thread_time()
@@ -218,7 +218,7 @@ def _frame(endpoints: int) -> None:
     _decide(runner, 2500)
     began = time.thread_time()
     for _ in range(5):
-        body = orjson.dumps(runner.watch.board.frame(runner._clock()))
+        body = orjson.dumps(runner.picker.observability.page.frame(runner.picker.clock()))
     took = (time.thread_time() - began) / 5
     print(f"one frame, {endpoints} endpoints: {took * 1e3:.1f} ms, {len(body) / 1e3:.0f} kB")
 
@@ -229,7 +229,7 @@ def _scrape() -> None:
     times = []
     for _ in range(7):
         began = time.thread_time()
-        page = runner.metrics.page()
+        page = runner.picker.metrics.page()
         times.append(time.thread_time() - began)
     took = sorted(times)[len(times) // 2] * 1e3
     print(f"a scrape, 1,000 endpoints, {len(page) / 1e3:.0f} kB: {took:.1f} ms; <= 50")

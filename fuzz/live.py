@@ -87,14 +87,14 @@ async def _stream(process: grpc.aio.StreamStreamMultiCallable, data: bytes) -> N
 async def _at_rest(runner: Runner) -> None:
     """Waits until nothing is under way, and looks whether the books say so."""
     deadline = time.monotonic() + _STREAM_S
-    while runner.metrics.streams_open:
+    while runner.picker.metrics.streams_open:
         if time.monotonic() > deadline:
             raise TimeoutError
         await asyncio.sleep(0.01)
-    assert not runner.table.in_flight.any()
-    assert abs(float(runner.table.queued_tokens.sum())) < 1e-6
-    assert runner.metrics.held_body_bytes() == 0
-    bad = runner.director.degraded
+    assert not runner.picker.table.in_flight.any()
+    assert abs(float(runner.picker.table.queued_tokens.sum())) < 1e-6
+    assert runner.picker.metrics.held_body_bytes() == 0
+    bad = runner.picker.director.degraded
     assert not bad, bad
 
 

@@ -194,9 +194,9 @@ def metrics_page() -> str:
         }
     )
     runner = Runner(settings)
-    runner.metrics.certificate_expires_at_s = lambda: 0.0
+    runner.picker.metrics.certificate_expires_at_s = lambda: 0.0
     rows = []
-    for family in runner.metrics.families():
+    for family in runner.picker.metrics.families():
         name = f"{family.name}_total" if family.type == "counter" else family.name
         labels = ", ".join(f"`{label}`" for label in family._labelnames) or "-"
         rows.append(f"| `{name}` | {family.type} | {labels} | {_cell(family.documentation)} |\n")

@@ -9,7 +9,9 @@ Anything else raised is a defect, and is caught only at the guards that degrade 
 
 from __future__ import annotations
 
-__all__ = ["LaarError", "RequestError", "SettingError"]
+from collections.abc import Iterable
+
+__all__ = ["LaarError", "RequestError", "SettingError", "unknown"]
 
 
 class LaarError(Exception):
@@ -21,7 +23,7 @@ class SettingError(LaarError):
 
 
 class RequestError(LaarError):
-    """A request that gets an answer of ours instead of an endpoint's.
+    """A request that laar answers itself instead of forwarding.
 
     Args:
         status: HTTP status of the answer.
@@ -37,3 +39,14 @@ class RequestError(LaarError):
         self.status = status
         self.reason = reason
         self.retry_after_s = retry_after_s
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> str:
+    """The text for a name that does not exist, the same wherever a name is looked up.
+
+    Args:
+        kind: of thing, such as ``policy``.
+        name: as given.
+        known: the names that exist.
+    """
+    return f"unknown {kind} `{name}`; known: {', '.join(known) or 'none'}"

@@ -10,7 +10,7 @@ from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.request import Api, Request
-from laar.explain.account import account_of
+from laar.explain.decision_record import record_of
 from laar.explain.record import explained
 from laar.health import Health, HealthSettings, Kind, Reply
 from laar.policies import POLICY_NAMES, build_policies
@@ -193,14 +193,15 @@ def test_records_say_why_it_was_left_out_and_what_it_costs():
     d.replied(decision, Reply(status=500), now)
     d.settle(decision, end(500, latency_s=0.0))
     specs = {int(slot): d.table.spec(int(slot)) for slot in d.table.active}
-    shown = explained(account_of(d.decide(request(), now), specs, d.table, 1000.0))
+    shown = explained(record_of(d.decide(request(), now), specs, d.table, 1000.0))
     (left,) = shown["filtered"]
     assert left["endpoint"] == A
     assert left["why"].startswith("failing (status): the next trial is due in ")
     rows = {row["endpoint"]: row for row in shown["candidates"]}
     assert rows[decision.address]["answers"] < 0.95
     for row in rows.values():
-        price = row["latency_s"] / (row["answers"] * row["probability"])
+        paid = row["latency_s"] + row["ttft_s"] + row["others_s"]
+        price = paid / (row["answers"] * row["probability"])
         assert row["cost_s"] == pytest.approx(price)
     rival = next(a for a in (B, C) if a != decision.address)
     assert shown["endpoint"] == rival

@@ -146,7 +146,7 @@ def test_faults_are_named_and_exit_with_2(tmp_path: Path) -> None:
         ((*nobody, "--key-env", "NO_KEY"), "NO_KEY"),
         ((*nobody, "--language", "fr"), "fr"),
         (("fit", out), "laar measure"),
-        (("ttca", "--policy", "best"), "no policy is called 'best'"),
+        (("ttca", "--policy", "best"), "unknown policy `best`"),
         (("ttca", "--url", "http://127.0.0.1:9", "--capability", out), "--capability"),
     ]:
         status, text = run_here(*arguments)

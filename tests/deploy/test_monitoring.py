@@ -31,7 +31,7 @@ def groups() -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def known(groups: list[dict[str, Any]]) -> set[str]:
     """Every series there is: what the picker exports, and what the rules record."""
-    page = Runner(Settings(endpoints_file=Path("none.yaml"))).metrics.page().decode()
+    page = Runner(Settings(endpoints_file=Path("none.yaml"))).picker.metrics.page().decode()
     families = set(re.findall(r"^# TYPE (\w+)", page, re.MULTILINE))
     return (
         families

@@ -88,7 +88,7 @@ def admin_routes(tmp_path):
             **({"tuner": {"enabled": True}} if "tuner" in Settings.model_fields else {}),
         }
     )
-    server = Runner(settings)._admin()
+    server = Runner(settings).admin.open()
     server.close()
     app = server.config.app
     while not hasattr(app, "routes"):

@@ -13,7 +13,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from laar.cli import app
-from laar.cli.explaining import explain_live, explain_offline, read_headers, show_explanation
+from laar.cli.explain import explain_offline, read_headers, show_explanation
+from laar.cli.remote import explain_live
 from laar.core.endpoints import Reading
 from laar.doctor import Doctor, Finding, Level, Places, admin_url, show_findings
 from laar.doctor.doctor import _clock
@@ -93,7 +94,7 @@ async def test_a_good_endpoint_is_fine_and_a_bad_one_gets_its_remedy(tmp_path):
     assert "waiting, running, kv_usage of vllm" in by_address[mute].what
     assert "/metrics answers 404" in by_address[bare].what
     assert by_address[gone].level is Level.ERROR
-    assert "nobody answers" in by_address[gone].what
+    assert "no answer at" in by_address[gone].what
 
 
 async def test_a_picker_and_an_envoy_that_are_not_there_are_findings(tmp_path):
@@ -241,9 +242,9 @@ def test_explain_works_from_the_settings_alone(tmp_path):
 async def test_explain_asks_a_running_picker_and_passes_its_words_on(tmp_path):
     given = settings(tmp_path, ("10.0.0.1:1", "m", {}))
     runner = Runner(given)
-    runner.table.replace("test", [e.spec() for e in given.endpoints])
-    runner.table.read("10.0.0.1:1", Reading(waiting=1), runner._clock())
-    admin = runner._admin()
+    runner.picker.table.replace("test", [e.spec() for e in given.endpoints])
+    runner.picker.table.read("10.0.0.1:1", Reading(waiting=1), runner.picker.clock())
+    admin = runner.admin.open()
     task = asyncio.create_task(admin.run_until_stopped())
     url = f"http://127.0.0.1:{admin.port}"
     try:

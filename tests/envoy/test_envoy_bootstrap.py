@@ -145,5 +145,5 @@ def test_an_impossible_option_is_named(changes, setting):
 
 
 def test_an_unknown_shape_is_named_with_the_known_ones():
-    with pytest.raises(SettingError, match=r"shape: 'edge' .*sidecar, standalone, gateway"):
+    with pytest.raises(SettingError, match="`edge`; known: sidecar, standalone, gateway"):
         render("edge")  # type: ignore[arg-type]

@@ -82,7 +82,7 @@ def test_a_missing_constant_of_a_linear_cost_is_named(data: Path) -> None:
         (0, "h100", {"memory_bytes": {"value": -1, "source": "x"}}, "`memory_bytes`: .*greater"),
         (0, "h100", {"colour": {"value": 1, "source": "x"}}, "`colour`"),
         (1, "llama-3-8b", {"kv_heads": {"value": "few", "source": "x"}}, "`kv_heads`"),
-        (2, "llama-3-8b-h100", {"hardware": "tpu"}, "no entry `tpu`; there are: a100, h100, l40s"),
+        (2, "llama-3-8b-h100", {"hardware": "tpu"}, "unknown entry `tpu`; known: a100, h100, l40s"),
         (2, "llama-3-8b-h100", {"tensor": 0}, "`tensor` is 0"),
         (2, "llama-3-8b-h100", {"tensor": "many"}, "`tensor`"),
         (2, "llama-3-8b-h100", {"tensors": 8}, "unknown `tensors`"),
@@ -103,7 +103,7 @@ def test_faults_are_named(
 
 
 def test_missing_files_parts_and_names_are_told(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="no entry `nope`"):
+    with pytest.raises(SettingError, match="unknown entry `nope`"):
         load_profile("nope")
     with pytest.raises(SettingError, match="can't be read"):
         load_model("llama-3-8b", tmp_path / "elsewhere")
@@ -115,9 +115,9 @@ def test_missing_files_parts_and_names_are_told(data: Path, tmp_path: Path) -> N
 def test_an_unknown_scheduler_or_order_is_told() -> None:
     profile = load_profile("medha-8b-a100")
     odd = replace(profile, settings=replace(profile.settings, scheduler="lifo"))
-    with pytest.raises(SettingError, match="scheduler `lifo` is unknown; known: fcfs"):
+    with pytest.raises(SettingError, match="unknown scheduler `lifo`; known: fcfs"):
         build_engine(odd)
     slack = replace(profile.settings.slack, order="random")
     odd = replace(profile, settings=replace(profile.settings, slack=slack))
-    with pytest.raises(SettingError, match=r"slack.order `random` is unknown; known: edf"):
+    with pytest.raises(SettingError, match=r"unknown slack.order `random`; known: edf"):
         build_engine(odd)

@@ -8,7 +8,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from laar.cli.operating import tune as command
+from laar.cli.tune import tune as command
 from laar.core.cost import TUNABLE, CostWeights
 from laar.datalayer.weights_file import read_weights, write_weights
 from laar.errors import SettingError

@@ -57,7 +57,7 @@ class Gateway:
         loaded = load(self.settings_file)
         self.settings = loaded.settings
         self.runner = Runner(loaded, seed=5)
-        self.runner.live.poll_s = 0.02
+        self.runner.reloader.poll_s = 0.02
         started = asyncio.Event()
         self._running = asyncio.create_task(self.runner.run(started=started))
         self._stack.push_async_callback(self.stop_picker)

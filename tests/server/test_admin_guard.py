@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from laar.server import admin
 from laar.server.admin.app import AdminServer
-from laar.server.admin.auth import Attempts, Viewers
+from laar.server.admin.auth import AdminAuth, Attempts
 from laar.server.browsers import BrowserGuard, host_of, is_loopback
 from support import eventually
 
@@ -35,7 +35,7 @@ def client(
         return PlainTextResponse("shown")
 
     routes = [Route(path, answer, methods=["GET", "POST"]) for path in (*OPEN, *PAGES)]
-    viewers = Viewers(Starlette(routes=routes), token, Attempts(clock or Clock()), others=others)
+    viewers = AdminAuth(Starlette(routes=routes), token, Attempts(clock or Clock()), others=others)
     return TestClient(BrowserGuard(viewers, hosts), base_url=base, follow_redirects=False)
 
 

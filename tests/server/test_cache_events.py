@@ -30,10 +30,10 @@ async def test_a_cache_that_was_cleared_is_believed_empty(gateway):
         )
 
         def believed():
-            decision = runner.director.explain(request, 0.0)
+            decision = runner.picker.director.explain(request, 0.0)
             return 1.0 - decision.uncached_tokens / decision.tokens
 
-        runner.director.decide(request, 0.0)
+        runner.picker.director.decide(request, 0.0)
         assert believed() > 0.9
         number = 0
 

@@ -344,7 +344,7 @@ async def test_it_switches_itself_off_where_nothing_is_gained_and_says_so(place,
         return metric(there.runner, 'laar_context_off{route="rag"}') == 1
 
     await eventually(off, what="the guard")
-    assert "switched itself off" in there.runner.metrics.problems["context rag"]
+    assert "switched itself off" in there.runner.picker.problems["context rag"]
     body = raw(text([7, 6, 5, 4, 3, 2, 1, 0]))
     assert await there.send(body) == body
     (route,) = (await there.shown())[1]["routes"]
@@ -355,7 +355,7 @@ async def test_it_switches_itself_off_where_nothing_is_gained_and_says_so(place,
     (route,) = (await there.shown())[1]["routes"]
     assert route["guard"]["state"] == "watching"
     assert route["groups"]["hook"]["eligible"] == 0
-    assert "context rag" not in there.runner.metrics.problems
+    assert "context rag" not in there.runner.picker.problems
 
 
 async def test_it_stays_on_where_the_engines_find_more_cached(place):
@@ -386,7 +386,7 @@ async def test_it_stays_on_where_the_engines_find_more_cached(place):
 
 async def test_a_fault_in_the_hook_costs_the_gain_and_not_the_request(place, monkeypatch):
     there = await place("standalone", ON)
-    (ordering,) = there.runner._context._orderings
+    (ordering,) = there.runner.picker.context._orderings
     monkeypatch.setattr(ordering, "hook", None)
     body = raw(text([2, 1, 4]))
     assert await there.send(body) == body

@@ -38,15 +38,15 @@ async def test_it_shows_both_groups_beside_each_other(tmp_path):
         for turn in range(40):
             ids = [(turn * 3 + k * 7) % 11 for k in range(5)]
             given = body(ids)
-            rework = runner._context.apply(
+            rework = runner.picker.context.apply(
                 given,
                 api=Api.CHAT,
                 model="m",
                 head=read_head({":path": "/v1/chat/completions"}),
                 may_change=True,
-                now=runner._clock(),
+                now=runner.picker.clock(),
             )
-            rework.accepted("", "", runner._clock())
+            rework.accepted("", "", runner.picker.clock())
             rework.ended(0.25, Usage(prompt_tokens=100, completion_tokens=1, cached_tokens=40))
         await browser.open(url)
 

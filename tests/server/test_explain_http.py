@@ -39,8 +39,8 @@ async def test_explain_shows_every_candidate_and_changes_nothing(tmp_path, http)
         assert shown["sentence"].startswith("large at ")
         assert shown["tried_models"] == ["small"]
         assert PROMPT.strip() not in json.dumps(shown)
-        assert not runner.table.in_flight.any()
-        assert len(runner.watch.memory) == 0
+        assert not runner.picker.table.in_flight.any()
+        assert len(runner.picker.observability.memory) == 0
 
 
 async def test_explain_reads_the_path_from_the_body_or_the_query(tmp_path, http):
@@ -82,7 +82,7 @@ async def test_decisions_are_listed_and_found_by_id_with_their_end_and_outcome(t
     async with watched_picker(tmp_path) as (runner, url):
         first, second = ask(runner, id="r-1"), ask(runner, id="r-2")
         settle(runner, first, latency_s=2.25, cached_tokens=5, prompt_tokens=50)
-        runner.learning.reports.report(first.id, False, 0.0)
+        runner.picker.learning.reports.report(first.id, False, 0.0)
         status, listed = await get(http, f"{url}/decisions?limit=1")
         assert (status, listed["remembered"]) == (200, 2)
         assert [shown["id"] for shown in listed["decisions"]] == [second.id]
@@ -239,12 +239,12 @@ async def test_the_feed_shows_decisions_their_ends_and_problems(tmp_path, http):
             frame = await event(answer)
             assert [shown["id"] for shown in frame["decisions"]] == [decision.id]
             settle(runner, decision, ttft_s=0.75, cached_tokens=20, prompt_tokens=80)
-            runner._sink.problem("scrape 10.9.0.1:8000", "answered 500")
+            runner.picker.problems.report("scrape 10.9.0.1:8000", "answered 500")
             frame = await event(answer)
             assert frame["ttft_s"] == {"n": 1, "p50": 0.75, "p90": 0.75, "p99": 0.75}
             assert frame["predicted"]["cached_share"]["measured_p50"] == 0.25
             assert frame["problems"] == {"scrape 10.9.0.1:8000": "answered 500"}
-            assert runner.watch.feed.viewers == 1
+            assert runner.picker.observability.feed.viewers == 1
 
 
 async def test_the_time_to_a_correct_answer_runs_from_the_first_attempt(tmp_path, http):
@@ -252,10 +252,10 @@ async def test_the_time_to_a_correct_answer_runs_from_the_first_attempt(tmp_path
         first = ask(runner, tried="")
         settle(runner, first)
         second = ask(runner, tried=first.model)
-        second_account = runner.watch.memory.get(second.id)
-        second_account.now = runner.watch.memory.get(first.id).now + 10.0
+        second_account = runner.picker.observability.memory.get(second.id)
+        second_account.now = runner.picker.observability.memory.get(first.id).now + 10.0
         settle(runner, second, latency_s=2.0)
-        runner.learning.reports.report(second.id, True, runner._clock())
+        runner.picker.learning.reports.report(second.id, True, runner.picker.clock())
         async with http.get(f"{url}/events", timeout=None) as answer:
             retries = (await event(answer))["retries"]
         assert retries["ttca_s"]["n"] == 1

@@ -113,7 +113,7 @@ async def test_a_model_without_an_endpoint_is_a_503_that_names_it_and_no_others_
         assert error(body)["type"] == "service_unavailable_error"
     assert not other.asked
     assert metric(runner, 'laar_completions_total{cause="error",status="none"}') == 5
-    await eventually(lambda: not runner.table.in_flight.any(), what="release of everything")
+    await eventually(lambda: not runner.picker.table.in_flight.any(), what="release of everything")
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -56,7 +56,9 @@ def waiting(runner, number):
 async def nothing_left(runner):
     names = ("laar_flow_waiting", "laar_flow_held_bytes", "laar_flow_prefills")
     await eventually(
-        lambda: not any(metric(runner, n) for n in names) and not runner.table.in_flight.any(),
+        lambda: (
+            not any(metric(runner, n) for n in names) and not runner.picker.table.in_flight.any()
+        ),
         what="release of everything",
     )
 
@@ -266,13 +268,13 @@ async def test_endpoints_that_all_die_under_their_queue_leave_no_request_hanging
 async def test_a_fault_of_ours_sends_on_the_request_that_met_it(gateway, http, shape, monkeypatch):
     async with Busy(gateway, http, shape) as busy:
         held = await busy.hold("held")
-        decide = busy.runner.director.decide
+        decide = busy.runner.picker.director.decide
 
         def failing(*arguments):
-            monkeypatch.setattr(busy.runner.director, "decide", decide)
+            monkeypatch.setattr(busy.runner.picker.director, "decide", decide)
             raise ZeroDivisionError
 
-        monkeypatch.setattr(busy.runner.director, "decide", failing)
+        monkeypatch.setattr(busy.runner.picker.director, "decide", failing)
         busy.done.set()
         assert (await held).status == 200
         assert asked(busy.upstream) == ["first", "held"]

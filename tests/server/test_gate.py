@@ -17,7 +17,7 @@ from laar.flow.admission import Admission, FlowSettings
 from laar.flow.item import Limits
 from laar.flow.saturation import Saturation
 from laar.policies import build_policies
-from laar.server.flow_control import Gate
+from laar.server.flow_control import FlowControl
 from support import eventually
 
 END = Completion(status=200, cause="complete", latency_s=0.0)
@@ -37,7 +37,7 @@ class Door:
             FlowSettings(limits=Limits(**limits), saturation=Saturation(max_requests=1)),
         )
         self.outcomes = []
-        self.gate = Gate(
+        self.gate = FlowControl(
             self.admission,
             self.director,
             clock=clock or asyncio.get_running_loop().time,

@@ -91,7 +91,7 @@ async def test_the_openai_package_streams_chunk_by_chunk(gateway, shape):
     # Names are restored where the answer passes through the picker anyway.
     name = "auto" if shape == "gateway" else "m"
     assert contents == [("1", name), ("2", name)]
-    table = gateway.runner.table
+    table = gateway.runner.picker.table
     await eventually(lambda: not table.in_flight.any(), what="the request's release")
 
 
@@ -166,8 +166,8 @@ async def test_a_dead_endpoint_costs_a_retry_and_no_request(gateway, http):
         assert answer.status == 200
         served.append(answer.headers["x-laar-endpoint"])
     assert set(served) == {b.address}
-    assert gateway.runner.metrics.moved >= 1
-    table = gateway.runner.table
+    assert gateway.runner.picker.metrics.moved >= 1
+    table = gateway.runner.picker.table
     await eventually(lambda: not table.in_flight.any(), what="the release")
 
 
@@ -184,7 +184,7 @@ async def test_traffic_follows_the_endpoints_file_and_a_bad_file_changes_nothing
 
     await eventually(reaches_b, what="traffic to the new endpoint")
     gateway.endpoints_file.write_text("endpoints: [{address: nonsense}]")
-    problems = gateway.runner.metrics.problems
+    problems = gateway.runner.picker.problems
     await eventually(lambda: any("nonsense" in p for p in problems.values()), what="a complaint")
     assert await reaches_b()
 
@@ -297,7 +297,7 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing_reserved(gatewa
     gateway.members((upstream.address, "m"))
     await gateway.picker()
     envoy = await gateway.envoy()
-    table = gateway.runner.table
+    table = gateway.runner.picker.table
 
     async def endless():
         while True:
@@ -318,7 +318,7 @@ async def test_garbage_and_endless_metrics_pages_hurt_nobody(gateway, http):
     upstream.default_answer = Answer(body=b"\x00\xffvllm:num_requests_waiting{ 1e999 }" * 1000)
     await gateway.picker()
     envoy = await gateway.envoy()
-    problems = gateway.runner.metrics.problems
+    problems = gateway.runner.picker.problems
     await eventually(lambda: any(k.startswith("scrape") for k in problems), what="a complaint")
     assert (await post(http, envoy.url(), chat("m"))).status == 200
 
@@ -336,7 +336,7 @@ async def test_a_body_without_a_model_passes_where_all_serve_one(gateway, http, 
     assert upstream.asked[-1].body == body
     other = await gateway.upstream()
     gateway.members((upstream.address, "m", "auto"), (other.address, "other"))
-    await eventually(lambda: len(gateway.runner.table) == 2, what="the second endpoint")
+    await eventually(lambda: len(gateway.runner.picker.table) == 2, what="the second endpoint")
     answer = await post(http, envoy.url(), body)
     assert answer.status == 400
     assert orjson.loads(answer.body)["error"]["reason"] == "no-model"

@@ -151,5 +151,5 @@ async def test_settings_of_health_change_while_it_runs(gateway, http):
     )
     assert (await load(http, envoy.url(), 60))[503] == 20
     gateway.change(health={"enabled": True})
-    await eventually(lambda: runner.endpoint_health.settings.enabled)
+    await eventually(lambda: runner.picker.health.settings.enabled)
     assert (await load(http, envoy.url(), 60))[503] <= 8

@@ -29,8 +29,8 @@ async def test_d15_unreadable_messages_are_counted_and_logged_once(picker, caplo
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await call.read()
         assert ended.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    await eventually(lambda: runner.metrics.streams_open == 0, what="the streams' ends")
-    assert runner.metrics.stream_faults == 20
+    await eventually(lambda: runner.picker.metrics.streams_open == 0, what="the streams' ends")
+    assert runner.picker.metrics.stream_faults == 20
     (record,) = (r for r in caplog.records if r.name.endswith("processor"))
     assert "none of Envoy's" in record.message
     assert not record.exc_info

@@ -64,7 +64,7 @@ async def served(request, gateway):
 
 async def test_after_a_fault_of_ours_the_whole_request_goes_on(served, http, caplog, monkeypatch):
     gateway, upstream, envoy = served
-    monkeypatch.setattr(gateway.runner.director, "decide", lambda *_: 1 / 0)
+    monkeypatch.setattr(gateway.runner.picker.director, "decide", lambda *_: 1 / 0)
     caplog.set_level(logging.ERROR, "laar.server.extproc")
     body = chat("auto", "y" * 200_000)
     for _ in range(3):
@@ -72,9 +72,9 @@ async def test_after_a_fault_of_ours_the_whole_request_goes_on(served, http, cap
         assert status == 200
         assert "x-laar-model" not in headers  # it was not laar's choice
     assert bodies(upstream) == [body] * 3
-    assert gateway.runner.metrics.stream_faults == 3
+    assert gateway.runner.picker.metrics.stream_faults == 3
     assert len(caplog.records) == 1  # of many alike the log tells once
-    await eventually(lambda: not gateway.runner.table.in_flight.any(), what="the release")
+    await eventually(lambda: not gateway.runner.picker.table.in_flight.any(), what="the release")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -104,7 +104,7 @@ async def test_d4_no_body_leaves_the_pool_of_its_route(gateway, http, shape, mon
     rewrite = {"x-gateway-model-name-rewrite": "m-a"}
     for _ in range(10):
         assert (await post(http, envoy, body, **rewrite))[0] in (200, 503)
-    monkeypatch.setattr(gateway.runner.director, "decide", lambda *_: 1 / 0)
+    monkeypatch.setattr(gateway.runner.picker.director, "decide", lambda *_: 1 / 0)
     for _ in range(10):
         status, headers, _ = await post(http, envoy, body, **rewrite)
         assert (status, headers["x-laar-reason"]) == (503, "picker-fault")
@@ -121,7 +121,7 @@ async def test_d4_a_deep_body_is_decided_like_any_other(served, http):
     status, headers, _ = await post(http, envoy, body)
     assert (status, headers["x-laar-model"]) == (200, "m")
     assert bodies(upstream) == [body.replace(b'"auto"', b'"m"')]
-    assert gateway.runner.metrics.stream_faults == 0
+    assert gateway.runner.picker.metrics.stream_faults == 0
 
 
 async def test_a_prompt_nested_beyond_writing_is_the_engines_to_judge(served, http):
@@ -153,7 +153,7 @@ async def test_d13_others_are_served_while_a_body_of_many_parts_is_read(gateway,
     assert (status, headers["x-laar-model"]) == (200, "m")
     assert calls == [False]
     assert bodies(upstream) == [body.replace(b'"auto"', b'"m"')]
-    assert runner.metrics.stream_faults == 0
+    assert runner.picker.metrics.stream_faults == 0
 
 
 @pytest.mark.parametrize("count", [60, 88, 92, 94])
@@ -234,8 +234,8 @@ async def test_answers_without_a_body_end_their_requests(served, http, status):
     assert (got, headers["x-laar-model"]) == (status, "m")
     async with http.head(f"{envoy.url()}/v1/models") as answer:
         assert answer.status == 200
-    await eventually(lambda: gateway.runner.metrics.streams_open == 0, what="both ends")
-    assert not gateway.runner.table.in_flight.any()
+    await eventually(lambda: gateway.runner.picker.metrics.streams_open == 0, what="both ends")
+    assert not gateway.runner.picker.table.in_flight.any()
 
 
 @pytest.mark.parametrize("moment", ["before the answer", "within the answer"])
@@ -263,9 +263,11 @@ async def test_a_client_may_leave_at_any_moment(gateway, shape, share_read, mome
             await reader.readuntil(b"data: 1")
         else:
             await eventually(lambda: bool(bodies(upstream)), what="the endpoint's turn")
-        assert gateway.runner.table.in_flight.sum() == 1
-    await eventually(lambda: gateway.runner.metrics.streams_open == 0, what="the stream's end")
-    assert not gateway.runner.table.in_flight.any()
+        assert gateway.runner.picker.table.in_flight.sum() == 1
+    await eventually(
+        lambda: gateway.runner.picker.metrics.streams_open == 0, what="the stream's end"
+    )
+    assert not gateway.runner.picker.table.in_flight.any()
     first.set()
     rest.set()
 
@@ -275,7 +277,7 @@ async def test_a_client_that_leaves_its_upload_leaves_nothing(gateway):
     gateway.members((upstream.address, "m"))
     await gateway.picker()
     envoy = await gateway.envoy("gateway")
-    metrics = gateway.runner.metrics
+    metrics = gateway.runner.picker.metrics
     async with connected(envoy) as (_, writer):
         writer.write(HEAD + b"content-length: 100000\r\n\r\n" + chat("m"))
         await eventually(lambda: metrics.streams_open == 1, what="a stream")
@@ -331,29 +333,12 @@ async def test_envoys_file_is_written_once_it_can_be(gateway, http, monkeypatch)
     gateway.eds.parent.rmdir()
     gateway.eds.parent.write_text("a file where the directory has to be")
     runner = await gateway.picker()
-    assert "cannot be written" in runner.metrics.problems["eds"]
+    assert "cannot be written" in runner.picker.problems["eds"]
     gateway.eds.parent.unlink()
     await eventually(gateway.eds.exists, what="the file")
-    await eventually(lambda: "eds" not in runner.metrics.problems, what="the end of the problem")
+    await eventually(lambda: "eds" not in runner.picker.problems, what="the end of the problem")
     envoy = await gateway.envoy()
     assert (await post(http, envoy, chat("m")))[0] == 200
-
-
-async def test_a_part_that_fails_begins_again(gateway, monkeypatch):
-    monkeypatch.setattr("laar.server.runner._BEGIN_AGAIN_S", 0.05)
-    gateway.members(("10.9.0.1:80", "m"))
-    runner = await gateway.picker()
-    began = []
-
-    async def part():
-        began.append(runner.metrics.problems.get("part"))
-        if len(began) < 3:
-            raise ZeroDivisionError
-        await asyncio.Event().wait()
-
-    runner._spawn("part", part)
-    await eventually(lambda: len(began) == 3, what="the third beginning")
-    assert "part" not in runner.metrics.problems
 
 
 async def test_a_pages_absurd_numbers_stop_no_scrapes(gateway):

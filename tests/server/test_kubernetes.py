@@ -182,7 +182,7 @@ async def test_answers_under_way_survive_the_drain_of_their_pod(gateway, http, c
         assert {await served_by(http, envoy) for _ in range(6)} == {b.address}
         drained.set()
         assert (await answer.read()).endswith(b"data: [DONE]\n\n")
-    await eventually(lambda: not gateway.runner.table.in_flight.any(), what="the release")
+    await eventually(lambda: not gateway.runner.picker.table.in_flight.any(), what="the release")
 
 
 @pytest.mark.envoy
@@ -193,7 +193,7 @@ async def test_scaled_to_zero_it_says_so_and_the_first_pod_back_serves(gateway, 
     await knows(gateway, a)
     assert await served_by(http, envoy) == a.address
     await cluster.delete("pods", "p0")
-    await eventually(lambda: len(gateway.runner.table) == 0, what="an empty fleet")
+    await eventually(lambda: len(gateway.runner.picker.table) == 0, what="an empty fleet")
 
     async def not_ready():
         return await readiness(gateway) == NOT_SERVING
@@ -235,7 +235,7 @@ async def test_with_flow_control_scaling_to_zero_and_back_fails_no_request(
             clients.create_task(client())
         await eventually(lambda: len(statuses) > 8, what="traffic")
         await cluster.delete("pods", "p0")
-        await eventually(lambda: len(gateway.runner.table) == 0, what="an empty fleet")
+        await eventually(lambda: len(gateway.runner.picker.table) == 0, what="an empty fleet")
         served = len(statuses)
         await cluster.put("pods", pod("p0", a.host))
         await eventually(lambda: len(statuses) > served + 8, what="traffic after the return")
@@ -273,7 +273,7 @@ async def test_a_pool_deleted_under_load_is_not_ready_and_comes_back(gateway, ht
         outcomes.clear()
         await eventually(lambda: (200, "laar") in outcomes, what="traffic again")
         stop.set()
-    assert gateway.runner.metrics.stream_faults == 0
+    assert gateway.runner.picker.metrics.stream_faults == 0
 
 
 @pytest.mark.envoy
@@ -283,7 +283,7 @@ async def test_ranks_are_endpoints_and_the_annotation_leaves_some_out(gateway, h
     await cluster.put("pods", pod("p0", "127.0.0.2"))
     await cluster.put("inferencepools", pool(ports=ports))
     await picker(gateway, inference_pool(cluster))
-    table = gateway.runner.table
+    table = gateway.runner.picker.table
     await eventually(lambda: len(table) == 2, what="both ranks")
     envoy = await gateway.envoy()
     turn = {"x-laar-policy": "round-robin"}
@@ -357,7 +357,7 @@ async def test_several_pools_are_chosen_by_model_or_by_the_routes_metadata(gatew
             for route in plain
         ] + plain
 
-    await eventually(lambda: len(gateway.runner.table) == 3, what="three pools")
+    await eventually(lambda: len(gateway.runner.picker.table) == 3, what="three pools")
     envoy = await gateway.envoy(change=route_by_team)
     await knows(gateway, a, b, c)
     for team, upstream in (("a", a), ("b", b)):
@@ -381,10 +381,10 @@ async def test_odd_pods_are_named_and_the_good_ones_serve(gateway, cluster):
     said = {"laar.dev/model": "m", "llm-d.ai/active-ports": "http,\U0001f600"}
     await cluster.put("pods", pod("odd-ports", "10.9.0.3", annotations=said))
     runner = await picker(gateway, selector(cluster, 8000))
-    await eventually(lambda: len(runner.table) == 1, what="the good pod")
-    [spec] = runner.table.specs()
+    await eventually(lambda: len(runner.picker.table) == 1, what="the good pod")
+    [spec] = runner.picker.table.specs()
     assert spec.labels["laar.dev/pod"] == "ml/good-rank-0"
-    problem = runner.metrics.problems["kubernetes ml/app=vllm pods read"]
+    problem = runner.picker.problems["kubernetes ml/app=vllm pods read"]
     faults = ("both have 10.9.0.1:8000", "no-model names", "no target port", "unreal is ignored")
     assert sum(fault in problem for fault in faults) == 3
     assert "and 1 more" in problem
@@ -395,7 +395,7 @@ async def test_an_api_server_that_is_away_at_start_is_waited_for(gateway, cluste
     cluster.down = True
     runner = await picker(gateway, selector(cluster, 8000))
     assert await readiness(gateway) == NOT_SERVING
-    await eventually(lambda: bool(runner.metrics.problems), what="a complaint")
+    await eventually(lambda: bool(runner.picker.problems), what="a complaint")
     cluster.down = False
 
     async def ready():

@@ -78,7 +78,7 @@ async def test_a_change_counts_while_requests_flow_and_none_of_them_fails(gatewa
         now = traffic.answers
         await eventually(lambda: traffic.answers > now + 30, what="traffic after it")
 
-        latest = list(runner.watch.memory.latest(20))
+        latest = list(runner.picker.observability.memory.latest(20))
         assert {account.policy for account in latest} == {"round-robin"}
         gateway.change(routing={"mode": "shadow"})
 
@@ -93,8 +93,8 @@ async def test_a_change_counts_while_requests_flow_and_none_of_them_fails(gatewa
 
         await eventually(enforced, what="enforcement again")
     assert traffic.failures == []
-    await eventually(lambda: not runner.table.in_flight.any(), what="every request's end")
-    assert not runner.table.queued_tokens.any()
+    await eventually(lambda: not runner.picker.table.in_flight.any(), what="every request's end")
+    assert not runner.picker.table.queued_tokens.any()
 
 
 async def test_a_broken_file_changes_nothing_and_is_told_until_it_is_mended(gateway, http):
@@ -104,15 +104,17 @@ async def test_a_broken_file_changes_nothing_and_is_told_until_it_is_mended(gate
     gateway.settings_file.write_text(good + "routing:\n  policy: round-robin\n  k_rtt: fast\n")
     await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal")
     line = len(good.splitlines()) + 3
-    told = runner.metrics.problems["settings"]
+    told = runner.picker.problems["settings"]
     assert f"laar.yaml:{line}: routing.k_rtt: " in told
     assert "stay as they were" in told
     assert (await config(gateway, http))["routing"]["policy"] == "laar"
-    assert runner.director.settings.policy == "laar"
+    assert runner.picker.director.settings.policy == "laar"
     gateway.settings_file.write_text(good + "routing:\n  policy: round-robin\n")
-    await eventually(lambda: runner.director.settings.policy == "round-robin", what="the change")
+    await eventually(
+        lambda: runner.picker.director.settings.policy == "round-robin", what="the change"
+    )
     assert metric(runner, REFUSED) == 0
-    assert "settings" not in runner.metrics.problems
+    assert "settings" not in runner.picker.problems
 
 
 async def test_a_file_that_is_gone_changes_nothing(gateway):
@@ -120,8 +122,8 @@ async def test_a_file_that_is_gone_changes_nothing(gateway):
     runner = await gateway.picker(routing={"policy": "random"})
     gateway.settings_file.unlink()
     await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal")
-    assert "laar.yaml: can't be read" in runner.metrics.problems["settings"]
-    assert runner.director.settings.policy == "random"
+    assert "laar.yaml: can't be read" in runner.picker.problems["settings"]
+    assert runner.picker.director.settings.policy == "random"
     gateway.change()
     await eventually(lambda: metric(runner, REFUSED) == 0, what="the file's return")
 
@@ -142,14 +144,14 @@ async def test_what_needs_a_restart_is_named_until_it_is_put_back(gateway, http)
         }
     }
     assert shown["routing"]["max_failures"] == 9
-    assert runner.director.settings.filters.max_failures == 9
+    assert runner.picker.director.settings.filters.max_failures == 9
     assert shown["origins"]["routing.max_failures"].startswith("laar.yaml:")
     assert shown["origins"]["routing.fallbacks"] == "default"
-    told = runner.metrics.problems["settings restart"]
+    told = runner.picker.problems["settings restart"]
     assert f"listen.admin ({shown['origins']['listen.admin']})" in told
     gateway.change(listen={"admin": running})
     await eventually(lambda: metric(runner, PENDING) == 0, what="the setting put back")
-    assert "settings restart" not in runner.metrics.problems
+    assert "settings restart" not in runner.picker.problems
     assert (await config(gateway, http))["pending_restart"] == {}
 
 
@@ -161,9 +163,9 @@ async def test_a_mixture_that_would_not_start_waits_as_a_whole(gateway):
         endpoints=[], endpoints_file=str(gateway.endpoints_file), routing={"policy": "random"}
     )
     await eventually(lambda: metric(runner, PENDING) == 3, what="the pending settings")
-    assert "no endpoints" in runner.metrics.problems["settings restart"]
-    assert [spec.address for spec in runner.table.specs()] == ["127.0.0.1:2"]
-    assert runner.director.settings.policy == "laar"
+    assert "no endpoints" in runner.picker.problems["settings restart"]
+    assert [spec.address for spec in runner.picker.table.specs()] == ["127.0.0.1:2"]
+    assert runner.picker.director.settings.policy == "laar"
 
 
 async def test_endpoints_in_the_settings_come_and_go(gateway):
@@ -174,7 +176,7 @@ async def test_endpoints_in_the_settings_come_and_go(gateway):
     gateway.change(endpoints=[endpoint(2), endpoint(3)])
 
     def moved():
-        known = {spec.address for spec in runner.table.specs()}
+        known = {spec.address for spec in runner.picker.table.specs()}
         return known == {"127.0.0.1:2", "127.0.0.1:3"}
 
     await eventually(moved, what="the new endpoints")
@@ -199,27 +201,27 @@ async def test_weights_and_artifact_follow_their_files_and_learned_outcomes_stay
     asked = Request(id="r", api=Api.CHAT, model="auto", spans=("hi",), question="hi", chars=2)
 
     def probability():
-        return runner.director.explain(asked, 0.0).view.probability[0]
+        return runner.picker.director.explain(asked, 0.0).view.probability[0]
 
-    decision = runner.director.decide(asked, 0.0)
-    runner.learning.reports.report(decision.id, True, 0.0)
+    decision = runner.picker.director.decide(asked, 0.0)
+    runner.picker.learning.reports.report(decision.id, True, 0.0)
     before = probability()
     weights.write_text("weights: {k_rtt: 0.25, k_queue: 0.75}")
     await eventually(lambda: metric(runner, CHANGES) == 1, what="the weights")
-    [(scorer, _)] = runner.director.policies["laar"].scorers
-    assert scorer.weights.tunable() == {"k_rtt": 0.25, "k_queue": 0.75, "k_delay": 0.4}
+    [(scorer, _)] = runner.picker.director.policies["laar"].scorers
+    assert scorer.weights.tunable() == {"k_rtt": 0.25, "k_queue": 0.75, "k_delay": 1.0}
     assert (await config(gateway, http))["origins"]["routing.k_queue"] == "w.yaml"
 
     capability.write_text("{}")
     await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal of the artifact")
-    assert "c.json" in runner.metrics.problems["settings"]
+    assert "c.json" in runner.picker.problems["settings"]
     assert probability() == before
 
     capability.write_bytes(artifact(0.2))
     await eventually(lambda: metric(runner, CHANGES) == 2, what="the artifact")
     assert metric(runner, REFUSED) == 0
     assert probability() < before
-    assert runner.learning.online.by_model(0.0)["phi3-mini"].outcomes == 1
+    assert runner.picker.learning.online.by_model(0.0)["phi3-mini"].outcomes == 1
     async with http.get(gateway.url("admin", "/models")) as answer:
         shown = {entry["model"]: entry for entry in (await answer.json())["models"]}
     assert shown["phi3-mini"]["fitted"]["success_rate"] == 0.2
@@ -233,9 +235,9 @@ async def test_a_missing_file_of_the_settings_is_found_when_asked(gateway):
     gateway.change(routing={"weights_file": "later.yaml"})
     await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal")
     (gateway.directory / "later.yaml").write_text("weights: {k_rtt: 0.5}")
-    runner.live.look()
+    runner.reloader.look()
     await eventually(lambda: metric(runner, CHANGES) == 1, what="the weights")
-    assert runner.live.settings.routing.k_rtt == 0.5
+    assert runner.reloader.settings.routing.k_rtt == 0.5
 
 
 async def test_sighup_reads_the_files_again_and_ends_nothing(tmp_path, http):
@@ -289,16 +291,16 @@ async def test_a_config_map_swap_is_a_change_and_nothing_waits_for_a_restart(tmp
     for name in ("laar.yaml", "weights.yaml", "endpoints.yaml"):
         (tmp_path / name).symlink_to(Path("..data") / name)
     runner = Runner(load(tmp_path / "laar.yaml"))
-    runner.live.poll_s = 0.02
-    following = asyncio.create_task(runner.live.follow(runner._use))
+    runner.reloader.poll_s = 0.02
+    following = asyncio.create_task(runner.reloader.follow(runner.apply))
     try:
         document["routing"]["policy"] = "random"
         version("..2026_02", 0.25)
         for file in old.iterdir():
             file.unlink()
         old.rmdir()
-        await eventually(lambda: runner.live.settings.routing.k_rtt == 0.25, what="the weights")
-        assert runner.director.settings.policy == "random"
+        await eventually(lambda: runner.reloader.settings.routing.k_rtt == 0.25, what="the weights")
+        assert runner.picker.director.settings.policy == "random"
         assert metric(runner, PENDING) == metric(runner, REFUSED) == 0
     finally:
         following.cancel()
@@ -313,18 +315,18 @@ def rag(**changed):
 async def test_a_context_route_keeps_its_memory_unless_its_hook_is_another(gateway):
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker(context=rag())
-    [before] = runner._context.tallies()
+    [before] = runner.picker.context.tallies()
     gateway.change(context=rag(mode="observe"))
     await eventually(lambda: metric(runner, CHANGES) == 1, what="the mode")
-    [kept] = runner._context.tallies()
+    [kept] = runner.picker.context.tallies()
     assert kept is before
     gateway.change(context=rag(mode="observe", min_docs=5))
     await eventually(lambda: metric(runner, CHANGES) == 2, what="the hook")
-    [new] = runner._context.tallies()
+    [new] = runner.picker.context.tallies()
     assert new.hook is not before.hook
     gateway.change(context=rag(mode="off"))
     await eventually(lambda: metric(runner, CHANGES) == 3, what="the switch")
-    assert runner._processor.hook is None
+    assert runner.processor._hook is None
 
 
 async def test_the_tuner_keeps_its_weights(gateway):
@@ -332,9 +334,9 @@ async def test_the_tuner_keeps_its_weights(gateway):
     runner = await gateway.picker(tuner={"enabled": True, "window": 20})
     gateway.change(routing={"k_rtt": 1.5, "retry_penalty": 7})
     await eventually(lambda: metric(runner, PENDING) == 1, what="the pending weight")
-    assert "The tuner has its own weights" in runner.metrics.problems["settings restart"]
-    [(scorer, _)] = runner.director.policies["laar"].scorers
-    assert (scorer.weights.k_rtt, scorer.weights.retry_penalty) == (0.05, 7)
+    assert "The tuner has its own weights" in runner.picker.problems["settings restart"]
+    [(scorer, _)] = runner.picker.director.policies["laar"].scorers
+    assert (scorer.weights.k_rtt, scorer.weights.retry_penalty) == (1.0, 7)
 
 
 # -- every live setting ------------------------------------------------------------------------
@@ -344,27 +346,31 @@ LIVE = [path for path, applies in leaves(Settings) if applies is Applies.AT_ONCE
 
 def in_force(runner):
     """What the parts of a picker go by."""
-    [(scorer, _)] = runner.director.policies["laar"].scorers
+    picker, processor = runner.picker, runner.processor
+    watched, candidates = picker.observability, picker.director.candidates
+    declared = runner.collectors.resolver._declared
+    [(scorer, _)] = picker.director.policies["laar"].scorers
+    [(baseline, _)] = picker.director.policies["llm-router"].scorers
     return {
-        "endpoints": [spec for specs in runner._resolver._declared.values() for spec in specs],
-        "director": runner.director.settings,
-        "candidates": (runner.director.candidates._aliases, runner.director.candidates._filters),
+        "endpoints": [spec for specs in declared.values() for spec in specs],
+        "director": picker.director.settings,
+        "candidates": (candidates._aliases, candidates._filters),
         "weights": scorer.weights,
-        "valve": runner.director.policies["llm-router"].scorers[0][0]._saturation,
-        "models": runner.learning.assessor.success.capability.models,
-        "speeds": dict(runner.learning.latency.measured),
-        "streams": (runner._processor.settings, runner._held.limit_bytes),
-        "enforced": runner._enforced.share,
-        "explained": runner.watch.explainer.settings,
-        "sampler": (runner._sampler.share, runner._sampler.every_s),
-        "flow": (runner._admission._settings, runner._admission.queue.limits),
-        "context": [ordering.rule for ordering in runner._context._orderings],
-        "health": (runner.endpoint_health.settings, runner.endpoint_health.reads),
-        "hook": runner._processor.hook is None,
-        "log": (runner.watch.log.sample, runner.watch.exports._records.share),
-        "spans": runner.watch.exports.spans.share,
-        "page": runner.watch.board.fleet(0.0)["about"],
-        "shutdown": runner._settings.shutdown,
+        "baselines": baseline._saturation,
+        "models": picker.learning.assessor.success.capability.models,
+        "speeds": dict(picker.learning.latency.measured),
+        "streams": (processor._settings, picker.held.limit_bytes),
+        "enforced": picker.enforced.share,
+        "explained": watched.explainer.settings,
+        "sampler": (picker.sampler.share, picker.sampler.every_s),
+        "flow": (picker.admission._settings, picker.admission.queue.limits),
+        "context": [ordering.rule for ordering in picker.context._orderings],
+        "health": (picker.health.settings, picker.health.reads),
+        "hook": processor._hook is None,
+        "log": (watched.log.sample, watched.exports._records.share),
+        "spans": watched.exports.spans.share,
+        "page": watched.page.fleet(0.0)["about"],
+        "shutdown": picker.settings.shutdown,
     }
 
 
@@ -373,7 +379,7 @@ def picker(path, paths):
     made = document({"flow.enabled", "decisions.log", "otlp.traces", "otlp.logs", *paths})
     path.write_text(yaml.safe_dump(made))
     runner = Runner(load(path), seed=1)
-    runner._use_endpoints()
+    runner.collectors.declare(runner.picker.settings)
     return runner
 
 
@@ -385,6 +391,6 @@ def test_a_picker_that_took_a_setting_over_is_as_one_that_began_with_it(tmp_path
     changed = picker(path, ())
     before = in_force(changed)
     fresh = picker(path, {setting})
-    changed.live._take(changed.live._read(path), changed._use)
+    changed.reloader._take(changed.reloader._read(path), changed.apply)
     assert in_force(changed) == in_force(fresh)
     assert in_force(changed) != before, "declared as live, and nothing goes by it"

@@ -153,9 +153,9 @@ async def test_a_half_closed_stream_leaves_nothing_reserved(gateway):
         exchange = Exchange(channel)
         await exchange.headers()
         await exchange.answer()
-        assert runner.table.in_flight.sum() == 1
+        assert runner.picker.table.in_flight.sum() == 1
         await exchange.call.done_writing()
-        await eventually(lambda: not runner.table.in_flight.any(), what="the release")
+        await eventually(lambda: not runner.picker.table.in_flight.any(), what="the release")
 
 
 async def test_draining_says_so_first_and_lets_open_streams_finish(gateway):
@@ -184,7 +184,7 @@ async def test_draining_says_so_first_and_lets_open_streams_finish(gateway):
         )
         await old.call.done_writing()
         await stopping
-    assert not runner.table.in_flight.any()
+    assert not runner.picker.table.in_flight.any()
 
 
 @pytest.mark.parametrize("name", ["ext_proc", "health", "admin"])

@@ -48,7 +48,7 @@ def quick(monkeypatch):
 
 def asked(runner, count):
     """Some requests that are traced, from beginning to end."""
-    spans = runner.watch.exports.spans
+    spans = runner.picker.observability.exports.spans
     traces = [spans.join((), SAMPLED, "") if spans else None for _ in range(count)]
     decisions = [ask(runner, trace=trace) for trace in traces]
     for decision in decisions:
@@ -237,10 +237,10 @@ async def test_a_collector_that_is_down_is_told_once_and_gets_its_spans_later(
         asked(runner, 3)
         errors = 'laar_collector_errors_total{collector="otlp"}'
         await eventually(lambda: metric(runner, errors) >= 2, what="two attempts")
-        assert "otlp traces" in runner.metrics.problems
+        assert "otlp traces" in runner.picker.problems
         async with Collector(port) as late:
             await eventually(lambda: records(runner, "traces", "sent") == 3, what="the spans")
-            await eventually(lambda: not runner.metrics.problems, what="the end of it")
+            await eventually(lambda: not runner.picker.problems, what="the end of it")
             assert len(late.spans) == made(runner) == 3
     told = [r.getMessage() for r in caplog.records if "otlp" in r.name + r.getMessage()]
     assert len(told) == 2
@@ -288,8 +288,8 @@ async def test_a_collector_that_is_slow_is_given_up_and_asked_again(
     async with watched_picker(tmp_path, otlp={"traces": collector.url("traces")}) as (runner, _):
         asked(runner, 3)
         await eventually(lambda: records(runner, "traces", "failed") == 3, what="giving up")
-        await eventually(lambda: "otlp traces" in runner.metrics.problems, what="the problem")
-        assert "timed out" in runner.metrics.problems["otlp traces"]
+        await eventually(lambda: "otlp traces" in runner.picker.problems, what="the problem")
+        assert "timed out" in runner.picker.problems["otlp traces"]
         collector.hangs = False
 
         async def taken():
@@ -298,7 +298,7 @@ async def test_a_collector_that_is_slow_is_given_up_and_asked_again(
             return records(runner, "traces", "sent") > 0
 
         await eventually(taken, what="later spans")
-        await eventually(lambda: not runner.metrics.problems, what="the end of it")
+        await eventually(lambda: not runner.picker.problems, what="the end of it")
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -307,7 +307,7 @@ async def test_a_collector_that_is_full_gets_them_later(tmp_path, collector, qui
     async with watched_picker(tmp_path, otlp={"logs": collector.url("logs")}) as (runner, _):
         asked(runner, 3)
         await eventually(lambda: records(runner, "logs", "sent") == 3, what="the records")
-        await eventually(lambda: not runner.metrics.problems, what="the end of it")
+        await eventually(lambda: not runner.picker.problems, what="the end of it")
         assert (collector.requests, len(collector.logs)) == (3, 3)
         assert records(runner, "logs", "failed") == 0
     [said] = [r.getMessage() for r in caplog.records if "otlp.logs" in r.getMessage()]
@@ -320,8 +320,8 @@ async def test_what_a_collector_refuses_is_not_sent_again(tmp_path, collector, q
     async with watched_picker(tmp_path, otlp={"traces": collector.url("traces")}) as (runner, _):
         asked(runner, 3)
         await eventually(lambda: records(runner, "traces", "failed") == 3, what="the count")
-        await eventually(lambda: "otlp traces" in runner.metrics.problems, what="the problem")
-        assert f"answers {status}" in runner.metrics.problems["otlp traces"]
+        await eventually(lambda: "otlp traces" in runner.picker.problems, what="the problem")
+        assert f"answers {status}" in runner.picker.problems["otlp traces"]
         assert collector.requests == 1
 
 
@@ -357,7 +357,7 @@ def test_a_url_that_cannot_be_is_told(tmp_path, url, why):
 async def test_an_environment_that_cannot_be_is_told(tmp_path, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingError, match=r"otlp: the environment's OTEL_\*"):
-        starting(tmp_path, traces="http://h/v1/traces").watch.tasks()
+        starting(tmp_path, traces="http://h/v1/traces").picker.observability.tasks()
 
 
 async def test_an_environment_that_disables_the_sdk_is_heeded(tmp_path, collector, monkeypatch):

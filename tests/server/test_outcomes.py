@@ -83,9 +83,9 @@ def ask(runner, text="hello", *, tried="", model="auto", chars=4000, stream=Fals
         tried=tried,
         stream=stream,
     )
-    decision = runner.director.decide(request, time.monotonic())
+    decision = runner.picker.director.decide(request, time.monotonic())
     end = Completion(**{"status": 200, "cause": "complete", "latency_s": 1.0, **end})
-    runner.director.settle(decision, end)
+    runner.picker.director.settle(decision, end)
     return decision
 
 
@@ -375,8 +375,8 @@ async def test_the_state_is_saved_from_time_to_time_and_a_full_disk_is_told(gate
     blocked.mkdir()
     (blocked / "in the way").touch()
     runner = await picker(gateway, accuracy={"state_file": str(blocked), "state_interval_s": 1})
-    await eventually(lambda: "accuracy.state_file" in runner.metrics.problems, what="a complaint")
-    assert str(blocked) in runner.metrics.problems["accuracy.state_file"]
+    await eventually(lambda: "accuracy.state_file" in runner.picker.problems, what="a complaint")
+    assert str(blocked) in runner.picker.problems["accuracy.state_file"]
     assert ask(runner).model == "a"
 
 
@@ -464,7 +464,7 @@ async def test_an_outcome_counts_for_the_model_that_answered_after_envoys_own_re
     assert headers["x-laar-endpoint"] == b.address
     assert (headers["x-laar-model"], headers["x-laar-tried-models"]) == ("b", "b")
     assert "x-laar-exhausted" not in headers
-    await eventually(lambda: not runner.table.in_flight.any(), what="the release")
+    await eventually(lambda: not runner.picker.table.in_flight.any(), what="the release")
     await post(gateway, http, {"decision_id": headers["x-laar-decision-id"], "correct": False})
     after = ask(runner)
     assert believed(after, "a") == pytest.approx(0.9)

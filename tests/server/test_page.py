@@ -29,7 +29,7 @@ async def page(tmp_path):
         watched_picker(tmp_path, endpoints) as (runner, url),
         browsing(tmp_path / "profile") as browser,
     ):
-        runner.watch.feed._interval_s = 0.1
+        runner.picker.observability.feed._interval_s = 0.1
         browser.url, browser.runner = url, runner
         yield browser
 
@@ -63,9 +63,9 @@ async def test_the_page_follows_the_picker_and_every_part_says_something(page):
     assert await page.run("return document.querySelectorAll('#list summary rect').length") >= 10
     assert await page.run("return document.querySelectorAll('#scatter circle').length") == 1
     assert not await page.run("return document.querySelector('#problems').checkVisibility()")
-    page.runner._sink.problem("scrape 10.9.0.1:8000", "answered 500")
+    page.runner.picker.problems.report("scrape 10.9.0.1:8000", "answered 500")
     await shows(page, "#problems", "answered 500")
-    page.runner._sink.problem("scrape 10.9.0.1:8000", None)
+    page.runner.picker.problems.report("scrape 10.9.0.1:8000", None)
     await eventually(
         lambda: page.run("return document.querySelector('#problems').hidden"), what="no problem"
     )
@@ -126,8 +126,8 @@ async def test_pausing_holds_the_page_still(page):
     await page.click("#pause")
     await shows(page, "#link", "paused")
     ask(page.runner)
-    made = page.runner.watch.feed._newest
-    await eventually(lambda: page.runner.watch.feed._newest != made, what="a frame")
+    made = page.runner.picker.observability.feed._newest
+    await eventually(lambda: page.runner.picker.observability.feed._newest != made, what="a frame")
     assert "No decision yet" in await page.text("#list")
     await page.click("#pause")
     await shows(page, "#list", " at 10.9.0.")
@@ -152,8 +152,10 @@ async def test_the_keyboard_reaches_everything_and_the_focus_survives_frames(pag
     await page.press(ENTER)
     assert await page.run("return document.querySelector('#list details').open")
     for _ in range(2):
-        made = page.runner.watch.feed._newest
-        await eventually(lambda m=made: page.runner.watch.feed._newest != m, what="a frame")
+        made = page.runner.picker.observability.feed._newest
+        await eventually(
+            lambda m=made: page.runner.picker.observability.feed._newest != m, what="a frame"
+        )
     assert await page.run("return document.activeElement.tagName") == "SUMMARY"
 
 
@@ -230,9 +232,9 @@ async def test_a_screen_reader_finds_names_for_everything(page):
 async def test_a_picker_that_goes_is_told_and_one_that_comes_back_is_found(page, tmp_path):
     await page.open(page.url)
     await shows(page, "#link", "live")
-    page.runner.watch.feed.close()
+    page.runner.picker.observability.feed.close()
     await shows(page, "#link", "connection lost")
-    page.runner.watch.feed._closing.clear()
+    page.runner.picker.observability.feed._closing.clear()
     await shows(page, "#link", "live")
 
 
@@ -262,8 +264,10 @@ async def test_in_shadow_the_page_shows_agreement(tmp_path):
             decision = ask(runner, shadow=True)
             address = decision.address
             if other:
-                address = next(s.address for s in runner.table.specs() if s.address != address)
-            runner.director.served_by(decision, address)
+                address = next(
+                    s.address for s in runner.picker.table.specs() if s.address != address
+                )
+            runner.picker.director.served_by(decision, address)
             settle(runner, decision)
         await browser.open(url)
         await shows(browser, "#about", "shadow")

@@ -40,7 +40,7 @@ async def test_envoy_chooses_and_the_picker_follows_and_compares(gateway, http, 
             request = next(r for r in at.requests if r.path == "/v1/chat/completions")
             assert "x-gateway-destination-endpoint" not in request.headers
             assert orjson.loads(request.body)["model"] == "m"
-    memory = runner.watch.memory
+    memory = runner.picker.observability.memory
 
     def all_ended():
         return all(memory.get(id_).end is not None for id_ in served)
@@ -50,8 +50,8 @@ async def test_envoy_chooses_and_the_picker_follows_and_compares(gateway, http, 
     assert {account.id: account.served for account in accounts} == served
     agreed = sum(account.served == account.picked for account in accounts)
     assert 0 < agreed < 24  # least request and the tie's chance agree now and then
-    assert not runner.table.in_flight.any()
-    page = runner.metrics.page().decode()
+    assert not runner.picker.table.in_flight.any()
+    page = runner.picker.metrics.page().decode()
     assert f'laar_shadow_decisions_total{{agreed="yes"}} {agreed:.1f}' in page
     assert f'laar_shadow_decisions_total{{agreed="no"}} {24 - agreed:.1f}' in page
     assert "laar_moved_total 0.0" in page

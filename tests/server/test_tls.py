@@ -103,7 +103,7 @@ async def test_a_self_signed_certificate_encrypts_and_health_stays_plain(gateway
         stub = health_pb2_grpc.HealthStub(channel)
         assert (await stub.Check(health_pb2.HealthCheckRequest())).status == SERVING
     [told] = re.findall(
-        rb"\nlaar_certificate_expires_timestamp_seconds (.*)", runner.metrics.page()
+        rb"\nlaar_certificate_expires_timestamp_seconds (.*)", runner.picker.metrics.page()
     )
     assert float(told) == certificate.not_valid_after_utc.timestamp()
 
@@ -140,19 +140,19 @@ async def test_an_expired_certificate_never_takes_a_valid_ones_place(gateway, tm
     expired = make_pair(tmp_path, "expired", days=-1)
     runner = await picker(gateway, **put(tmp_path, valid))
     put(tmp_path, expired)
-    await eventually(lambda: "tls" in runner.metrics.problems, what="a complaint")
-    await eventually(lambda: "expired on" in runner.metrics.problems.get("tls", ""), what="why")
-    assert "renew it" in runner.metrics.problems["tls"]
+    await eventually(lambda: "tls" in runner.picker.problems, what="a complaint")
+    await eventually(lambda: "expired on" in runner.picker.problems.get("tls", ""), what="why")
+    assert "renew it" in runner.picker.problems["tls"]
     assert await shown(gateway) == valid[0].read_bytes()
 
 
 async def test_a_picker_with_an_expired_certificate_serves_and_says_so(gateway, tmp_path):
     expired, valid = make_pair(tmp_path, "expired", days=-1), make_pair(tmp_path, "valid")
     runner = await picker(gateway, **put(tmp_path, expired))
-    await eventually(lambda: "tls" in runner.metrics.problems, what="a complaint")
+    await eventually(lambda: "tls" in runner.picker.problems, what="a complaint")
     assert await shown(gateway) == expired[0].read_bytes()
     put(tmp_path, valid)
-    await eventually(lambda: "tls" not in runner.metrics.problems, what="the end of it")
+    await eventually(lambda: "tls" not in runner.picker.problems, what="the end of it")
     assert await is_healthy(gateway, grpc.ssl_channel_credentials(valid[0].read_bytes()))
 
 
@@ -160,10 +160,10 @@ async def test_files_that_break_later_leave_the_certificate_in_use(gateway, tmp_
     pair = make_pair(tmp_path, "good")
     runner = await picker(gateway, **put(tmp_path, pair))
     (tmp_path / "tls.key").write_text("half a k")
-    await eventually(lambda: "tls" in runner.metrics.problems, what="a complaint")
-    assert "stays in use" in runner.metrics.problems["tls"]
+    await eventually(lambda: "tls" in runner.picker.problems, what="a complaint")
+    assert "stays in use" in runner.picker.problems["tls"]
     (tmp_path / "tls.key").unlink()
-    await eventually(lambda: "can't read" in runner.metrics.problems["tls"], what="the new fault")
+    await eventually(lambda: "can't read" in runner.picker.problems["tls"], what="the new fault")
     assert await shown(gateway) == pair[0].read_bytes()
 
 

@@ -7,15 +7,16 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from laar.cli.tuning import follow
+from laar.cli.remote import follow
 from laar.core.cost import CostWeights
 from laar.core.endpoints import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import LaarError, SettingError
 from laar.server.admin.app import AdminServer
 from laar.server.admin.tuner import TunerKeeper, routes
-from laar.server.runner import Runner
+from laar.server.picker import Picker
 from laar.settings import Tuning, load_settings
+from laar.telemetry.problems import Problems
 from laar.tuning import Sample
 from support import eventually
 
@@ -23,8 +24,8 @@ INITIAL = CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.5).tunable()
 
 
 def keeper(problems=None, **settings):
-    said = problems if problems is not None else {}
-    return TunerKeeper(Tuning(enabled=True, **settings), INITIAL, problem=said.__setitem__)
+    problems = problems if problems is not None else Problems()
+    return TunerKeeper(Tuning(enabled=True, **settings), INITIAL, problems=problems)
 
 
 def serve_windows(tuner, count, seconds):
@@ -82,7 +83,7 @@ def test_a_state_that_makes_no_sense_costs_a_warning_and_not_the_start(tmp_path,
 
 
 async def test_a_state_that_cannot_be_written_is_told(tmp_path):
-    problems = {}
+    problems = Problems()
     await keeper(problems, state_file=tmp_path / "nowhere" / "tuner.json").state_file.save()
     assert "tuner.json" in problems["tuner.state_file"]
 
@@ -110,7 +111,7 @@ async def test_laar_tune_follows_a_live_climb_freezes_it_and_says_when_there_is_
 
 
 async def test_waiting_for_the_end_outlives_a_restart_of_the_picker(monkeypatch):
-    monkeypatch.setattr("laar.cli.tuning._POLL_S", 0.01)
+    monkeypatch.setattr("laar.cli.remote._POLL_S", 0.01)
     lives = [keeper(window=20), keeper(window=20)]
     for life, windows in zip(lives, (3, 1), strict=True):
         serve_windows(life.tuner, windows, lambda weights: 1.0 + weights["k_rtt"])
@@ -167,7 +168,7 @@ def test_frozen_weights_take_the_place_of_the_settings(tmp_path):
 def test_the_picker_decides_with_the_tuners_weights_where_it_is_enabled(tmp_path, enabled):
     path = tmp_path / "laar.yaml"
     path.write_text(SETTINGS + f"tuner: {{enabled: {str(enabled).lower()}, window: 20}}")
-    director = Runner(load_settings(path), seed=1).director
+    director = Picker(load_settings(path), seed=1).director
     director.table.replace("t", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
     request = Request(id="r", api=Api.CHAT, model="auto", spans=("hello",), chars=5)
     decisions = [director.decide(request, 0.0) for _ in range(4)]

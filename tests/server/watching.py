@@ -64,15 +64,15 @@ def ask(runner, *, model="auto", id="r-1", **fields):  # noqa: A002 - the header
         body_bytes=len(text),
         **fields,
     )
-    return runner.director.decide(request, runner._clock())
+    return runner.picker.director.decide(request, runner.picker.clock())
 
 
 def settle(runner, decision, **fields):
     """Ends a request well unless told otherwise."""
     end = {"status": 200, "cause": "complete", "latency_s": 1.5, "ttft_s": 0.4}
-    runner.director.settle(decision, Completion(**{**end, **fields}))
+    runner.picker.director.settle(decision, Completion(**{**end, **fields}))
 
 
 def read(runner, address, **numbers):
     """Stores a reading of an endpoint's engine."""
-    runner._sink.reading(address, Reading(**numbers), runner._clock())
+    runner.fleet.reading(address, Reading(**numbers), runner.picker.clock())

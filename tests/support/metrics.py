@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def metric(runner: Runner, name: str) -> float:
     """The value of one series, labels included in `name`; 0 when the page lacks it."""
-    for line in runner.metrics.page().decode().splitlines():
+    for line in runner.picker.metrics.page().decode().splitlines():
         if line.startswith(name) and line[len(name)] == " ":
             return float(line.rpartition(" ")[2])
     return 0.0

@@ -7,9 +7,22 @@ from typing import Annotated
 
 import typer
 
-from laar.cli import accuracy, context, lab, operating, serving, simulating
+from laar.cli import context, lab
+from laar.cli.check import check
+from laar.cli.doctor import doctor
+from laar.cli.envoy import envoy
+from laar.cli.evaluate import evaluate
+from laar.cli.explain import explain
+from laar.cli.fit import fit
 from laar.cli.init import init
+from laar.cli.measure import measure
+from laar.cli.overload import overload
+from laar.cli.serve import serve
+from laar.cli.sim_endpoint import sim_endpoint
 from laar.cli.terminal import handle_signals
+from laar.cli.ttca import ttca
+from laar.cli.tune import tune
+from laar.cli.up import up
 
 __all__ = ["app"]
 
@@ -34,19 +47,19 @@ def main(
 
 
 app.command()(init)
-app.command()(serving.serve)
-app.command()(serving.check)
-app.command()(operating.explain)
-app.command()(operating.doctor)
-app.command()(serving.envoy)
-app.command("sim-endpoint")(simulating.sim_endpoint)
-app.command()(simulating.up)
-app.command()(simulating.overload)
-app.command()(accuracy.measure)
-app.command()(accuracy.fit)
-app.command()(accuracy.evaluate)
-app.command()(accuracy.ttca)
-app.command()(operating.tune)
+app.command()(serve)
+app.command()(check)
+app.command()(explain)
+app.command()(doctor)
+app.command()(envoy)
+app.command("sim-endpoint")(sim_endpoint)
+app.command()(up)
+app.command()(overload)
+app.command()(measure)
+app.command()(fit)
+app.command()(evaluate)
+app.command()(ttca)
+app.command()(tune)
 app.add_typer(lab.app, name="lab")
 app.add_typer(context.app, name="context")
 

@@ -1,6 +1,6 @@
 """`laar context`: ContextPilot's offline half on files, and what the hook sees in a body.
 
-Exit status: 0 done, 2 something a person has to put right.
+Exit status: 0 done, 2 a fault that the user can correct.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from laar.cli.terminal import JsonFile, report_errors
-from laar.errors import SettingError
+from laar.errors import SettingError, unknown
 
 if TYPE_CHECKING:
     from laar.context import ContextSettings
@@ -69,7 +69,6 @@ def doctor(
 
 def _of_route(config_file: Path | None, name: str) -> ContextSettings | None:
     """The hook's settings of a route; None for the defaults."""
-    from laar.errors import SettingError
     from laar.settings import load_settings
 
     if config_file is None:
@@ -78,8 +77,8 @@ def _of_route(config_file: Path | None, name: str) -> ContextSettings | None:
     for rule in routes:
         if not name or rule.name == name:
             return rule.hook
-    known = ", ".join(rule.name for rule in routes) or "none"
-    raise SettingError(f"{config_file}: no context route {name!r}; there are: {known}")
+    known = [rule.name for rule in routes]
+    raise SettingError(f"{config_file}: {unknown('context route', name, known)}")
 
 
 @app.command()

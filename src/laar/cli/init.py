@@ -33,7 +33,7 @@ def init(
     ] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Look at running engines and write laar.yaml, endpoints.yaml and envoy.yaml for them."""
+    """Examine running engines and write laar.yaml, endpoints.yaml and envoy.yaml for them."""
     with report_errors():
         import asyncio
 

@@ -1,6 +1,6 @@
 """`laar lab`: list and run experiments, replay a trace, fit the engine model to an endpoint.
 
-Exit status: 0 the claim held, 3 it did not, 2 something a person has to put right.
+Exit status: 0 the claim held, 3 it did not, 2 a fault that the user can correct.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def run(
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds; the experiment's own.")] = None,
     first_seed: Annotated[
         int | None,
-        typer.Option(min=0, help="First of the seeds; mostly 1000. Try ones nobody has seen."),
+        typer.Option(
+            min=0, help="First seed; mostly 1000. Use a new one to check a claim on fresh seeds."
+        ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small version.")] = False,
     data: Annotated[
@@ -70,13 +72,15 @@ def run(
         typer.Option(help="In place of the experiment's: policy:parameter=value,...; repeatable."),
     ] = None,
     workload: Annotated[
-        list[str] | None, typer.Option(help="Of suite and no-regret, these only; repeatable.")
+        list[str] | None,
+        typer.Option(help="Workload of suite and no-regret; repeatable; default all."),
     ] = None,
     fleet: Annotated[
-        Path | None, typer.Option(help="Of laar-*: a fleet file in place of the package's.")
+        Path | None,
+        typer.Option(help="Fleet file for the laar-* experiments; default the package's."),
     ] = None,
     records: Annotated[
-        Path | None, typer.Option(help="Of laar-ladder: graded answers of real models.")
+        Path | None, typer.Option(help="Graded answers of real models, for laar-ladder.")
     ] = None,
     json: _Json = None,
     plot: _Plot = None,
@@ -137,7 +141,9 @@ def replay(
             "be repeated: endpoints get them in turn."
         ),
     ] = None,
-    endpoints: Annotated[int, typer.Option(min=1, max=10_000, help="Of --engine.")] = 8,
+    endpoints: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Number of endpoints with --engine.")
+    ] = 8,
     policy: Annotated[
         list[str] | None,
         typer.Option(help="Policy, or policy:parameter=value,...; may be repeated."),
@@ -160,15 +166,16 @@ def replay(
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Requests sent at most.")] = None,
     time_scale: Annotated[float, typer.Option(help="Stretch the trace's time.")] = 1.0,
-    speed: Annotated[
-        float, typer.Option(min=1e-6, help="Play it so many times faster, pauses too.")
-    ] = 1.0,
+    speed: Annotated[float, typer.Option(min=1e-6, help="Factor of speed, pauses included.")] = 1.0,
     block_tokens: Annotated[int, typer.Option(help="Tokens of one of `hash_ids`.")] = 512,
     max_in_flight: Annotated[
         int, typer.Option(min=1, help="The client's cap, where the loop is open.")
     ] = 64,
     seed: Annotated[
-        int, typer.Option(help="Of network, ties, sampling; unless 0, of the sessions' order.")
+        int,
+        typer.Option(
+            help="Random seed of network, ties and sampling; unless 0, of the sessions' order."
+        ),
     ] = 0,
     json: _Json = None,
     plot: _Plot = None,
@@ -225,8 +232,12 @@ def fit_engine(
     max_num_batched_tokens: Annotated[
         int, typer.Option(min=1, help="The engine's setting of that name; it does not tell.")
     ] = 2048,
-    repeat: Annotated[int, typer.Option(min=1, help="Of each point; the fastest counts.")] = 8,
-    tolerance: Annotated[float, typer.Option(min=0.01, help="Of the verdict, relative.")] = 0.25,
+    repeat: Annotated[
+        int, typer.Option(min=1, help="Repeats of each point; the fastest counts.")
+    ] = 8,
+    tolerance: Annotated[
+        float, typer.Option(min=0.01, help="Relative tolerance of the verdict.")
+    ] = 0.25,
     key_env: Annotated[
         str | None, typer.Option(help="Environment variable that holds the API key.")
     ] = None,
@@ -238,7 +249,7 @@ def fit_engine(
 ) -> None:
     """Fit the lab's engine model to a running engine; exit 0 when it has the engine's shape.
 
-    The engine should serve nobody else meanwhile. A fleet file names the profile by its path.
+    The engine should serve no other requests meanwhile. A fleet file names the profile by its path.
     """
     with report_errors():
         from rich.progress import Progress

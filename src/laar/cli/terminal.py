@@ -1,4 +1,4 @@
-"""What the commands share at the terminal: options, exit statuses, errors told to people."""
+"""Shared by the commands: options, exit statuses, files, and the report of errors."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from typing import Annotated
 
 import typer
 
-from laar.errors import LaarError
+from laar.errors import LaarError, SettingError
 
 __all__ = [
     "FAULT",
     "MIN_TABLE_WIDTH",
     "ConfigFile",
     "JsonFile",
+    "TokenFile",
     "handle_signals",
     "log_to_stderr",
+    "read_file",
+    "read_token",
     "report_errors",
 ]
 
@@ -31,7 +34,12 @@ _Handler = Callable[[int, FrameType | None], object]
 ConfigFile = Annotated[
     Path, typer.Option("--config", "-c", help="Settings file.", show_default=True)
 ]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures there.")]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", help="Write the figures to this file (JSON).")
+]
+TokenFile = Annotated[
+    Path | None, typer.Option(help="File with the viewers' token of the running picker.")
+]
 
 _EXTRA_OF = {
     "cryptography": "tls",
@@ -47,7 +55,7 @@ _EXTRA_OF = {
 
 MIN_TABLE_WIDTH = 125  # a narrow terminal wraps lines; a cut number is worse
 FAULT = 2
-"""Exit status for anything a person has to put right."""
+"""Exit status for a fault that the user can correct."""
 
 
 @contextmanager
@@ -103,3 +111,24 @@ def log_to_stderr(verbose: bool) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a file that the user named.
+
+    Raises:
+        SettingError: the file can't be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SettingError(f"{path}: can't be read: {error.strerror}") from None
+
+
+def read_token(path: Path | None) -> str | None:
+    """The token in a file; None without a file.
+
+    Raises:
+        SettingError: the file can't be read.
+    """
+    return read_file(path).decode("ascii", "replace").strip() if path is not None else None

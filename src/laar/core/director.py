@@ -25,13 +25,13 @@ from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.engines import Engines
 from laar.core.interfaces import (
     Assessor,
-    Climb,
+    Fits,
     NoPrefixes,
     NoRoomError,
     PlainAssessor,
     Prefixes,
-    Room,
     View,
+    WeightSource,
 )
 from laar.core.picker import pick
 from laar.core.policy import Policy
@@ -74,7 +74,7 @@ class Director:
         new_id: Callable[[], str] | None = None,
         assessor: Assessor | None = None,
         prefixes: Prefixes | None = None,
-        tuner: Climb | None = None,
+        tuner: WeightSource | None = None,
         health: Health | None = None,
         on_decided: Callable[[Decision], None] = lambda _decision: None,
         on_settled: Callable[[Decision, Completion], None] = lambda _decision, _end: None,
@@ -114,7 +114,7 @@ class Director:
 
     # -- deciding ------------------------------------------------------------------------------
 
-    def decide(self, request: Request, now: float, room: Room | None = None) -> Decision:
+    def decide(self, request: Request, now: float, room: Fits | None = None) -> Decision:
         """Chooses an endpoint, among those with room if told which, and reserves it.
 
         Raises:
@@ -137,7 +137,7 @@ class Director:
             self._degrade("watching")
         return decision
 
-    def explain(self, request: Request, now: float, room: Room | None = None) -> Decision:
+    def explain(self, request: Request, now: float, room: Fits | None = None) -> Decision:
         """The decision as it would fall now, without an id; nothing is reserved or noted.
 
         Raises:
@@ -583,7 +583,7 @@ _WINDOW_MARGIN = 2.0
 it is a prompt refused here, and the engine judges the rest."""
 
 
-def _where_it_may_go(scores: Floats, view: View, room: Room | None) -> Floats:
+def _where_it_may_go(scores: Floats, view: View, room: Fits | None) -> Floats:
     """Scores, below 0 where the prompt does not fit or no room is; those rank last.
 
     Raises:

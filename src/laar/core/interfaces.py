@@ -25,15 +25,15 @@ from laar.tuning import Sample, Weights
 __all__ = [
     "Assessment",
     "Assessor",
-    "Climb",
     "Demand",
+    "Fits",
     "NoPrefixes",
     "NoRoomError",
     "PlainAssessor",
     "Prefixes",
-    "Room",
     "Scorer",
     "View",
+    "WeightSource",
 ]
 
 Demand = tuple[Floats, Floats]
@@ -221,7 +221,7 @@ class View:
     typical_s: Floats | float = 0.0
 
 
-Room = Callable[[View], NDArray[np.bool_]]
+Fits = Callable[[View], NDArray[np.bool_]]
 """Which candidates of a view may take the request now; for flow control."""
 
 
@@ -233,7 +233,7 @@ class NoRoomError(Exception):
         self.view = view
 
 
-class Climb(Protocol):
+class WeightSource(Protocol):
     """Sets a policy's weights while requests flow: `laar.tuning.Tuner` is the one that serves."""
 
     def weights(self, now: float) -> Weights:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from laar.core.cost import TUNABLE
 from laar.datalayer.document import read_document
-from laar.errors import SettingError
+from laar.errors import SettingError, unknown
 
 __all__ = ["WeightsFile", "read_weights", "write_weights"]
 
@@ -55,8 +55,10 @@ def read_weights(path: Path) -> dict[str, float]:
     if found.policy != "laar":
         raise SettingError(f"{path}: weights of the policy `{found.policy}`; only `laar` takes any")
     for name, value in found.weights.items():
-        if name not in TUNABLE or not math.isfinite(value):
-            raise SettingError(f"{path}: weights.{name}: must be one of {', '.join(TUNABLE)}")
+        if name not in TUNABLE:
+            raise SettingError(f"{path}: {unknown('weight', name, TUNABLE)}")
+        if not math.isfinite(value):
+            raise SettingError(f"{path}: weights.{name}: must be a finite number")
     return found.weights
 
 

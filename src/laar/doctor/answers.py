@@ -51,12 +51,12 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
     if not asked:  # the doctor has said that already
         return []
     counts = Counter(_short(answer) for _, answer in asked)
-    told = ", ".join(f"{count} x {what}" for what, count in counts.most_common())
+    shown = ", ".join(f"{count} x {what}" for what, count in counts.most_common())
     found = [
         Finding(
             level=Level.OK,
             where=f"model {model}",
-            what=f"asked for one token, its endpoints say: {told}",
+            what=f"asked for one token, its endpoints answer: {shown}",
         )
     ]
     some_answer = any(_verdict(answer) == GOOD for _, answer in asked)

@@ -24,7 +24,9 @@ import orjson
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer import load_endpoints, split_address
 from laar.datalayer.metrics_page import read_page
-from laar.doctor.envoy import DECISION_MARGIN_S, Needs, envoy_findings
+from laar.doctor.answers import answer_findings
+from laar.doctor.envoy import envoy_findings
+from laar.doctor.envoy_checks import DECISION_MARGIN_S, Needs
 from laar.doctor.findings import Finding, Level
 from laar.server.reload import RESTART
 from laar.settings import Settings
@@ -127,7 +129,8 @@ class Doctor:
             async with gate:
                 return await _endpoint(http, spec)
 
-        parts = await asyncio.gather(*(one(spec) for spec in specs[:_MAX_ENDPOINTS]))
+        specs = specs[:_MAX_ENDPOINTS]
+        parts = await asyncio.gather(answer_findings(specs), *(one(spec) for spec in specs))
         return [finding for part in parts for finding in part]
 
     # -- picker --------------------------------------------------------------------------------
@@ -202,7 +205,7 @@ def _fine(where: str, what: str) -> Finding:
 async def _get(
     http: aiohttp.ClientSession, url: str, headers: Mapping[str, str] | None = None
 ) -> _Answer | None:
-    """An answer; None when nobody answers."""
+    """An answer; None without one."""
     try:
         async with http.get(url, headers=headers) as answer:
             return _Answer(answer.status, await answer.read(), answer.headers.get("date", ""))
@@ -217,7 +220,7 @@ async def _endpoint(http: aiohttp.ClientSession, spec: EndpointSpec) -> list[Fin
     where = f"endpoint {spec.address}"
     models = await _get(http, f"http://{spec.address}/v1/models")
     if models is None:
-        what = f"nobody answers at http://{spec.address}/v1/models within {_TIMEOUT_S:g} s"
+        what = f"no answer at http://{spec.address}/v1/models within {_TIMEOUT_S:g} s"
         return [_error(where, what, "start it, open the way to it, or take it out of the settings")]
     found = []
     served = _names(models)
@@ -274,7 +277,7 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
             found.append(_warning(where, f"{source}: {problem}", remedy))
             continue
         found.append(
-            _error(where, f"{source}: {problem}", "put it right; it is tried again by itself")
+            _error(where, f"{source}: {problem}", "correct it; the picker tries again by itself")
         )
     states = Counter(row["health"] for row in shown["fleet"])
     for row in shown["fleet"]:
@@ -286,8 +289,8 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
         what = f"enforces {shown['about']['enforced']:.0%} of its decisions; the rest is shadow"
         remedy = "when it agrees with you: routing.mode: enforce, routing.enforce_share: 1"
         found.append(_warning(where, what, remedy))
-    told = ", ".join(f"{count} {state}" for state, count in states.items()) or "no endpoints"
-    return [*found, _fine(where, f"laar {running}, policy {shown['about']['policy']}: {told}")]
+    counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no endpoints"
+    return [*found, _fine(where, f"laar {running}, policy {shown['about']['policy']}: {counts}")]
 
 
 def _coverage(decisions: Sequence[Mapping[str, Any]]) -> list[Finding]:

@@ -44,7 +44,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from laar.errors import SettingError
+from laar.errors import SettingError, unknown
 
 __all__ = ["BodyMode", "BootstrapOptions", "Shape", "render", "to_yaml"]
 
@@ -179,7 +179,7 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, o
         SettingError: for an unknown shape, or when the ``envoy`` extra is not installed.
     """
     if shape not in get_args(Shape):
-        raise SettingError(f"shape: {shape!r} is not one of {', '.join(get_args(Shape))}")
+        raise SettingError(unknown("shape", shape, get_args(Shape)))
     try:
         # Some 50 modules, half a second, and an optional install: only when asked to render.
         from laar.envoy.assembly import bootstrap

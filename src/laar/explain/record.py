@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from laar.core.endpoints import POOL_LABEL, EndpointSpec
-from laar.explain.account import Account, Readings
+from laar.explain.decision_record import DecisionRecord, Readings
 from laar.explain.sentence import ranking, sentence, why_not
 
 __all__ = ["MAX_ROWS", "explained", "record"]
 
 MAX_ROWS = 32
-"""Candidates and filtered endpoints in one record; behind the best so many nobody reads on."""
+"""Candidates and filtered endpoints in one record; the rest is cut."""
 
 
-def record(account: Account, *, ranked: bool = False) -> dict[str, object]:
+def record(account: DecisionRecord, *, ranked: bool = False) -> dict[str, object]:
     """The decision as plain JSON values: `DecisionRecord` of the protocol buffers, and more.
 
     Times in seconds. `picked` is the position in `candidates`, of which the best `MAX_ROWS` are
@@ -70,7 +70,7 @@ def record(account: Account, *, ranked: bool = False) -> dict[str, object]:
     return shown
 
 
-def explained(account: Account) -> dict[str, object]:
+def explained(account: DecisionRecord) -> dict[str, object]:
     """The record for a reader: candidates by rank, and the sentence."""
     shown = record(account, ranked=True)
     shown["sentence"] = sentence(account)
@@ -94,7 +94,7 @@ _TERMS = (
 )
 
 
-def _rows(account: Account, *, ranked: bool) -> tuple[int, list[dict[str, object]]]:
+def _rows(account: DecisionRecord, *, ranked: bool) -> tuple[int, list[dict[str, object]]]:
     """The picked candidate's position, and the candidates."""
     view, scores = account.view, account.scores
     if view is None or scores is None:
@@ -136,7 +136,7 @@ def _endpoint(spec: EndpointSpec) -> dict[str, object]:
     return {"endpoint": spec.address, "model": spec.models[0], "region": spec.region}
 
 
-def filtered(account: Account) -> list[dict[str, object]]:
+def filtered(account: DecisionRecord) -> list[dict[str, object]]:
     """Endpoints that were no candidates, each with the reason."""
     if account.readings is None:
         return []
@@ -152,7 +152,7 @@ def filtered(account: Account) -> list[dict[str, object]]:
     return rows
 
 
-def _why_filtered(account: Account, readings: Readings, slot: int) -> str:
+def _why_filtered(account: DecisionRecord, readings: Readings, slot: int) -> str:
     spec, asked = account.specs[slot], account.asked_model
     filters = account.settings.filters
     behind = account.settings.aliases.get(asked)

@@ -8,7 +8,7 @@ from laar.core.cost import Terms
 from laar.core.endpoints import EndpointSpec
 from laar.core.interfaces import View
 from laar.core.picker import NEAR_TIE
-from laar.explain.account import Account
+from laar.explain.decision_record import DecisionRecord
 
 __all__ = ["ranking", "sentence", "why_not"]
 
@@ -28,7 +28,7 @@ _LANGUAGES = {
 }
 
 
-def sentence(account: Account) -> str:
+def sentence(account: DecisionRecord) -> str:
     """Why it won, in words; a second sentence when something degraded."""
     winner = f"{account.model} at {account.picked}"
     view, scores = account.view, account.scores
@@ -69,7 +69,7 @@ _DEGRADED = {
 }
 
 
-def _name(account: Account, view: View, rival: int) -> str:
+def _name(account: DecisionRecord, view: View, rival: int) -> str:
     """The rival's model, or its address when the winner serves the same one."""
     spec = account.specs[int(view.slots[rival])]
     return spec.address if spec.models[0] == account.model else spec.models[0]
@@ -94,7 +94,7 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
     return f"is {slower}"
 
 
-def _switch(account: Account, view: View, terms: Terms) -> str:
+def _switch(account: DecisionRecord, view: View, terms: Terms) -> str:
     """What another model than the one that holds the prompt costs and brings, if that is a choice.
 
     Staying is with the endpoint whose cache spares most; switching is to the model picked, or, if
@@ -120,7 +120,7 @@ def _switch(account: Account, view: View, terms: Terms) -> str:
     )
 
 
-def _model(account: Account, view: View, candidate: int) -> str:
+def _model(account: DecisionRecord, view: View, candidate: int) -> str:
     return account.specs[int(view.slots[candidate])].models[0]
 
 
@@ -167,7 +167,7 @@ def why_not(spec: EndpointSpec, tokens: float) -> str:
     return "has no room"
 
 
-def ranking(account: Account) -> list[int]:
+def ranking(account: DecisionRecord) -> list[int]:
     """Positions of the candidates by rank, the picked one first."""
     first, scores = account.position, account.scores
     assert scores is not None

@@ -16,7 +16,7 @@ import joblib
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from laar.errors import SettingError
+from laar.errors import SettingError, unknown
 
 __all__ = ["BACKENDS", "placed", "sweep"]
 
@@ -60,7 +60,7 @@ def placed(backend: str, jobs: int) -> Iterator[None]:
         SettingError: the backend is unknown or not installed.
     """
     if backend not in BACKENDS:
-        raise SettingError(f"--backend {backend}: there are {', '.join(BACKENDS)}")
+        raise SettingError(f"--backend: {unknown('backend', backend, BACKENDS)}")
     try:
         if backend == "dask":
             client = import_module("distributed").Client

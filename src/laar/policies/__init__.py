@@ -11,7 +11,7 @@ from laar.core.cost import CostWeights
 from laar.core.interfaces import Scorer
 from laar.core.outlook import Outlook
 from laar.core.policy import Policy
-from laar.errors import SettingError
+from laar.errors import SettingError, unknown
 from laar.policies.affinity import SessionAffinity
 from laar.policies.aibrix import LeastRequest, PrefixCache
 from laar.policies.chance import Random, RoundRobin
@@ -98,7 +98,7 @@ def parameters_of(policy: str) -> dict[str, float]:
         SettingError: there is no such policy.
     """
     if policy not in POLICY_NAMES:
-        raise SettingError(f"no policy `{policy}`; there are: {', '.join(POLICY_NAMES)}")
+        raise SettingError(unknown("policy", policy, POLICY_NAMES))
     if policy == "laar":
         known: dict[str, Any] = {each.name: each.default for each in fields(CostWeights)}
         del known["in_flight_tokens"]  # of the published forms' cost; here it is learned
@@ -131,8 +131,7 @@ def check_parameters(given: Parameters) -> None:
         known = parameters_of(policy)
         for name, value in values.items():
             if name not in known:
-                there_are = f"there are {', '.join(known)}" if known else "it has none"
-                raise SettingError(f"policy `{policy}`: no parameter `{name}`; {there_are}")
+                raise SettingError(f"policy `{policy}`: {unknown('parameter', name, known)}")
             if not 0 <= value <= 1e9:
                 raise SettingError(f"policy `{policy}`: `{name}` is {value}; give 0 to 1e9")
 

@@ -1,4 +1,4 @@
-"""Joins the collectors to the table: what they report becomes columns, files for Envoy, counts."""
+"""The endpoints of a running picker: joins the collectors to the table and to Envoy's file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from laar.datalayer import split_address
 from laar.datalayer.kubernetes import Rewrite
 from laar.envoy.endpoints_file import EndpointAddress, write_eds
 from laar.server.cluster_rules import ClusterRules
-from laar.telemetry.metrics import Metrics
+from laar.telemetry.problems import Problems
 
-__all__ = ["FleetSink"]
+__all__ = ["FleetState"]
 
 ENVOY_LEARNS_S = 0.5
 """From renaming Envoy's file into place to relying on it: Envoy watches, and takes some 10 ms,
@@ -28,15 +28,15 @@ WRITE_AGAIN_S = 1.0
 _LOG = logging.getLogger(__name__)
 
 
-class FleetSink:
-    """Takes what sources of endpoints, scrapes and probes report.
+class FleetState:
+    """Takes the reports of endpoint sources, scrapes, probes and KV events.
 
     Args:
         table: the endpoints.
         prefixes: forgets an endpoint whose engine restarted.
-        metrics: counts problems.
+        problems: gets the problems of collectors, and of Envoy's file.
         rules: keeps objectives and rewrites.
-        eds_file: endpoints file for Envoy; None when somebody else tells Envoy.
+        eds_file: endpoints file for Envoy; None where Envoy learns the endpoints elsewhere.
         on_change: called after the set of endpoints changed and Envoy's file says so.
         on_reading: called with each metrics page's numbers, by address.
         on_empty: called with the address of an endpoint whose cache is empty now, or that left.
@@ -46,7 +46,7 @@ class FleetSink:
         self,
         table: EndpointTable,
         prefixes: Prefixes,
-        metrics: Metrics,
+        problems: Problems,
         rules: ClusterRules,
         *,
         eds_file: Path | None,
@@ -56,7 +56,7 @@ class FleetSink:
     ) -> None:
         self._table = table
         self._prefixes = prefixes
-        self._metrics = metrics
+        self.problem = problems.report  # a collector knows its sink only
         self._rules = rules
         self._eds_file = eds_file
         self._on_change = on_change
@@ -104,10 +104,10 @@ class FleetSink:
     def stored(
         self, address: str, block_hashes: Sequence[int | bytes], parent_hash: int | bytes | None
     ) -> None:
-        """Nothing: what was sent there is believed since the decision, under hashes of our own."""
+        """Ignored: the index has learned of the blocks from the decision, under its own hashes."""
 
     def removed(self, address: str, block_hashes: Sequence[int | bytes]) -> None:
-        """Nothing: the index evicts as the engine does, and hashes can't be told apart."""
+        """Ignored: the index models eviction, and engine hashes are not comparable with ours."""
 
     def cleared(self, address: str) -> None:
         """Forgets what the endpoint's cache is believed to hold."""
@@ -127,7 +127,7 @@ class FleetSink:
             await self.publish()
 
     async def publish(self) -> None:
-        """Tells Envoy which endpoints there are, then whoever else wants to know."""
+        """Writes the endpoints into Envoy's file, then reports the change."""
         self._stale.clear()
         if self._eds_file is not None:
             await self._tell_envoy(self._eds_file)
@@ -144,7 +144,7 @@ class FleetSink:
         self._unwritten = fault is not None
         if self._unwritten:
             return
-        if len(self._table) and not self._told.issuperset(wanted):  # nobody waits for the first
+        if len(self._table) and not self._told.issuperset(wanted):  # at the start no request waits
             await asyncio.sleep(ENVOY_LEARNS_S)
         self._told = frozenset(wanted)
         for source in self._wanted:
@@ -162,16 +162,6 @@ class FleetSink:
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         """Takes one raw round trip, or None for a probe that failed."""
         self._table.round_trip(address, rtt_s, now)
-
-    def problem(self, source: str, message: str | None) -> None:
-        """Logs a new problem once, and its end once; counts every time."""
-        known = self._metrics.problems.get(source)
-        self._metrics.problem(source, message)
-        if message is not None and message != known:
-            if source in self._metrics.problems:  # else there are too many to remember, or to log
-                _LOG.warning("%s: %s", source, message)
-        elif message is None and known is not None:
-            _LOG.info("%s: works again", source)
 
 
 def _write_eds(path: Path, specs: Sequence[EndpointSpec]) -> str | None:

@@ -1,8 +1,8 @@
-"""The gate: requests that wait, as futures over the pure admission.
+"""Flow control: requests that wait, as futures over the pure admission.
 
 A request that may go costs no suspension. One that waits costs a future; all that wait share one
 timer, which also looks at readings that came and went stale meanwhile, and at prefills that are
-taken to be done, since nobody announces that.
+taken to be done, since no message announces that.
 
 Whatever ends a wait, nothing is left behind: a client that goes is forgotten, and a decision that
 came in the same moment is given back.
@@ -19,18 +19,18 @@ from laar.core.request import Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission, Outcome
 
-__all__ = ["Gate"]
+__all__ = ["FlowControl"]
 
 _TICK_S = 0.1
 """Between two looks at who may go when nothing was heard; a tenth of a scrape's interval."""
 
 _ENVOY_LEARNS_S = 0.2
 """From writing the first endpoint of an empty fleet into Envoy's file to sending a request there:
-Envoy watches the file and is done in some 10 ms, and whoever was held has waited for seconds."""
+Envoy watches the file and is done in some 10 ms, and a held request has waited for seconds."""
 
 
-class Gate:
-    """Decides now or later.
+class FlowControl:
+    """Decides on a request now, or once it has waited.
 
     Args:
         admission: who goes and who waits.
@@ -62,13 +62,13 @@ class Gate:
         """The decision, and the seconds it had to wait; `held` is called before it waits.
 
         Raises:
-            RequestError: nobody can serve it, or it was shed.
-            Exception: deciding failed, by a fault of ours.
+            RequestError: no endpoint can serve it, or it was shed.
+            Exception: deciding failed by an internal error.
         """
         try:
             answer = self._admission.ask(request, self._clock())
         except RequestError:
-            self._call()  # its coming may have told that others are beyond hope
+            self._call()  # its arrival may have shown that others will expire
             raise
         if isinstance(answer, Decision):
             return answer, 0.0
@@ -91,16 +91,16 @@ class Gate:
         self._call()
 
     def ended(self, decision: Decision) -> None:
-        """It is over."""
+        """The request is over."""
         self._admission.ended(decision)
         self._call()
 
     def moved(self, decision: Decision) -> None:
-        """Envoy serves it elsewhere than it was sent."""
+        """Envoy serves the request at another endpoint than the one picked."""
         self._admission.moved(decision, self._clock())
 
     def endpoints_changed(self, *, known: bool) -> None:
-        """Takes whether any endpoint is known; Envoy has just been told."""
+        """Takes whether any endpoint is known, once Envoy's file says the same."""
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
@@ -113,7 +113,7 @@ class Gate:
             self._call()
 
     def drain(self) -> None:
-        """Answers all that wait, and all that would have to: the picker leaves."""
+        """Answers all that wait, and from now on all that would have to wait."""
         for outcome in self._admission.drain(self._clock()):
             self._tell(outcome)
         for timer in (self._timer, self._opening):

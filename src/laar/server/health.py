@@ -1,7 +1,7 @@
 """gRPC health for every service name that gateways and probes ask for.
 
 Liveness says only that the process runs; most say whether requests can be served: some endpoint is
-known and nobody has asked us to stop. Watching works, so a kubelet's probes see a drain begin.
+known and no stop was asked for. Watching works, so a kubelet's probes see a drain begin.
 
 laar's own Envoys ask under another name, which stays well once it has been: without endpoints an
 answer of ours says more than Envoy's. It ends with the drain, and Envoy then sends nothing new.
@@ -37,19 +37,19 @@ class Health:
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
     async def start(self) -> None:
-        """Alive, and not ready until told."""
+        """Alive, and not ready until `set_ready`."""
         for name in _ALIVE_NAMES:
             await self._servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
         await self._servicer.set(PICKING_SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
         await self.set_ready(False)
 
     async def leave(self) -> None:
-        """No new streams from now on."""
+        """Not ready from now on, for new streams too."""
         await self._servicer.set(PICKING_SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
         await self.set_ready(False)
 
     async def set_ready(self, ready: bool) -> None:
-        """Tells everybody who asks or watches."""
+        """Answers all probes and watches from now on."""
         self.ready = ready
         status = (
             health_pb2.HealthCheckResponse.SERVING

@@ -1,11 +1,11 @@
-"""What the picker learns while it serves, and how that outlives a restart.
+"""The learners of a running picker, and their state across restarts.
 
 Joins the decisions to the learners: reported outcomes move P(correct), sampled answers tell whether
 c(m) is still what was measured and how many characters a token has. Routing heeds the first and the
 last; a drifting c(m) is only shown (`laar.accuracy.latency` says why).
 
 The state is one JSON file, replaced as a whole on a thread of its own; the loop never waits for a
-disk. At the start it is read as if anyone could have written it: what makes no sense is left out,
+disk. The file is not trusted at the start: entries that make no sense are left out,
 and a file that is no state at all costs a warning, never the start.
 """
 
@@ -27,6 +27,7 @@ from laar.core.decision import Completion, Decision
 from laar.core.request import Request
 from laar.server.state_file import StateFile
 from laar.settings import Accuracy
+from laar.telemetry.problems import Problems
 
 __all__ = ["MAX_STATE_BYTES", "Learning"]
 
@@ -47,7 +48,7 @@ class Learning:
         settings: of accuracy.
         clock: monotonic seconds.
         wall_clock: seconds since 1970; tells how long a saved state lay there.
-        problem: told what can't be saved, and None once it can.
+        problems: gets a state file that cannot be written.
 
     Raises:
         SettingError: the artifact cannot be used; the text says why.
@@ -59,7 +60,7 @@ class Learning:
         *,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
-        problem: Callable[[str, str | None], None],
+        problems: Problems,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -70,7 +71,7 @@ class Learning:
             setting="accuracy.state_file",
             what="what is learned",
             take=self._state,
-            problem=problem,
+            problems=problems,
         )
         path = settings.capability
         capability = read_capability(path) if path else CapabilityModel()
@@ -88,7 +89,7 @@ class Learning:
         self.latency = LatencyCheck(capability.measured_s_per_token)
 
     def use(self, capability: CapabilityModel) -> None:
-        """Goes by another artifact; what was reported and seen meanwhile stays."""
+        """Replaces the artifact; reported outcomes and seen speeds stay."""
         self.assessor.use(capability)
         if self.online is not None:
             self.online.new_prior()

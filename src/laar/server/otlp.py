@@ -13,9 +13,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from laar.errors import SettingError
-from laar.explain.account import Account
+from laar.explain.decision_record import DecisionRecord
 from laar.settings import Settings
 from laar.settings.otlp import ENVIRONMENT
+from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
     from laar.telemetry.otlp import Sender
@@ -33,7 +34,7 @@ class Exports:
     Args:
         settings: all of them.
         rng: draws the sample of log records.
-        problem: told what is wrong with a source, or None once it works again.
+        problems: gets the faults of sending, by signal.
 
     Raises:
         SettingError: the extra is not installed, or the environment's ``OTEL_*`` can't be used.
@@ -44,12 +45,12 @@ class Exports:
         settings: Settings,
         *,
         rng: random.Random,
-        problem: Callable[[str, str | None], None],
+        problems: Problems,
     ) -> None:
         self.spans: Spans | None = None
         self.senders: dict[str, Sender] = {}
         self._records: LogRecords | None = None
-        self._problem = problem
+        self._problems = problems
         if settings.otlp.traces is None and settings.otlp.logs is None:
             return
         try:
@@ -90,16 +91,16 @@ class Exports:
         return sender
 
     def _told(self, signal: str, fault: str | None) -> None:
-        self._problem(f"otlp {signal}", f"otlp.{signal}: {fault}" if fault else None)
+        self._problems.report(f"otlp {signal}", f"otlp.{signal}: {fault}" if fault else None)
 
-    def use(self, settings: Settings) -> None:
-        """Goes by changed settings."""
+    def apply(self, settings: Settings) -> None:
+        """Applies new settings: the sampled shares."""
         if self.spans is not None:
             self.spans.share = settings.otlp.sample_without_parent
         if self._records is not None:
             self._records.share = settings.decisions.log_sample
 
-    def settled(self, account: Account) -> None:
+    def settled(self, account: DecisionRecord) -> None:
         """Takes a decision whose request has ended."""
         if self._records is not None:
             self._records.settled(account)  # names the span, which is gone once it has ended

@@ -1,10 +1,11 @@
 """The settings of a running picker: which are in effect, and what a changed file makes of them.
 
 The settings file, and the weights file and the artifact that it names, are looked at once in a
-while and on SIGHUP, and read as a whole in a thread. What would not start is not applied: a fault
-in any of them leaves everything as it was, and is told with file, line and key. Of a file that can
-be used, the settings that may change at once do so together, in one call between two messages of
-the streams; the others are named until the picker was restarted or they were put back.
+while and on SIGHUP, and read as a whole in a thread. Files that would not start a picker are not
+applied: a fault leaves everything as it was, and is reported with file, line and key. Of a file
+that can be used, the settings that may change at once do so together, in one call between two
+messages of the streams. The others are named until a restart, or until the file has the old values
+again.
 
 A change counts once the files have stayed the same from one look to the next, so that none is taken
 half-written.
@@ -28,8 +29,9 @@ from laar.core.beliefs import read_capability
 from laar.datalayer.stamp import Stamp, stamp_of
 from laar.errors import SettingError
 from laar.settings import Change, Loaded, Settings, change, load
+from laar.telemetry.problems import Problems
 
-__all__ = ["RESTART", "LiveSettings", "Use"]
+__all__ = ["RESTART", "Apply", "SettingsReloader"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,8 +49,8 @@ RESTART = "settings restart"
 _NAMED = 10
 """Settings named in one problem; a file with more is another file."""
 
-Use = Callable[[Settings, CapabilityModel | None], None]
-"""Puts settings into effect, and an artifact where it is another one; must not await."""
+Apply = Callable[[Settings, CapabilityModel | None], None]
+"""Applies settings, and a new artifact if there is one. Synchronous: no request sees a part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +66,12 @@ class _Read:
         return list(dict.fromkeys([*self.change.applied, *artifact]))
 
 
-class LiveSettings(Collector):
+class SettingsReloader(Collector):
     """What is in effect, where it came from, and what waits for a restart.
 
     Args:
         loaded: the settings to begin with; nothing is followed where they came from no file.
-        problem: told what is wrong, and None once it is not.
+        problems: gets files that cannot be used, and settings that wait for a restart.
         poll_s: seconds between two looks; may be changed.
     """
 
@@ -77,7 +79,7 @@ class LiveSettings(Collector):
         self,
         loaded: Loaded,
         *,
-        problem: Callable[[str, str | None], None],
+        problems: Problems,
         poll_s: float = POLL_S,
     ) -> None:
         self.settings = loaded.settings
@@ -87,7 +89,7 @@ class LiveSettings(Collector):
         self._artifact = _artifact(loaded)
         self._wanted = loaded
         self._pending: tuple[str, ...] = ()
-        self._problem = problem
+        self._problems = problems
         self.poll_s = poll_s
         self._asked = asyncio.Event()
         self._refused = False
@@ -99,7 +101,7 @@ class LiveSettings(Collector):
         """Reads the files again soon, changed or not."""
         self._asked.set()
 
-    async def follow(self, use: Use) -> None:
+    async def follow(self, apply: Apply) -> None:
         """Follows the files until cancelled."""
         if self._path is None:
             return
@@ -114,22 +116,22 @@ class LiveSettings(Collector):
             if changed or again or self._asked.is_set():
                 self._asked.clear()
                 self._stamps, tried_at = found, loop.time()
-                await self._reload(self._path, use)
+                await self._reload(self._path, apply)
             seen = found
 
-    async def _reload(self, path: Path, use: Use) -> None:
+    async def _reload(self, path: Path, apply: Apply) -> None:
         try:
             read = await asyncio.to_thread(self._read, path)
         except SettingError as error:
             self._refused = True
-            self._problem(_SOURCE, f"all settings stay as they were: {error}")
+            self._problems.report(_SOURCE, f"all settings stay as they were: {error}")
             return
         self._refused = False
-        self._problem(_SOURCE, None)
-        self._take(read, use)
+        self._problems.report(_SOURCE, None)
+        self._take(read, apply)
 
     def _read(self, path: Path) -> _Read:
-        """Reads everything anew; in a thread.
+        """Reads all files again; in a thread.
 
         Raises:
             SettingError: something can't be used.
@@ -142,10 +144,10 @@ class LiveSettings(Collector):
             capability = read_capability(artifact) if artifact else CapabilityModel()
         return _Read(loaded=loaded, change=found, capability=capability)
 
-    def _take(self, read: _Read, use: Use) -> None:
+    def _take(self, read: _Read, apply: Apply) -> None:
         loaded, found = read.loaded, read.change
         if read.applied:
-            use(found.settings, read.capability)
+            apply(found.settings, read.capability)
             self._applied += 1
             _LOG.info("in effect from now on: %s", ", ".join(read.applied))
         if read.capability is not None:
@@ -154,19 +156,19 @@ class LiveSettings(Collector):
         self.settings = found.settings
         self._origins = {**loaded.origins, **kept}
         self._wanted, self._pending, self._stamps = loaded, found.pending, loaded.stamps
-        self._problem(RESTART, self._remedy(found) if found.pending else None)
+        self._problems.report(RESTART, self._remedy(found) if found.pending else None)
 
     def _remedy(self, found: Change) -> str:
         origins = self._wanted.origins
         named = ", ".join(f"{path} ({origins[path]})" for path in found.pending[:_NAMED])
         if len(found.pending) > _NAMED:
             named += f" and {len(found.pending) - _NAMED} more"
-        told = f"needed to apply {named}; until then, or until it is put back, the old value counts"
+        text = f"needed to apply {named}; until then, or until it is put back, the old value counts"
         if found.obstacle:
-            told += f". No part of it can go before the rest ({found.obstacle})"
+            text += f". No part of it can go before the rest ({found.obstacle})"
         if self.settings.tuner.enabled and any("routing." in path for path in found.pending):
-            told += ". The tuner has its own weights: these count where a climb begins anew"
-        return told
+            text += ". The tuner has its own weights: these count where a climb starts afresh"
+        return text
 
     # -- showing -------------------------------------------------------------------------------
 

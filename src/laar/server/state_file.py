@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from laar.telemetry.problems import Problems
+
 __all__ = ["StateFile"]
 
 
@@ -20,7 +22,7 @@ class StateFile:
         setting: the setting that names the file.
         what: is lost at the end of the process when it can't be written.
         take: makes the content; called in a thread.
-        problem: told what can't be saved, and None once it can.
+        problems: gets a file that cannot be written, by its setting.
     """
 
     def __init__(
@@ -31,14 +33,14 @@ class StateFile:
         setting: str,
         what: str,
         take: Callable[[], bytes],
-        problem: Callable[[str, str | None], None],
+        problems: Problems,
     ) -> None:
         self._path = path
         self._interval_s = interval_s
         self._setting = setting
         self._what = what
         self._take = take
-        self._problem = problem
+        self._problems = problems
         self._writing = threading.Lock()
 
     async def keep_saving(self) -> None:
@@ -48,14 +50,14 @@ class StateFile:
             await self.save()
 
     async def save(self) -> None:
-        """Writes the state, if there is a file for it; a failure is told and costs nothing else."""
+        """Writes the state, if there is a file for it; a failure is only reported."""
         if self._path is None:
             return
         try:
             await asyncio.to_thread(self._write, self._path)
-            self._problem(self._setting, None)
+            self._problems.report(self._setting, None)
         except OSError as fault:
-            self._problem(
+            self._problems.report(
                 self._setting,
                 f"{self._path} can't be written ({fault.strerror}); {self._what} will not outlive "
                 "this process",

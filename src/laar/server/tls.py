@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from laar.errors import SettingError
+from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
     from laar.settings import Tls
@@ -52,15 +52,15 @@ class ServerTls:
 
     Args:
         settings: where it comes from.
-        problem: told what is wrong with the files, None when nothing is.
+        problems: gets files that cannot be used, and a certificate that has expired.
 
     Raises:
         SettingError: files that can't be used, or the package that reads them is not installed.
     """
 
-    def __init__(self, settings: Tls, problem: Callable[[str | None], None]) -> None:
+    def __init__(self, settings: Tls, problems: Problems) -> None:
         self._settings = settings
-        self._problem = problem
+        self._problems = problems
         self._shown = _load(settings, None)
         self._given = self._shown
 
@@ -83,7 +83,7 @@ class ServerTls:
             try:
                 found = await asyncio.to_thread(_load, self._settings, self._shown)
             except SettingError as error:
-                self._problem(f"{error}; the certificate read before stays in use")
+                self._problems.report("tls", f"{error}; the certificate read before stays in use")
             else:
                 self._take(found, datetime.now(UTC))
             await asyncio.sleep(RELOAD_S)
@@ -92,7 +92,7 @@ class ServerTls:
         expired = found.expires_at <= now
         if found != self._shown and not (expired and self._shown.expires_at > now):
             self._shown = found
-        self._problem(_expired(self._settings, found) if expired else None)
+        self._problems.report("tls", _expired(self._settings, found) if expired else None)
 
     def _for_handshake(self) -> grpc.ServerCertificateConfiguration | None:
         """Asked by gRPC's threads before each handshake; None is for no change."""

@@ -24,7 +24,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from laar.datalayer.document import parse_yaml
-from laar.errors import SettingError
+from laar.errors import SettingError, unknown
 from laar.measuring.kv_lookup import Solution, solve
 
 __all__ = ["NO_QUESTION", "AccuracySurface", "Answerer", "ModelSurface"]
@@ -111,8 +111,7 @@ class Answerer:
 
     def __init__(self, surface: AccuracySurface, model: str) -> None:
         if model not in surface.models:
-            known = ", ".join(surface.models)
-            raise SettingError(f"the fleet has no model {model!r}; it has {known}")
+            raise SettingError(f"fleet: {unknown('model', model, surface.models)}")
         self.surface = surface
         self.model = model
         self.seconds_per_token = surface.models[model].seconds_per_token

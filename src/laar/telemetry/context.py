@@ -1,4 +1,4 @@
-"""What the context hook did and what came of it, by route: counted here, shown on two pages.
+"""Actions and results of the context hook, by route: counted here, shown on two pages.
 
 Three groups of requests with documents: `hook`, whose order the hook chose; `control`, left as
 received for comparison; `observed`, left as received because the hook only looks. What is expected
@@ -108,7 +108,7 @@ class RouteTally:
         return gain is not None and gain.off
 
     def forget_groups(self) -> None:
-        """Begins to compare anew."""
+        """Starts the comparison afresh."""
         self.groups = {group: Group() for group in GROUPS}
 
 
@@ -174,12 +174,12 @@ class ContextMetrics(Collector):
 
 _GROUP_FIGURES = {
     "eligible": "Requests with documents that could be ordered.",
-    "document_bytes": "Bytes of those documents.",
-    "expected_bytes": "Of those, expected to be cached in the hook's order.",
-    "received_bytes": "The same in the order as received.",
+    "document_bytes": "Bytes of documents that could be ordered.",
+    "expected_bytes": "Document bytes expected in the cache, in the hook's order.",
+    "received_bytes": "Document bytes expected in the cache, in the order as received.",
     "prompt_tokens": "Prompt tokens, where usage was read.",
-    "cached_tokens": "Of those, found in the engines' caches.",
+    "cached_tokens": "Prompt tokens that the engines found in their caches.",
     "ttft_seconds": "Decision to first byte, added up, where the answer was read.",
-    "ttft_samples": "How many of those.",
+    "ttft_samples": "Requests whose time to first token is in the sum.",
 }
 """Attributes of `Group`, and what they are."""

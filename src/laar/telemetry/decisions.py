@@ -1,7 +1,7 @@
-"""The last decisions, for whoever asks why: bounded in number and in bytes, and without prompts.
+"""The last decisions, to explain them: bounded in number and in bytes, and without prompts.
 
 Recording is on the request path, so it stores references and counts (about two microseconds);
-records are made when somebody looks. An account weighs some 2 KB and 100 bytes for each candidate:
+records are made on request. An account weighs some 2 KB and 100 bytes for each candidate:
 in a fleet of a thousand endpoints the byte limit ends the memory first.
 """
 
@@ -14,7 +14,7 @@ from itertools import islice
 from laar.accuracy.reports import OutcomeReports
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointSpec, EndpointTable
-from laar.explain.account import Account, account_of
+from laar.explain.decision_record import DecisionRecord, record_of
 from laar.explain.record import explained
 
 __all__ = ["MAX_BYTES", "MAX_DECISIONS", "DecisionMemory"]
@@ -47,7 +47,7 @@ class DecisionMemory:
         table: EndpointTable,
         *,
         wall_clock: Callable[[], float],
-        on_settled: Callable[[Account], None] = lambda _account: None,
+        on_settled: Callable[[DecisionRecord], None] = lambda _account: None,
         reports: OutcomeReports | None = None,
         max_decisions: int = MAX_DECISIONS,
         max_bytes: int = MAX_BYTES,
@@ -58,7 +58,7 @@ class DecisionMemory:
         self.reports = reports
         self._max_decisions = max_decisions
         self._max_bytes = max_bytes
-        self._accounts: OrderedDict[str, Account] = OrderedDict()
+        self._accounts: OrderedDict[str, DecisionRecord] = OrderedDict()
         self._bytes = 0
         self._specs_version = -1
         self._specs: Mapping[int, EndpointSpec] = {}
@@ -74,32 +74,32 @@ class DecisionMemory:
             _, oldest = self._accounts.popitem(last=False)
             self._bytes -= _size(oldest)
 
-    def account(self, decision: Decision) -> Account:
+    def account(self, decision: Decision) -> DecisionRecord:
         """The account of a decision, without remembering it."""
         table = self._table
         if self._specs_version != table.version:
             self._specs_version = table.version
             self._specs = {int(slot): table.spec(int(slot)) for slot in table.active}
-        return account_of(decision, self._specs, table, self._wall_clock())
+        return record_of(decision, self._specs, table, self._wall_clock())
 
     def settled(self, decision: Decision, end: Completion) -> None:
         """Notes how a decision's request ended, be it remembered still or not."""
-        account: Account | None = decision.account
+        account: DecisionRecord | None = decision.account
         if account is not None:
             account.end = end
             account.failed = decision.failed
             account.served = decision.address if decision.served or not account.shadow else ""
             self._on_settled(account)
 
-    def get(self, decision_id: str) -> Account | None:
+    def get(self, decision_id: str) -> DecisionRecord | None:
         """The account with this id, while it is remembered."""
         return self._accounts.get(decision_id)
 
-    def latest(self, count: int) -> Iterator[Account]:
-        """The last so many, newest first."""
+    def latest(self, count: int) -> Iterator[DecisionRecord]:
+        """The last `count`, newest first."""
         return islice(reversed(self._accounts.values()), count)
 
-    def explained(self, account: Account) -> dict[str, object]:
+    def explained(self, account: DecisionRecord) -> dict[str, object]:
         """The record for a reader."""
         shown = explained(account)
         correct = self.reports.outcome_of(account.id) if self.reports is not None else None
@@ -114,7 +114,7 @@ class DecisionMemory:
         return self._bytes
 
 
-def _size(account: Account) -> int:
+def _size(account: DecisionRecord) -> int:
     candidates = 0 if account.view is None else len(account.view.slots)
     readings = 0 if account.readings is None else len(account.readings.failures)
     return _BYTES + _BYTES_PER_CANDIDATE * candidates + _BYTES_PER_READING * readings

@@ -1,4 +1,4 @@
-"""Metrics of flow control, read from the queue when somebody scrapes."""
+"""Metrics of flow control, read from the queue at each scrape."""
 
 from __future__ import annotations
 

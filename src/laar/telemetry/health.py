@@ -20,7 +20,7 @@ _STATES = {"closed": 0, "starting": 1, "trial": 2, "open": 3}
 
 
 class HealthMetrics(Collector):
-    """Reads health when somebody scrapes.
+    """Reads health at each scrape.
 
     Args:
         health: what was learned.

@@ -1,4 +1,4 @@
-"""Metrics of the learners, read from them when somebody scrapes."""
+"""Metrics of the learners, read from them at each scrape."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class LearningMetrics(Collector):
         """Makes the metric families; called for each scrape."""
         for name, help_text, counts in (
             ("laar_outcomes", "Reported outcomes.", self._reports.verdicts),
-            ("laar_retry_outcomes", "Failures told by retries.", self._reports.retries),
+            ("laar_retry_outcomes", "Failures inferred from retries.", self._reports.retries),
         ):
             family = CounterMetricFamily(name, help_text, labels=("verdict",))
             for verdict, count in counts.items():
@@ -109,7 +109,7 @@ class LearningMetrics(Collector):
             )
             weights = GaugeMetricFamily(
                 "laar_model_prior_weight",
-                "Outcomes that the artifact's word on a model weighs; low: outcomes contradict it.",
+                "Weight of the artifact's prior, in outcomes; low where outcomes contradict it.",
                 labels=("model",),
             )
             for model, weight in self._online.prior_weights().items():

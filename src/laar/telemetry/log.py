@@ -16,7 +16,7 @@ from pathlib import Path
 
 import orjson
 
-from laar.explain.account import Account
+from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import record
 
 __all__ = ["DecisionLog"]
@@ -38,7 +38,7 @@ class DecisionLog:
         sample: share of decisions that are written; may be changed.
         max_bytes: size after which a new file is begun.
         keep: how many old files are kept.
-        on_problem: told what is wrong, or None once it works again.
+        on_problem: gets a fault, or None once it works again.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class DecisionLog:
         self._max_bytes = max_bytes
         self._keep = keep
         self._on_problem = on_problem
-        self._queue: deque[Account] = deque()
+        self._queue: deque[DecisionRecord] = deque()
         self._torn = b""  # ends a line that a full disk cut off
         self.written = 0
         self.dropped = 0
 
-    def add(self, account: Account) -> None:
+    def add(self, account: DecisionRecord) -> None:
         """Queues a settled decision, if it is drawn and there is room."""
         if self.sample < 1.0 and self._rng.random() >= self.sample:
             return
@@ -93,7 +93,7 @@ class DecisionLog:
         if lines:
             self._note(len(lines), await asyncio.to_thread(self._write, b"".join(lines)))
 
-    def _line(self, account: Account) -> bytes:
+    def _line(self, account: DecisionRecord) -> bytes:
         return orjson.dumps(record(account), option=orjson.OPT_APPEND_NEWLINE)
 
     def _note(self, lines: int, fault: str | None) -> None:

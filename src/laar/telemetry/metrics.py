@@ -2,7 +2,7 @@
 
 A prometheus-client counter with labels costs a microsecond and a lock each time it is touched; a
 dictionary entry costs a tenth of that. So the path writes into dictionaries and fixed arrays here,
-and a custom collector reads them when somebody asks. Labels are names from the settings (models,
+and a custom collector reads them at each scrape. Labels are names from the settings (models,
 endpoints, policies, reasons), never anything a client sent.
 """
 
@@ -23,13 +23,12 @@ from prometheus_client.registry import Collector
 
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
+from laar.telemetry.problems import Problems
 
 __all__ = ["Histogram", "Metrics"]
 
 _OVERHEAD_BOUNDS_S = (5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 0.25)
 _LATENCY_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
-_MAX_PROBLEMS = 1000
-"""Problems remembered, one for each source; more sources than that have one common cause."""
 
 
 class Histogram:
@@ -58,8 +57,9 @@ class Histogram:
 class Metrics(Collector):
     """Everything the picker counts. `page()` renders it."""
 
-    def __init__(self, director: Director | None = None) -> None:
+    def __init__(self, director: Director | None = None, problems: Problems | None = None) -> None:
         self.director = director
+        self.problems = problems if problems is not None else Problems()
         self.streams_open = 0
         self.held_body_bytes: Callable[[], int] = int
         self.stream_faults = 0
@@ -73,8 +73,6 @@ class Metrics(Collector):
         self._overhead = Histogram(_OVERHEAD_BOUNDS_S)
         self._ttft = Histogram(_LATENCY_BOUNDS_S)
         self._latency = Histogram(_LATENCY_BOUNDS_S)
-        self._problem_counts: Counter[str] = Counter()
-        self.problems: dict[str, str] = {}
         self._labels: list[str] = []
         self._labels_version = -1
         self._registry = CollectorRegistry()
@@ -99,21 +97,12 @@ class Metrics(Collector):
             self._ttft.observe(end.ttft_s)
 
     def refused(self, status: int, reason: str) -> None:
-        """Counts a request that got an answer of ours."""
+        """Counts a request that laar answered itself."""
         self._refusals[str(status), reason] += 1
 
     def overhead(self, seconds: float) -> None:
         """From the body in hand to the decision."""
         self._overhead.observe(seconds)
-
-    def problem(self, source: str, message: str | None) -> None:
-        """Notes what a collector cannot do, or that it can again."""
-        if message is None:
-            self.problems.pop(source, None)
-            return
-        self._problem_counts[source.partition(" ")[0]] += 1
-        if source in self.problems or len(self.problems) < _MAX_PROBLEMS:
-            self.problems[source] = message
 
     # -- showing -------------------------------------------------------------------------------
 
@@ -151,7 +140,7 @@ class Metrics(Collector):
         yield _gauge("laar_streams_open", "ext_proc streams open now.", self.streams_open)
         yield _gauge(
             "laar_held_body_bytes",
-            "Of request bodies that are still coming, in the gateway shape; "
+            "Bytes of incomplete request bodies held, in the gateway shape; "
             "bodies.max_held_bytes is the limit.",
             self.held_body_bytes(),
         )
@@ -162,7 +151,7 @@ class Metrics(Collector):
                 "Messages with no place in the protocol.",
                 self.ignored_messages,
             ),
-            ("laar_moved", "Requests that Envoy served elsewhere than picked.", self.moved),
+            ("laar_moved", "Requests served by another endpoint than the one picked.", self.moved),
             (
                 "laar_failed_attempts",
                 "Attempts that failed before an answer began, retried or not.",
@@ -174,7 +163,7 @@ class Metrics(Collector):
             "laar_collector_errors",
             "Failures of collectors.",
             ("collector",),
-            (((kind,), n) for kind, n in self._problem_counts.items()),
+            (((kind,), n) for kind, n in self.problems.counts.items()),
         )
         if self.certificate_expires_at_s is not None:
             yield _gauge(
@@ -234,8 +223,12 @@ class Metrics(Collector):
 
 _ENDPOINT_LABELS = ("endpoint", "model")
 _ENDPOINT_COLUMNS = (
-    ("laar_endpoint_in_flight", "Requests with the endpoint.", "in_flight"),
-    ("laar_endpoint_queued_tokens", "Prompt tokens of those.", "queued_tokens"),
+    ("laar_endpoint_in_flight", "Requests in flight at the endpoint.", "in_flight"),
+    (
+        "laar_endpoint_queued_tokens",
+        "Prompt tokens of the requests in flight at the endpoint.",
+        "queued_tokens",
+    ),
     ("laar_endpoint_rtt_seconds", "Smoothed round trip; NaN unknown.", "rtt_s"),
     ("laar_endpoint_waiting", "Requests waiting in the engine; NaN unknown.", "waiting"),
     ("laar_endpoint_running", "Requests running in the engine; NaN unknown.", "running"),

@@ -29,12 +29,12 @@ _REMEDY |= dict.fromkeys((301, 302, 307, 308, 404, 405), "; is this the URL for 
 
 
 class Sender:
-    """An SDK exporter that is counted, and whose faults are told.
+    """An SDK exporter with counts, whose faults are reported.
 
     Args:
         exporter: makes it, of the URL and a session.
         url: of the collector; None for the environment's.
-        on_problem: told what is wrong with an attempt, or None after one that went well.
+        on_problem: gets the fault of an attempt, or None after a good one.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class _Session(requests.Session):
 
 
 def _why(error: BaseException) -> str:
-    """In the same words each time: a problem that changes is told again."""
+    """In the same words each time: a problem that changes is logged again."""
     if isinstance(error, requests.Timeout):
         return "timed out"
     while below := error.__cause__ or error.__context__:

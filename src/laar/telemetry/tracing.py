@@ -1,8 +1,8 @@
 """Decisions as spans of their clients' traces, and as log records: what OpenTelemetry is sent.
 
 A span lasts from the request for a decision to the decision, waiting in the queue included; it is
-sent when its request has ended, so that it can say what came of the decision. Both kinds are made
-from the record that `/decisions` shows, so all three say the same, and nothing of a prompt.
+sent when its request has ended, so that it can hold the outcome of the decision. Both kinds are
+made from the record that `/decisions` shows, so all three agree, and hold nothing of a prompt.
 
 Names by OpenTelemetry's conventions where there are any (``gen_ai.*``, ``http.*``, ``error.type``).
 """
@@ -26,7 +26,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from laar.core.request import Request, Trace
 from laar.errors import RequestError
-from laar.explain.account import Account
+from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import record
 from laar.telemetry.otlp import Sender
 
@@ -130,7 +130,7 @@ class Spans:
             return None
         return Trace(trace_id=format_trace_id(span.get_span_context().trace_id), span=span)
 
-    def settled(self, account: Account) -> None:
+    def settled(self, account: DecisionRecord) -> None:
         """Ends the span of a decision whose request has ended, where it has one."""
         if account.trace is not None:
             told = attributes(record(account, ranked=True))
@@ -181,7 +181,7 @@ class LogRecords:
         """Starts to send."""
         self._provider.add_log_record_processor(self._sender.begin(BatchLogRecordProcessor))
 
-    def settled(self, account: Account) -> None:
+    def settled(self, account: DecisionRecord) -> None:
         """Makes a record of a decision whose request has ended, if it is drawn."""
         if self.share < 1.0 and self._rng.random() >= self.share:
             return

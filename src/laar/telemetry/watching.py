@@ -18,7 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from laar.core.director import Director
-from laar.explain.account import Account
+from laar.explain.decision_record import DecisionRecord
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.log import DecisionLog
 
@@ -32,7 +32,7 @@ _RATIOS = (0.5, 0.7, 0.9, 1.1, 1.3, 2.0)
 
 
 class WatchingMetrics(Collector):
-    """Counts at the end of each request, and reads the rest when somebody scrapes.
+    """Counts at the end of each request, and reads the rest at each scrape.
 
     Args:
         version: of laar.
@@ -68,7 +68,7 @@ class WatchingMetrics(Collector):
         self._ratio_sum = 0.0
         self._tokens = {"believed": 0.0, "found": 0.0, "prompt": 0.0}
 
-    def settled(self, account: Account) -> None:
+    def settled(self, account: DecisionRecord) -> None:
         """Counts a request that has ended."""
         if account.shadow:
             known = "yes" if account.served == account.picked else "no"
@@ -130,8 +130,16 @@ class WatchingMetrics(Collector):
                 "Sampled requests with a predicted and a measured time to first token.",
                 requests,
             ),
-            ("laar_predicted_ttft_seconds", "Their predicted times, added up.", predicted),
-            ("laar_measured_ttft_seconds", "Their measured times, added up.", measured),
+            (
+                "laar_predicted_ttft_seconds",
+                "Sum of the predicted times to first token of sampled requests.",
+                predicted,
+            ),
+            (
+                "laar_measured_ttft_seconds",
+                "Sum of the measured times to first token of sampled requests.",
+                measured,
+            ),
             (
                 "laar_prefix_prompt_tokens",
                 "Prompt tokens of sampled requests whose engine said what it had cached.",
@@ -139,12 +147,12 @@ class WatchingMetrics(Collector):
             ),
             (
                 "laar_prefix_believed_tokens",
-                "Of those, the ones laar believed to be cached.",
+                "Prompt tokens that laar expected in the cache, of sampled requests.",
                 self._tokens["believed"],
             ),
             (
                 "laar_prefix_found_tokens",
-                "Of those, the ones the engine found in its cache.",
+                "Prompt tokens that the engine found in its cache, of sampled requests.",
                 self._tokens["found"],
             ),
         ):
@@ -152,7 +160,7 @@ class WatchingMetrics(Collector):
         counts = list(accumulate(self._ratios))
         ratio = HistogramMetricFamily(
             "laar_predicted_ttft_ratio",
-            "Of the same requests, the predicted time to the first token by the measured one.",
+            "Ratio of the predicted to the measured time to first token, of sampled requests.",
         )
         ratio.add_metric(
             (),
@@ -167,7 +175,7 @@ class WatchingMetrics(Collector):
         )
         yield GaugeMetricFamily(
             "laar_decisions_remembered_bytes",
-            "Memory they take, by estimate.",
+            "Memory of the remembered decisions, by estimate.",
             self._memory.held_bytes,
         )
         yield GaugeMetricFamily("laar_viewers", "Viewers of the live page.", self._viewers())
@@ -188,7 +196,7 @@ class WatchingMetrics(Collector):
         )
         records = CounterMetricFamily(
             "laar_otlp_records",
-            "Of these, the ones that the collector took (sent), or that were given up (failed).",
+            "Records that the OTLP collector accepted (sent) or that laar dropped (failed).",
             labels=("signal", "result"),
         )
         for signal, sender in self._senders.items():

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple, Self
 
-from laar.errors import SettingError
+from laar.errors import SettingError, unknown
 from laar.flow.prefill_time import PrefillTable
 from laar.flow.slack import ORDERS, Line, Prefill, pack, turn
 
@@ -82,9 +82,7 @@ class StepSettings:
         known = [field.name for field in fields(cls)]
         for key, value in given.items():
             if key not in known:
-                raise SettingError(
-                    f"additional-config: laar.{key} is unknown; known are {', '.join(known)}"
-                )
+                raise SettingError(f"additional-config: {unknown('setting', f'laar.{key}', known)}")
             if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
                 raise SettingError(
                     f"additional-config: laar.{key} must be a number of at least 0, not {value!r}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from pkgutil import iter_modules
 
-from laar.errors import SettingError
+from laar.errors import SettingError, unknown
 from laar.lab.experiment import Experiment
 
 __all__ = ["all_experiments", "find_experiment"]
@@ -28,5 +28,5 @@ def find_experiment(name: str) -> Experiment:
     """
     known = all_experiments()
     if name not in known:
-        raise SettingError(f"no experiment `{name}`; there are: {', '.join(known)}")
+        raise SettingError(unknown("experiment", name, known))
     return known[name]

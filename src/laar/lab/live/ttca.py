@@ -20,7 +20,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from laar.errors import SettingError
+from laar.errors import SettingError, unknown
 from laar.lab.live.agreement import (
     DISAGREES,
     Agreement,
@@ -61,10 +61,9 @@ def run_ttca(
     Raises:
         SettingError: a policy that does not exist, or options that contradict each other.
     """
-    unknown = [policy for policy in policies if policy not in POLICY_NAMES]
-    if unknown:
-        known = ", ".join(POLICY_NAMES)
-        raise SettingError(f"no policy is called {unknown[0]!r}; choose among {known}")
+    for policy in policies:
+        if policy not in POLICY_NAMES:
+            raise SettingError(unknown("policy", policy, POLICY_NAMES))
     if url is not None and capability is not None:
         raise SettingError("--capability is for the fleet started here; with --url the picker has")
     if url is not None and lab_runs is not None:

@@ -1,4 +1,4 @@
-"""`laar up`: start the fleet; with `--requests`, ask verified questions under every policy.
+"""The demo of `laar up`: a fleet, and verified questions under every policy.
 
 Times are the fleet's own seconds: the clock's, divided by the time scale.
 """
@@ -8,56 +8,25 @@ from __future__ import annotations
 import asyncio
 import math
 import signal
-import tempfile
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import cast
 
-import orjson
 from rich.console import Console
 from rich.table import Table
 
-from laar.lab.live.comparison import Tally, compare, exit_status
+from laar.lab.live.comparison import Tally, compare
 from laar.lab.live.fleet import Fleet, running_fleet
 from laar.measuring.kv_lookup import LANGUAGES, LENGTHS_TOKENS, Query, queries
 
-__all__ = ["run_up"]
+__all__ = ["run_fleet", "show", "table"]
 
 POLICIES = ("laar", "load-aware", "session-affinity", "random", "round-robin", "least-loaded")
 
 
-def run_up(
-    *,
-    requests: int | None,
-    concurrency: int,
-    time_scale: float,
-    port: int,
-    json_file: Path | None,
-) -> int:
-    """Runs the demo; returns the exit status."""
-    console = Console()
-    with tempfile.TemporaryDirectory(prefix="laar-up-") as directory:
-        tallies = asyncio.run(
-            _up(
-                console,
-                Path(directory),
-                requests=requests,
-                concurrency=concurrency,
-                time_scale=time_scale,
-                port=port,
-            )
-        )
-    if not tallies:
-        return 0
-    rows = [_row(tally, time_scale) for tally in tallies]
-    _show(console, rows)
-    if json_file is not None:
-        json_file.write_bytes(orjson.dumps(rows, option=orjson.OPT_INDENT_2))
-    return exit_status(console, tallies)
-
-
-async def _up(
+async def run_fleet(
     console: Console,
     directory: Path,
     *,
@@ -66,7 +35,16 @@ async def _up(
     time_scale: float,
     port: int,
 ) -> list[Tally]:
-    """Runs the fleet; the tallies are empty when there was nothing to compare."""
+    """Runs the fleet until the comparison is done, or until a signal when there is none.
+
+    Args:
+        console: for progress and hints.
+        directory: for settings and logs.
+        requests: questions per policy; None compares nothing.
+        concurrency: questions in flight at once.
+        time_scale: real seconds for a simulated second.
+        port: of Envoy while nothing is compared; 0 for a free one.
+    """
     async with AsyncExitStack() as stack:
         with console.status("starting five simulated endpoints, the picker and Envoy"):
             fleet = await stack.enter_async_context(
@@ -117,6 +95,11 @@ def _questions(requests: int) -> list[Query]:
     return [drawn[i] for i in order[:requests]]
 
 
+def table(tallies: Sequence[Tally], time_scale: float) -> list[dict[str, object]]:
+    """One row for each policy; seconds are the fleet's."""
+    return [_row(tally, time_scale) for tally in tallies]
+
+
 def _row(tally: Tally, time_scale: float) -> dict[str, object]:
     """A policy's row of the table; seconds are the fleet's."""
     outcomes = [outcome for _, outcome in tally.results]
@@ -139,13 +122,14 @@ def _row(tally: Tally, time_scale: float) -> dict[str, object]:
     }
 
 
-def _show(console: Console, rows: list[dict[str, object]]) -> None:
-    table = Table(title="Time to correct answer by policy, in the fleet's own seconds")
+def show(console: Console, rows: Sequence[Mapping[str, object]]) -> None:
+    """Prints the rows and the model mix."""
+    shown = Table(title="Time to correct answer by policy, in the fleet's own seconds")
     names = ("policy", "success", "attempts", "most", "mean TTCA", "p95 TTCA", "per correct")
     for name in names:
-        table.add_column(name, justify="left" if name == "policy" else "right")
+        shown.add_column(name, justify="left" if name == "policy" else "right")
     for row in rows:
-        table.add_row(
+        shown.add_row(
             str(row["policy"]),
             f"{row['success_rate']:.1%}",
             f"{row['attempts_mean']:.2f}",
@@ -154,7 +138,7 @@ def _show(console: Console, rows: list[dict[str, object]]) -> None:
             f"{row['ttca_p95_s']:.1f} s",
             "-" if row["spent_per_correct_s"] is None else f"{row['spent_per_correct_s']:.1f} s",
         )
-    console.print(table)
+    console.print(shown)
     console.print("A question given up on counts with the time spent on it; `per correct` shares")
     console.print("all time spent among the correct answers.\n")
     mixes = {str(row["policy"]): row["model_mix"] for row in rows}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from laar.errors import SettingError
+from laar.errors import SettingError, unknown
 from laar.lab.intervals import estimate
 from laar.lab.report import Table, Value
 from laar.lab.suite.case import Case, Numbers, run_case
@@ -68,7 +68,7 @@ def chosen(cases: Sequence[Case], names: Sequence[str]) -> tuple[Case, ...]:
     known = {case.name: case for case in cases}
     for name in names:
         if name not in known:
-            raise SettingError(f"no workload `{name}`; there are: {', '.join(known)}")
+            raise SettingError(unknown("workload", name, known))
     return tuple(known[name] for name in names) if names else tuple(cases)
 
 

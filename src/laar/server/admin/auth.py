@@ -1,8 +1,8 @@
-"""Who may look: a token for everything on the admin port that shows the fleet or its decisions.
+"""The token of the admin port: for everything that shows the fleet or its decisions.
 
 Health and metrics stay open, since kubelets and scrapers come without one; reported outcomes have a
 token of their own. A browser gets the token by the page's form, into a cookie that no script reads
-and no other site's page sends; everybody else sends it as a bearer.
+and no other site's page sends; other clients send it as a bearer.
 
 Without a token only a port on loopback may be looked at. An address that keeps sending wrong tokens
 has to wait.
@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from laar.errors import SettingError
 from laar.server.browsers import LOGIN, OPEN
 
-__all__ = ["Attempts", "Viewers", "address_of", "read_viewers_token"]
+__all__ = ["AdminAuth", "Attempts", "address_of", "read_viewers_token"]
 
 _OPEN = OPEN | {"/outcomes", "/page.css"}
 _COOKIE = "laar_viewer"
@@ -67,7 +67,7 @@ class Attempts:
     """
 
     MOST = 10
-    """Wrong ones in a row that an address may send; nobody mistypes more often."""
+    """Wrong ones in a row that an address may send; a typing error repeats less often."""
     WAIT_S = 60.0
     MAX_ADDRESSES = 10_000
 
@@ -100,12 +100,12 @@ def address_of(scope: Scope) -> str:
     return str(client[0]) if client else ""
 
 
-class Viewers:
+class AdminAuth:
     """Lets requests to the admin application through, or asks for the token.
 
     Args:
         app: the application behind.
-        token: what viewers must have; None lets everybody look.
+        token: of viewers; None asks for none.
         attempts: counts the wrong ones.
         others: whether others than this machine reach the port.
     """

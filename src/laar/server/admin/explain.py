@@ -6,8 +6,8 @@
     GET  /decisions/<id>   the one that an answer's x-laar-decision-id names
 
 Explaining goes through the same stream machine and director as a request does, so it says what
-would happen, refusals included; it reserves nothing and teaches nobody. A context hook is left out:
-it remembers what it sees, and a question must not change what follows.
+would happen, refusals included; it reserves nothing and teaches no learner. A context hook is left
+out: it remembers what it sees, and a question must not change what follows.
 """
 
 from __future__ import annotations

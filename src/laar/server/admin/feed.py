@@ -29,7 +29,7 @@ _HEADERS = [
 
 
 class Feed:
-    """An ASGI endpoint that makes frames while somebody looks, and sends them.
+    """An ASGI endpoint that makes frames while a viewer is connected, and sends them.
 
     Args:
         frame: makes what the page shows.

@@ -3,7 +3,7 @@
     POST /outcomes  {"decision_id": "...", "correct": true}, or {"outcomes": [those, ...]}
     GET /models     evidence, c(m) measured and seen, characters per token
 
-Reporting is idempotent: a decision counts once, whatever is sent again. Whoever may report can move
+Reporting is idempotent: a decision counts once, however often it is sent. A reporter can move
 the routing (within the hourly cap), so a token can be asked for. gRPC shares the health port, which
 is open to the network by default; there it is refused without a token unless that port is loopback.
 """
@@ -94,7 +94,7 @@ def routes(
 ) -> list[Route]:
     """The admin port's part; no reporting where reported outcomes are switched off.
 
-    Without a token nobody may report over a port that others than this machine reach.
+    Without a token, a port that other machines reach takes no reports.
     """
     open_to_others = token is None and not is_loopback(listen)
 

@@ -6,14 +6,14 @@
 A climb on live traffic is an experiment on users. Its guard rails are the tuner's own (floors and
 caps, a candidate that is stopped as soon as it hurts, one window's exposure) and this switch.
 
-The state is a JSON file of its own, replaced as a whole off the loop. It is read as if anyone could
-have written it: one that makes no sense costs a warning, never the start.
+The state is a JSON file of its own, replaced as a whole off the loop. It is not trusted: a
+file that makes no sense costs a warning, never the start.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import orjson
 from starlette.requests import Request
@@ -23,6 +23,7 @@ from starlette.routing import Route
 from laar.errors import SettingError
 from laar.server.state_file import StateFile
 from laar.settings import Tuning
+from laar.telemetry.problems import Problems
 from laar.tuning import Tuner
 
 __all__ = ["MAX_STATE_BYTES", "TunerKeeper", "routes"]
@@ -39,7 +40,7 @@ class TunerKeeper:
     Args:
         settings: of the climb; enabled.
         initial: the weights of the cost by name, to start from.
-        problem: told what can't be saved, and None once it can.
+        problems: gets a state file that cannot be written.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class TunerKeeper:
         settings: Tuning,
         initial: Mapping[str, float],
         *,
-        problem: Callable[[str, str | None], None],
+        problems: Problems,
     ) -> None:
         self._settings = settings
         self.state_file = StateFile(
@@ -56,7 +57,7 @@ class TunerKeeper:
             setting="tuner.state_file",
             what="the climb",
             take=lambda: orjson.dumps(self.tuner.state_dict()),
-            problem=problem,
+            problems=problems,
         )
         self.tuner = self._restored() or Tuner(
             settings.climb,

@@ -44,7 +44,7 @@ from laar.protocol.sampling import Sampler
 from laar.protocol.since import Since
 from laar.protocol.stream import HeldBytes, Stream, StreamSettings
 from laar.server.extproc.messages import event_of, message_of, patience, try_read_message
-from laar.server.flow_control import Gate
+from laar.server.flow_control import FlowControl
 from laar.telemetry.metrics import Metrics
 from laar.wire import ext_proc_pb2 as pb
 
@@ -67,16 +67,17 @@ class ExternalProcessor:
 
     Args:
         director: decides and settles.
-        settings: of the streams; may be changed, for those that begin then.
+        settings: of the streams.
         sampler: says which native requests have their answer read.
         clock: monotonic seconds.
         metrics: what is counted.
         rules: the cluster's priorities and model rewrites.
         enforced: says whose decisions count; None: all do.
-        gate: holds requests while the fleet is full; None sends each at once.
-        hook: may change request bodies; None leaves all as they are; may be changed as well.
+        flow: holds requests while the fleet is full; None sends each at once.
+        hook: may change request bodies; None leaves all as they are.
         held: counts unfinished bodies of the gateway shape; None sets no limit.
         spans: of the decisions whose clients trace; None when nothing is traced.
+        longest_hold_s: for which flow control may hold a request.
     """
 
     def __init__(
@@ -89,18 +90,19 @@ class ExternalProcessor:
         metrics: Metrics,
         rules: GatewayRules,
         enforced: IsEnforced | None = None,
-        gate: Gate | None = None,
+        flow: FlowControl | None = None,
         hook: BodyHook | None = None,
         held: HeldBytes | None = None,
         spans: Spans | None = None,
+        longest_hold_s: float = 0.0,
     ) -> None:
         self._spans = spans
-        self._gate = gate
-        self.hook = hook
+        self._flow = flow
+        self._hook = hook
         self._held = held
         self._since = Since()
         self._director = director
-        self.settings = settings
+        self._settings = settings
         self._sampler = sampler
         self._clock = clock
         self._metrics = metrics
@@ -108,7 +110,7 @@ class ExternalProcessor:
         self._enforced = enforced
         self._log_faults_at = -math.inf
         self._streams: dict[asyncio.Task[None], Stream] = {}
-        self.longest_hold_s = 0.0
+        self._longest_hold_s = longest_hold_s
         # One thread: they would only take turns, and the loop has to get its own.
         self._reader = ThreadPoolExecutor(1, "laar-bodies")
 
@@ -120,6 +122,12 @@ class ExternalProcessor:
             response_serializer=None,  # answers are bytes already
         )
         return grpc.method_handlers_generic_handler(SERVICE, {"Process": method})
+
+    def apply(
+        self, settings: StreamSettings, *, hook: BodyHook | None, longest_hold_s: float
+    ) -> None:
+        """Applies new settings to the streams that begin from now on."""
+        self._settings, self._hook, self._longest_hold_s = settings, hook, longest_hold_s
 
     def let_go(self) -> None:
         """Closes the streams that only wait for their exchange to end.
@@ -135,12 +143,12 @@ class ExternalProcessor:
         self, _requests: object, context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         stream = Stream(
-            self.settings,
+            self._settings,
             read_answer=self._sampler.draw(self._clock()),
             new_id=lambda: str(uuid.uuid4()),
             enforced=self._enforced,
             rules=self._rules,
-            hook=self.hook,
+            hook=self._hook,
             held=self._held,
             join=None if self._spans is None else self._joining(self._spans, context),
             since=self._since,
@@ -200,8 +208,8 @@ class ExternalProcessor:
                 elif type(action) is Ask:
                     pending = (
                         self._decide(action, now)
-                        if self._gate is None
-                        else await self._decide_in_turn(self._gate, action, now, context)
+                        if self._flow is None
+                        else await self._decide_in_turn(self._flow, action, now, context)
                     )
                 elif type(action) is Served:
                     self._note(action, now)
@@ -216,7 +224,7 @@ class ExternalProcessor:
     async def _go_on_without(
         self, stream: Stream, context: grpc.aio.ServicerContext[Any, Any]
     ) -> bool:
-        """After a fault of ours: lets the request go on; False when closing the stream does."""
+        """After an internal error: lets the request go on; False when closing the stream does."""
         self._fault("a stream failed; its request goes on without the picker", trace=True)
         actions = stream.receive(Failed(), self._clock())
         answers = [message for action in actions if (message := message_of(action))]
@@ -243,16 +251,16 @@ class ExternalProcessor:
 
     async def _decide_in_turn(
         self,
-        gate: Gate,
+        flow: FlowControl,
         ask: Ask,
         received: float,
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> Decided | Refused:
         async def held() -> None:
-            await context.write(patience(self.longest_hold_s + DECISION_MARGIN_S))
+            await context.write(patience(self._longest_hold_s + DECISION_MARGIN_S))
 
         try:
-            decision, waited_s = await gate.decide(ask.request, held)
+            decision, waited_s = await flow.decide(ask.request, held)
         except RequestError as error:
             return self._refused(ask.request, error)
         overhead_s = max(0.0, self._clock() - received - waited_s)
@@ -282,13 +290,13 @@ class ExternalProcessor:
             case Served(decision, address):
                 self._metrics.moved += not decision.request.shadow
                 self._director.served_by(decision, address, now)
-                if self._gate is not None:
-                    self._gate.moved(decision)
+                if self._flow is not None:
+                    self._flow.moved(decision)
             case Answering(decision, ok):
                 self._director.answering(decision, now, ok=ok)
-                if self._gate is not None:
-                    self._gate.answering(decision, ok=ok)
+                if self._flow is not None:
+                    self._flow.answering(decision, ok=ok)
             case Ended(decision, completion):
                 self._director.settle(decision, completion)
-                if self._gate is not None:
-                    self._gate.ended(decision)
+                if self._flow is not None:
+                    self._flow.ended(decision)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from heapq import merge
 
-from laar.errors import SettingError
+from laar.errors import SettingError, unknown
 from laar.flow.prefill_time import PrefillTable
 from laar.flow.slack import ORDERS, Line, Prefill, height, pack, relative_slack
 from laar.sim.engine.cost import CostModel, Work
@@ -84,10 +84,8 @@ class Slack(Fcfs):
     def __init__(self, settings: EngineSettings, cost: CostModel) -> None:
         super().__init__(settings)
         if settings.slack.order not in ORDERS:
-            raise SettingError(
-                f"engine settings: slack.order `{settings.slack.order}` is unknown; "
-                f"known: {', '.join(sorted(ORDERS))}"
-            )
+            fault = unknown("slack.order", settings.slack.order, sorted(ORDERS))
+            raise SettingError(f"engine settings: {fault}")
         self._slack, self._cost = settings.slack, cost
         self._order = ORDERS[settings.slack.order]
         self._moves = settings.slack.order == "lars"  # the others' ranks stay as time passes

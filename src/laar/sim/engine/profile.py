@@ -19,7 +19,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from laar.datalayer.document import parse_yaml
-from laar.errors import SettingError
+from laar.errors import SettingError, unknown
 from laar.sim.engine.cost import CostModel, LinearCost
 from laar.sim.engine.interface import Engine
 from laar.sim.engine.parallel import ParallelEngine
@@ -160,7 +160,7 @@ def _read(file: Path) -> Mapping[str, _Entry]:
 def _entry(file: Path, name: str) -> _Entry:
     entries = _read(file)
     if name not in entries:
-        raise SettingError(f"{file.name}: no entry `{name}`; there are: {', '.join(entries)}")
+        raise SettingError(f"{file.name}: {unknown('entry', name, entries)}")
     return entries[name]
 
 

@@ -27,7 +27,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass
 
-from laar.errors import RequestError, SettingError
+from laar.errors import RequestError, SettingError, unknown
 from laar.sim.engine.blocks import BlockPool
 from laar.sim.engine.cost import CostModel, Work
 from laar.sim.engine.interface import Job, KvEvent, Load, Progress, Step
@@ -55,9 +55,7 @@ def _scheduler(settings: EngineSettings, cost: CostModel) -> Scheduler:
         case "slack":
             return Slack(settings, cost)
         case other:
-            raise SettingError(
-                f"engine settings: scheduler `{other}` is unknown; known: {', '.join(SCHEDULERS)}"
-            )
+            raise SettingError(f"engine settings: {unknown('scheduler', other, SCHEDULERS)}")
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from laar.core.filters import FilterSettings
 from laar.core.interfaces import Assessor, NoPrefixes
 from laar.core.policy import Policy
 from laar.core.request import Request
-from laar.errors import RequestError, SettingError
+from laar.errors import RequestError, SettingError, unknown
 from laar.policies import build_policies
 from laar.protocol.sampling import Sampler
 from laar.settings.reading import Bodies, Readings
@@ -251,9 +251,7 @@ class VirtualFleet:
             "lab", [EndpointSpec(address=s.name, models=(s.model,)) for s in self._sites.values()]
         )
         if self.settings.policy not in policies:
-            raise SettingError(
-                f"no policy `{self.settings.policy}`; there are: {', '.join(policies)}"
-            )
+            raise SettingError(unknown("policy", self.settings.policy, policies))
         return Director(
             table,
             policies,

@@ -1,9 +1,8 @@
-"""What remains of a decision when its prompt is gone: an `Account`, to explain it by.
+"""What remains of a decision when its prompt is gone: a `DecisionRecord`, to explain it by.
 
 Ids, names, counts, and references to the arrays the scorers saw. It costs a microsecond to make, so
-every decision can leave one; rows and words are made from it only when somebody looks. It never
-holds a span of the prompt: the text must neither fill the memory of whoever keeps accounts nor be
-shown.
+every decision can leave one; rows and words are made from it on request. It never holds a span of
+the prompt: the text must neither fill the memory nor be shown.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from laar.core.request import Api, Request, Trace
 if TYPE_CHECKING:
     from laar.core.decision import Completion, Decision, DirectorSettings
 
-__all__ = ["Account", "Readings", "account_of"]
+__all__ = ["DecisionRecord", "Readings", "record_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Columns of the table at the decision, kept only when a filter left somebody out."""
+    """Columns of the table at the decision, kept only when a filter left an endpoint out."""
 
     failures: Floats
     waiting: Floats
@@ -33,7 +32,7 @@ class Readings:
 
 
 @dataclass(slots=True, kw_only=True)
-class Account:
+class DecisionRecord:
     """A decision without its prompt.
 
     `view` is what the scorers saw, without the request, and must not be written to; None when the
@@ -76,9 +75,9 @@ class Account:
 _NO_REQUEST = Request(id="", api=Api.OPAQUE)
 
 
-def account_of(
+def record_of(
     decision: Decision, specs: Mapping[int, EndpointSpec], table: EndpointTable, time_s: float
-) -> Account:
+) -> DecisionRecord:
     """Keeps what explains a decision; `specs` are the table's endpoints by slot.
 
     The decision's view loses its request: it outlives it here, and must not keep the prompt.
@@ -89,7 +88,7 @@ def account_of(
         view.request = _NO_REQUEST
         if len(view.slots) != len(table):
             readings = _readings(table)
-    return Account(
+    return DecisionRecord(
         id=decision.id,
         settings=decision.settings,
         time_s=time_s,

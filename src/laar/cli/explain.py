@@ -7,23 +7,68 @@ Against a live picker (`--url`) everything that the picker knows counts.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import aiohttp
-import orjson
-from rich.console import Console
-from rich.table import Table
+import typer
 
-from laar.datalayer import load_endpoints
-from laar.errors import LaarError, SettingError
-from laar.server.runner import Runner
-from laar.settings import Settings
+from laar.cli.terminal import (
+    MIN_TABLE_WIDTH,
+    ConfigFile,
+    TokenFile,
+    read_file,
+    read_token,
+    report_errors,
+)
+from laar.errors import SettingError
 
-__all__ = ["explain_live", "explain_offline", "read_headers", "show_explanation"]
+if TYPE_CHECKING:
+    from rich.console import Console
 
-_TIMEOUT_S = 30.0
+    from laar.settings import Settings
+
+__all__ = ["explain", "explain_offline", "read_headers", "show_explanation"]
+
+
+def explain(
+    request: Annotated[Path, typer.Argument(help="The request's JSON body.")],
+    config: ConfigFile = Path("laar.yaml"),
+    url: Annotated[
+        str | None,
+        typer.Option(help="Admin port of a running picker, whose queues and caches then count."),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(help="Request header as 'name: value', such as x-laar-task; repeatable."),
+    ] = None,
+    path: Annotated[
+        str | None, typer.Option(help="The request's path; default inferred from the body.")
+    ] = None,
+    token_file: TokenFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Show where a request would go and why: each candidate's terms, and a sentence."""
+    with report_errors():
+        import asyncio
+
+        from rich.console import Console
+
+        from laar.cli.remote import explain_live
+        from laar.settings import load_settings
+
+        body, headers = read_file(request), read_headers(header or [])
+        if path:
+            headers[":path"] = path
+        if url is not None:
+            shown = asyncio.run(explain_live(url, body, headers, read_token(token_file)))
+        else:
+            shown = explain_offline(load_settings(config), body, headers)
+        if as_json:
+            typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+        else:
+            show_explanation(Console(width=max(Console().width, MIN_TABLE_WIDTH)), shown)
 
 
 def read_headers(lines: list[str]) -> dict[str, str]:
@@ -41,66 +86,31 @@ def read_headers(lines: list[str]) -> dict[str, str]:
     return found
 
 
-def read_body(path: Path) -> bytes:
-    """The request's body.
-
-    Raises:
-        SettingError: the file can't be read.
-    """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SettingError(f"{path}: can't be read: {error.strerror}") from None
-
-
 def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
     """The record of the decision that the settings alone would make.
 
     Raises:
         LaarError: the settings can't be used, or the request would be refused.
     """
-    runner = Runner(settings)
-    runner.table.replace("settings", [endpoint.spec() for endpoint in settings.endpoints])
+    from laar.datalayer import load_endpoints
+    from laar.server.picker import Picker
+
+    picker = Picker(settings)
+    picker.table.replace("settings", [endpoint.spec() for endpoint in settings.endpoints])
     if settings.endpoints_file is not None:
-        runner.table.replace("endpoints file", load_endpoints(settings.endpoints_file))
-    if not len(runner.table):
+        picker.table.replace("endpoints file", load_endpoints(settings.endpoints_file))
+    if not len(picker.table):
         raise SettingError(
             "these settings name no endpoint that is known without a cluster; ask the running "
             "picker: laar explain request.json --url http://picker:9090"
         )
-    return runner.watch.explainer.explain(body, headers)
-
-
-async def explain_live(
-    url: str, body: bytes, headers: Mapping[str, str], token: str | None
-) -> dict[str, Any]:
-    """The record of the decision that a running picker would make now.
-
-    Raises:
-        LaarError: the picker can't be reached, or says no; with its words.
-    """
-    sent = {**headers, "content-type": "application/json"}
-    params = {"path": sent.pop(":path")} if ":path" in sent else {}
-    if token:
-        sent["authorization"] = f"Bearer {token}"
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as http,
-            http.post(f"{url.rstrip('/')}/explain", data=body, headers=sent, params=params) as got,
-        ):
-            answer = orjson.loads(await got.read())
-            status = got.status
-    except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
-        raise LaarError(f"{url}: no picker's admin port answers there ({error})") from None
-    if status != 200:
-        told = answer.get("error")
-        message = told.get("message") if isinstance(told, dict) else told
-        raise LaarError(f"{url}: {status}: {message}")
-    return dict(answer)
+    return picker.explain(body, headers)
 
 
 def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
     """Prints a record for a reader."""
+    from rich.table import Table
+
     priced = "cost_s" in shown["candidates"][0]
     table = Table(box=None, header_style="dim")
     names = ["#", "endpoint", "model", "P", "n", "tokens", "cached"]

@@ -1,4 +1,4 @@
-"""What the live page shows, as plain JSON values: the fleet, the last decisions, what came of them.
+"""What the live page shows, as plain JSON values: the fleet, the last decisions, their outcomes.
 
 Everything is worked out here and now from the table and the decision memory; nothing is counted on
 the request path for it. Percentiles are over the last thousand decisions; Prometheus has all time.
@@ -15,11 +15,11 @@ import numpy as np
 
 from laar.core.director import Director
 from laar.core.endpoints import Floats, Reading
-from laar.explain.account import Account
+from laar.explain.decision_record import DecisionRecord
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.metrics import Metrics
 
-__all__ = ["Board", "HitRates"]
+__all__ = ["HitRates", "PageModel"]
 
 MAX_FLEET = 200
 """Endpoints shown; of more, the ones in trouble and the busiest."""
@@ -65,7 +65,7 @@ class HitRates:
         return self._rates.get(address, math.nan)
 
 
-class Board:
+class PageModel:
     """Makes frames for the page.
 
     Args:
@@ -73,7 +73,7 @@ class Board:
         memory: the last decisions.
         metrics: problems of collectors.
         hit_rates: of the engines' caches.
-        about: version, mode, policy; whoever gave it may change it.
+        about: version, mode, policy; the owner may change it.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Board:
             "problems": dict(islice(self._metrics.problems.items(), _PROBLEMS)),
         }
 
-    def _fleet(self, now: float, accounts: Sequence[Account]) -> list[dict[str, object]]:
+    def _fleet(self, now: float, accounts: Sequence[DecisionRecord]) -> list[dict[str, object]]:
         table = self._table
         probability = self._probability(accounts)
         slots: list[int] = table.active.tolist()
@@ -165,7 +165,7 @@ class Board:
             )
         return rows
 
-    def _probability(self, accounts: Sequence[Account]) -> Floats:
+    def _probability(self, accounts: Sequence[DecisionRecord]) -> Floats:
         """The mean P(correct) that the last requests gave each endpoint; NaN without one."""
         total, count = np.zeros(self._table.capacity), np.zeros(self._table.capacity)
         for account in accounts[:_RECENT]:
@@ -198,7 +198,7 @@ def _percentiles(values: Iterable[float | None]) -> dict[str, object]:
     return {"n": len(known), "p50": p50, "p90": p90, "p99": p99}
 
 
-def _predicted(accounts: Sequence[Account]) -> dict[str, object]:
+def _predicted(accounts: Sequence[DecisionRecord]) -> dict[str, object]:
     """What the cost said against what was measured, where the picked endpoint served."""
     ttft, latency, cached = [], [], []
     for account in accounts:
@@ -225,7 +225,7 @@ def _predicted(accounts: Sequence[Account]) -> dict[str, object]:
     }
 
 
-def _retries(accounts: Sequence[Account], memory: DecisionMemory) -> dict[str, object]:
+def _retries(accounts: Sequence[DecisionRecord], memory: DecisionMemory) -> dict[str, object]:
     """Attempts by number, and the time to a correct answer of the chains that are known whole."""
     attempts: dict[int, list[int]] = {}
     times = []
@@ -248,7 +248,7 @@ def _retries(accounts: Sequence[Account], memory: DecisionMemory) -> dict[str, o
     }
 
 
-def _chain_began(account: Account, memory: DecisionMemory) -> float | None:
+def _chain_began(account: DecisionRecord, memory: DecisionMemory) -> float | None:
     """When the first attempt of a chain was decided; None when a link is not remembered."""
     for _ in range(len(account.tried)):
         previous = memory.reports.previous_of(account.id) if memory.reports else None
@@ -259,8 +259,8 @@ def _chain_began(account: Account, memory: DecisionMemory) -> float | None:
     return account.now
 
 
-def _shadow(accounts: Sequence[Account]) -> dict[str, object]:
-    """How often somebody else chose as laar would have, and what laar's choice was worth.
+def _shadow(accounts: Sequence[DecisionRecord]) -> dict[str, object]:
+    """How often the serving picker chose as laar would have, and the gain of laar's choice.
 
     `saved_s` and `more_correct` are means over the requests whose served endpoint was a candidate:
     expected seconds to a correct answer, and P(correct), by laar's own estimate.
@@ -285,5 +285,5 @@ def _shadow(accounts: Sequence[Account]) -> dict[str, object]:
     }
 
 
-def _is(account: Account, slot: int) -> bool:
+def _is(account: DecisionRecord, slot: int) -> bool:
     return account.specs[slot].address == account.served

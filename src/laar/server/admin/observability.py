@@ -1,7 +1,7 @@
-"""Everything for looking at a running picker: what was decided and why, the page and its feed.
+"""Observability of a running picker: decision memory and log, exports, the page and its feed.
 
-One object for the runner to hold: it takes decisions and their ends, has routes to mount, and tasks
-to run. None of it is needed to decide.
+One object takes decisions and their ends, has routes to mount and tasks to run. No decision needs
+it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from starlette.routing import BaseRoute, Route
 from laar.accuracy.reports import OutcomeReports
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
-from laar.explain.account import Account
+from laar.explain.decision_record import DecisionRecord
 from laar.protocol.ports import GatewayRules
 from laar.server.admin.explain import Explainer, explain_routes
 from laar.server.admin.feed import Feed
 from laar.server.otlp import Exports
 from laar.settings import Settings
-from laar.telemetry.board import Board, HitRates
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.log import DecisionLog
 from laar.telemetry.metrics import Metrics
+from laar.telemetry.page_model import HitRates, PageModel
+from laar.telemetry.problems import Problems
 from laar.telemetry.watching import WatchingMetrics
 
-__all__ = ["Watch"]
+__all__ = ["Observability"]
 
 _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -51,18 +52,18 @@ _PAGE_HEADERS = {
 }
 
 
-class Watch:
+class Observability:
     """Remembers, logs and shows decisions.
 
     Args:
         settings: all of them.
         director: whose decisions.
-        metrics: problems, and figures of our own.
+        metrics: gets the figures of observability.
         reports: outcomes.
         rules: of the gateway, for explaining.
         clock: monotonic seconds.
         rng: samples the log.
-        problem: told what is wrong with a source, or None once it works again.
+        problems: gets the faults of the decision log and of the exports.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Watch:
         *,
         clock: Callable[[], float],
         rng: random.Random,
-        problem: Callable[[str, str | None], None],
+        problems: Problems,
     ) -> None:
         kept = settings.decisions
         self.hit_rates = HitRates()
@@ -86,12 +87,12 @@ class Watch:
                 sample=kept.log_sample,
                 max_bytes=kept.log_max_bytes,
                 keep=kept.log_keep,
-                on_problem=lambda message: problem("decision log", message),
+                on_problem=lambda message: problems.report("decision log", message),
             )
             if kept.log is not None
             else None
         )
-        self.exports = Exports(settings, rng=rng, problem=problem)
+        self.exports = Exports(settings, rng=rng, problems=problems)
         self.memory = DecisionMemory(
             director.table,
             wall_clock=time.time,
@@ -101,9 +102,9 @@ class Watch:
         )
         running = version("laar")
         self._about: dict[str, object] = {"version": running}
-        board = Board(director, self.memory, metrics, self.hit_rates, self._about)
-        self.feed = Feed(lambda: board.frame(clock()))
-        self.board, self._clock = board, clock
+        page = PageModel(director, self.memory, metrics, self.hit_rates, self._about)
+        self.feed = Feed(lambda: page.frame(clock()))
+        self.page, self._clock = page, clock
         self._figures = WatchingMetrics(
             version=running,
             director=director,
@@ -111,15 +112,15 @@ class Watch:
             log=self.log,
             senders=self.exports.senders,
             viewers=lambda: self.feed.viewers,
-            health=lambda: board.health(clock()),
+            health=lambda: page.health(clock()),
         )
         metrics.add(self._figures)
         self.explainer = Explainer(director, self.memory, settings.stream, rules, clock=clock)
         self._max_body_bytes = settings.stream.max_body_bytes
-        self.use(settings)
+        self.apply(settings)
 
-    def use(self, settings: Settings) -> None:
-        """Goes by changed settings."""
+    def apply(self, settings: Settings) -> None:
+        """Applies new settings: policy, log sample and exports."""
         self._about |= {
             "policy": settings.routing.director.policy,
             "enforced": settings.routing.enforcement.share,
@@ -127,17 +128,17 @@ class Watch:
         self.explainer.settings = settings.stream
         if self.log is not None:
             self.log.sample = settings.decisions.log_sample
-        self.exports.use(settings)
+        self.exports.apply(settings)
 
     def decided(self, decision: Decision) -> None:
         """Remembers a decision."""
         self.memory.decided(decision)
 
     def settled(self, decision: Decision, end: Completion) -> None:
-        """Notes how its request ended."""
+        """Records the end of a request."""
         self.memory.settled(decision, end)
 
-    def _account_settled(self, account: Account) -> None:
+    def _account_settled(self, account: DecisionRecord) -> None:
         self._figures.settled(account)
         if self.log is not None:
             self.log.add(account)
@@ -153,11 +154,11 @@ class Watch:
         ]
 
     async def _show_fleet(self, _request: Request) -> Response:
-        body = orjson.dumps(self.board.fleet(self._clock()), option=orjson.OPT_INDENT_2)
+        body = orjson.dumps(self.page.fleet(self._clock()), option=orjson.OPT_INDENT_2)
         return Response(body, media_type="application/json")
 
     def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        """What has to run beside serving, by name."""
+        """The parts to run beside serving, by name."""
         found = [("feed", self.feed.run), *self.exports.tasks()]
         if self.log is not None:
             found.append(("decision log", self.log.run))

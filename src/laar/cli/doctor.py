@@ -1,0 +1,67 @@
+"""`laar doctor`: find the faults of a deployment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from laar.cli.terminal import ConfigFile, TokenFile, read_token, report_errors
+from laar.errors import LaarError
+
+__all__ = ["doctor"]
+
+
+def doctor(
+    config: ConfigFile = Path("laar.yaml"),
+    envoy_url: Annotated[
+        str | None, typer.Option("--envoy", help="Envoy's admin port.")
+    ] = "http://127.0.0.1:19000",
+    picker_url: Annotated[
+        str | None,
+        typer.Option("--picker", help="The picker's admin port; default from the settings."),
+    ] = None,
+    token_file: TokenFile = None,
+    fix_envoy: Annotated[
+        bool, typer.Option("--fix-envoy", help="Print a corrected Envoy bootstrap instead.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Examine endpoints, picker and Envoy; print each fault with its remedy. Exits 1 on errors."""
+    with report_errors():
+        import asyncio
+        import dataclasses
+
+        import yaml
+        from rich.console import Console
+
+        from laar.doctor import Doctor, Level, Places, admin_url, show_findings
+        from laar.doctor.envoy import fixed
+        from laar.settings import load_settings
+
+        settings = load_settings(config)
+        found = Doctor(
+            settings,
+            Places(
+                envoy=envoy_url,
+                picker=picker_url or admin_url(settings),
+                token=read_token(token_file),
+            ),
+        )
+        findings = asyncio.run(found.examine())
+        if fix_envoy:
+            if found.config_dump is None:
+                raise LaarError(
+                    f"{envoy_url}: Envoy's admin port does not answer; name it with --envoy"
+                )
+            bootstrap = fixed(found.config_dump, found.needs)
+            typer.echo(yaml.safe_dump(bootstrap, sort_keys=False, width=100), nl=False)
+            return
+        if as_json:
+            typer.echo(json.dumps([dataclasses.asdict(f) for f in findings], indent=2))
+        else:
+            show_findings(Console(), findings)
+        if any(finding.level is Level.ERROR for finding in findings):
+            raise typer.Exit(1)

@@ -1,0 +1,34 @@
+"""`laar evaluate`: judge an artifact on graded answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from laar.cli.terminal import JsonFile, report_errors
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    artifact: Annotated[Path, typer.Argument(help="Artifact of `laar fit`.")],
+    records: Annotated[
+        list[Path],
+        typer.Argument(help="Graded answers; those that the artifact was fitted to are left out."),
+    ],
+    seed: Annotated[int, typer.Option(help="Random seed of the intervals' resampling.")] = 0,
+    json_file: JsonFile = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw calibration, and accuracy against cost, to this file (.svg, .png)."
+        ),
+    ] = None,
+) -> None:
+    """Judge an artifact on graded answers: best single model, laar, oracle, at the same cost."""
+    with report_errors():
+        from laar.client.judging import run_evaluate
+
+        run_evaluate(artifact, records, seed=seed, json_file=json_file, plot_file=plot)

@@ -1,0 +1,41 @@
+"""`laar fit`: learn the success rates and speeds of models from outcomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from laar.cli.terminal import JsonFile, report_errors
+
+__all__ = ["fit"]
+
+
+def fit(
+    outcomes: Annotated[
+        list[Path],
+        typer.Argument(help="Files of `laar measure`, or of graded answers; .gz as well."),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path(
+        "capability.json"
+    ),
+    report: Annotated[
+        Path | None, typer.Option(help="Directory for a report on how far to trust the artifact.")
+    ] = None,
+    hold_out: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the questions to hold out for `laar evaluate`; default a fifth of "
+            "graded answers, and none of an outcomes file of `laar measure`.",
+            min=0.0,
+            max=0.9,
+        ),
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Learn each model's success rates and speed from outcomes, with the uncertainty of both."""
+    with report_errors():
+        from laar.accuracy.fitting.command import run_fit
+
+        run_fit(outcomes, out=out, report=report, hold_out=hold_out, json_file=json_file)

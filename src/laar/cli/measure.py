@@ -1,0 +1,80 @@
+"""`laar measure`: put every question to every model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from laar.cli.lookups import Languages, Lengths
+from laar.cli.terminal import JsonFile, report_errors
+
+__all__ = ["measure"]
+
+
+def measure(
+    endpoint: Annotated[list[str], typer.Option(help="Base URL of an endpoint; repeatable.")],
+    out: Annotated[Path, typer.Option(help="Outcomes file (JSONL); resumed if it exists.")],
+    task: Annotated[
+        str, typer.Option(help="kv-lookup, or a JSONL file of questions with checks.")
+    ] = "kv-lookup",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this model; repeatable; default all that are served."),
+    ] = None,
+    per_cell: Annotated[
+        int, typer.Option(help="Look-ups for each language and length.", min=1)
+    ] = 50,
+    language: Languages = None,
+    length: Lengths = None,
+    seed: Annotated[int, typer.Option(help="Random seed of the look-ups.")] = 0,
+    concurrency: Annotated[
+        int, typer.Option(help="Requests in flight at each endpoint; 1 shows no queue.", min=1)
+    ] = 1,
+    rate: Annotated[
+        float | None, typer.Option(help="Limit of requests started per second.", min=0.001)
+    ] = None,
+    stream: Annotated[
+        bool, typer.Option(help="Ask for streams, which show the time to first token.")
+    ] = True,
+    timeout: Annotated[
+        float, typer.Option(help="Time-out of one request, in seconds.", min=0.1)
+    ] = 600.0,
+    check_timeout: Annotated[
+        float, typer.Option(help="Time-out of one check, in seconds.", min=0.1)
+    ] = 5.0,
+    max_tokens: Annotated[int | None, typer.Option(help="Token limit of an answer.", min=1)] = None,
+    key_env: Annotated[
+        str | None, typer.Option(help="Environment variable that holds the API key.")
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Put every question to every model and record the outcomes; resumable."""
+    with report_errors():
+        from laar.measuring.kv_lookup import LANGUAGES, LENGTHS_TOKENS
+        from laar.measuring.run import questions_of, run_measure
+
+        questions = questions_of(
+            task,
+            languages=language or LANGUAGES,
+            lengths_tokens=length or LENGTHS_TOKENS,
+            per_cell=per_cell,
+            seed=seed,
+        )
+        raise typer.Exit(
+            run_measure(
+                endpoints=endpoint,
+                models=model or (),
+                questions=questions,
+                out=out,
+                concurrency=concurrency,
+                rate_per_s=rate,
+                stream=stream,
+                timeout_s=timeout,
+                check_timeout_s=check_timeout,
+                max_tokens=max_tokens,
+                key_variable=key_env,
+                json_file=json_file,
+            )
+        )

@@ -1,0 +1,119 @@
+"""What commands ask of a running picker's admin port."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import aiohttp
+import orjson
+
+from laar.errors import LaarError
+
+__all__ = ["explain_live", "follow"]
+
+_EXPLAIN_TIMEOUT_S = 30.0
+_POLL_S = 2.0
+_TIMEOUT_S = 10.0
+_PATIENCE_S = 120.0
+"""A climb takes hours; a picker that is restarted meanwhile soon continues the climb."""
+
+
+async def explain_live(
+    url: str, body: bytes, headers: Mapping[str, str], token: str | None
+) -> dict[str, Any]:
+    """The record of the decision that a running picker would make now.
+
+    Raises:
+        LaarError: the picker can't be reached, or refuses; with its message.
+    """
+    sent = {**headers, "content-type": "application/json"}
+    params = {"path": sent.pop(":path")} if ":path" in sent else {}
+    if token:
+        sent["authorization"] = f"Bearer {token}"
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_EXPLAIN_TIMEOUT_S)) as http,
+            http.post(f"{url.rstrip('/')}/explain", data=body, headers=sent, params=params) as got,
+        ):
+            answer = orjson.loads(await got.read())
+            status = got.status
+    except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
+        raise LaarError(f"{url}: no picker's admin port answers there ({error})") from None
+    if status != 200:
+        fault = answer.get("error")
+        message = fault.get("message") if isinstance(fault, dict) else fault
+        raise LaarError(f"{url}: {status}: {message}")
+    return dict(answer)
+
+
+async def follow(
+    picker: str,
+    token: str | None,
+    *,
+    freeze: bool = False,
+    wait: bool = False,
+    on_window: Callable[[Mapping[str, Any]], None] | None = None,
+) -> dict[str, Any]:
+    """The findings of a running picker's tuner.
+
+    Args:
+        picker: its admin address.
+        token: of the admin port; None where it asks for none.
+        freeze: end the climb first.
+        wait: until the climb has ended.
+        on_window: called with each window as it is seen to have ended.
+
+    Raises:
+        LaarError: nothing answers, or the picker has no tuner.
+    """
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    url = f"{picker.rstrip('/')}/tuner"
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as http:
+        if freeze:
+            await _asked(http, "POST", f"{url}/freeze")
+        shown, answered_s = 0, None
+        while True:
+            try:
+                found = await _asked(http, "GET", url)
+            except LaarError:
+                if answered_s is None or time.monotonic() - answered_s > _PATIENCE_S:
+                    raise
+                await asyncio.sleep(_POLL_S)
+                continue
+            answered_s = time.monotonic()
+            if on_window is not None:
+                shown = _show_new(found["windows"], shown, on_window)
+            if found["frozen"] or not wait:
+                return found
+            await asyncio.sleep(_POLL_S)
+
+
+def _show_new(
+    windows: list[dict[str, Any]], shown: int, on_window: Callable[[Mapping[str, Any]], None]
+) -> int:
+    """Shows the windows after number `shown`; returns the last one's number."""
+    last = windows[-1]["version"] if windows else 0
+    if last < shown:
+        shown = 0  # the picker was restarted without its state
+    for window in windows:
+        if window["version"] > shown:
+            on_window(window)
+    return last
+
+
+async def _asked(http: aiohttp.ClientSession, method: str, url: str) -> dict[str, Any]:
+    try:
+        async with http.request(method, url) as answer:
+            status, data = answer.status, await answer.read()
+        found = orjson.loads(data) if status == 200 else {}
+    except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
+        raise LaarError(f"{url}: no picker's admin port answers there ({error})") from None
+    if status != 200 or not isinstance(found, dict):
+        raise LaarError(f"{url}: answered {status}; a token may be missing (--token-file)")
+    if not found.get("enabled"):
+        raise LaarError(f"{url}: this picker does not tune; set `tuner.enabled` in its settings")
+    return found

@@ -1,0 +1,77 @@
+"""`laar ttca`: held-out questions with retries, policy by policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from laar.cli.lookups import Languages, Lengths
+from laar.cli.terminal import JsonFile, report_errors
+
+__all__ = ["ttca"]
+
+
+def ttca(
+    url: Annotated[
+        str | None, typer.Option(help="Gateway URL; omit it to start the demo fleet.")
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="Policy; repeatable; the first is compared with the others."),
+    ] = None,
+    per_cell: Annotated[
+        int, typer.Option(help="Held-out look-ups per language and length.", min=1)
+    ] = 10,
+    language: Languages = None,
+    length: Lengths = None,
+    seed: Annotated[int, typer.Option(help="Random seed of the look-ups.")] = 0,
+    concurrency: Annotated[int, typer.Option(help="Questions in flight at once.", min=1)] = 8,
+    time_scale: Annotated[
+        float,
+        typer.Option(help="Real seconds for a simulated second, for the fleet that is started."),
+    ] = 0.05,
+    capability: Annotated[
+        Path | None, typer.Option(help="Artifact for the fleet that is started; default its own.")
+    ] = None,
+    keep_prompts: Annotated[
+        bool,
+        typer.Option(
+            "--keep-prompts/--drop-prompts",
+            help="Whether the started endpoints cache prompts; without, a retry pays for its own.",
+        ),
+    ] = True,
+    against_lab: Annotated[
+        int | None,
+        typer.Option(
+            help="Compare with N lab runs; exit 3 if a figure falls outside their range.", min=2
+        ),
+    ] = None,
+    json_file: JsonFile = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the figures to this file (.svg, .png).")
+    ] = None,
+) -> None:
+    """Replay held-out questions with retries: time to correct answer, by policy."""
+    with report_errors():
+        from laar.lab.live.ttca import run_ttca
+        from laar.measuring.kv_lookup import LANGUAGES, LENGTHS_TOKENS
+
+        raise typer.Exit(
+            run_ttca(
+                url=url,
+                policies=policy or ("laar", "laar-paper", "load-aware", "session-affinity"),
+                per_cell=per_cell,
+                languages=language or LANGUAGES,
+                lengths_tokens=length or LENGTHS_TOKENS,
+                seed=seed,
+                concurrency=concurrency,
+                time_scale=time_scale,
+                capability=capability,
+                keep_prompts=keep_prompts,
+                lab_runs=against_lab,
+                json_file=json_file,
+                plot_file=plot,
+            )
+        )

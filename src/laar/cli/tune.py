@@ -1,0 +1,163 @@
+"""`laar tune`: the hill-climb over the cost's weights, in the lab or watched on a live picker.
+
+In the lab it climbs on a trace. With `--live` the climb is the picker's own (`tuner.enabled` in its
+settings), since only it sees decisions and outcomes; the command follows it, may freeze it, and
+exports. Either way the best weights found are written, never the last tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from laar.cli.terminal import JsonFile, TokenFile, read_token, report_errors
+from laar.errors import SettingError
+
+if TYPE_CHECKING:
+    from laar.sim.fleet import Arrival
+    from laar.tuning import TunerSettings
+
+__all__ = ["tune"]
+
+
+def tune(
+    trace: Annotated[
+        Path | None,
+        typer.Argument(help="Trace (JSON lines; see `laar.lab.trace`); none with --live."),
+    ] = None,
+    fleet: Annotated[Path | None, typer.Option(help="Fleet description (YAML).")] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Follow the climb of a running picker.")
+    ] = False,
+    picker: Annotated[
+        str, typer.Option(help="The running picker's admin address.")
+    ] = "http://127.0.0.1:9090",
+    token_file: TokenFile = None,
+    freeze: Annotated[
+        bool, typer.Option("--freeze", help="End the climb now; with --live.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the end of the climb; with --live.")
+    ] = False,
+    export: Annotated[
+        Path | None, typer.Option(help="Write the best weights found here (YAML).")
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="Objective to minimise: ttft-p95, e2e-p95 or ttft-and-e2e-p95; default as "
+            "`tuner.objective`."
+        ),
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(help="Requests per window; default as `tuner.window`.")
+    ] = None,
+    windows: Annotated[int, typer.Option(min=1, help="Limit of windows.")] = 60,
+    seed: Annotated[int, typer.Option(help="Random seed of proposals, network and ties.")] = 0,
+    time_scale: Annotated[float, typer.Option(help="Factor on the trace's times.")] = 1.0,
+    block_tokens: Annotated[int, typer.Option(help="Tokens per entry of `hash_ids`.")] = 512,
+    json_file: JsonFile = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the path of the climb to this file.")
+    ] = None,
+) -> None:
+    """Tune the weights of the cost, on a trace in the lab or on a live picker."""
+    with report_errors():
+        import asyncio
+
+        from laar.cli.remote import follow
+        from laar.core.cost import TUNABLE
+        from laar.tuning import TunerSettings
+
+        if live:
+            on_window = _show_window if wait else None
+            token = read_token(token_file)
+            found = asyncio.run(
+                follow(picker, token, freeze=freeze, wait=wait, on_window=on_window)
+            )
+        else:
+            if trace is None or fleet is None or not trace.is_file():
+                raise SettingError("give a trace and --fleet, or --live for a running picker")
+            settings = TunerSettings(bounds=TUNABLE, max_windows=windows, seed=seed)
+            if objective is not None:
+                settings = replace(settings, objective=objective)
+            if window is not None:
+                settings = replace(settings, window=window)
+            read = partial(_read_trace, trace, time_scale=time_scale, block_tokens=block_tokens)
+            found = _climb(read, fleet, settings)
+        _show(found, picker if live else str(trace), export, json_file, plot)
+
+
+def _read_trace(trace: Path, *, time_scale: float, block_tokens: int) -> Iterator[Arrival]:
+    from laar.lab.trace import read_trace
+
+    return read_trace(trace, time_scale=time_scale, block_tokens=block_tokens)
+
+
+def _climb(
+    read: Callable[[], Iterator[Arrival]], fleet: Path, settings: TunerSettings
+) -> dict[str, object]:
+    """Climbs on a trace, in the lab; returns the tuner's export."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from laar.core.cost import CostWeights
+    from laar.lab.tuning import tune as climb
+    from laar.sim.fleet_file import read_fleet
+
+    described = read_fleet(fleet)
+    columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn())
+    most = settings.max_windows * (settings.window + settings.window // 8)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("tune", total=most)
+        tuner = climb(
+            read,
+            described.sites(),
+            described.picker("laar"),
+            settings,
+            CostWeights().tunable(),
+            seed=settings.seed,
+            on_end=lambda _arrival, _exchange: bar.advance(task),
+        )
+    return tuner.export()
+
+
+def _show_window(window: Mapping[str, Any]) -> None:
+    weights = ", ".join(f"{name} {value:.3g}" for name, value in window["weights"].items())
+    cost_s = window["cost_s"]
+    measured = "no figure" if cost_s is None else f"{cost_s:.3f} s"
+    text = f"window {window['version']}: {window['role']}, {window['outcome']}; {measured}"
+    typer.echo(f"{text} with {weights}", err=True)
+
+
+def _show(
+    found: Mapping[str, object],
+    title: str,
+    export: Path | None,
+    json: Path | None,
+    plot: Path | None,
+) -> None:
+    from rich.console import Console
+
+    from laar.datalayer.weights_file import write_weights
+    from laar.lab.figure import draw
+    from laar.lab.report import dump, show
+    from laar.lab.tuning import tuning_report
+
+    report = tuning_report(found, title)
+    console = Console()
+    show(report, console if console.is_terminal else Console(width=200))
+    if found["cost_s"] is None:
+        typer.echo("no window was measured yet: these weights are those it began with", err=True)
+    if export:
+        write_weights(export, found)
+        typer.echo(f"{export}: routing.weights_file of `laar serve` takes these")
+    if json:
+        json.write_bytes(dump(report, **found))
+    if plot:
+        draw(report, plot, "laar tune")

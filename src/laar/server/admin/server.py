@@ -1,0 +1,77 @@
+"""The admin port of one picker: its routes, behind the token and the browser guard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from laar.datalayer import split_address
+from laar.server.admin.app import AdminServer, admin_app
+from laar.server.admin.auth import AdminAuth, Attempts, read_viewers_token
+from laar.server.admin.context import context_routes
+from laar.server.admin.outcomes import routes as outcome_routes
+from laar.server.admin.tuner import routes as tuner_routes
+from laar.server.browsers import BrowserGuard, is_loopback
+from laar.server.health import Health
+from laar.server.picker import Picker
+from laar.server.ports import cannot_listen
+
+__all__ = ["AdminPort"]
+
+
+class AdminPort:
+    """The admin port of a picker.
+
+    Args:
+        picker: to show.
+        health: of the picker.
+        shown: makes the document of `/config`.
+        outcomes_token: that reported outcomes need; None where they need none.
+
+    Raises:
+        SettingError: the viewers' token cannot be read.
+    """
+
+    def __init__(
+        self,
+        picker: Picker,
+        health: Health,
+        shown: Callable[[], Mapping[str, object]],
+        outcomes_token: str | None,
+    ) -> None:
+        self._picker = picker
+        self._health = health
+        self._shown = shown
+        self._outcomes_token = outcomes_token
+        self._viewers_token = read_viewers_token(picker.settings.decisions.viewers_token_file)
+
+    def open(self) -> AdminServer:
+        """Binds the port; requests wait until the server runs.
+
+        Raises:
+            SettingError: the address cannot be listened on.
+        """
+        picker, listen = self._picker, self._picker.settings.listen
+        host, port = split_address(listen.admin)
+        attempts = Attempts(picker.clock)
+        parts = [
+            *outcome_routes(
+                picker.learning,
+                picker.table,
+                clock=picker.clock,
+                token=self._outcomes_token,
+                listen=listen.admin,
+                attempts=attempts,
+                told=picker.context.reported,
+            ),
+            *picker.observability.routes(),
+            *context_routes(picker.context, picker.clock),
+            *tuner_routes(picker.tuner),
+        ]
+        app = admin_app(self._shown, picker.metrics, self._health, parts)
+        others = not is_loopback(listen.admin)
+        auth = AdminAuth(app, self._viewers_token, attempts, others=others)
+        guard = BrowserGuard(auth, [host, *listen.admin_hosts])
+        try:
+            return AdminServer(guard, host, port)
+        except OSError:
+            raise cannot_listen("admin", listen.admin) from None

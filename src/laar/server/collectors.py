@@ -1,0 +1,107 @@
+"""The collectors of a running picker: sources of endpoints, scrapes, probes and KV events."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from laar.core.endpoints import EndpointSpec
+from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper
+from laar.datalayer.asking import Asked, Asker
+from laar.datalayer.kubernetes import KubernetesEndpoints
+from laar.server.fleet import FleetState
+from laar.server.picker import Picker
+from laar.server.tasks import Tasks
+from laar.settings import Settings
+
+__all__ = ["Collectors"]
+
+
+class Collectors:
+    """Makes the collectors that the settings ask for.
+
+    Args:
+        picker: gets the readings.
+        fleet: gets the endpoints.
+    """
+
+    def __init__(self, picker: Picker, fleet: FleetState) -> None:
+        self._picker = picker
+        self._fleet = fleet
+        self._clock = picker.clock
+        self.resolver = Resolver(
+            fleet, clock=self._clock, interval_s=picker.settings.readings.resolve_interval_s
+        )
+
+    def declare(self, settings: Settings) -> None:
+        """Takes the endpoints that are written into the settings themselves."""
+        specs = [endpoint.spec() for endpoint in settings.endpoints]
+        self.resolver.replace("settings", specs)
+
+    def start(self, tasks: Tasks) -> None:
+        """Starts them all.
+
+        Raises:
+            SettingError: the endpoints file cannot be used.
+        """
+        settings = self._picker.settings
+        self.declare(settings)
+        tasks.spawn("resolve", self.resolver.run)
+        if find_spec("zmq") and find_spec("msgpack"):  # the extra `kv-events`: few fleets publish
+            from laar.datalayer.kv_events import KvEvents
+
+            tasks.spawn("kv-events", KvEvents(self._targets, self._fleet).run)
+        if settings.endpoints_file is not None:
+            file = EndpointsFile(settings.endpoints_file, self.resolver)
+            file.load()
+            tasks.spawn("endpoints file", file.run)
+        self._start_clusters(settings, tasks)
+        self._start_visits(settings, tasks)
+        tasks.spawn("ask", Asker(self._to_ask, self._asked, clock=self._clock).run)
+
+    def _start_clusters(self, settings: Settings, tasks: Tasks) -> None:
+        for source in settings.kubernetes:
+            access = source.access()
+            cluster = KubernetesEndpoints(
+                access,
+                self._fleet,
+                source.of,
+                namespace=source.namespace or access.namespace,
+                rules=source.rules,
+                clock=self._clock,
+                rng=self._picker.rng,
+            )
+            tasks.spawn(cluster.source, cluster.run)
+
+    def _start_visits(self, settings: Settings, tasks: Tasks) -> None:
+        readings = settings.readings
+        scraper = Scraper(
+            self._targets,
+            self._fleet,
+            clock=self._clock,
+            rng=self._picker.rng,
+            interval_s=readings.scrape_interval_s,
+            timeout_s=readings.scrape_timeout_s,
+        )
+        tasks.spawn("scrape", scraper.run)
+        prober = Prober(
+            self._targets,
+            self._fleet,
+            clock=self._clock,
+            rng=self._picker.rng,
+            interval_s=readings.probe_interval_s,
+            timeout_s=readings.probe_timeout_s,
+        )
+        tasks.spawn("probe", prober.run)
+
+    def _targets(self) -> list[EndpointSpec]:
+        return self._picker.table.specs()
+
+    def _to_ask(self, most: int) -> list[EndpointSpec]:
+        table = self._picker.table
+        slots = self._picker.health.probes_due(self._clock(), most)
+        return [table.spec(slot) for slot in slots if slot in table.active]
+
+    def _asked(self, address: str, asked: Asked) -> None:
+        slot, now = self._picker.table.slot(address), self._clock()
+        if slot >= 0:
+            self._picker.health.probed(slot, asked.reply, now, failed=asked.failed)

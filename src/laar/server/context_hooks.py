@@ -1,0 +1,302 @@
+"""The context hooks of a picker: the route of a request, its mode, and its measured gain.
+
+Adapts `laar.context.ContextHook`, one for each route of the settings, to the streams.
+
+`x-laar-context: off` always wins; `on` counts only where the route sets `opt_in`. A body whose
+bytes a header signs is left alone. A fault here costs the gain and is counted as
+`laar_degraded{what="context"}`; the body is forwarded unchanged.
+
+Tenants are distinguished by the header that `flow.tenant_header` names, and share no order.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+
+from laar.context import ContextHook, HookResult, Mode, Reason, Receipt
+from laar.core.request import Api
+from laar.protocol.answers import Usage
+from laar.protocol.headers import Head
+from laar.settings import ContextRoute, Settings
+from laar.telemetry.context import RouteTally
+from laar.telemetry.problems import Problems
+
+__all__ = ["ContextHooks", "Ordering"]
+
+MAX_ANSWERED = 20_000
+"""Decisions whose outcome may still be reported; some 300 bytes each, the oldest goes."""
+
+_SUFFIX = re.compile(r"-\d+(?:-[0-9a-f]{1,8})?$")  # which choice, and vLLM's own salt
+_SIGNED = "signed"
+_WHAT = "context"
+
+
+class Ordering:
+    """One route: its rule, its hook and its tally."""
+
+    def __init__(self, rule: ContextRoute, clock: Callable[[], float]) -> None:
+        self.rule = rule
+        self.hook = ContextHook(rule.hook, clock=clock)
+        self.tally = RouteTally(rule.name, self.hook)
+        self.reported_off = False
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the route reads any body."""
+        return self.rule.mode != "off" or self.rule.opt_in
+
+    def is_about(self, path: str, model: str) -> bool:
+        """Whether a request belongs to the route."""
+        return path.startswith(self.rule.path) and (
+            not self.rule.models or model in self.rule.models
+        )
+
+    def mode(self, wish: str, *, may_change: bool) -> Mode:
+        """The mode of one request, given the client's header value `wish`."""
+        wish = wish.lower()
+        if wish == "off":
+            return "off"
+        mode: Mode = "on" if wish == "on" and self.rule.opt_in else self.rule.mode
+        return "observe" if mode == "on" and not may_change else mode
+
+
+class _Reworked:
+    """One body that a hook has read; implements `laar.protocol.ports.Rework`."""
+
+    def __init__(
+        self, hooks: ContextHooks, ordering: Ordering, result: HookResult, group: str
+    ) -> None:
+        self._hooks = hooks
+        self._ordering = ordering
+        self._result = result
+        self._group = group
+
+    @property
+    def body(self) -> bytes:
+        """The body to forward."""
+        return self._result.body
+
+    def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
+        """Remembers that `endpoint` got the body."""
+        self._hooks.guarded(self._committed, endpoint, request, now)
+        receipt = self._result.receipt
+        if decision and receipt is not None and receipt.orders:
+            self._hooks.awaits_outcome(decision, self._ordering, receipt)
+
+    def _committed(self, endpoint: str, request: str, now: float) -> None:
+        hook, receipt = self._ordering.hook, self._result.receipt
+        hook.commit(receipt, now, endpoint=endpoint, request=request)
+
+    def ended(self, ttft_s: float | None, usage: Usage) -> None:
+        """Records the measured time and cached tokens."""
+        self._hooks.guarded(self._measured, ttft_s, usage)
+
+    def _measured(self, ttft_s: float | None, usage: Usage) -> None:
+        ordering, receipt = self._ordering, self._result.receipt
+        if receipt is None or not receipt.orders:
+            # Only older turns were touched. Their like in the control group leaves no receipt, so
+            # that counting them would compare follow-ups with first questions.
+            return
+        prompt, cached = usage.prompt_tokens, usage.cached_tokens
+        ordering.tally.groups[self._group].measured(ttft_s, prompt, cached)
+        if self._group != "observed" and prompt and cached is not None:
+            ordering.hook.record_usage(receipt, prompt_tokens=prompt, cached_tokens=cached)
+            self._hooks.judge(ordering)
+
+
+class ContextHooks:
+    """The hooks of all routes; implements `laar.protocol.ports.BodyHook`.
+
+    Args:
+        settings: of the picker; its context routes count.
+        clock: monotonic seconds.
+        rng: draws whose answers are read.
+        degraded: counts faults.
+        problems: gets routes that have switched themselves off.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Callable[[], float],
+        rng: random.Random,
+        degraded: Counter[str],
+        problems: Problems,
+    ) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._degraded = degraded
+        self._problems = problems
+        self._orderings: list[Ordering] = []
+        self._answered: OrderedDict[str, tuple[Ordering, Receipt]] = OrderedDict()
+        self.apply_settings(settings)
+
+    def apply_settings(self, settings: Settings) -> None:
+        """Applies new routes.
+
+        A route whose hook settings are unchanged keeps its hook, with memory and guard. A body in
+        flight is finished by the hook that began it.
+        """
+        known = {ordering.rule.name: ordering for ordering in self._orderings}
+        made = []
+        for rule in settings.context.routes:  # one that is off keeps its requests from later ones
+            ordering = known.get(rule.name)
+            if ordering is not None and ordering.rule.hook == rule.hook:
+                del known[rule.name]
+            else:
+                ordering = Ordering(rule, self._clock)
+            made.append((ordering, rule))
+        for ordering, rule in made:  # nothing can fail from here on
+            ordering.rule = rule
+        self._orderings = [ordering for ordering, _ in made]
+        for name, ordering in known.items():
+            if ordering.reported_off:
+                self._problems.report(f"context {name}", None)
+
+    @property
+    def orderings(self) -> Sequence[Ordering]:
+        """The routes in their order."""
+        return self._orderings
+
+    @property
+    def in_use(self) -> ContextHooks | None:
+        """Itself, or None when it may change no request."""
+        return self if any(ordering.is_on for ordering in self._orderings) else None
+
+    def tallies(self) -> Sequence[RouteTally]:
+        """The tally of each route."""
+        return [ordering.tally for ordering in self._orderings]
+
+    # -- a request -----------------------------------------------------------------------------
+
+    def reads_answer(self, head: Head, now: float) -> bool:
+        """Whether to read an answer of this path, whatever the model."""
+        share = max(
+            (
+                o.rule.sample_answers
+                for o in self._orderings
+                if o.is_on and head.path.startswith(o.rule.path)
+            ),
+            default=0.0,
+        )
+        return self._rng.random() < share
+
+    def apply(
+        self, body: bytes, *, api: Api, model: str, head: Head, may_change: bool, now: float
+    ) -> _Reworked | None:
+        """Reads a body; None when no route matches it, or nothing is to be remembered."""
+        for ordering in self._orderings:
+            if ordering.is_about(head.path, model):
+                mode = ordering.mode(head.context, may_change=may_change)
+                return self.guarded(self._look, ordering, body, api, head, mode, now)
+        return None
+
+    def _look(
+        self, ordering: Ordering, body: bytes, api: Api, head: Head, mode: Mode, now: float
+    ) -> _Reworked | None:
+        tally = ordering.tally
+        if mode == "off":
+            if head.context:
+                tally.reasons[Reason.OFF.value] += 1
+            return None
+        if head.signed:
+            tally.reasons[_SIGNED] += 1
+            return None
+        began = self._clock()
+        result = ordering.hook.apply(
+            body, api=api, tenant=head.tenant, route=ordering.rule.name, now=now, mode=mode
+        )
+        tally.added.observe(self._clock() - began)
+        tally.reasons[result.reason.value] += 1
+        tally.shapes.update(shape for shape, _ in result.shapes)
+        if result.reason is Reason.ERROR:
+            self._degraded[_WHAT] += 1
+        receipt = result.receipt
+        if receipt is None and result.body is body:
+            return None
+        held_out = receipt is not None and receipt.held_out
+        group = "observed" if mode == "observe" else "control" if held_out else "hook"
+        if receipt is not None and receipt.orders:
+            tally.groups[group].decided(result)
+        return _Reworked(self, ordering, result, group)
+
+    def guarded(self, call: Callable[..., _Reworked | None], *args: object) -> _Reworked | None:
+        """Calls, and counts a fault instead of passing it on."""
+        try:
+            return call(*args)
+        except Exception:  # noqa: BLE001 - a hook's fault must not fail the request
+            self._degraded[_WHAT] += 1
+            return None
+
+    def judge(self, ordering: Ordering) -> None:
+        """Reports, once, a route that has switched itself off."""
+        tally = ordering.tally
+        if ordering.reported_off or not tally.is_off or ordering not in self._orderings:
+            return
+        ordering.reported_off = True
+        gain = ordering.hook.gains()[tally.name]
+        if gain.harm:
+            self._problems.report(
+                f"context {tally.name}",
+                "switched itself off: answers are worse where documents were moved. Correct "
+                f"{gain.treated_correct:.3f} with the hook, {gain.left_alone_correct:.3f} without; "
+                "POST /context/reset switches it on again",
+            )
+            return
+        measured = {name: tally.groups[name].cached_share.mean for name in ("hook", "control")}
+        self._problems.report(
+            f"context {tally.name}",
+            "switched itself off: reordering does not pay here. "
+            f"Cached share of the prompt {measured['hook']:.3f} with the hook, "
+            f"{measured['control']:.3f} without; POST /context/reset switches it on again",
+        )
+
+    def awaits_outcome(self, decision: str, ordering: Ordering, receipt: Receipt) -> None:
+        """Keeps the receipt that an outcome of this decision will judge."""
+        self._answered[decision] = ordering, receipt
+        if len(self._answered) > MAX_ANSWERED:
+            self._answered.popitem(last=False)
+
+    def reported(self, decision: str, correct: bool) -> None:
+        """Takes the outcome of a decision, once for each."""
+        known = self._answered.pop(decision, None)
+        if known is not None:
+            ordering, receipt = known
+            ordering.hook.record_outcome(receipt, correct=correct)
+            self.judge(ordering)
+
+    # -- caches of the engines -----------------------------------------------------------------
+
+    def forget(self, endpoint: str) -> None:
+        """Forgets the orders sent to an endpoint whose cache is empty now, or that left."""
+        for ordering in self._orderings:
+            ordering.hook.forget(endpoint=endpoint)
+
+    def set_capacity(self, cache_bytes: float | None) -> None:
+        """Takes the total size of the endpoints' caches; None when unknown."""
+        for ordering in self._orderings:
+            ordering.hook.set_capacity(cache_bytes)
+
+    def evict(self, request: str) -> bool:
+        """Forgets a request that an engine no longer holds; False where none is known by the id."""
+        hooks = [ordering.hook for ordering in self._orderings]
+        return sum(hook.forget(request=one) for hook in hooks for one in _ids(request)) > 0
+
+    # -- the guard -----------------------------------------------------------------------------
+
+    def reset(self, ordering: Ordering) -> None:
+        """Forgets the measurements of a route and switches it on again."""
+        ordering.hook.reset_guard(ordering.rule.name)
+        ordering.tally.forget_groups()
+        ordering.reported_off = False
+        self._problems.report(f"context {ordering.rule.name}", None)
+
+
+def _ids(name: str) -> set[str]:
+    """The ids under which a request may be known: engines add a prefix and a suffix."""
+    bare = name.removeprefix("chatcmpl-").removeprefix("cmpl-").removeprefix("batch-")
+    return {name, bare, _SUFFIX.sub("", bare)}

@@ -1,0 +1,105 @@
+"""The gRPC servers and their ports: options, binding, credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import grpc
+
+from laar.errors import SettingError
+
+__all__ = ["Ports", "bind", "cannot_listen", "health_server", "picking_server"]
+
+_LONGEST_MESSAGE_BYTES = 64 << 20
+_METADATA_BYTES = 1 << 20
+"""Beside a buffered body, which is one message."""
+
+_INT32_MAX = 2**31 - 1
+_ALONE = ("grpc.so_reuseport", 0)
+"""Two pickers on one port would split the state, and probes would ask either."""
+
+_PICKING_OPTIONS = (
+    _ALONE,
+    ("grpc.http2.lookahead_bytes", 1 << 20),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_ping_strikes", 0),  # an Envoy of the gateway shape asks often if we are there
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
+    # An Envoy whose machine has gone sends no reset; its requests would count for two hours.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),  # the name in newer gRPC
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+
+@dataclass(slots=True)
+class Ports:
+    """The ports in use; 0 before a port is bound."""
+
+    ext_proc: int = 0
+    health: int = 0
+    admin: int = 0
+
+
+def picking_server(
+    handlers: Iterable[grpc.GenericRpcHandler], max_body_bytes: int
+) -> grpc.aio.Server:
+    """The server that Envoys ask, not bound yet.
+
+    Args:
+        handlers: the services.
+        max_body_bytes: longest request body; longer messages than it needs are refused.
+    """
+    longest = max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES)
+    lengths = [
+        (f"grpc.max_{way}_message_length", min(longest, _INT32_MAX)) for way in ("receive", "send")
+    ]
+    server = grpc.aio.server(options=(*_PICKING_OPTIONS, *lengths))
+    server.add_generic_rpc_handlers(tuple(handlers))
+    return server
+
+
+def health_server(handlers: Iterable[grpc.GenericRpcHandler]) -> grpc.aio.Server:
+    """The server for probes and reported outcomes, not bound yet."""
+    server = grpc.aio.server(options=[_ALONE])
+    server.add_generic_rpc_handlers(tuple(handlers))
+    return server
+
+
+def bind(
+    server: grpc.aio.Server,
+    name: str,
+    address: str,
+    credentials: grpc.ServerCredentials | None = None,
+) -> int:
+    """Binds a server to an address; returns the port.
+
+    Args:
+        server: not started yet.
+        name: of the setting below `listen`.
+        address: ``host:port``; port 0 for a free one.
+        credentials: for TLS; None for plain text.
+
+    Raises:
+        SettingError: the address cannot be listened on.
+    """
+    try:
+        port = (
+            server.add_secure_port(address, credentials)
+            if credentials
+            else server.add_insecure_port(address)
+        )
+    except RuntimeError:
+        port = 0
+    if not port:
+        raise cannot_listen(name, address)
+    return int(port)
+
+
+def cannot_listen(name: str, address: str) -> SettingError:
+    """The error for the address of `listen.<name>`."""
+    return SettingError(
+        f"listen.{name}: can't listen on {address}; is another picker running there, or is the "
+        "address not this machine's?"
+    )

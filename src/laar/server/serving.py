@@ -1,0 +1,84 @@
+"""A picker as a process: signals, and Envoy beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+
+from laar.envoy import EnvoyProcess
+from laar.errors import LaarError
+from laar.server.runner import Runner
+from laar.server.tasks import cancel
+from laar.settings import Loaded
+
+__all__ = ["serve"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def serve(settings: Loaded, *, envoy: EnvoyProcess | None = None) -> None:
+    """Runs a picker until SIGTERM or SIGINT; SIGHUP reads the settings again; blocks.
+
+    Args:
+        settings: as loaded.
+        envoy: a process to run beside the picker. It starts once the picker serves, and it is
+            drained before the picker stops.
+
+    Raises:
+        LaarError: the picker or Envoy cannot start, or Envoy ended by itself.
+    """
+    import uvloop
+
+    async def main() -> None:
+        runner = Runner(settings)
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, runner.stop if envoy is None else stop.set)
+        loop.add_signal_handler(signal.SIGHUP, runner.reloader.look)
+        started = asyncio.Event()
+        freezing = asyncio.create_task(_freeze(started))
+        running = asyncio.create_task(runner.run(started=started))
+        try:
+            if envoy is not None:
+                await _run_envoy(envoy, settings.settings.shutdown.grace_s, running, started, stop)
+                runner.stop()
+            await running
+        finally:
+            await cancel([freezing, running])
+
+    uvloop.run(main())
+
+
+async def _run_envoy(
+    envoy: EnvoyProcess,
+    grace_s: float,
+    picker: asyncio.Task[None],
+    started: asyncio.Event,
+    stop: asyncio.Event,
+) -> None:
+    """Keeps Envoy running while the picker runs and no stop is asked for; drains it then."""
+    starting = asyncio.create_task(started.wait())
+    await asyncio.wait([starting, picker], return_when=asyncio.FIRST_COMPLETED)
+    if picker.done():
+        starting.cancel()
+        return
+    async with envoy:
+        _LOG.info("Envoy listens on %s; its log is %s", envoy.url(), envoy.log_path)
+        ended = asyncio.create_task(envoy.wait())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait([ended, stopping, picker], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if ended.done():
+            raise LaarError(f"Envoy ended by itself:\n{envoy.log_tail()}")
+        ended.cancel()
+        await envoy.drain(grace_s)
+
+
+async def _freeze(started: asyncio.Event) -> None:
+    """Takes permanent objects out of later garbage collections, which stop the loop."""
+    await started.wait()
+    gc.collect()
+    gc.freeze()

@@ -1,0 +1,63 @@
+"""The tasks of a running picker: named, guarded, started again, and cancelled together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+from laar.telemetry.problems import Problems
+
+__all__ = ["Tasks", "cancel"]
+
+_LOG = logging.getLogger(__name__)
+
+RESTART_S = 5.0
+"""Seconds until a part that failed is started again; long enough to read its log line."""
+
+
+class Tasks:
+    """The parts of one picker.
+
+    A part that fails takes no other along, is reported, and is started again.
+
+    Args:
+        problems: gets the parts that failed, by name.
+        restart_s: seconds until a part that failed is started again.
+    """
+
+    def __init__(self, problems: Problems, *, restart_s: float = RESTART_S) -> None:
+        self._problems = problems
+        self._restart_s = restart_s
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def spawn(self, name: str, part: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        """Starts a part; it runs until it returns or is cancelled."""
+        task = asyncio.create_task(self._guard(name, part), name=name)
+        self._tasks.append(task)
+        return task
+
+    async def cancel(self) -> None:
+        """Cancels all parts and waits for their end."""
+        await cancel(self._tasks)
+
+    async def _guard(self, name: str, part: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await part()
+                return
+            except Exception:  # noqa: BLE001 - the guard of a task
+                _LOG.exception("%s failed; it starts again in %g s", name, self._restart_s)
+                self._problems.report(name, "stopped by a fault; see the log")
+            await asyncio.sleep(self._restart_s)
+            self._problems.report(name, None)
+
+
+async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancels tasks and waits for their end; their own errors are dropped."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,53 @@
+"""What is wrong with the parts of a running picker: one log, for the page, the counter and stderr.
+
+A part reports under a source: its kind, and for one of many a blank and its name, such as
+``scrape 10.0.0.7:8000``. A new problem is logged once, and its end once; every report is counted by
+kind. When a whole fleet vanishes, thousands of sources report. A problem beyond the cap is counted,
+but neither remembered nor logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+__all__ = ["Problems"]
+
+_LOG = logging.getLogger(__name__)
+
+MAX_PROBLEMS = 1000
+"""Problems remembered, one for each source; more sources than that have one common cause."""
+
+
+class Problems(Mapping[str, str]):
+    """The present problems: a message by source."""
+
+    def __init__(self) -> None:
+        self._messages: dict[str, str] = {}
+        self.counts: Counter[str] = Counter()
+        """Reports since the start, by kind."""
+
+    def report(self, source: str, message: str | None) -> None:
+        """Notes that `source` has a problem, again at each failure; None ends it."""
+        known = self._messages.get(source)
+        if message is None:
+            if known is not None:
+                del self._messages[source]
+                _LOG.info("%s: works again", source)
+            return
+        self.counts[source.partition(" ")[0]] += 1
+        if known is None and len(self._messages) >= MAX_PROBLEMS:
+            return
+        self._messages[source] = message
+        if message != known:
+            _LOG.warning("%s: %s", source, message)
+
+    def __getitem__(self, source: str) -> str:
+        return self._messages[source]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._messages)
+
+    def __len__(self) -> int:
+        return len(self._messages)

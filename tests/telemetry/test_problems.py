@@ -1,0 +1,38 @@
+"""The log of problems: what it remembers, counts and writes, and how often."""
+
+import logging
+
+import pytest
+
+from laar.telemetry.problems import MAX_PROBLEMS, Problems
+
+
+@pytest.fixture
+def logged(caplog):
+    caplog.set_level(logging.INFO)
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_a_problem_is_logged_once_and_so_is_its_end(logged):
+    problems = Problems()
+    for message in ("full", "full", "gone", None, None):
+        problems.report("log", message)
+    assert logged() == ["log: full", "log: gone", "log: works again"]
+    assert not problems
+
+
+def test_every_report_counts_by_kind(logged):
+    problems = Problems()
+    for source in ("scrape a:1", "scrape b:1", "scrape a:1", "eds"):
+        problems.report(source, "no answer")
+    assert problems.counts == {"scrape": 3, "eds": 1}
+    assert dict(problems) == dict.fromkeys(("scrape a:1", "scrape b:1", "eds"), "no answer")
+
+
+def test_a_fleet_that_vanishes_does_not_flood_the_log(logged):
+    problems = Problems()
+    for _ in range(3):
+        for number in range(2 * MAX_PROBLEMS):
+            problems.report(f"probe 10.0.{number // 256}.{number % 256}:80", "no answer")
+    assert len(logged()) == len(problems) == MAX_PROBLEMS
+    assert problems.counts["probe"] == 6 * MAX_PROBLEMS
