@@ -21,7 +21,6 @@ No pydantic here: the packages of the algorithms declare settings and stay free 
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -51,7 +50,7 @@ FIXED = "fixed"
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """In an annotation: the text matches a regular expression."""
+    """In an annotation: in a file, the text must match a regular expression."""
 
     pattern: str
 
@@ -71,7 +70,7 @@ def hints_of(declared: Any) -> dict[str, Any]:
 
 
 def check(settings: Any) -> None:
-    """Compares every field with its bounds and its choices.
+    """Compares every field with its numeric bounds and its choices.
 
     Raises:
         SettingError: names the first one that does not fit, and what would.
@@ -86,9 +85,7 @@ def _faults(hint: Any, value: Any) -> Iterator[str]:
     if get_origin(hint) is Annotated:
         hint, *marks = get_args(hint)
         for mark in marks if value is not None else ():
-            if isinstance(mark, Matches) and not re.search(mark.pattern, value):
-                yield f"does not match {mark.pattern}"
-            elif type(mark) in _LIMITS:
+            if type(mark) in _LIMITS:
                 attribute, holds, words = _LIMITS[type(mark)]
                 limit = getattr(mark, attribute)
                 if not holds(value, limit):

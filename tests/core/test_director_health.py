@@ -200,7 +200,8 @@ def test_records_say_why_it_was_left_out_and_what_it_costs():
     rows = {row["endpoint"]: row for row in shown["candidates"]}
     assert rows[decision.address]["answers"] < 0.95
     for row in rows.values():
-        price = row["latency_s"] / (row["answers"] * row["probability"])
+        paid = row["latency_s"] + row["ttft_s"] + row["others_s"]
+        price = paid / (row["answers"] * row["probability"])
         assert row["cost_s"] == pytest.approx(price)
     rival = next(a for a in (B, C) if a != decision.address)
     assert shown["endpoint"] == rival

@@ -93,9 +93,9 @@ TWO = (("10.0.0.7:80", "granite"), ("10.0.0.8:80", "phi"))
 
 def test_the_sentence_says_that_a_faster_model_is_too_often_wrong():
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
-    # granite: (0.5 + 1.24) / 0.9 = 1.93; phi: (0.5 + 0.62) / 0.41 = 2.73
+    # granite: (0.5 + 2 * 1.24) / 0.9 = 3.31; phi: (0.5 + 2 * 0.62) / 0.41 = 4.24
     assert told(director)["sentence"] == (
-        "granite at 10.0.0.7:80 won by 0.8 s: phi is faster (1.1 s against 1.7 s) but right with "
+        "granite at 10.0.0.7:80 won by 0.9 s: phi is faster (1.1 s against 1.7 s) but right with "
         "P=0.41 against 0.90 on 62k tokens of Japanese."
     )
 
@@ -172,7 +172,8 @@ def test_rows_are_by_rank_and_their_terms_add_up():
     for row in rows:
         latency = row["rtt_s"] + row["base_s"] + row["prefill_s"] + row["queue_s"]
         assert row["latency_s"] == pytest.approx(latency)
-        assert row["cost_s"] == pytest.approx(latency / row["probability"] * row["penalty"])
+        paid = latency + row["ttft_s"] + row["others_s"]  # a first token's seconds count twice
+        assert row["cost_s"] == pytest.approx(paid / row["probability"] * row["penalty"])
 
 
 def test_everybody_left_out_has_a_reason():
@@ -225,7 +226,7 @@ def test_the_record_is_a_decision_record():
     shown["time"] = "1970-01-01T00:16:40Z"
     message = json_format.ParseDict(shown, DecisionRecord(), ignore_unknown_fields=True)
     assert message.candidates[message.picked].endpoint == kept.picked == "10.0.0.7:80"
-    assert message.candidates[message.picked].cost_s == pytest.approx(1.74 / 0.9)
+    assert message.candidates[message.picked].cost_s == pytest.approx((1.74 + 1.24) / 0.9)
     assert message.tried_models == ["phi"]
     assert message.bucket_tokens == 65536
     assert message.completion.cached_tokens == 9

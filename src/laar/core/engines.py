@@ -99,6 +99,7 @@ _COLUMNS = (
     "at",
     "mean",
     "ahead_s",
+    "since",
     "free_at",
     "flight_s",
     "done_s",
@@ -123,6 +124,7 @@ class Engines:
     at: Floats
     mean: Floats
     ahead_s: Floats
+    since: Floats
     free_at: Floats
     flight_s: Floats
     done_s: Floats
@@ -180,9 +182,10 @@ class Engines:
         self._kept = slots, models, made
         return made
 
-    def ahead(self, slots: Slots, now: float) -> Floats:
-        """Seconds by c(m) of prompts that are not read yet."""
-        ahead: Floats = self.ahead_s[slots] + np.maximum(self.free_at[slots] - now, 0.0)
+    def ahead(self, slots: Slots, now: float, read: Floats) -> Floats:
+        """Seconds by c(m) of prompts that are not read yet; `read` is of the constants."""
+        shown = self.ahead_s[slots] - np.maximum(now - self.since[slots], 0.0) / read
+        ahead: Floats = np.maximum(shown, 0.0) + np.maximum(self.free_at[slots] - now, 0.0)
         return ahead
 
     def mean_in_flight(self, slots: Slots, now: float) -> Floats:
@@ -229,11 +232,15 @@ class Engines:
             teaches: whether its end will say something: not if it was somewhere else before.
         """
         self._grow()
-        now = now if math.isfinite(now) else float(self.at[slot])
-        self._advance(slot, now)
+        now = self._advance(slot, now)
         name = self._name(slot)
         model = self._model(name, base_s)
-        ahead_s = float(self.ahead_s[slot]) + max(0.0, float(self.free_at[slot]) - now)
+        pace = max(model.read * float(self._first_pace[slot]), 1e-3)
+        if not self.ahead_s[slot]:
+            self.since[slot] = now
+        begun_s = max(0.0, now - float(self.since[slot]))
+        ahead_s = max(0.0, float(self.ahead_s[slot]) - begun_s / pace)
+        ahead_s += max(0.0, float(self.free_at[slot]) - now)
         one = Began(
             *(slot, name, work_s, ahead_s, others),
             *(rtt_s, shown, teaches, float(self.flight_s[slot]), float(self.done_s[slot])),
@@ -242,7 +249,6 @@ class Engines:
             self.ahead_s[slot] += work_s
         else:
             # By the clock, in seconds by c(m): it runs as fast as the engine reads.
-            pace = model.read * float(self._first_pace[slot])
             self.free_at[slot] = min(
                 max(float(self.free_at[slot]), now) + work_s * pace, now + MAX_AHEAD_S
             )
@@ -259,15 +265,14 @@ class Engines:
     def answering(self, one: Began, now: float) -> None:
         """The first byte of an answer was seen: what was to be read is read."""
         slot = one.slot
-        self._advance(slot, now)
-        self._is_read(one)
+        now = self._advance(slot, now)
+        self._is_read(one, now)
         one.first_at = now
         one.flight_s, one.done_s = float(self.flight_s[slot]), float(self.done_s[slot])
 
     def gone(self, one: Began, now: float) -> None:
         """A request ended, or went elsewhere, and teaches nothing; before the table knows."""
-        self._advance(one.slot, now)
-        self._is_read(one)
+        self._is_read(one, self._advance(one.slot, now))
 
     def ended(
         self,
@@ -290,8 +295,12 @@ class Engines:
             work_s: what was to be read by the engine's own count, where it said.
         """
         self.gone(one, now)
-        if not one.teaches:
+        if not one.teaches or not math.isfinite(latency_s):
             return
+        if ttft_s is not None and not math.isfinite(ttft_s):
+            ttft_s = None
+        if work_s is not None and not math.isfinite(work_s):
+            work_s = None
         slot, model = one.slot, self._model(one.model)
         work = one.work_s if work_s is None else work_s
         features = (1.0, work, work * one.others, one.ahead_s)
@@ -378,9 +387,10 @@ class Engines:
 
     # -- counts --------------------------------------------------------------------------------
 
-    def _advance(self, slot: int, now: float) -> None:
+    def _advance(self, slot: int, now: float) -> float:
+        """Brings counts up to a moment; returns it, or the last one where it is no number."""
         if not math.isfinite(now):
-            return
+            return float(self.at[slot])
         passed_s = now - float(self.at[slot])
         if passed_s > 0.0:
             in_flight = float(self._table.in_flight[slot])
@@ -388,8 +398,9 @@ class Engines:
             fade = math.exp(-passed_s / MEAN_S)
             self.mean[slot] = in_flight + (float(self.mean[slot]) - in_flight) * fade
         self.at[slot] = now  # also when time was set back
+        return now
 
-    def _is_read(self, one: Began) -> None:
+    def _is_read(self, one: Began, now: float) -> None:
         if one.is_read:
             return
         one.is_read = True
@@ -397,6 +408,7 @@ class Engines:
         if one.shown:
             left = float(self.ahead_s[one.slot]) - one.work_s
             self.ahead_s[one.slot] = left if left > 1e-9 else 0.0
+            self.since[one.slot] = now  # whoever is next is being read
 
     def _look(self) -> None:
         """Takes in new readings: how many requests an engine runs at once.

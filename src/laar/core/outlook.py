@@ -1,13 +1,15 @@
 """The cost that serves: what a request would take, and what it would cost all others.
 
-    cost  = (own + others - invested) / (A * Q) * retry_penalty ** times_tried        [seconds]
+    cost   = (own + others - invested) / (A * Q) * retry_penalty ** times_tried        [seconds]
 
-    own      = k_rtt * rtt + base + read * (1 + s * n) + k_queue * wait + answer + b * n
-    others   = k_others * ((s + w) * read * n + b * n + later + queued)
+    own    = 2 * (k_rtt * rtt + base + read * (1 + s * n) + k_queue * wait)
+             + (answer + b * n) / (1 - load)
+    others = k_delay * (read * ((s + w) * n + 2 * later) + b * n + 2 * queued)
 
 `read` is the uncached part of the prompt in the endpoint's seconds, `wait` the prompts ahead of it
 (and, where more are there than the engine runs at once, the wait for a place), `answer` its answer
-alone. The constants are learned (`laar.core.engines`); nothing here is tuned.
+alone, `load` the share of the time that the endpoint reads prompts. The constants are learned
+(`laar.core.engines`). A second before a first token counts twice: for that token, and for the end.
 
 * `n` others are there. An answer beside them lasts `2 b` longer for each, of which half counts: of
   an answer that is under way, half is over on average. The same for each of them: they wait for our
@@ -32,7 +34,6 @@ Decision 0014 has the figures.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -48,9 +49,13 @@ __all__ = ["Outlook"]
 MAX_LOAD = 0.8
 """Busy periods grow without bound as an endpoint's load goes to 1; it is not known so well."""
 
+FIRST = 2.0
+"""What a second before the first token weighs: it counts for that token and for the end."""
+
 PATIENT, URGENT = 0.05, 4.0
 """What a second of waiting weighs before the client's objective is over, and after."""
 
+_FAR_S = 1e15  # clocks that jump stay numbers
 _SAME = 0.01  # of a prompt: shares that differ by less are one
 _ONCE = 1.5  # a prefix that is asked for less often than this is worth no look
 
@@ -80,7 +85,7 @@ class Outlook:
     def score(self, view: View) -> Floats:
         """Prices the candidates, leaves the terms in the view, and turns costs into scores."""
         weights, slots = self._weights(view), view.slots
-        now = view.now if math.isfinite(view.now) else 0.0
+        now = max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
         engines = view.engines or Engines(view.table)
         of = engines.constants(slots, view.table.model_id[slots], view.base_s)
         rate, load = engines.arrivals(now)
@@ -89,7 +94,7 @@ class Outlook:
         n = np.minimum(view.in_flight, of.slots) if of.ever_full else view.in_flight
         slowed = of.slowed * n
         beside = 0.5 * of.beside_s * n
-        wait = of.waits * engines.ahead(slots, now)
+        wait = of.waits * engines.ahead(slots, now, of.read)
         idle = 1.0 - np.minimum(MAX_LOAD, of.waits * engines.loads(slots, now))
         answer = (of.answer_s + beside) / idle
         queued: Floats | float = 0.0
@@ -102,12 +107,12 @@ class Outlook:
         # What it costs the others.
         rate /= len(slots)
         later = rate * (of.turns * (wait + read) / idle + 0.5 * of.slowed * read)
-        work = read * (slowed + of.turns * n + later)
-        others = weights.k_delay * (work + beside + queued * (MAX_LOAD / (1.0 - MAX_LOAD)))
+        work = read * (slowed + of.turns * n + FIRST * later)
+        others = weights.k_delay * (work + beside + FIRST * queued * (MAX_LOAD / (1.0 - MAX_LOAD)))
 
         way = _urgency(view, weights, first, wait)
         slow = None
-        own = alone + way + answer
+        own = FIRST * (alone + way) + answer
         if view.pace is not None:
             slow = (view.pace - 1.0) * (own + view.typical_s)
             own = own + slow
@@ -116,7 +121,8 @@ class Outlook:
         if view.demand is not None and len(view.demand[1]) and view.demand[1][0] > _ONCE:
             slope = of.beside_s + (2.0 * of.slowed + of.turns) * float(read.min())
             invested = _invested(
-                view, view.demand, engines, total, read + read * slowed + work, slope
+                *(view, view.demand, engines, now, total),
+                *(read + read * slowed + work, slope),
             )
             total = total - invested
         cost, penalty = until_correct(
@@ -162,7 +168,13 @@ def _queued(view: View, of: Constants, n: Floats, mean_work_s: float) -> Floats:
 
 
 def _invested(
-    view: View, demand: Demand, engines: Engines, total: Floats, price: Floats, slope: Floats
+    view: View,
+    demand: Demand,
+    engines: Engines,
+    now: float,
+    total: Floats,
+    price: Floats,
+    slope: Floats,
 ) -> Floats | float:
     """What a copy of the prefix at each candidate would spare those who will ask for it."""
     best = int(total.argmin())
@@ -172,7 +184,7 @@ def _invested(
         return 0.0
     share = view.cached_tokens / np.maximum(view.tokens, 1.0)
     top = float(share[best])
-    mean = engines.mean_in_flight(view.slots, view.now)
+    mean = engines.mean_in_flight(view.slots, now)
     less = (slope * (mean[best] - mean))[near]
     has = share[near]
     gains = (has < top - _SAME) & (less > 0.0)

@@ -241,17 +241,17 @@ class Health:
         if attempt.read and attempt.stage is Stage.ACCEPTED:  # not a byte came
             self._failed(endpoint, attempt, Kind.EVENT, now)
             return
-        if now - endpoint.progress_at[Stage.OVER] < _TIMES_EVERY_S and attempt.good:
-            return  # there is more to learn from than a mean needs
         group = self._records.times(attempt)
         seconds = now - attempt.at - attempt.rtt_s
+        is_quick = seconds < group.quick_s and not attempt.read
+        if is_quick:  # it may be an error that was not seen: the next ones are looked at
+            endpoint.quick += 1
+            endpoint.unseen = max(endpoint.unseen, 2)
+        if now - endpoint.progress_at[Stage.OVER] < _TIMES_EVERY_S and attempt.good:
+            return  # there is more to learn from than a mean needs
         endpoint.reached(attempt, Stage.OVER, now)
         endpoint.cut.add(now, happened=False)
-        if seconds < group.quick_s and not attempt.read:
-            endpoint.quick += 1
-            if endpoint.quick >= 2:
-                endpoint.unseen = max(endpoint.unseen, 2)
-        else:
+        if not is_quick:
             endpoint.quick = 0
             self._good(endpoint, attempt, now)
         group.sizes.append(attempt.tokens)
@@ -312,6 +312,9 @@ class Health:
             breaker.doubtful = _TRUST_AFTER
         if kind in (Kind.ERROR, Kind.EVENT) and attempt is not None:
             weight = self._lightness(attempt)
+        if kind is Kind.EVENT:  # the quick ones before it were most likely the same
+            weight *= 1.0 + endpoint.quick
+            endpoint.quick = 0
         endpoint.failures[kind] += 1
         breaker.bad(attempt, kind, weight, settings, self._rng, now)
         self._records.trouble(slot)

@@ -1,0 +1,150 @@
+"""What is learned of engines, against engines whose constants are known."""
+
+import heapq
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.engines import Engines
+from laar.core.lines import Line
+
+NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
+
+
+def fleet(*names):
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address=name, models=("m",)) for name in names])
+    return table, Engines(table)
+
+
+def of(table, engines):
+    slots = table.active
+    return engines.constants(slots, table.model_id[slots], np.zeros(len(slots)))
+
+
+def serve(table, engines, took, count, *, shown=True, seed=1):
+    """Sends requests that take what `took(slot, work_s, others)` says: first token, the rest."""
+    rng = random.Random(seed)
+    due = []
+
+    def happen(until):
+        while due and due[0][0] <= until:
+            at, _, kind, slot, one, first_s, whole_s = heapq.heappop(due)
+            if kind == "first":
+                engines.answering(one, at)
+                continue
+            engines.ended(
+                one,
+                at,
+                ttft_s=first_s if shown else None,
+                latency_s=whole_s,
+                answer_tokens=None,
+            )
+            table.release(slot, 1.0, 1.0)
+
+    for number in range(count):
+        now = 0.5 * number
+        happen(now)
+        slot = int(rng.choice(table.active))
+        work_s, others = rng.uniform(0.05, 1.0), float(table.in_flight[slot])
+        one = engines.began(
+            slot, now, work_s=work_s, others=others, rtt_s=0.0, base_s=0.0, shown=shown
+        )
+        table.reserve(slot, 1.0, 1.0)
+        first_s, rest_s = took(slot, work_s, others)
+        told = (slot, one, first_s, first_s + rest_s)
+        if shown:
+            heapq.heappush(due, (now + first_s, 2 * number, "first", *told))
+        heapq.heappush(due, (now + first_s + rest_s, 2 * number + 1, "end", *told))
+
+
+def test_a_speed_that_the_artifact_has_wrong_is_learned():
+    table, engines = fleet("a:1", "b:1")
+    serve(table, engines, lambda _slot, work, _n: (2.0 * work, 1.0), 300)
+    assert of(table, engines).read == pytest.approx([2.0, 2.0], rel=0.15)
+
+
+@pytest.mark.parametrize(("shown", "least"), [(True, 2.0), (False, 1.4)])
+def test_a_slow_device_behind_the_same_name_is_told_from_a_fast_one(shown, least):
+    table, engines = fleet("fast:1", "slow:1")
+    slow = table.slot("slow:1")
+    rng = random.Random(5)
+
+    def took(slot, work, _others):
+        pace = 3.0 if slot == slow else 1.0
+        return pace * work, pace * rng.expovariate(1.0)
+
+    serve(table, engines, took, 400, shown=shown)
+    constants = of(table, engines)
+    ratio = constants.answer_s[slow] / constants.answer_s[1 - slow]
+    assert least < ratio < 4.0
+
+
+def test_an_engine_that_reads_side_by_side_is_told_from_one_that_reads_in_turn():
+    table, engines = fleet("a:1", "b:1")
+    serve(table, engines, lambda _slot, work, n: (work * (1.0 + 0.2 * n), 2.0 + 0.4 * n), 600)
+    constants = of(table, engines)
+    assert constants.slowed[0] == pytest.approx(0.2, abs=0.08)
+    assert constants.turns[0] < 0.3
+
+
+def test_prompts_ahead_are_forgotten_when_read_or_when_their_time_is_over():
+    table, engines = fleet("a:1")
+    slots, read = table.active, np.ones(1)
+    for shown in (True, False):
+        one = engines.began(0, 0.0, work_s=2.0, others=0.0, rtt_s=0.0, base_s=0.0, shown=shown)
+        assert engines.ahead(slots, 0.0, read)[0] == pytest.approx(2.0)
+        assert engines.ahead(slots, 1.5, read)[0] == pytest.approx(0.5)
+        assert engines.ahead(slots, 9.0, read)[0] == 0.0
+        engines.gone(one, 9.0)
+        engines.drop(0)
+
+
+def test_a_full_engine_is_seen_by_its_readings_and_one_that_only_reads_is_not():
+    table, engines = fleet("full:1", "busy:1")
+    for at in range(8):
+        table.read("full:1", Reading(running=16, waiting=3), float(at))
+        table.read("busy:1", Reading(running=16 - at % 3, waiting=3), float(at))
+        of(table, engines)
+    assert of(table, engines).slots.tolist() == [16.0, math.inf]
+
+
+@given(NUMBERS, NUMBERS, NUMBERS, st.integers(-5, 10**12))
+def test_no_answer_pushes_a_constant_out_of_its_range(ttft, latency, work, tokens):
+    table, engines = fleet("a:1", "b:1")
+    for _ in range(20):
+        one = engines.began(0, 1.0, work_s=1.0, others=1.0, rtt_s=0.1, base_s=0.0, shown=True)
+        engines.ended(
+            one,
+            2.0,
+            ttft_s=ttft,
+            latency_s=latency,
+            answer_tokens=max(0, tokens),
+            work_s=work,
+        )
+    constants = of(table, engines)
+    for each in (constants.base_s, constants.read, constants.answer_s, constants.beside_s):
+        assert np.isfinite(each).all()
+        assert (each >= 0.0).all()
+    assert (constants.read > 0.0).all()
+
+
+def test_a_line_is_found_despite_outliers_and_followed_when_it_changes():
+    rng = random.Random(3)
+    line = Line(prior=(1.0, 0.0), doubt=(1.0, 1.0), low=(0.0, 0.0), high=(100.0, 100.0))
+
+    def feed(slope, count):
+        for number in range(count):
+            x = rng.uniform(0.0, 10.0)
+            value = 2.0 + slope * x + rng.gauss(0.0, 0.1)
+            line.learn((1.0, x), 1e6 if number % 20 == 19 else value, 0.3)
+
+    feed(0.5, 600)
+    assert line.now[1] == pytest.approx(0.5, abs=0.1)
+    feed(1.5, 3000)
+    assert line.now[1] == pytest.approx(1.5, abs=0.2)

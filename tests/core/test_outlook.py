@@ -1,0 +1,89 @@
+"""What the default cost does, seen from outside: where requests go."""
+
+import random
+
+import pytest
+
+from laar.core.beliefs import PrefixBeliefs
+from laar.core.cost import CostWeights
+from laar.core.decision import Completion, DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.request import Api, Request
+from laar.policies import build_policies
+
+NEAR, FAR = "near:1", "far:1"
+DOCUMENT = "a sentence of the document. " * 1_500
+
+
+def fleet(*addresses):
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in addresses])
+    beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 24)
+    return Director(
+        table,
+        build_policies(CostWeights()),
+        DirectorSettings(),
+        rng=random.Random(1),
+        prefixes=beliefs,
+    )
+
+
+def ask(director, text, now, **fields):
+    request = Request(
+        id="r", api=Api.CHAT, model="m", spans=(text,), question=text, chars=len(text), **fields
+    )
+    return director.decide(request, now)
+
+
+def finish(director, decision, latency_s=1.0, **fields):
+    end = Completion(status=200, cause="complete", latency_s=latency_s, **fields)
+    director.settle(decision, end)
+
+
+@pytest.mark.parametrize(("objective_s", "where"), [(60.0, FAR), (None, NEAR)])
+def test_a_patient_job_follows_its_prefix_across_the_ocean(objective_s, where):
+    d = fleet(FAR)
+    finish(d, ask(d, DOCUMENT, 0.0))
+    d.table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in (FAR, NEAR)])
+    d.table.round_trip(FAR, 1.5, 0.0)
+    d.table.round_trip(NEAR, 0.01, 0.0)
+    decision = ask(d, DOCUMENT + "And then?", 2.0, ttft_objective_s=objective_s)
+    assert decision.address == where
+
+
+def test_an_urgent_chat_stays_near():
+    d = fleet(FAR, NEAR)
+    d.table.round_trip(FAR, 0.4, 0.0)
+    d.table.round_trip(NEAR, 0.01, 0.0)
+    assert ask(d, "Hello there.", 0.0, ttft_objective_s=0.2).address == NEAR
+
+
+def test_a_crowd_has_a_price_however_large_it_is():
+    d = fleet("a:1", "b:1")
+    beginning = DOCUMENT[:3_000]
+    finish(d, ask(d, beginning, 0.0))
+    places = [ask(d, beginning + f" question {n}", 2.0).address for n in range(300)]
+    assert 75 <= places.count("a:1") <= 225
+
+
+def test_a_prefix_that_many_ask_for_comes_to_every_endpoint():
+    d = fleet("a:1", "b:1", "c:1")
+    seen, running = set(), []
+    for number in range(90):
+        now = 0.4 * number
+        decision = ask(d, DOCUMENT + f" question {number}", now)
+        seen.add(decision.address)
+        running.append((now, decision))
+        while running[0][0] < now - 4.0:
+            at, ended = running.pop(0)
+            finish(d, ended, now - at, ttft_s=0.2)
+    assert len(seen) == 3
+
+
+def test_what_was_predicted_is_told_with_the_decision():
+    d = fleet("a:1")
+    decision = ask(d, DOCUMENT, 0.0)
+    seconds = decision.tokens * 1e-4
+    assert decision.ttft_s == pytest.approx(seconds)
+    assert decision.expected_s > decision.ttft_s
