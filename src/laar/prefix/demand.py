@@ -25,6 +25,8 @@ HORIZON_S = 60.0
 """How far back requests count, and so how far ahead they are expected: about as long as a popular
 prefix stays in a cache of a busy endpoint."""
 
+_FORGOTTEN_S = 3.0 * HORIZON_S  # a lone request is a twentieth of one by then
+
 MAX_PREFIXES = 65_536
 """Places remembered, some 12 MB; beyond it the one asked for least recently is forgotten."""
 
@@ -50,13 +52,17 @@ class PrefixDemand:
     def note(self, chain: Chain, now: float) -> None:
         """A request with this prompt was sent somewhere."""
         seen, hashes, end = self._seen, chain.hashes, len(chain)
+        if not hashes:
+            return
         for block in self._blocks:
             if block > end:
                 break
             key = hashes[block - 1]
             count, at = seen.pop(key, (0.0, now))  # popped, so that it is the newest again
             seen[key] = count * math.exp(min(0.0, at - now) / HORIZON_S) + 1.0, now
-        while len(seen) > MAX_PREFIXES:
+        while seen and (
+            len(seen) > MAX_PREFIXES or next(iter(seen.values()))[1] < now - _FORGOTTEN_S
+        ):
             del seen[next(iter(seen))]
 
     def expected(

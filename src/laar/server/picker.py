@@ -112,6 +112,7 @@ class Picker:
         self.sampler = Sampler(
             settings.bodies.sample_answers, every_s=settings.bodies.sample_every_s, rng=rng
         )
+        self.enforced = EnforcedShare(settings.routing.enforcement.share)
         self._apply_bodies(settings)
 
     def explain(self, body: bytes, headers: Mapping[str, str]) -> dict[str, object]:
@@ -139,6 +140,7 @@ class Picker:
         if capability is not None:
             self.learning.use(capability)
         self.health.settings = settings.health.breaker
+        self.enforced.share = settings.routing.enforcement.share
         self._apply_bodies(settings)
         self.enforced.share = settings.routing.enforcement.share
         if self.admission is not None:

@@ -60,7 +60,7 @@ class Settings(Section):
     @property
     def stream(self) -> StreamSettings:
         """The stream machine's part."""
-        sections = (self.bodies, self.flow, self.routing, self.headers, self.prefix)
+        sections = (self.bodies, self.flow, self.headers, self.prefix, self.routing)
         return part(StreamSettings, *sections)
 
     @model_validator(mode="after")

@@ -30,6 +30,7 @@ from laar.protocol.events import (
     Event,
     Failed,
     HasRead,
+    Immediate,
     Noted,
     Read,
     Refused,
@@ -42,7 +43,7 @@ from laar.protocol.events import (
     Served,
     WholeRequest,
 )
-from laar.protocol.openai import ASIDE_BYTES, Body, set_priority, splice_model, try_read
+from laar.protocol.openai import ASIDE_BYTES, Body, api_of, set_priority, splice_model, try_read
 from laar.protocol.paths import denied_path_error
 from laar.protocol.ports import BodyHook, GatewayRules, IsEnforced, NoRules, Rework
 from laar.protocol.settings import StreamSettings
@@ -51,20 +52,12 @@ from laar.protocol.stream.answer import Answer, attempted, made_by_envoy, no_ans
 from laar.protocol.stream.body import Collected, HeldBytes, send_pieces
 from laar.protocol.stream.dialect import DIALECTS, KEPT_HEADERS, NATIVE
 from laar.protocol.stream.phases import TRANSITIONS, Phase, RequestPhase, ResponsePhase
-from laar.protocol.stream.request import (
-    NOTHING_READ,
-    api_called,
-    asks_for_models,
-    forget_prompt,
-    request_of,
-)
+from laar.protocol.stream.request import NOTHING_READ, forget_prompt, request_of
 from laar.protocol.stream.sending import Sending, destinations, silence_s
 from laar.protocol.stream.told import (
     MAX_HEADER_BYTES_TO_ADD_TO,
     MAX_HEADERS_TO_ADD_TO,
-    headers_for_tests,
     headers_of_answer,
-    models_listed,
     refusal,
 )
 
@@ -95,8 +88,9 @@ class Stream:
         held: counts what all streams collect in the gateway shape; None sets no limit.
         join: returns the trace that the decision is seen in, by ``traceparent`` and
             ``tracestate``; None when nothing is traced.
-        catalog: returns the fleet's models, or those of a pool; None where there are none.
         since: knows when a question was first asked; None: every question is new.
+        catalog: returns the list of the fleet's models, or of a pool's, as JSON; None where there
+            is no list.
     """
 
     def __init__(
@@ -110,10 +104,9 @@ class Stream:
         hook: BodyHook | None = None,
         held: HeldBytes | None = None,
         join: Callable[[str, str], Trace | None] | None = None,
-        catalog: Callable[[str], bytes | None] = lambda _pool: None,
         since: Since | None = None,
+        catalog: Callable[[str], bytes | None] = lambda _pool: None,
     ) -> None:
-        self._catalog = catalog
         self._settings = settings
         self._read_answer = read_answer
         self._new_id = new_id
@@ -122,6 +115,7 @@ class Stream:
         self._hook = hook
         self._join = join
         self._since = since
+        self._catalog = catalog
         self._stamp = ""  # when the question was first asked, for a retry to send back
         self._request = RequestPhase.HEADERS
         self._response = ResponsePhase.HEADERS
@@ -202,8 +196,8 @@ class Stream:
         if self._head.method == "POST" and event.headers.get("upgrade", "").lower() == "websocket":
             # Some engines answer it as a plain POST, whose body was not read then.
             return self._refuse(RequestError(400, "bad-request", "a POST upgrades nothing"), out)
-        if event.end and (models := self._models()) is not None:
-            out.append(models_listed(models))
+        if event.end and self._wants_list() and (listed := self._catalog(self._pool)) is not None:
+            out.append(Immediate(200, [("content-type", "application/json")], listed))
             return RequestPhase.OVER
         if event.end or path.startswith(self._settings.opaque_paths) or self._head.upgrade:
             self._api = Api.OPAQUE
@@ -211,11 +205,16 @@ class Stream:
         self._dialect.await_body(out)
         return RequestPhase.BODY
 
-    def _models(self) -> bytes | None:
-        """The list of models, where the request is for it and the picker is to answer."""
-        if self._shadow or self._subset is not None or not self._settings.list_models:
-            return None
-        return self._catalog(self._pool) if asks_for_models(self._head) else None
+    def _wants_list(self) -> bool:
+        """Whether the request is for the models of the whole fleet, or of a pool."""
+        path, _, _ = self._head.path.partition("?")
+        return (
+            self._head.method == "GET"
+            and path.rstrip("/") == "/v1/models"
+            and self._settings.list_models
+            and self._subset is None
+            and not self._shadow
+        )
 
     def _whole_request(self, event: WholeRequest, now: float, out: list[Action]) -> Phase:
         self._dialect = KEPT_HEADERS
@@ -230,11 +229,14 @@ class Stream:
         self._attempts = event.attempts
         self._head = names.read_head(event.headers, self._settings.tenant_header)
         self._id = self._head.id or self._new_id()
-        self._api = api_called(self._head.path, event.headers)
+        self._api = api_of(self._head.path)
+        if self._api is Api.OPAQUE:
+            for name in names.ORIGINAL_PATHS:  # the gateway may have rewritten the path
+                self._api = api_of(event.headers.get(name, ""))
+                if self._api is not Api.OPAQUE:
+                    break
         if self._settings.conformance_headers:
-            named = names.read_subset(event.headers.get(names.TEST_SELECTION) or None)
-            if named is not None:
-                self._subset = named if self._subset is None else self._subset & named
+            self._select_for_test(event.headers.get(names.TEST_SELECTION, ""))
         if self._api is Api.RESPONSES:  # which engine keeps the answer is to be learned
             self._read_answer = True
         if self._enforced is not None:
@@ -243,6 +245,12 @@ class Stream:
             self._read_answer = False  # nothing is learned from it
         elif self._hook is not None and not self._read_answer:
             self._read_answer = self._hook.reads_answer(self._head, now)
+
+    def _select_for_test(self, value: str) -> None:
+        """Narrows the choice to the endpoints that a conformance test names."""
+        wanted = names.read_subset(value) if value else None
+        if wanted is not None:
+            self._subset = wanted if self._subset is None else self._subset & wanted
 
     def _request_body(self, event: RequestBody, now: float, out: list[Action]) -> Phase:
         body = self._body
@@ -467,7 +475,9 @@ class Stream:
                 since=self._stamp,
             )
             if self._settings.conformance_headers:
-                told += headers_for_tests(decision, event.served)
+                told.append((names.TEST_SELECTED, decision.address))
+                if event.served:
+                    told.append((names.TEST_SERVED, event.served))
         self._dialect.answer_headers(told, out, read=self._read_answer)
         if self._target is not None and self._dialect.shows_answers:
             self._answer.restorer = NameRestorer(served=self._target, asked=self._asked)

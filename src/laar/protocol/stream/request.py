@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from laar.core.request import Api, Request, Trace
-from laar.protocol.headers import ORIGINAL_PATHS, Head
-from laar.protocol.openai import Body, api_of, response_of
+from laar.protocol.headers import Head
+from laar.protocol.openai import Body, response_of
 from laar.protocol.ports import GatewayRules
 
-__all__ = [
-    "NOTHING_READ",
-    "api_called",
-    "asks_for_models",
-    "forget_prompt",
-    "model_wanted",
-    "request_of",
-]
+__all__ = ["NOTHING_READ", "forget_prompt", "model_wanted", "request_of"]
 
 NOTHING_READ = Body(model="")
 """Stands for a body that laar does not read."""
@@ -24,18 +15,6 @@ NOTHING_READ = Body(model="")
 _KEPT_CHARS = 500
 """Of a question's head and of its tail, once the request is decided: a prompt held for as long as
 its answer takes would be gigabytes in a busy fleet. More than any feature is read from."""
-
-
-def api_called(path: str, headers: Mapping[str, str]) -> Api:
-    """The body's format by the path, or by the client's path where a gateway has rewritten it."""
-    paths = (path, *(headers.get(name, "") for name in ORIGINAL_PATHS))
-    return next((api for api in map(api_of, paths) if api is not Api.OPAQUE), Api.OPAQUE)
-
-
-def asks_for_models(head: Head) -> bool:
-    """Whether the request is for the list of models."""
-    path, _, _ = head.path.partition("?")
-    return head.method == "GET" and path.rstrip("/") == "/v1/models"
 
 
 def model_wanted(api: Api, asked: str, head: Head, rules: GatewayRules) -> str:

@@ -12,10 +12,8 @@ from laar.protocol.stream.sending import Sending
 __all__ = [
     "MAX_HEADERS_TO_ADD_TO",
     "MAX_HEADER_BYTES_TO_ADD_TO",
-    "headers_for_tests",
     "headers_of_answer",
     "headers_of_request",
-    "models_listed",
     "refusal",
 ]
 
@@ -64,17 +62,6 @@ def headers_of_answer(
         if seconds is not None:
             told.append((name, f"{seconds * 1000.0:.1f}"))
     return told
-
-
-def headers_for_tests(decision: Decision, served: str) -> list[tuple[str, str]]:
-    """The headers that conformance tests look for: who was chosen, and who served if known."""
-    told = [(names.TEST_SELECTED, decision.address)]
-    return [*told, (names.TEST_SERVED, served)] if served else told
-
-
-def models_listed(models: bytes) -> Immediate:
-    """The answer to a request for the list of models."""
-    return Immediate(200, [("content-type", "application/json")], models)
 
 
 def headers_of_request(sending: Sending) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
