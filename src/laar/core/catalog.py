@@ -20,7 +20,7 @@ def catalog(table: EndpointTable, aliases: Iterable[str], pool: str = "") -> dic
 
     Returns:
         OpenAI's list object. Adapters have a ``parent``; ``max_model_len`` is the longest of any
-        endpoint, and left out where nobody said.
+        endpoint, and left out where it is unknown.
     """
     slots = table.in_pool(pool) if pool else table.active
     found: dict[str, dict[str, Any]] = {}
@@ -38,5 +38,5 @@ def catalog(table: EndpointTable, aliases: Iterable[str], pool: str = "") -> dic
 
 
 def _entry(name: str) -> dict[str, Any]:
-    """`created` is no time that anybody knows, and pickers beside each other answer the same."""
+    """`created` is unknown; zero lets all pickers of a fleet give the same answer."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "laar"}

@@ -17,10 +17,10 @@ moment each believed block is proven or claimed by a request still open.
 
 When the engine reports fewer cached tokens than were believed, the blocks of *that* prompt are not
 the ones to forget: the engine has just computed them (untagging them, as GORGO's optional feedback
-does, sends the next turn of the conversation elsewhere). One miss alone may
-have a reason of its own, such as an adapter nobody spoke of. Where the next news is a miss of
-another prompt, everything used no later than the older of the two goes: an LRU cache has lost that
-too. So an endpoint whose capacity is unknown, or that was restarted unseen, corrects itself.
+does, sends the next turn of the conversation elsewhere). One miss alone may have a reason of its
+own, such as an adapter that is not known here. Where a miss of another prompt follows, everything
+used no later than the older of the two goes: an LRU cache has lost that too. So an endpoint whose
+capacity is unknown, or whose restart was not seen, corrects itself.
 
 What it does not promise: it is a belief. Generated text is unknown until it comes back in the next
 turn, engines pin running requests and share blocks among adapters by rules of their own. Memory is
