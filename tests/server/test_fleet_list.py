@@ -3,7 +3,7 @@
 import openai
 import pytest
 
-from support import Answer
+from support import Answer, eventually
 
 pytestmark = pytest.mark.envoy
 
@@ -34,3 +34,34 @@ async def test_an_endpoint_answers_where_the_picker_is_not_to(gateway, http, rou
     envoy = await gateway.envoy()
     async with http.get(f"{envoy.url()}/v1/models") as answer:
         assert (await answer.json())["data"][0]["id"] == "own"
+
+
+async def test_an_adapter_that_an_engine_loads_is_listed_and_reached(gateway, http):
+    a, b = await gateway.upstream(), await gateway.upstream()
+    gateway.members((a.address, "m"), (b.address, "m"))
+    base = {"id": "m", "root": "org/m", "parent": None}
+    a.models, b.models = [base], [base]
+    readings = {"scrape_interval_s": 0.1, "probe_interval_s": 0.1, "models_interval_s": 0.1}
+    await gateway.picker(readings=readings)
+    envoy = await gateway.envoy()
+
+    async def listed():
+        async with http.get(f"{envoy.url()}/v1/models") as answer:
+            return {entry["id"]: entry.get("parent") for entry in (await answer.json())["data"]}
+
+    async def ask():
+        body = {"model": "lora", "prompt": "hello"}
+        async with http.post(f"{envoy.url()}/v1/completions", json=body) as answer:
+            return answer.status, answer.headers.get("x-upstream")
+
+    async def is_listed(wanted):
+        return await listed() == wanted
+
+    assert (await ask())[0] == 404
+    b.models = [base, {"id": "lora", "root": "/loras/one", "parent": "m"}]
+    wanted = {"lora": "m", "m": None, "auto": None}
+    await eventually(lambda: is_listed(wanted), what="the adapter")
+    assert [await ask() for _ in range(5)] == [(200, b.address)] * 5
+    b.models = [base]
+    await eventually(lambda: is_listed({"m": None, "auto": None}), what="its end")
+    assert (await ask())[0] == 404

@@ -53,6 +53,7 @@ class RecordingUpstream:
         self.requests: deque[RecordedRequest] = deque(maxlen=_MAX_RECORDED)
         self.default_answer = Answer()
         self.chat_answer: Answer | Callable[[], Answer] | None = None  # instead, for chat
+        self.models: list[dict[str, object]] = []  # told to the picker's looks at the names
         self._script: deque[Answer] = deque()
 
     @property
@@ -109,6 +110,8 @@ class RecordingUpstream:
         if self.chat_answer is not None and not watched and request.path == "/v1/chat/completions":
             answer = self.chat_answer() if callable(self.chat_answer) else self.chat_answer
         if watched and request.path not in _WATCHED:
+            if self.models and request.path == "/v1/models":
+                return web.json_response({"object": "list", "data": self.models})
             return web.Response(status=404)
         headers = {"content-type": "application/json", **answer.headers, "x-upstream": self.address}
         if answer.chunks is None:
