@@ -2,7 +2,7 @@
 
 import orjson
 import pytest
-from test_stream import BODY, Driver
+from test_stream_machine import BODY, Driver
 
 from laar.core.request import Api
 from laar.protocol.events import Ask, RequestBody, RequestHeaders, ResponseHeaders, Shape
