@@ -13,7 +13,7 @@ from laar.accuracy.online import CAP_PER_HOUR, HALF_LIFE_S, KAPPA
 from laar.core.cost import TUNABLE, CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.shadow import Enforcement
-from laar.errors import SettingError
+from laar.errors import SettingError, unknown
 from laar.policies import POLICY_NAMES, check_parameters
 from laar.prefix.index import MAX_BYTES
 from laar.protocol.stream import StreamSettings
@@ -45,8 +45,7 @@ class Routing(Section):
     @classmethod
     def _policy_is_known(cls, policy: str) -> str:
         if policy not in POLICY_NAMES:
-            known = ", ".join(POLICY_NAMES)
-            raise ValueError(f"no policy is called {policy!r}; choose one of {known}")
+            raise ValueError(unknown("policy", policy, POLICY_NAMES))
         return policy
 
     @field_validator("baselines")
@@ -143,9 +142,9 @@ class Tuning(Section):
 
     @model_validator(mode="after")
     def _usable(self) -> Tuning:
-        unknown = set(self.bounds) - set(TUNABLE)
-        if unknown:
-            raise ValueError(f"bounds: {min(unknown)} is none of {', '.join(TUNABLE)}")
+        strange = set(self.bounds) - set(TUNABLE)
+        if strange:
+            raise ValueError(unknown("bound", min(strange), TUNABLE))
         return self
 
     @property

@@ -34,7 +34,7 @@ from typing import Annotated, ClassVar, TypeGuard
 from annotated_types import Ge, Le
 
 from laar.declaring import FIXED, Applies, check
-from laar.errors import SettingError
+from laar.errors import SettingError, unknown
 from laar.tuning.windows import OBJECTIVES, Sample, Window, WindowScore, better
 
 __all__ = ["Tuner", "TunerSettings", "Weights"]
@@ -114,8 +114,7 @@ class TunerSettings:
                     f"tuner.bounds.{name}: [{floor}, {cap}] must have 0 < floor <= cap"
                 )
         if self.objective not in OBJECTIVES:
-            known = ", ".join(OBJECTIVES)
-            raise SettingError(f"tuner.objective: {self.objective!r} must be one of {known}")
+            raise SettingError(unknown("tuner.objective", self.objective, OBJECTIVES))
         check(self)
         if self.sigma < self.sigma_min:
             raise SettingError(f"tuner.sigma: {self.sigma} must not be below sigma_min")
