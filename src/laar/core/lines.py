@@ -18,6 +18,8 @@ FAR_OUT = 3.0
 _EAGER = 16
 _TOGETHER = 8
 """Samples that are taken in together, once the first `_EAGER` are in: solving costs most."""
+_LARGEST = 1e9
+"""Seconds or tokens beyond it are no sample: the squares have to stay finite."""
 
 
 class Line:
@@ -54,7 +56,9 @@ class Line:
         self, features: Sequence[float], value: float, scale: float, weight: float = 1.0
     ) -> bool:
         """Takes a sample whose error is about `scale`; true when the coefficients changed."""
-        if not all(map(math.isfinite, (*features, value, scale))) or scale <= 0.0:
+        if not all(abs(number) < _LARGEST for number in (*features, value)):  # NaN is not below
+            return False
+        if not 0.0 < scale < _LARGEST:
             return False
         miss = abs(value - self.guess(features)) / scale
         if self.seen >= _TOGETHER and miss > FAR_OUT:
