@@ -41,6 +41,9 @@ NOT_RUN = [
     {"laar", "tune"},
     {"laar", "context", "plan"},  # read files of the reader's
     {"laar", "context", "doctor"},
+    {"laar", "evaluate"},
+    {"laar", "init"},
+    {"laar", "from-llm-d"},
     {"python", "-m", "bench"},
     {"pip"},  # need what is not here
     {"docker"},

@@ -201,7 +201,7 @@ def test_a_trace_without_sessions_is_sent_at_its_times(tmp_path: Path) -> None:
     [
         ([], "--engine"),
         (["--engine", "parallel", "--fleet", "x.yaml"], "either"),
-        (["--engine", "nothing"], "no entry"),
+        (["--engine", "nothing"], "unknown entry"),
         (["--engine", "parallel@x"], "no number"),
         (["--engine", "parallel@-1"], "greater than 0"),
         (["--engine", "llama-3-8b-a100@2"], "linear"),

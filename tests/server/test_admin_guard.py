@@ -9,7 +9,6 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from laar.server import admin
 from laar.server.admin.app import AdminServer
 from laar.server.admin.auth import AdminAuth, Attempts
 from laar.server.browsers import BrowserGuard, host_of, is_loopback
@@ -183,8 +182,8 @@ def test_which_addresses_only_this_machine_reaches(address, host, loopback):
 @pytest.fixture
 async def served(monkeypatch):
     """The address of an admin server whose limits are low."""
-    monkeypatch.setattr(admin, "MAX_CONNECTIONS", 5)
-    monkeypatch.setattr(admin, "FIRST_REQUEST_S", 0.3)
+    monkeypatch.setattr("laar.server.admin.app.MAX_CONNECTIONS", 5)
+    monkeypatch.setattr("laar.server.admin.app.FIRST_REQUEST_S", 0.3)
 
     async def who(request):
         return PlainTextResponse(request.client.host)

@@ -372,7 +372,7 @@ async def test_operators_paths_reach_no_endpoint_with_a_picker_or_without(gatewa
                     assert (await answer.json())["error"]["reason"] == "denied-path"
         await gateway.stop_picker()
     await asyncio.sleep(0)
-    assert {r.path for r in upstream.requests} <= {"/metrics", "/health"}
+    assert {r.path for r in upstream.requests} <= {"/metrics", "/health", "/v1/models"}
 
 
 async def test_a_post_that_claims_an_upgrade_reaches_no_endpoint_unread(gateway):

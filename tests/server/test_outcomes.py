@@ -113,14 +113,15 @@ async def test_posted_failures_move_the_choice_to_the_other_model(gateway, http)
     runner = await picker(gateway, accuracy={"prior_weight": 10})
     first = ask(runner)
     assert (first.model, believed(first, "a")) == ("a", pytest.approx(0.9))
-    for made in range(1, 3):
-        decision = ask(runner, f"question {made}")
-        assert decision.model == "a"
+    for made in range(1, 9):
+        decision = ask(runner, f"question {made}", model="a")
+        ask(runner, f"question {made}", model="b")  # so that both are known to be as quick
         status, answer = await post(gateway, http, {"decision_id": decision.id, "correct": False})
         assert (status, answer["accepted"], answer["verdicts"]) == (200, 1, ["taken"])
         last = ask(runner)
         assert believed(last, "a") == pytest.approx(10 * 0.9 / (10 + made), rel=1e-3)
         assert believed(last, "b") == pytest.approx(0.8)
+    assert believed(last, "a") < believed(last, "b")
     assert last.model == "b"
 
 
@@ -330,10 +331,10 @@ async def test_what_was_learned_survives_a_restart(gateway, http):
     lies = [{"decision_id": ask(runner, f"{n}").id, "correct": False} for n in range(20)]
     await post(gateway, http, {"outcomes": lies})
     for _ in range(200):  # 2 characters a token instead of the artifact's 4
-        ask(runner, prompt_tokens=2000)
-    before = ask(runner)
+        ask(runner, model="a", prompt_tokens=2000)
+    before = ask(runner, model="a")
     runner = await picker(gateway, accuracy=accuracy)
-    after = ask(runner)
+    after = ask(runner, model="a")
     assert believed(before, "a") < 0.9
     assert believed(after, "a") == pytest.approx(believed(before, "a"), rel=1e-3)
     assert after.tokens == pytest.approx(before.tokens, rel=1e-6)
