@@ -5,15 +5,15 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types imports unit test-all test-vllm fuzz bench chaos failing soak proto reference docs clean
+.PHONY: help demo test check lint format types imports unit test-all test-vllm fuzz bench chaos failing soak proto reference docs lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/pip install --quiet --editable '.[all]' --group dev --group docs
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all]' --group dev --group docs
 	@touch $@
 
 demo: $(STAMP)  ## real Envoy, five simulated endpoints, verified questions, the table by policy
@@ -76,6 +76,14 @@ reference: $(STAMP)  ## write the settings' and metrics' reference pages again
 
 docs: $(STAMP)  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
+
+lock:  ## write constraints.txt again, from the newest versions that pyproject.toml allows
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	.venv-lock/bin/pip install --quiet --editable '.[all]' --group dev --group docs
+	(head -1 constraints.txt; .venv-lock/bin/pip freeze --exclude-editable | grep == | sort -f) > constraints.new
+	mv constraints.new constraints.txt
+	rm -rf .venv-lock
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dist
