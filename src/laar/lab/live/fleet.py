@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 
+import orjson
 import yaml
 
 from laar.envoy import BootstrapOptions, EnvoyProcess, Shape, render
@@ -89,8 +90,10 @@ async def running_fleet(
         for model in AccuracySurface.load().models
     ]
     with as_file(files("laar.sim") / "data" / "laar-fleet.capability.json") as artifact:
+        measured = directory / "capability.json"
+        measured.write_bytes(_in_real_seconds((capability or artifact).read_bytes(), time_scale))
         settings: dict[str, dict[str, object]] = {
-            "accuracy": {"capability": str((capability or artifact).absolute())},
+            "accuracy": {"capability": str(measured.absolute())},
             # The fleet runs faster than real; load-aware must not see it through old readings.
             "readings": {"scrape_interval_s": 0.2},
         }
@@ -98,6 +101,16 @@ async def running_fleet(
             settings[section] = {**settings.get(section, {}), **changed}
         async with started_fleet(directory, endpoints, settings, port=port) as fleet:
             yield fleet
+
+
+def _in_real_seconds(artifact: bytes, time_scale: float) -> bytes:
+    """The artifact with its speeds as the fleet shows them: the picker learns by the clock."""
+    document = orjson.loads(artifact)
+    for model in document["models"].values():
+        for name in ("seconds_per_token", "spread_s_per_token", "fixed_s"):
+            if model.get("speed"):
+                model["speed"][name] *= time_scale
+    return orjson.dumps(document)
 
 
 @asynccontextmanager
