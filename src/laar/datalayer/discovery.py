@@ -14,14 +14,15 @@ from urllib.parse import urlsplit
 import aiohttp
 import orjson
 
-from laar.datalayer.endpoints_file import check_model_name, split_address
+from laar.datalayer.endpoints_file import split_address
+from laar.datalayer.scrape import read_capped
+from laar.datalayer.served_names import MAX_NAMES, read_served
 from laar.errors import SettingError
 
 __all__ = ["Engine", "address_of", "look_at"]
 
 TIMEOUT_S = 5.0
 _MAX_ANSWER_BYTES = 4 << 20
-_MAX_MODELS = 256
 
 _MARKS = (
     ("vllm", b"vllm:"),
@@ -108,29 +109,23 @@ async def _look(http: aiohttp.ClientSession, address: str) -> Engine:
 def _models(body: bytes) -> tuple[tuple[str, ...], tuple[str, ...], int | None]:
     """Names, adapters and the longest context from the body of ``GET /v1/models``."""
     try:
-        entries = orjson.loads(body)["data"][:_MAX_MODELS]
-    except (orjson.JSONDecodeError, KeyError, TypeError):
+        served = read_served(body)
+    except ValueError:
         return (), (), None
-    models: list[str] = []
-    adapters: list[str] = []
-    lengths: list[int] = []
-    for entry in entries:
-        if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
-            continue
-        try:
-            name = check_model_name(entry["id"])
-        except ValueError:
-            continue
-        (adapters if entry.get("parent") else models).append(name)
-        if isinstance(entry.get("max_model_len"), int) and entry["max_model_len"] > 0:
-            lengths.append(entry["max_model_len"])
-    return tuple(dict.fromkeys(models)), tuple(dict.fromkeys(adapters)), min(lengths, default=None)
+    lengths = [
+        entry["max_model_len"]
+        for entry in orjson.loads(body)["data"][:MAX_NAMES]
+        if isinstance(entry, dict)
+        and isinstance(entry.get("max_model_len"), int)
+        and entry["max_model_len"] > 0
+    ]
+    return tuple(served.weights), tuple(served.adapters), min(lengths, default=None)
 
 
 async def _get(http: aiohttp.ClientSession, url: str) -> tuple[int | None, bytes]:
     try:
         async with http.get(url, allow_redirects=False) as response:
-            body = await response.content.read(_MAX_ANSWER_BYTES)
+            body = await read_capped(response, _MAX_ANSWER_BYTES)
             return response.status, body if response.status == 200 else b""
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return None, b""

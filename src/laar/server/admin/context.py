@@ -87,13 +87,12 @@ def context_routes(hooks: ContextHooks, clock: Callable[[], float]) -> list[Rout
         return JSONResponse({"evicted": found, "not_found": len(names) - found})
 
     async def reorder(request: Request) -> JSONResponse:
-        body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > MAX_REORDER_BYTES:
-                return JSONResponse({"error": f"send {MAX_REORDER_BYTES} bytes at most"}, 413)
         try:
-            asked = _Reorder.model_validate(orjson.loads(bytes(body)))
+            body = await body_of(request, MAX_REORDER_BYTES)
+        except RequestError as error:
+            return JSONResponse({"error": str(error)}, error.status)
+        try:
+            asked = _Reorder.model_validate(orjson.loads(body))
             ids = asked.conversation_ids or [""] * len(asked.contexts)
             if len(ids) != len(asked.contexts):
                 raise SettingError("send as many `conversation_ids` as `contexts`")
