@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types imports unit test-all test-vllm fuzz bench chaos failing soak proto reference docs lock clean
+.PHONY: help demo test check lint format types imports unit coverage test-all test-vllm fuzz bench chaos failing soak proto reference results docs lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,7 +38,13 @@ imports: $(STAMP)
 	$(BIN)/lint-imports
 
 unit: $(STAMP)
-	$(BIN)/pytest -q -m "not slow and not vllm"
+	$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not vllm"
+
+# The packages of tool.coverage in pyproject.toml.
+COVERED := explain policies tuning
+
+coverage: $(STAMP)  ## lines and branches of some packages that their own tests reach
+	$(BIN)/pytest -q -n auto -m "not slow and not vllm" --cov --cov-report=term $(COVERED:%=tests/%)
 
 test-all: $(STAMP)  ## the slow suites as well
 	$(BIN)/pytest -q -m "not vllm"
@@ -55,6 +61,9 @@ fuzz: $(STAMP)  ## hostile bodies, streams, answers, pages and files; FUZZ_SECON
 	$(BIN)/pip install --quiet --group fuzz
 	$(BIN)/python -m fuzz --seconds $(FUZZ_SECONDS) --inputs $(FUZZ_INPUTS) $(FUZZ_TARGETS)
 	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) FUZZ_STEPS=100 $(BIN)/pytest -q tests/fuzz/test_stateful.py
+
+results: $(STAMP)  ## run the experiments that docs/results has no run of, and make its page
+	$(BIN)/laar lab results
 
 bench: $(STAMP)  ## the hot path beside the no-op picker, as ratios in one run
 	$(BIN)/python -m bench

@@ -54,7 +54,7 @@ def _request(i: int) -> Request:
 def _recording() -> None:
     runner = _runner(5)
     memory, director = runner.picker.observability.memory, runner.picker.director
-    decisions = [director.explain(_request(i), 0.0) for i in range(500)]
+    decisions = [director.preview(_request(i), 0.0) for i in range(500)]
     for i, decision in enumerate(decisions):
         decision.id = str(i)
     best = {"remember": 1e9, "end": 1e9, "log line": 1e9}

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
+import hypothesis
 import pytest
 
 from laar.envoy import find_binary
@@ -19,6 +20,9 @@ sys.path.insert(0, str(ROOT))  # `bench` is imported by tests that compare with 
 def pytest_configure(config: pytest.Config) -> None:
     # Importing Envoy's typed messages warns about how their own classes are written.
     config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning:envoy_data_plane")
+    # No test asserts an absolute time, and a busy machine is no counter-example.
+    hypothesis.settings.register_profile("laar", deadline=None)
+    hypothesis.settings.load_profile("laar")
 
 
 @pytest.fixture(scope="session")

@@ -269,6 +269,11 @@ async def _remove_endpoint(stand: Stand, rng: random.Random, seconds: float) -> 
 async def _garble_eds(stand: Stand, rng: random.Random, seconds: float) -> None:
     eds = stand.eds_directory / "endpoints.json"
     whole = eds.read_text()
+    for _ in range(100):
+        if all(address.rpartition(":")[2] in whole for address in stand.addresses):
+            break
+        await asyncio.sleep(0.1)  # what came before is not undone yet, and would never be
+        whole = eds.read_text()
     stand.write(eds, rng.choice(("", "{", '{"resources": [{"@type": "nothing"}]}', "\0" * 64)))
     await asyncio.sleep(seconds)
     stand.write(eds, whole)

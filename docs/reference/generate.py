@@ -1,4 +1,4 @@
-"""Writes settings.md, metrics.md, cli.md, stream.md and settings.schema.json, from the code.
+"""Writes settings.md, metrics.md, cli.md, python-api.md, stream.md and settings.schema.json.
 
 Run by hand after a change; a test compares what is here with what would be written.
 """
@@ -6,9 +6,12 @@ Run by hand after a change; a test compares what is here with what would be writ
 from __future__ import annotations
 
 import collections.abc
+import dataclasses
 import enum
 import inspect
 import json
+import operator
+import re
 import types
 import typing
 from collections.abc import Iterator
@@ -22,10 +25,13 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from typer.models import ArgumentInfo, ParameterInfo
 
+import laar.testing
 from laar.cli import app
+from laar.declaring import hints_of
 from laar.protocol.stream.phases import TRANSITIONS, RequestPhase, ResponsePhase
 from laar.server.runner import Runner
 from laar.settings import Settings, leaves
+from laar.settings.section import field_texts
 
 HERE = Path(__file__).parent
 
@@ -80,12 +86,63 @@ before a long upload ends. An event that has no row in the present phases is cou
 """
 
 
+PYTHON_API_HEAD = """# Python API
+
+What stands here is public: names and signatures are pinned by a test (`tests/test_public_api.py`),
+and change with a note in the changelog. Everything else in `laar` may change at any time. Made from
+the code by `python docs/reference/generate.py`.
+
+[Python client](python-client.md) has examples of the loop.
+[Write a scorer](../guides/write-a-scorer.md) has those of the rest.
+"""
+
+ALIASES = {
+    "Floats": "A numpy array of `float64`.",
+    "Mask": "A numpy array of truth values, one for each of some endpoints.",
+    "Slots": "A numpy array of slot numbers: indices into the table's columns.",
+    "__version__": "The version of the installed package.",
+}
+
+PYTHON_API = {
+    "Ask until correct": (
+        *("until_correct", "until_correct_sync", "Outcome", "Attempt"),
+        *("report_outcome", "report_outcome_sync"),
+    ),
+    "Parts of a policy": ("Filter", "Scorer", "Picker", "Policy"),
+    "What the parts see": (
+        *("View", "Request", "Api", "EndpointTable", "EndpointSpec", "Floats", "Mask", "Slots"),
+    ),
+    "Tests of the parts": (
+        *("testing.checks", "testing.check_all", "testing.Check", "testing.make_view"),
+    ),
+    "Errors": ("LaarError", "SettingError", "RequestError"),
+    "The package": ("__version__",),
+}
+
+
 def settings_page() -> str:
     """The reference of the settings."""
     return SETTINGS_HEAD + "".join(_section("", Settings))
 
 
-def _section(path: str, model: type[BaseModel]) -> Iterator[str]:
+def _fields(model: type[Any]) -> dict[str, FieldInfo]:
+    """The fields of a section, or of a dataclass that is part of a setting."""
+    if issubclass(model, BaseModel):
+        return model.model_fields
+    texts, found = field_texts(model), {}
+    for field in dataclasses.fields(model):
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        info = FieldInfo.from_annotation(hints_of(model)[field.name])
+        info.description = texts[field.name]
+        if default is not dataclasses.MISSING:
+            info.default = default
+        found[field.name] = info
+    return found
+
+
+def _section(path: str, model: type[Any]) -> Iterator[str]:
     heading = path or "At the top"
     lines = [f"\n## {'`' + heading + '`' if path else heading}\n\n"]
     if model.__doc__:
@@ -93,11 +150,11 @@ def _section(path: str, model: type[BaseModel]) -> Iterator[str]:
     lines.append("| setting | type | default | a change applies | what it is |\n")
     lines.append("| --- | --- | --- | --- | --- |\n")
     below = []
-    for name, field in model.model_fields.items():
+    for name, field in _fields(model).items():
         nested = _nested(field.annotation)
         key = f"{path}.{name}".lstrip(".")
         if nested is not None:
-            below.append((key + ("[]" if _is_list(field.annotation) else ""), nested))
+            below.append((key + _any_of(field.annotation), nested))
             if not field.description:
                 continue  # a section of its own says what it is
         kind = _cell(_kind(field))
@@ -110,7 +167,7 @@ def _section(path: str, model: type[BaseModel]) -> Iterator[str]:
 
 def _applies(key: str) -> str:
     """When a change counts; what is inside a list is part of the one setting that the list is."""
-    name = key.replace("[]", "")
+    name = key.replace("[]", "").replace(".*", "")
     while name not in APPLIES:
         name = name.rpartition(".")[0]
     told = APPLIES[name]
@@ -118,16 +175,23 @@ def _applies(key: str) -> str:
     return told.value
 
 
-def _nested(annotation: Any) -> type[BaseModel] | None:
-    """The model inside an annotation, through unions and lists."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def _nested(annotation: Any) -> type[Any] | None:
+    """The model inside an annotation, through unions, lists and maps."""
+    if isinstance(annotation, type) and (
+        issubclass(annotation, BaseModel) or dataclasses.is_dataclass(annotation)
+    ):
         return annotation
     found = (_nested(part) for part in typing.get_args(annotation))
     return next((model for model in found if model is not None), None)
 
 
-def _is_list(annotation: Any) -> bool:
-    return typing.get_origin(annotation) in (tuple, list)
+def _any_of(annotation: Any) -> str:
+    """What stands for an item in the path of a list or a map."""
+    origin = typing.get_origin(annotation)
+    return "[]" if origin in (tuple, list) else ".*" if origin in _MAPS else ""
+
+
+_MAPS = (dict, collections.abc.Mapping)
 
 
 def _kind(field: FieldInfo) -> str:
@@ -159,10 +223,12 @@ def _type_name(annotation: Any) -> str:
         return " or ".join(_type_name(part) for part in parts if part is not type(None))
     if origin in (tuple, list):
         return f"list of {_type_name(parts[0])}"
-    if origin in (dict, collections.abc.Mapping):
+    if origin in _MAPS:
         return f"map of {_type_name(parts[0])} to {_type_name(parts[1])}"
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if _nested(annotation) is annotation:
         return "section"
+    if annotation is object:
+        return "any value"
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return " or ".join(f"`{member.value}`" for member in annotation)
     names = {str: "text", int: "whole number", float: "number", bool: "true or false", Path: "path"}
@@ -175,7 +241,7 @@ def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if value is PydanticUndefined or value is None:
         return "none"
-    if isinstance(value, BaseModel):
+    if isinstance(value, BaseModel) or dataclasses.is_dataclass(value):
         return "as below"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
@@ -191,6 +257,7 @@ def metrics_page() -> str:
             "endpoints": [{"address": "127.0.0.1:1", "model": "m"}],
             "decisions": {"log": "x"},
             "flow": {"enabled": True},
+            "share": {"snapshot_file": "x"},
         }
     )
     runner = Runner(settings)
@@ -267,6 +334,74 @@ def _given(default: object) -> str:
     return f"`{default}`" if default != "" else "empty"
 
 
+def python_api_page() -> str:
+    """The public names, their signatures and docstrings."""
+    lines = [PYTHON_API_HEAD]
+    for title, names in PYTHON_API.items():
+        lines.append(f"\n## {title}\n")
+        for name in names:
+            lines.append(f"\n### `laar.{name}`\n\n")
+            if name in ALIASES:
+                lines.append(f"{ALIASES[name]}\n")
+                continue
+            value = operator.attrgetter(name)(laar)
+            lines.append(f"```text\n{signature_of(name, value)}\n```\n\n{_prose(value)}")
+    return "".join(lines)
+
+
+def signature_of(name: str, value: Any) -> str:
+    """How a public name is called; the methods of an interface, the values of an enumeration."""
+    name = name.rpartition(".")[2]
+    if isinstance(value, type) and issubclass(value, enum.Enum):
+        return "\n".join(f"{name}.{member.name}" for member in value)
+    if getattr(value, "_is_protocol", False):
+        methods = {m: f for m, f in vars(value).items() if inspect.isfunction(f) and m[0] != "_"}
+        return "\n".join(_call(f"{name}.{method}", f) for method, f in methods.items())
+    return _call(name, value)
+
+
+def _call(name: str, value: Any) -> str:
+    """One parameter a line, where one line is too short."""
+    if value.__init__ is Exception.__init__:
+        return f"{name}(text: str)"
+    signature = inspect.signature(value)
+    shown = _unquoted(str(signature))
+    if inspect.isclass(value):
+        shown = shown.removesuffix(" -> None")
+    shown = f"{name}{shown}".replace("(self, ", "(")
+    if len(shown) <= 100:
+        return shown
+    parts = []
+    for each in signature.parameters.values():
+        star = each.kind is each.KEYWORD_ONLY and "    *,\n" not in parts
+        parts += ["    *,\n"] if star else []
+        parts.append(f"    {_unquoted(str(each))},\n")
+    result = "" if inspect.isclass(value) else f" -> {signature.return_annotation}"
+    return f"{name}(\n{''.join(parts)}){result}"
+
+
+def _unquoted(text: str) -> str:
+    """Annotations as they are written in the code."""
+    return re.sub("(: |-> )'([^']*)'", r"\1\2", text)
+
+
+def _prose(value: Any) -> str:
+    """A docstring: its paragraphs, and its arguments as a list."""
+    text = (inspect.getdoc(value) or "").replace("``", "`")
+    if dataclasses.is_dataclass(value) and text.startswith(f"{value.__name__}("):
+        return ""
+    lines: list[str] = []
+    for line in text.splitlines():
+        item = re.match(r"    (\w+): (.*)", line)
+        if re.fullmatch("(Args|Raises|Returns):", line):
+            lines.append(f"{line}\n")
+        elif item:
+            lines.append(f"* `{item[1]}`: {item[2]}")
+        else:
+            lines.append("  " + line.strip() if line.startswith("    ") else line)
+    return "\n".join(lines).rstrip() + "\n"
+
+
 def schema() -> str:
     """The settings' JSON schema."""
     return json.dumps(Settings.model_json_schema(), indent=2) + "\n"
@@ -311,6 +446,7 @@ PAGES = {
     "settings.md": settings_page,
     "metrics.md": metrics_page,
     "cli.md": cli_page,
+    "python-api.md": python_api_page,
     "stream.md": stream_page,
     "settings.schema.json": schema,
 }

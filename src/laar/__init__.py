@@ -1,1 +1,80 @@
-"""laar: an Envoy endpoint picker that sends requests where a correct answer is expected soonest."""
+"""laar: an Envoy endpoint picker that sends requests where a correct answer is expected soonest.
+
+What stands in `__all__` here, and all of `laar.testing`, is the public API: names and signatures
+are pinned by a test, and change with a note in the changelog. Everything else may change at any
+time. Names are imported when they are first used, so that `import laar` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from laar.client import (
+        Attempt,
+        Outcome,
+        report_outcome,
+        report_outcome_sync,
+        until_correct,
+        until_correct_sync,
+    )
+    from laar.core.endpoints import EndpointSpec, EndpointTable, Floats, Mask, Slots
+    from laar.core.interfaces import Filter, Picker, Scorer, View
+    from laar.core.policy import Policy
+    from laar.core.request import Api, Request
+    from laar.errors import LaarError, RequestError, SettingError
+
+    __version__: str
+
+__all__ = [
+    "Api",
+    "Attempt",
+    "EndpointSpec",
+    "EndpointTable",
+    "Filter",
+    "Floats",
+    "LaarError",
+    "Mask",
+    "Outcome",
+    "Picker",
+    "Policy",
+    "Request",
+    "RequestError",
+    "Scorer",
+    "SettingError",
+    "Slots",
+    "View",
+    "__version__",
+    "report_outcome",
+    "report_outcome_sync",
+    "until_correct",
+    "until_correct_sync",
+]
+
+_HOMES = {
+    "client": (
+        *("Attempt", "Outcome", "report_outcome", "report_outcome_sync"),
+        *("until_correct", "until_correct_sync"),
+    ),
+    "core.endpoints": ("EndpointSpec", "EndpointTable", "Floats", "Mask", "Slots"),
+    "core.interfaces": ("Filter", "Picker", "Scorer", "View"),
+    "core.policy": ("Policy",),
+    "core.request": ("Api", "Request"),
+    "errors": ("LaarError", "RequestError", "SettingError"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("laar")
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"laar.{home}"), name)
+    raise AttributeError(f"module 'laar' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

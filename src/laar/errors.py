@@ -9,6 +9,7 @@ Anything else raised is a defect, and is caught only at the guards that degrade 
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 
 __all__ = ["LaarError", "RequestError", "SettingError", "unknown"]
@@ -19,7 +20,17 @@ class LaarError(Exception):
 
 
 class SettingError(LaarError):
-    """A setting, file or argument that cannot be used; the text says where and what to do."""
+    """A setting, file or argument that cannot be used; the text says where and what to do.
+
+    Args:
+        text: what is wrong, and the remedy.
+        setting: path of the setting at fault, as ``listen.tls.key``; it stands before the text.
+            `laar.settings.Loaded` puts the file and the line before that.
+    """
+
+    def __init__(self, text: str, *, setting: str = "") -> None:
+        super().__init__(f"{setting}: {text}" if setting else text)
+        self.setting = setting
 
 
 class RequestError(LaarError):
@@ -49,4 +60,7 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
         name: as given.
         known: the names that exist.
     """
-    return f"unknown {kind} `{name}`; known: {', '.join(known) or 'none'}"
+    names = [str(one) for one in known]
+    near = difflib.get_close_matches(str(name), names, n=1)
+    meant = f" (did you mean `{near[0]}`?)" if near else ""
+    return f"unknown {kind} `{name}`{meant}; known: {', '.join(names) or 'none'}"

@@ -122,7 +122,7 @@ def test_independent_failures_are_not_taken_for_correlated_ones() -> None:
 def test_routing_regrets_less_than_the_best_single_model_and_no_less_than_the_oracle(
     large: Fit,
 ) -> None:
-    laar, single, oracle = large.evaluation.replays
+    laar, single, oracle, _, _ = large.evaluation.replays
     assert [r.policy.split(":")[0] for r in (laar, single, oracle)] == [
         "laar",
         "best single",

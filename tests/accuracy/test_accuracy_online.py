@@ -65,7 +65,7 @@ def test_the_true_accuracy_wins_within_the_hour() -> None:
     assert online.limited > 3000
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     gaps=st.lists(st.floats(0, 900), min_size=1, max_size=300),
     weight=st.floats(0.1, 1),

@@ -35,7 +35,7 @@ def counted(online: OnlineOutcomes) -> dict[str, tuple[int, int]]:
     return {name: (round(s.correct), round(s.outcomes)) for name, s in by_model.items()}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     chains=st.lists(
         st.tuples(

@@ -8,11 +8,11 @@ from typing import Any
 import openai
 import pytest
 from aiohttp import ClientSession, web
-from scripted_fleet import ScriptedFleet, completion
 
 from laar.client import Outcome, until_correct, until_correct_sync
 from laar.client.loop import MAX_WAIT_S, Send, Wait, attempts
 from laar.errors import SettingError
+from support.scripted_fleet import ScriptedFleet, completion
 
 MESSAGES = [{"role": "user", "content": "what is it?"}]
 

@@ -27,7 +27,7 @@ def prefixes(orders):
     return {tuple(order[:n]) for order in orders for n in range(1, len(order) + 1)}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(history_st, docs_st)
 def test_alignment_is_the_longest_path_any_order_of_the_documents_could_follow(history, docs):
     index = filled(history)
@@ -46,7 +46,7 @@ def test_alignment_is_the_longest_path_any_order_of_the_documents_could_follow(h
     assert not longest or tuple(sent[:longest]) in held
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(history_st, docs_st, st.integers(0, 99))
 def test_aligning_again_changes_nothing_and_a_match_is_never_shortened(history, docs, seed):
     index = filled(history)
@@ -74,7 +74,7 @@ def test_ten_thousand_alignments_keep_the_promises():
     assert len(index) <= 400
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(history_st, st.integers(3, 40))
 def test_the_trie_holds_exactly_the_orders_within_capacity(history, capacity):
     index = filled(history, capacity_docs=capacity)
@@ -111,7 +111,7 @@ def test_sending_an_order_again_keeps_it():
     assert index.evicted_capacity == 1
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(docs_st, st.sampled_from("abc")), max_size=25), st.sampled_from("abc"))
 def test_what_an_endpoint_was_the_last_to_get_is_forgotten_and_nothing_else(history, emptied):
     index = OrderIndex()
@@ -244,7 +244,7 @@ class TestAffinity:
         assert all(0.0 < score <= 1.0 for score in likely.score.values())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(docs_st, max_size=20), st.one_of(st.none(), st.integers(1, 20)))
 def test_the_document_cache_is_an_lru_trie(load, capacity):
     cache = DocCache(capacity)

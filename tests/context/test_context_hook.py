@@ -278,7 +278,7 @@ class TestSameBytes:
 class TestSplice:
     """Everything outside the changed strings is the client's, byte for byte."""
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(
         st.permutations([2, 1, 4, 7]),
         st.booleans(),

@@ -68,7 +68,7 @@ def replaced(value, path, new):
     return copy
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.dictionaries(st.text(max_size=3), json_st, min_size=1), st.integers(0, 999), st.data())
 def test_a_splice_replaces_the_strings_and_no_other_byte(value, seed, data):
     text = written(value, random.Random(seed))
@@ -148,7 +148,7 @@ def test_many_keys_of_one_name_are_refused_without_comparing_each():
     assert seconds(10_000) < 50 * max(seconds(10), 2e-4)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 999), st.integers(1, 500), st.booleans())
 def test_texts_full_of_quotes_are_walked_too(seed, quotes, plain):
     rng = random.Random(seed)

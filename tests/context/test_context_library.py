@@ -62,7 +62,7 @@ class TestDistance:
     def test_published_values(self, a, b, alpha, expected):
         assert distance(a, b, alpha) == pytest.approx(expected, abs=1e-6)
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(contexts_st)
     def test_matrix_is_the_distance_of_each_pair(self, contexts):
         matrix = distances(contexts)
@@ -87,7 +87,7 @@ def naive_average_linkage(matrix):
 
 
 class TestLinkage:
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(st.integers(2, 11), st.integers(0, 10_000))
     def test_heights_are_those_of_merging_the_nearest_pair(self, n, seed):
         points = np.random.default_rng(seed).random((n, 3))
@@ -173,7 +173,7 @@ class TestBuild:
         built = build([[2, 1, 3], [3, 1, 2], [1, 3, 2]]).contexts
         assert {context.docs for context in built} == {(2, 1, 3)}
 
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=80)
     @given(contexts_st, st.sampled_from(["id", "frequency"]))
     def test_no_document_is_added_or_lost_and_paths_lead_to_leaves(self, contexts, by):
         built = build(contexts, by=by)
@@ -272,7 +272,7 @@ class TestInsert:
         tree.insert([3, 1, 2, 9], "a")
         assert tree.insert([9, 2, 1, 5], "b").docs == (9, 2, 1, 5)
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(contexts_st, st.sampled_from(Reading))
     def test_insertion_permutes_and_the_path_finds_the_leaf(self, contexts, reading):
         tree = ContextTree(reading=reading)
@@ -308,7 +308,7 @@ class TestEvict:
         tree.insert([1, 2], "req-0123456789ab")
         assert tree.evict([name]) == 1
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(contexts_st, st.integers(0, 1000))
     def test_evicting_all_in_any_order_empties_the_tree(self, contexts, seed):
         tree = ContextTree()
@@ -329,7 +329,7 @@ class TestSchedule:
         assert schedule([[], [1, 0], [1], []]) == [0, 3, 1, 2]
 
     @given(st.lists(st.lists(st.integers(0, 3), max_size=4), max_size=20))
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     def test_every_request_once_and_groups_stay_together(self, paths):
         order = schedule(paths)
         assert sorted(order) == list(range(len(paths)))

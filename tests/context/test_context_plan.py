@@ -32,7 +32,7 @@ def topics(n, seed):
     return [rng.sample(range(8 * (topic := rng.randrange(5)), 8 * topic + 8), 5) for _ in range(n)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=5, unique=True), max_size=15),
     st.one_of(st.none(), st.integers(1, 30)),

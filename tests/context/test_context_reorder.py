@@ -58,7 +58,7 @@ def test_equal_and_too_many_documents_are_refused():
         Reorderer().reorder(list(map(str, range(2000))), now=0.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=8, unique=True), max_size=12),
     st.lists(st.sampled_from(["", "a", "b"]), min_size=12, max_size=12),

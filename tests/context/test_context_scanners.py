@@ -235,7 +235,7 @@ text_st = st.text(st.sampled_from('ab<>/"= \n`[]1{}é\\')).map(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(text_st, min_size=3, max_size=6), st.sampled_from(["", "\n", " \n\n"]), st.data())
 @example(["", "", ""], "", None)
 def test_any_order_keeps_every_document_and_is_verified(bodies, gap, data):
@@ -269,7 +269,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(text_st, min_size=3, max_size=6), st.data())
 def test_what_was_moved_reads_as_the_same_documents_in_their_new_places(shape, texts, data):
     """Moves are not scanned again before they are sent; this is why that is sound."""
@@ -301,7 +301,7 @@ def test_verification_notices_a_lost_a_changed_and_a_dangling_document():
 class TestChunks:
     LISTING = "".join(f"line {i} of a listing that is long enough to matter\n" for i in range(120))
 
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(st.text(st.sampled_from("ab\n\r "), max_size=400))
     def test_chunks_joined_are_the_text(self, text):
         assert "".join(chunks(text)) == text

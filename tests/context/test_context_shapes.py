@@ -137,7 +137,7 @@ class TestMoved:
     """What leaves the hook when documents were moved, over all shapes."""
 
     @pytest.mark.parametrize("shape", SHAPES)
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=15)
     @given(seed=st.integers(0, 10_000), k=st.integers(3, 9))
     def test_only_documents_change_places(self, shape, seed, k):
         rng = random.Random(seed)

@@ -15,7 +15,9 @@ from laar.core.interfaces import NoPrefixes, PlainAssessor
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.errors import RequestError
+from laar.health import Health, HealthSettings
 from laar.policies import POLICY_NAMES, build_policies
+from laar.tuning import Weights
 
 OK = Completion(status=200, cause="complete", latency_s=1.0)
 FAILED = Completion(status=503, cause="complete", latency_s=1.0)
@@ -326,7 +328,7 @@ BASE_AND_ADAPTER = {"weights": {"m": "org/m", "alias": "org/m"}, "adapters": {"l
 
 
 def believed(d, model):
-    decision = d.explain(request(model, text="hello " * 2000), 0.0)
+    decision = d.preview(request(model, text="hello " * 2000), 0.0)
     return 1.0 - decision.uncached_tokens / decision.tokens
 
 
@@ -386,3 +388,44 @@ def test_an_alias_that_engines_know_too_is_no_adapter_although_nothing_says_so()
     d.settle(d.decide(request("m", text="hello " * 2000), 0.0), OK)
     assert believed(d, "auto") == believed(d, "m") > 0.9
     assert believed(d, "other") == 0.0
+
+
+class Forgetful(Broken):
+    """A tuner whose weights can be had, and that can't take an outcome."""
+
+    def weights(self, _now):
+        return Weights(values={}, version=1)
+
+    def observe(self, *_):
+        raise ValueError
+
+
+def test_a_learner_that_fails_keeps_no_other_from_its_lesson():
+    beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 20)
+    d = director(("a:1", "m"), prefixes=beliefs, tuner=Forgetful())
+    text = "a long beginning " * 400
+    d.settle(d.decide(request(text=text), 0.0), FAILED)
+    assert d.degraded["learning"] == 1
+    again = d.decide(request(text=text), 0.0)
+    assert again.uncached_tokens == again.tokens, "the failed one was taken back"
+
+
+def test_a_fault_of_health_neither_fails_a_request_nor_leaks_its_place():
+    d = director(*FLEET, health=Health(HealthSettings(), rng=random.Random(1)))
+    d.health.sent = None  # not to be called: raises
+    decision = d.decide(request(), 0.0)
+    d.settle(decision, OK)
+    assert d.degraded == {"health": 1}
+    assert not d.table.in_flight.any()
+
+
+def test_a_choice_stands_and_what_becomes_of_it_is_apart():
+    d = director(*FLEET)
+    decision = d.decide(request("shared"), 0.0)
+    [other] = decision.fallbacks
+    with pytest.raises(AttributeError):
+        decision.address = other
+    d.served_by(decision, other)
+    assert (decision.flight.address, decision.flight.served) == (other, True)
+    assert decision.flight.model != decision.model
+    assert decision.flight.tried == (decision.flight.model,)

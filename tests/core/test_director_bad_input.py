@@ -54,7 +54,7 @@ def test_prompts_that_differ_only_behind_a_common_beginning_share_only_that():
     d = director()
     beginning = "a" * 4096
     finish(d, d.decide(request(beginning + "b" * 4096), 0.0))
-    view = d.explain(request(beginning + "c" * 4096), 0.0).view
+    view = d.preview(request(beginning + "c" * 4096), 0.0).view
     assert view.cached_tokens.max() == pytest.approx(1024)
 
 
@@ -75,7 +75,7 @@ def test_an_endpoint_whose_probe_never_answers_counts_as_far_and_not_as_near():
     d = director()
     d.table.round_trip(NEAR, 0.01, 0.0)
     d.table.round_trip(FAR, 0.9, 0.0)
-    view = d.explain(request("hello"), 0.0).view
+    view = d.preview(request("hello"), 0.0).view
     by_address = dict(zip((NEAR, FAR, MUTE), view.rtt_s.tolist(), strict=True))
     assert by_address[MUTE] == by_address[FAR] == 0.9
 

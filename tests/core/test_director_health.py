@@ -74,11 +74,11 @@ def test_a_trial_is_one_request_with_fallbacks_and_its_own_reason():
     assert {d.decide(request(), now).address for _ in range(20)} == {B, C}
     due = now + 1.3
     for _ in range(3):  # to explain begins nothing
-        assert d.explain(request(), due).reason == "trial"
+        assert d.preview(request(), due).reason == "trial"
     first = d.decide(request(), due)
     assert (first.address, first.reason, first.trial) == (A, "trial", True)
     assert set(first.fallbacks) == {B, C}
-    assert first.read
+    assert first.flight.read
     others = [d.decide(request(), due + 0.01) for _ in range(20)]
     assert {o.address for o in others} == {B, C}
     assert {o.reason for o in others} == {"laar"}
@@ -130,7 +130,7 @@ def test_when_envoy_retries_those_before_failed_and_the_one_that_served_did_not(
     d.served_by(decision, second, 1.5)
     d.replied(decision, Reply(status=200), 1.5)
     d.settle(decision, end())
-    assert decision.failed == (picked, first)
+    assert decision.flight.failed == (picked, first)
     failures = {a: d.health.of(d.table.slot(a)).failures for a in (picked, first, second)}
     assert failures == {picked: {Kind.RETRIED: 1}, first: {Kind.RETRIED: 1}, second: {}}
     assert d.health.answers(d.table.slot(picked), 1.5) < d.health.answers(d.table.slot(second), 1.5)
@@ -149,15 +149,15 @@ def test_a_trial_that_envoy_had_to_retry_has_failed():
     breaker = d.health.of(d.table.slot(A)).breaker
     assert breaker.is_out
     assert 2.0 <= breaker.trial_at - (now + 0.1) <= 2.4
-    assert trial.failed == (A,)
-    assert d.health.of(d.table.slot(trial.address)).failures == {}
+    assert trial.flight.failed == (A,)
+    assert d.health.of(d.table.slot(trial.flight.address)).failures == {}
 
 
 def test_the_retry_itself_may_fail_too():
     d = fleet(A, B, C)
     decision = d.decide(request(), 1.0)
     d.served_by(decision, decision.fallbacks[0], 1.5)
-    served = decision.slot
+    served = decision.flight.slot
     d.replied(decision, Reply(status=503), 1.5)
     d.settle(decision, end(503))
     assert d.health.of(served).failures == {Kind.STATUS: 1}
@@ -165,12 +165,12 @@ def test_the_retry_itself_may_fail_too():
 
 def test_an_endpoint_that_envoy_chose_by_itself_says_nothing_of_ours():
     d = fleet(A, B, C)
-    d.settings = DirectorSettings(fallbacks=0)
+    d.use(DirectorSettings(fallbacks=0), d.policies)
     decision = d.decide(request(), 1.0)
     other = next(a for a in (A, B, C) if a != decision.address)
     picked = decision.slot
     d.served_by(decision, other, 1.5)
-    assert decision.failed == ()
+    assert decision.flight.failed == ()
     assert d.health.of(picked).failures == {}
 
 
@@ -178,7 +178,7 @@ def test_in_shadow_the_one_that_served_is_learned_from():
     d = fleet(A, B)
     for _ in range(3):
         decision = d.decide(request(shadow=True), 1.0)
-        assert decision.attempt is None
+        assert decision.flight.attempt is None
         d.served_by(decision, A, 1.0)
         d.replied(decision, Reply(status=503), 1.0)
         d.settle(decision, end(503))
@@ -259,4 +259,155 @@ def test_off_means_off():
     decisions = [d.decide(request(), now + 5.0) for _ in range(20)]
     assert {decision.address for decision in decisions} == {A, B}
     assert {decision.reason for decision in decisions} == {"laar"}
-    assert d.health.probes_due(now + 5.0, 16) == []
+    assert d.health.questions.due(now + 5.0, 16) == []
+
+
+def doubted(*addresses, kind=503, **reply):
+    """A director that has just been told of a first failure at the first of some endpoints."""
+    d = fleet(*addresses, probe=True)
+    d.health.questions.are_asked = True
+    d.decide(request(), 0.5)
+    attempt = d.health.sent(
+        d.table.slot(A), "m", stream=True, predicted_s=0.1, tokens=10.0, now=1.0
+    )
+    d.health.replied(attempt, Reply(status=kind, **reply), 1.0, read=True)
+    return d
+
+
+def addresses_of(director, now, count=20):
+    return {director.decide(request(session=f"s{n}"), now).address for n in range(count)}
+
+
+def test_after_a_first_failure_it_is_asked_before_anybody_is_sent_there():
+    d = doubted(A, B, C)
+    slot = d.table.slot(A)
+    assert addresses_of(d, 1.1) == {B, C}
+    assert "asks it a question" in d.preview(request(), 1.1).left_out[slot]
+    assert d.health.state(slot, 1.1) == "on trial"
+    assert d.health.questions.due(1.1, 16) == [slot]
+    assert d.health.questions.due(1.1, 16) == []
+    d.health.questions.told(slot, Reply(status=200), 1.2, None)
+    assert d.health.state(slot, 1.2) == ""  # no slow start
+    assert d.health.of(slot).breaker.openings == 0
+    assert A in addresses_of(d, 40.0, 60)
+
+
+def test_what_fails_a_client_and_a_question_is_out():
+    d = doubted(A, B, C)
+    slot = d.table.slot(A)
+    d.health.questions.due(1.1, 16)
+    d.health.questions.told(slot, Reply(status=503), 1.2, None)
+    assert d.health.of(slot).breaker.openings == 1
+    assert addresses_of(d, 1.3) == {B, C}
+
+
+def test_nobody_listens_where_a_client_met_nobody_either():
+    d = doubted(A, B, C)
+    slot = d.table.slot(A)
+    d.health.questions.due(1.1, 16)
+    d.health.questions.told(slot, None, 1.2, None, refused=True)
+    assert d.health.of(slot).breaker.openings == 1
+    d.health.questions.due(3.0, 16)
+    d.health.questions.told(slot, None, 3.1, None, refused=True)  # maybe the picker's alone
+    assert d.preview(request(), 3.2).reason == "trial"
+
+
+def test_a_question_without_an_answer_keeps_nobody_out_for_long():
+    d = doubted(A, B, C)
+    d.health.questions.due(1.1, 16)
+    assert A not in addresses_of(d, 1.9)
+    assert d.health.state(d.table.slot(A), 2.1) == ""
+
+
+def test_a_suspect_that_is_all_there_is_stays_in():
+    d = doubted(A, B)
+    assert addresses_of(d, 1.1) == {B}
+    only = d.decide(request(subset=frozenset({A})), 1.2)
+    assert (only.address, only.reason) == (A, "laar")
+    d.health.passed_over(d.table.slot(B), 1.3)
+    assert addresses_of(d, 1.4) == {B}  # who would be left?
+
+
+def test_an_attempt_that_met_a_full_queue_is_found_by_a_question():
+    """Envoy does not tell what it went on from; asked again, the engine does."""
+    d = fleet(A, B, C, probe=True)
+    d.health.questions.are_asked = True
+    d.decide(request(), 0.5)
+    slot = d.table.slot(A)
+    d.health.passed_over(slot, 1.0)
+    assert d.health.questions.due(1.1, 16) == [slot]
+    d.health.questions.told(slot, Reply(status=429, retry_after_s=5.0), 1.2, None)
+    assert d.health.state(slot, 1.3) == "full"
+    assert A not in addresses_of(d, 5.0)
+    assert d.health.answers(slot, 6.5) == 1.0
+    assert d.health.of(slot).breaker.openings == 0
+
+
+@pytest.mark.parametrize(("sibling", "is_out"), [(200, True), (401, False)])
+def test_a_denial_is_told_apart_by_asking_a_sibling_without_a_key(sibling, is_out):
+    d = doubted(A, B, C, kind=401)
+    slot = d.table.slot(A)
+    assert d.health.questions.due(1.1, 16) == []  # one may be anybody's
+    attempt = d.health.sent(slot, "m", stream=True, predicted_s=0.1, tokens=10.0, now=1.2)
+    d.health.replied(attempt, Reply(status=401), 1.2)
+    asked = d.health.questions.due(1.3, 16)
+    assert slot in asked
+    assert len(asked) == 2
+    (other,) = set(asked) - {slot}
+    d.health.questions.told(slot, Reply(status=401), 1.4, None)
+    d.health.questions.told(other, Reply(status=sibling), 1.5, None)
+    assert d.health.of(slot).breaker.is_out is is_out
+    assert not d.health.of(other).breaker.is_out
+
+
+def test_what_takes_a_question_without_a_key_denies_clients_for_their_own_sake():
+    d = doubted(A, B, C, kind=401)
+    slot = d.table.slot(A)
+    d.health.of(slot).admitted_at = 1.0
+    for n in range(20):
+        attempt = d.health.sent(slot, "m", stream=True, predicted_s=0.1, tokens=10.0, now=1.2 + n)
+        d.health.replied(attempt, Reply(status=401), 1.2 + n)
+    assert d.health.of(slot).breaker.openings == 0
+    assert d.health.state(slot, 21.0) == ""
+
+
+def test_two_errors_in_answers_are_enough_where_a_question_tells_nothing():
+    d = doubted(A, B, C, kind=200, text=b'{"error": {"code": 500}}', event=True)
+    slot = d.table.slot(A)
+    d.health.questions.due(1.1, 16)
+    d.health.questions.told(slot, Reply(status=401), 1.2, None)  # it wants a key
+    assert not d.health.of(slot).breaker.is_out
+    attempt = d.health.sent(slot, "m", stream=True, predicted_s=0.1, tokens=10.0, now=1.3)
+    event = Reply(status=200, text=b'{"error": {"code": 500}}', event=True)
+    d.health.replied(attempt, event, 1.4, read=True)
+    assert d.health.of(slot).breaker.openings == 1
+
+
+def test_empty_answers_count_where_siblings_have_something_to_say():
+    d = fleet(A, B)
+    for n in range(12):
+        for address, tokens in ((A, 0), (B, 7)):
+            decision = d.decide(request(subset=frozenset({address})), 1.0 + n)
+            d.replied(decision, Reply(status=200), 1.1 + n, read=True)
+            d.answering(decision, 1.1 + n)
+            d.settle(
+                decision,
+                Completion(status=200, cause="complete", latency_s=0.1, completion_tokens=tokens),
+            )
+    assert d.health.of(d.table.slot(A)).failures[Kind.EMPTY] >= 3
+    assert d.health.of(d.table.slot(A)).breaker.is_out
+    assert not d.health.of(d.table.slot(B)).failures
+
+
+def test_empty_answers_that_all_give_are_asked_for():
+    d = fleet(A, B)
+    for n in range(12):
+        for address in (A, B):
+            decision = d.decide(request(subset=frozenset({address})), 1.0 + n)
+            d.replied(decision, Reply(status=200), 1.1 + n, read=True)
+            d.answering(decision, 1.1 + n)
+            d.settle(
+                decision,
+                Completion(status=200, cause="complete", latency_s=0.1, completion_tokens=0),
+            )
+    assert not d.health.of(d.table.slot(A)).failures

@@ -81,7 +81,7 @@ def test_the_weights_reach_the_cost():
 def test_explanations_and_requests_without_room_use_no_weights_up():
     recorder = Recorder()
     d = director(recorder)
-    d.explain(request(), 0.0)
+    d.preview(request(), 0.0)
     with pytest.raises(NoRoomError):
         d.decide(request(), 0.0, room=lambda view: np.zeros(len(view.slots), bool))
     assert d.decide(request(), 0.0).weights_version == 1

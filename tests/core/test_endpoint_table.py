@@ -139,4 +139,4 @@ class Membership(RuleBasedStateMachine):
 
 
 TestMembership = Membership.TestCase
-TestMembership.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestMembership.settings = settings(max_examples=40, stateful_step_count=30)

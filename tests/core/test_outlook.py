@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from laar.core import outlook
 from laar.core.beliefs import PrefixBeliefs
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
@@ -87,3 +88,46 @@ def test_what_was_predicted_is_told_with_the_decision():
     seconds = decision.tokens * 1e-4
     assert decision.ttft_s == pytest.approx(seconds)
     assert decision.expected_s > decision.ttft_s
+
+
+def test_a_full_cache_whose_conversations_come_back_takes_no_newcomer():
+    def told(text, now):
+        decision = ask(d, text, now)
+        finish(d, decision, latency_s=0.5)
+        return decision.address
+
+    room_tokens = len(DOCUMENT)  # four documents
+    for comes_back, where in ((False, NEAR), (True, FAR)):
+        d = fleet(NEAR)
+        d.table.round_trip(NEAR, 0.01, 0.0)
+        told("the first", 0.0)
+        d.prefixes.set_capacity(d.table.slot(NEAR), room_tokens)
+        for turn in range(24):
+            name = turn % 6 if comes_back else turn
+            told(f"{name} {DOCUMENT}", 1.0 + 5.0 * turn)
+        d.table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in (NEAR, FAR)])
+        d.table.round_trip(FAR, 0.5, 130.0)
+        assert told(f"new {DOCUMENT}", 131.0) == where
+
+
+@pytest.mark.parametrize("objective_s", [None, 0.05, 5.0])
+def test_few_candidates_and_many_are_priced_alike(monkeypatch, objective_s):
+    director = fleet(*(f"a{n}" for n in range(5)))
+    rng = random.Random(3)
+    for number in range(20):
+        ask(director, rng.choice(["shared text, " * 900, "own "]) * 3 + str(number), number / 9)
+    priced = []
+    for few in (5, 4):
+        monkeypatch.setattr(outlook, "_FEW", few)
+        request = Request(
+            id="r",
+            api=Api.CHAT,
+            model="m",
+            spans=("shared text, " * 2000,),
+            chars=26_000,
+            ttft_objective_s=objective_s,
+        )
+        terms = director.preview(request, 3.0).view.terms
+        priced.append([terms.cost_s, terms.all_ttft_s, terms.queue_s, terms.all_others_s])
+    for few, many in zip(*priced, strict=True):
+        assert few == pytest.approx(many, rel=1e-12)

@@ -40,3 +40,27 @@ def test_equal_idle_candidates_share_a_burst():
 
 def test_all_zero_scores_still_give_a_pick():
     assert pick(np.zeros(3), np.array([1.0, 0.0, 1.0]), random.Random(0))[0] == 1
+
+
+MASKED = st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.booleans()), min_size=1, max_size=12)
+
+
+@given(MASKED, st.integers(0, 2**32))
+def test_masks_come_before_scores_the_most_important_first(candidates, seed):
+    scores = np.array([score for score, _, _ in candidates])
+    masks = (
+        np.array([hard for _, hard, _ in candidates]),
+        np.array([soft for _, _, soft in candidates]),
+    )
+    order = pick(scores, np.zeros(len(scores)), random.Random(seed), masks)
+    ranked = [(*(bool(mask[i]) for mask in masks), scores[i]) for i in order]
+    rest = ranked[1:]
+    assert rest == sorted(rest, reverse=True)
+    best = max(ranked)
+    assert ranked[0][:2] == best[:2], "no score makes up for a mask"
+    assert ranked[0][2] >= best[2] - NEAR_TIE * best[2]
+
+
+def test_a_candidate_that_is_to_be_first_is_first_whatever_its_score():
+    scores = np.array([0.2, 1.0, 0.5])
+    assert pick(scores, np.zeros(3), random.Random(0), first=0) == [0, 1, 2]

@@ -185,7 +185,7 @@ LABEL_TEXT = st.text(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.tuples(
@@ -213,7 +213,7 @@ def test_sums_agree_with_a_full_parser(series: list[tuple[str, dict[str, str], f
         assert same(got, want) or got == pytest.approx(want)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=300), st.sampled_from(sorted(ENGINES)))
 def test_no_bytes_raise(noise: bytes, engine: str) -> None:
     for name in (*ENGINES[engine].waiting, (ENGINES[engine].capacity_info or (b"x",))[0]):

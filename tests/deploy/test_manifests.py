@@ -22,7 +22,7 @@ from laar.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-OVERLAYS = ("standalone", "sidecar", "inference-pool")
+OVERLAYS = ("standalone", "sidecar", "inference-pool", "shared")
 FOLDERS = [
     *(DEPLOY / "overlays" / name for name in OVERLAYS),
     DEPLOY / "examples" / "vllm",
@@ -35,7 +35,8 @@ def overlay(name: str) -> list[dict[str, Any]]:
 
 
 def of_kind(objects: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    [one] = [one for one in objects if one["kind"] == kind]
+    """The picker's object of a kind; a store beside it is not the picker's."""
+    [one] = [o for o in objects if o["kind"] == kind and o["metadata"]["name"] != "laar-valkey"]
     return one
 
 
@@ -130,10 +131,17 @@ def test_containers_are_locked_down_and_bounded(name: str) -> None:
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_everything_that_is_referred_to_exists(folder: Path) -> None:
     objects = render(folder)
-    template = pod_template(objects)
+    names = {(one["kind"], one["metadata"]["name"]) for one in objects}
+    beside = [one for one in objects if one["metadata"]["name"] == "laar-valkey"]
+    refers_to_what_exists([one for one in objects if one not in beside], names)
+    if beside:
+        refers_to_what_exists(beside, names)
+
+
+def refers_to_what_exists(objects: list[dict[str, Any]], names: set[tuple[str, str]]) -> None:
+    [template] = [o["spec"]["template"] for o in objects if o["kind"] == "Deployment"]
     labels = template["metadata"]["labels"].items()
     spec = template["spec"]
-    names = {(one["kind"], one["metadata"]["name"]) for one in objects}
     volumes = {volume["name"] for volume in spec["volumes"]}
     ports = {
         port["name"] for container in spec["containers"] for port in container.get("ports", [])
@@ -204,10 +212,31 @@ def test_the_settings_are_ones_that_laar_takes(name: str) -> None:
     assert held_s + settings.shutdown.drain_s + settings.shutdown.grace_s < grace_s
 
 
-@pytest.mark.parametrize("name", ["standalone", "sidecar"])
-def test_envoys_configuration_is_the_one_that_laar_envoy_renders(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("standalone", "standalone"), ("sidecar", "sidecar"), ("shared", "standalone")],
+)
+def test_envoys_configuration_is_the_one_that_laar_envoy_renders(name: str, shape: str) -> None:
     copy = DEPLOY / "overlays" / name / "envoy.yaml"
-    assert copy.read_text() == (ROOT / "envoy" / f"{name}.yaml").read_text()
+    assert copy.read_text() == (ROOT / "envoy" / f"{shape}.yaml").read_text()
+
+
+def test_the_pickers_of_the_shared_overlay_reach_their_valkey_and_its_secrets() -> None:
+    share = load_settings(DEPLOY / "overlays" / "shared" / "laar.yaml").share
+    objects = overlay("shared")
+    beside = {o["kind"]: o for o in objects if o["metadata"]["name"] == "laar-valkey"}
+    service = beside["Service"]
+    assert share.url == f"redis://laar-valkey:{service['spec']['ports'][0]['port']}/0"
+    store = beside["Deployment"]["spec"]["template"]["spec"]
+    [valkey] = store["containers"]
+    assert str(share.password_file) in " ".join(valkey["args"])
+    [laar] = [one for one in pod_template(objects)["spec"]["containers"] if one["name"] == "laar"]
+    for container in (laar, valkey):
+        paths = [mount["mountPath"] for mount in container["volumeMounts"]]
+        assert str(share.password_file.parent) in paths
+    readme = (DEPLOY / "overlays" / "shared" / "README.md").read_text()
+    for file in (share.password_file, share.secret_file):
+        assert f"--from-literal={file.name}=" in readme
 
 
 def test_the_example_engines_are_found_by_the_gateways_settings() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shutil
@@ -17,7 +18,8 @@ from laar.server.runner import Runner
 from laar.settings import Settings
 
 HERE = Path(__file__).parent
-COMPONENTS = HERE.parents[1] / "deploy" / "components"
+ROOT = HERE.parents[1]
+COMPONENTS = ROOT / "deploy" / "components"
 OF_THE_CLUSTER = {"laar_certificate_expires_timestamp_seconds"}  # there with listen.tls only
 
 
@@ -31,7 +33,8 @@ def groups() -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def known(groups: list[dict[str, Any]]) -> set[str]:
     """Every series there is: what the picker exports, and what the rules record."""
-    page = Runner(Settings(endpoints_file=Path("none.yaml"))).picker.metrics.page().decode()
+    settings = Settings.model_validate({"endpoints_file": "none.yaml", "flow": {"enabled": True}})
+    page = Runner(settings).picker.metrics.page().decode()
     families = set(re.findall(r"^# TYPE (\w+)", page, re.MULTILINE))
     return (
         families
@@ -51,6 +54,10 @@ def test_rules_are_about_series_that_exist(groups: list[dict[str, Any]], known: 
             assert series(rule["expr"]) <= known, rule
             if "alert" in rule:
                 assert {"summary", "remedy"} <= set(rule["annotations"])
+                page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+                heads = re.findall(r"^## (.+)$", (ROOT / page).read_text(), re.MULTILINE)
+                slugs = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+                assert anchor in slugs, rule["alert"]
                 assert rule["labels"]["severity"] in {"critical", "warning"}
 
 
@@ -65,17 +72,66 @@ def test_the_autoscaler_looks_at_a_series_that_exists(known: set[str]) -> None:
 def test_panels_are_about_series_that_exist_and_do_not_overlap(known: set[str]) -> None:
     dashboard = json.loads((COMPONENTS / "rules" / "dashboard.json").read_text())
     taken = set()
+    assert (COMPONENTS / "rules" / "dashboard.json").read_text() == generator().text()
     for panel in dashboard["panels"]:
         assert panel["title"]
+        if panel["type"] == "row":
+            continue
         assert panel["description"]
         assert panel["fieldConfig"]["defaults"]["unit"]
         for target in panel["targets"]:
             assert series(target["expr"]) <= known, panel["title"]
             assert series(target["expr"]), panel["title"]
+            assert 'job=~"$job"' in target["expr"], "outside a cluster there is no namespace"
         place = (panel["gridPos"]["x"], panel["gridPos"]["y"])
         assert place not in taken
         taken.add(place)
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def generator() -> Any:
+    """The script that makes the dashboard."""
+    spec = importlib.util.spec_from_file_location("board", COMPONENTS / "rules" / "dashboard.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_panels_show_what_the_product_is_about(known: set[str]) -> None:
+    shown = {name for panel in generator().panels() for name in _series_of(panel)}
+    for topic in (
+        *("time_to_correct_answer_seconds", "answers_reported_total", "predicted_ttft_ratio"),
+        *("prefix_found_tokens_total", "model_seconds_per_token", "flow_waiting"),
+        *("tuner_weight", "shadow_decisions_total", "endpoints_by_health"),
+    ):
+        assert f"laar_{topic}" in shown
+
+
+def _series_of(panel: dict[str, Any]) -> set[str]:
+    return {name for target in panel.get("targets", ()) for name in series(target["expr"])}
+
+
+def test_prometheus_itself_takes_every_panels_query(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool here (Debian: prometheus)")
+    queries = [
+        target["expr"].replace("$__rate_interval", "1m").replace("$job", ".+")
+        for panel in generator().panels()
+        for target in panel.get("targets", ())
+    ]
+    rules = [{"record": f"panel:{n}", "expr": query} for n, query in enumerate(queries)]
+    (tmp_path / "panels.yaml").write_text(
+        yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]})
+    )
+    done = subprocess.run(
+        [promtool, "check", "rules", tmp_path / "panels.yaml"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(queries)} rules found" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_no_slot_no_start():
     assert step.chunks == {"new": 0, "old": 784}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     rows=st.lists(
         st.tuples(

@@ -12,7 +12,9 @@ import httpx
 import pytest
 import yaml
 
+from laar.cli.beside import bootstrap_beside
 from laar.lab.live.processes import LaarProcess, free_ports, wait_for
+from laar.settings import load
 from support.waiting import eventually
 
 
@@ -119,3 +121,25 @@ async def test_files_are_not_overwritten_unasked(tmp_path: Path) -> None:
     assert status == 2
     assert "--force" in text
     assert (tmp_path / "laar.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("listens", "dials"),
+    [
+        ("0.0.0.0:9102", ("127.0.0.1", 9102)),
+        ("[::]:9102", ("::1", 9102)),
+        ("127.0.0.1:9102", ("127.0.0.1", 9102)),
+    ],
+)
+def test_the_envoy_beside_a_picker_dials_it_by_loopback(
+    tmp_path: Path, listens: str, dials: tuple[str, int]
+) -> None:
+    (tmp_path / "laar.yaml").write_text(
+        f"endpoints: [{{address: '127.0.0.1:1', model: m}}]\nlisten: {{ext_proc: '{listens}'}}\n"
+        "envoy: {eds_file: run/e.json}\n"
+    )
+    bootstrap = bootstrap_beside(load(tmp_path / "laar.yaml"), tmp_path / "laar.yaml")
+    picker = next(c for c in bootstrap["static_resources"]["clusters"] if "picker" in c["name"])
+    endpoint = picker["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
+    address = endpoint["address"]["socket_address"]
+    assert (address["address"], address["port_value"]) == dials

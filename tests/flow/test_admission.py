@@ -213,7 +213,7 @@ def test_an_objective_comes_from_the_header_then_the_class_then_the_length():
     assert order == ["header", "chat", "none", "batch"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(

@@ -165,7 +165,7 @@ class Life:
             assert abs(wakeup_s - max(0.0, first - self.now)) < 1e-9
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(seed=st.integers(0, 2**32))
 def test_every_choice_follows_the_rules(seed):
     life = Life(seed)
@@ -186,7 +186,7 @@ def test_every_choice_follows_the_rules(seed):
     assert life.queue.waiting == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     steps=st.lists(
         st.tuples(st.integers(0, 12), st.booleans(), st.floats(-9, 9), st.floats(0.1, 5)),
@@ -214,7 +214,7 @@ def test_a_bag_finds_what_a_search_through_all_finds(steps, now):
     assert found[1] == heights[found[0]] == min(heights.values())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(steps=st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=80))
 def test_a_crowd_knows_its_largest_tenant_and_its_newest_request(steps):
     crowd: Crowd[int] = Crowd()

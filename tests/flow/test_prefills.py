@@ -148,7 +148,7 @@ _EVENTS = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(_EVENTS, max_size=80))
 def test_sums_are_those_of_who_counts_and_come_back_to_nothing(
     events: list[tuple[str, int, float, float]],

@@ -200,7 +200,7 @@ def test_the_first_prefill_moves_even_when_nothing_fits():
     assert chunks == [16, 0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     prefills=st.lists(
         st.builds(

@@ -188,7 +188,7 @@ class Fleet(RuleBasedStateMachine):
 
     @invariant()
     def the_books_balance(self):
-        live = [d for d in self.going if not d.settled]
+        live = [d for d in self.going if not d.flight.settled]
         counted = sum(1 for d in live if self.table.slot(d.address) == d.slot)
         assert self.table.in_flight.min(initial=0) >= 0
         assert self.table.in_flight.sum() >= counted

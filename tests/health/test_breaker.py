@@ -40,10 +40,10 @@ class Promises(RuleBasedStateMachine):
 
     @rule(kind=KINDS, weight=st.sampled_from([0.1, 0.5, 1.0]))
     def bad(self, kind, weight):
-        was_out = self.breaker.is_out
+        was_open = self.breaker.state in (State.OPEN, State.TRIAL)
         out_now = self.breaker.bad(self.attempt(), kind, weight, SETTINGS, self.rng, self.now)
         self.failed_in_a_row += weight
-        assert out_now == (self.breaker.is_out and not was_out)
+        assert out_now == (self.breaker.state is State.OPEN and not was_open)
         if out_now:
             self.opened.append(self.now)
 
@@ -83,7 +83,9 @@ class Promises(RuleBasedStateMachine):
             assert self.breaker.state is State.OPEN
             assert self.breaker.trial_at <= self.now + 1.0
 
-    @precondition(lambda self: self.breaker.probe_due(SETTINGS, self.now))
+    @precondition(
+        lambda self: self.breaker.state is State.OPEN and self.breaker.probe_due(SETTINGS, self.now)
+    )
     @rule(failed=st.none() | KINDS)
     def probe(self, failed):
         self.breaker.probing = True
@@ -93,6 +95,33 @@ class Promises(RuleBasedStateMachine):
         assert self.breaker.openings == openings
         assert self.breaker.is_out
         assert (failed is None) == self.breaker.trial_due(self.now)
+
+    @rule(kind=KINDS)
+    def suspect(self, kind):
+        was, openings = self.breaker.state, self.breaker.openings
+        began = self.breaker.suspect(kind, SETTINGS, self.now)
+        assert not began or was in (State.CLOSED, State.STARTING)
+        assert self.breaker.is_suspected or not began
+        assert self.breaker.state in (was, State.SUSPECT)
+        assert self.breaker.openings == openings
+        assert not self.breaker.suspect(kind, SETTINGS, self.now)
+
+    @precondition(lambda self: self.breaker.state is State.SUSPECT)
+    @rule(failed=st.none() | KINDS)
+    def question(self, failed):
+        openings = self.breaker.openings
+        self.breaker.tell_probe(failed, 1.0, SETTINGS, self.rng, self.now)
+        if failed is None:
+            assert self.breaker.state is State.CLOSED  # without a slow start
+            assert not self.breaker.suspect(Kind.STATUS, SETTINGS, self.now + 0.5)
+        else:
+            assert self.breaker.state is State.OPEN
+        assert self.breaker.openings == openings + (failed is not None)
+
+    @invariant()
+    def suspicion_passes(self):
+        if self.breaker.state is State.SUSPECT:
+            assert self.breaker.trial_at <= self.now + 1.0 + 1e-6
 
     @invariant()
     def price_is_a_probability(self):

@@ -33,18 +33,18 @@ def sound():
 @pytest.mark.parametrize(
     ("behaviour", "at_most"),
     [
-        pytest.param(refuses(503), 4, id="503 at once"),
-        pytest.param(refuses(503, since=5.0), 8, id="503 after a while"),
-        pytest.param(refuses(500), 12, id="500 at once"),
-        pytest.param(refuses(500, since=5.0), 15, id="500 after a while"),
-        pytest.param(refuses(503, share=0.5), 15, id="every second"),
-        pytest.param(error_event(), 12, id="error event"),
-        pytest.param(error_event(since=5.0), 15, id="error event after a while"),
-        pytest.param(refuses(401), 10, id="401 of one replica"),
-        pytest.param(refuses(404, since=5.0), 12, id="404 of one replica"),
-        pytest.param(refuses(429, retry_after_s=2.0), 10, id="429"),
+        pytest.param(refuses(503), 3, id="503 at once"),
+        pytest.param(refuses(503, since=5.0), 3, id="503 after a while"),
+        pytest.param(refuses(500), 3, id="500 at once"),
+        pytest.param(refuses(500, since=5.0), 3, id="500 after a while"),
+        pytest.param(refuses(503, share=0.5), 6, id="every second"),
+        pytest.param(error_event(), 3, id="error event"),
+        pytest.param(error_event(since=5.0), 4, id="error event after a while"),
+        pytest.param(refuses(401), 4, id="401 of one replica"),
+        pytest.param(refuses(404, since=5.0), 5, id="404 of one replica"),
+        pytest.param(refuses(429, retry_after_s=2.0), 7, id="429"),
         pytest.param(hangs(), 14, id="silence"),
-        pytest.param(hangs(since=5.0), 15, id="silence after a while"),
+        pytest.param(hangs(since=5.0), 14, id="silence after a while"),
     ],
 )
 def test_one_of_five_that_fails_costs_next_to_nothing(behaviour, at_most, seed, sound):
@@ -55,6 +55,17 @@ def test_one_of_five_that_fails_costs_next_to_nothing(behaviour, at_most, seed, 
     # Four endpoints do the work of five.
     assert seen.p95() <= 1.2 * sound[seed].p95()
     assert not fleet.table.in_flight.any()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_answer_is_lost_to_an_error_in_it_once_that_is_known(seed):
+    """Envoy repeats none of these, so neither a price that falls nor a trial may cost a client."""
+    fleet = VirtualFleet(behave={0: error_event(since=5.0)}, seed=seed, probes=True, think_s=0.1)
+    fleet.run(10**6, until=180.0)
+    assert 0 < len(fleet.seen.failed) <= 4
+    assert max(fleet.seen.failed) < 7.0
+    assert fleet.health.of(0).breaker.trials == 0
+    assert fleet.probes >= 5
 
 
 @pytest.mark.parametrize("policy", ["least-loaded", "round-robin", "random", "llm-d"])
@@ -78,8 +89,7 @@ def test_none_is_singled_out_where_all_are_slow():
     seen = fleet.run(600)
     assert len(seen.failed) <= 3  # clients give up after fifteen seconds
     assert max(seen.asked.values()) < 2.5 * min(seen.asked.values())
-    openings = sum(fleet.health.of(slot).breaker.openings for slot in range(5))
-    assert openings <= 2
+    assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
 
 
 def test_a_500_for_want_of_room_takes_nobody_out():
@@ -149,17 +159,23 @@ def test_denials_that_all_give_are_the_clients():
 
 
 def test_some_clients_with_a_wrong_key_take_nobody_out():
-    fleet = VirtualFleet(behave={n: refuses(401, share=0.3) for n in range(5)}, probes=True)
+    def wants_key(fleet, job, _now, ordinary):
+        is_denied = job.number < 0 or fleet.rng.random() < 0.3  # the picker has no key at all
+        return Answer(status=401, head_s=0.001, seconds=0.002) if is_denied else ordinary
+
+    fleet = VirtualFleet(behave=dict.fromkeys(range(5), wants_key), probes=True)
     seen = fleet.run(REQUESTS)
     assert 0.2 < seen.share() < 0.4
     assert sum(fleet.health.of(slot).breaker.openings for slot in range(5)) <= 1
 
 
-def test_one_client_with_a_wrong_key_does_not_go_through_the_fleet():
+@pytest.mark.parametrize(("is_keyed", "at_most"), [(True, 1), (False, 0)])
+def test_one_client_with_a_wrong_key_does_not_go_through_the_fleet(is_keyed, at_most):
     """It sends the same prompt again and again, so that it comes to the same endpoint each time."""
 
     def denies(_fleet, job, _now, ordinary):
-        return Answer(status=401, seconds=0.05) if job.client == 0 else ordinary
+        is_denied = job.client == 0 or (is_keyed and job.number < 0)
+        return Answer(status=401, seconds=0.05) if is_denied else ordinary
 
     fleet = VirtualFleet(
         behave=dict.fromkeys(range(5), denies), clients=8, probes=True, prefixes=True, think_s=0.1
@@ -167,7 +183,7 @@ def test_one_client_with_a_wrong_key_does_not_go_through_the_fleet():
     fleet.text = lambda job: "the same " * 50 if job.client == 0 else None
     fleet.run(3000)
     openings = [fleet.health.of(slot).breaker.openings for slot in range(5)]
-    assert sum(openings) <= 3
+    assert sum(openings) <= at_most
 
 
 def test_clients_faults_count_for_nothing():

@@ -128,7 +128,7 @@ class VirtualFleet:
         self.running = Counter()
         self.seen = Seen()
         self._events = []
-        self._probes = probes
+        self._probes = self.health.questions.are_asked = probes
         self._order = count()
         self.now = 0.0
         self.text = lambda _job: None
@@ -174,7 +174,7 @@ class VirtualFleet:
         self.running[index] += 1
         answer = self._answer(index, job, now)
         self.running[index] += 0
-        read = decision.read
+        read = decision.flight.read
         if answer.status is None:
             self._at(now + PATIENCE_S, self._end, job, index, None, "disconnect", False)
             return
@@ -191,7 +191,7 @@ class VirtualFleet:
 
     def _probe(self, now):
         """Asks those that are due, as the picker does."""
-        for slot in self.health.probes_due(now, 16):
+        for slot in self.health.questions.due(now, 16):
             index = self.addresses.index(self.table.spec(slot).address)
             answer = self._answer(index, Job(-1, -1, now, 1, True), now)
             self.probes += 1
@@ -209,7 +209,7 @@ class VirtualFleet:
             self._at(now + 0.25, self._probe)
 
     def _probed(self, now, slot, reply):
-        self.health.probed(slot, reply, now, failed=None if reply else Kind.HANG)
+        self.health.questions.told(slot, reply, now, None if reply else Kind.HANG)
 
     def _answer(self, index, job, now):
         busy = 1.0 + 0.1 * (self.running[index] - 1)
@@ -233,7 +233,7 @@ class VirtualFleet:
         status = None if answer is None else answer.status
         self.running[index] -= 1
         self.seen.statuses[status] += 1
-        error = bool(answer and answer.event and job.decision.read)
+        error = bool(answer and answer.event and job.decision.flight.read)
         end = Completion(status=status, cause=cause, latency_s=now - job.at, error=error)
         self.director.settle(job.decision, end)
         if good:

@@ -11,7 +11,6 @@ import pytest
 
 from laar.accuracy.features import features_of
 from laar.lab.workloads.kv_questions import as_questions
-from laar.lab.workloads.mixed_lengths import LONG, MixedLengths, mixed_lengths
 from laar.lab.workloads.sessions import (
     GORGO_CHATS,
     WILDCHAT,
@@ -98,17 +97,6 @@ def test_router_sessions_are_scripted() -> None:
     later = [turn.output_tokens for session in sessions for turn in session.turns[1:]]
     assert set(later) == {5, 64}
     assert mean(tokens == 64 for tokens in later) == pytest.approx(0.25, abs=0.1)
-
-
-def test_one_prompt_in_twenty_is_long() -> None:
-    asked = list(mixed_lengths(MixedLengths(), random.Random(1), 20_000))
-    long = [a.prompt.prompt_tokens for a in asked if a.kind == LONG]
-    short = [a.prompt.prompt_tokens for a in asked if a.kind != LONG]
-    assert len(long) / len(asked) == pytest.approx(0.05, abs=0.005)
-    assert (min(long) >= 131_072, max(long) <= 1_000_000, max(short)) == (True, True, 8192)
-    # Spread evenly in the logarithm: the median is the geometric middle.
-    assert median(long) == pytest.approx((131_072 * 1_000_000) ** 0.5, rel=0.1)
-    assert asked[-1].at_s == pytest.approx(20_000 / 0.75, rel=0.05)
 
 
 def test_lookups_without_text_are_what_the_text_says() -> None:

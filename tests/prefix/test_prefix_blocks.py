@@ -1,5 +1,6 @@
 """Chains: what equal hashes mean, and where blocks end."""
 
+import random
 from itertools import takewhile
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laar.prefix import CHUNKS_32, GROWING, Chain, Grid, PromptHasher
+from laar.prefix import blocks as module
 
 HASHER = PromptHasher(b"secret")
 
@@ -67,7 +69,7 @@ def test_a_partial_last_block_does_not_count(total: int) -> None:
 
 
 def test_a_block_is_never_more_than_a_sixteenth_of_the_prefix_before_it() -> None:
-    ends = GROWING.ends_bytes
+    ends = np.array(GROWING.ends)
     sizes = np.diff(ends)
     assert (sizes[ends[:-1] >= 1024] * 16 <= ends[:-1][ends[:-1] >= 1024]).all()
 
@@ -75,6 +77,17 @@ def test_a_block_is_never_more_than_a_sixteenth_of_the_prefix_before_it() -> Non
 def test_how_the_prompt_is_cut_in_spans_does_not_matter() -> None:
     text = "日本語 and English, " * 50
     assert HASHER.chain([text]).hashes == HASHER.chain([text[:7], "", text[7:]]).hashes
+
+
+def test_what_is_hashed_again_has_the_same_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_KNOWN", 8)
+    hasher, rng = PromptHasher(b"secret"), random.Random(1)
+    turns = [rng.choice(["a", "b"]) * rng.choice([100, 4096, 70_000]) for _ in range(12)]
+    for _ in range(60):
+        prompt, salt = turns[: rng.randrange(12)], rng.choice(["", "tenant"])
+        rng.shuffle(turns)
+        fresh = PromptHasher(b"secret").chain(prompt, salt)
+        assert hasher.chain(prompt, salt).hashes == fresh.hashes
 
 
 def test_a_lone_surrogate_is_hashed_and_not_raised() -> None:
@@ -96,10 +109,8 @@ def test_the_same_block_at_another_place_has_another_hash() -> None:
 
 def test_fractions_are_of_the_whole_prompt() -> None:
     chain = HASHER.chain(["a" * 4096, "b" * 300])
-    assert chain.fractions(np.array([0, 1, 64, 65], np.int32)) == pytest.approx(
-        np.array([0, 64, 4096, 4352]) / 4396
-    )
-    assert chain.fraction(65) == pytest.approx(4352 / 4396)
+    shares = [chain.fraction(blocks) for blocks in (0, 1, 64, 65)]
+    assert shares == pytest.approx([0, 64 / 4396, 4096 / 4396, 4352 / 4396])
     assert HASHER.chain([]).fraction(0) == 0
 
 

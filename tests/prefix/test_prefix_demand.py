@@ -26,6 +26,7 @@ def test_what_all_share_counts_for_all_and_what_one_asks_for_once():
     assert counts[-1] == pytest.approx(1.0)
     unseen = demand.expected(chain("something else, "), 0.0)
     assert len(unseen[0]) < len(shares)
+    assert demand.expected(HASHER.chain(["nobody asks for this, " * 400]), 0.0) is None
 
 
 def test_counts_fade_and_clocks_may_jump():

@@ -176,7 +176,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     members=st.dictionaries(st.text('ab"\\{}[]:,', max_size=4), VALUES, max_size=5),
     indent=st.sampled_from([None, 1]),

@@ -18,7 +18,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.dictionaries(st.text(max_size=8) | st.just("priority"), VALUES, min_size=1),
     st.integers(-(2**50), 2**50),

@@ -33,7 +33,7 @@ async def test_a_cache_that_was_cleared_is_believed_empty(gateway):
         )
 
         def believed():
-            decision = runner.picker.director.explain(request, 0.0)
+            decision = runner.picker.director.preview(request, 0.0)
             return 1.0 - decision.uncached_tokens / decision.tokens
 
         director = runner.picker.director
@@ -67,7 +67,7 @@ async def test_the_request_after_a_reset_is_believed_although_the_event_comes_wi
             )
 
         def believed(prompt):
-            decision = runner.picker.director.explain(ask(prompt), 0.0)
+            decision = runner.picker.director.preview(ask(prompt), 0.0)
             return 1.0 - decision.uncached_tokens / decision.tokens
 
         old, new = "a prompt of yesterday " * 100, "a prompt of today " * 100

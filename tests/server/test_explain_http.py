@@ -7,7 +7,8 @@ import pytest
 from watching import PROMPT, ask, read, settle, watched_picker
 
 from laar.errors import SettingError
-from laar.server.admin.auth import Attempts, read_viewers_token
+from laar.server.admin.auth import Attempts
+from laar.server.token_file import read_token_file
 from support import eventually
 
 CHAT = {"model": "auto", "messages": [{"role": "user", "content": PROMPT * 50}]}
@@ -214,12 +215,12 @@ async def test_the_form_takes_the_token_into_a_cookie_that_scripts_cannot_read(t
 
 
 def test_a_token_file_that_holds_none_is_named_with_the_remedy(tmp_path):
-    assert read_viewers_token(None) is None
+    assert read_token_file(None, "decisions.viewers_token_file") is None
     with pytest.raises(SettingError, match=r"viewers_token_file: .* can't be read"):
-        read_viewers_token(tmp_path / "none")
+        read_token_file(tmp_path / "none", "decisions.viewers_token_file")
     (tmp_path / "short").write_text("abc\n")
     with pytest.raises(SettingError, match="openssl rand"):
-        read_viewers_token(tmp_path / "short")
+        read_token_file(tmp_path / "short", "decisions.viewers_token_file")
 
 
 # -- the feed ----------------------------------------------------------------------------------

@@ -201,7 +201,7 @@ async def test_weights_and_artifact_follow_their_files_and_learned_outcomes_stay
     asked = Request(id="r", api=Api.CHAT, model="auto", spans=("hi",), question="hi", chars=2)
 
     def probability():
-        return runner.picker.director.explain(asked, 0.0).view.probability[0]
+        return runner.picker.director.preview(asked, 0.0).view.probability[0]
 
     decision = runner.picker.director.decide(asked, 0.0)
     runner.picker.learning.reports.report(decision.id, True, 0.0)
@@ -357,6 +357,7 @@ def in_force(runner):
         "candidates": (candidates._aliases, candidates._filters),
         "weights": scorer.weights,
         "baselines": baseline._saturation,
+        "policies": sorted(picker.director.policies),
         "models": picker.learning.assessor.success.capability.models,
         "speeds": dict(picker.learning.latency.measured),
         "streams": (processor._settings, picker.held.limit_bytes),

@@ -73,6 +73,74 @@ async def test_the_page_follows_the_picker_and_every_part_says_something(page):
     assert await page.errors() == []
 
 
+async def test_the_last_hour_is_drawn_and_traffic_is_shared_out(page):
+    history = page.runner.picker.observability.history
+    clock = page.runner.picker.clock
+    observability = page.runner.picker.observability
+    began = clock()
+    for minute in range(10):
+        observability._clock = lambda at=began - 600 + 60 * minute: at
+        for number in range(4):
+            decision = ask(page.runner, model="small")
+            settle(page.runner, decision, ttft_s=0.2 + 0.1 * minute, status=500 if number else 200)
+    observability._clock = clock
+    assert len([v for v in history.curves(clock())["ttft_s"] if v is not None]) == 10
+    await page.open(page.url)
+    await shows(page, "#hour", "Time to first token")
+    await shows(page, "#hour", "between 0.20 s and 1.10 s")
+    await shows(page, "#hour", "Time to a correct answer: not measured yet")
+    assert await page.run("return document.querySelectorAll('#hour polyline').length") >= 3
+    await shows(page, "#shares", "100 %")
+    await shows(page, "#uncalibrated", "laar calibrate")
+    assert await page.run("return document.querySelectorAll('#heat li').length") == 3
+    await keep(page, "hour")
+    assert await page.errors() == []
+
+
+async def test_fleet_and_decisions_are_filtered(page):
+    wrong = ask(page.runner, model="small")
+    settle(page.runner, wrong, status=500, cause="reset")
+    for _ in range(20):
+        settle(page.runner, ask(page.runner, model="large"))
+    await page.open(page.url)
+    await shows(page, "#fleet", "10.9.0.3")
+    await page.type("#fleet-find", "LARGE")
+    rows = "return document.querySelectorAll('#fleet tbody tr').length"
+    await eventually(lambda: page.run(f"{rows} === 1"), what="one endpoint")
+    items = "return [...document.querySelectorAll('#list details')].map((d) => d.dataset.id)"
+    assert wrong.id not in await page.run(items)
+    await page.run(
+        "const k = document.querySelector('#filter-kind'); k.value = 'failed';"
+        "k.dispatchEvent(new Event('input', { bubbles: true }))"
+    )
+    await shows(page, "#filter-note", "1 of the 21 remembered decisions")
+    assert await page.run(items) == [wrong.id]
+    await page.type("#filter-text", "large")
+    await shows(page, "#filter-note", "0 of the 21 remembered decisions")
+
+
+async def test_why_is_asked_for_a_pasted_request(page):
+    await page.open(page.url)
+    await page.type(
+        "#ask-body", '{"model": "large", "messages": [{"role": "user", "content": "Hi"}]}'
+    )
+    await page.type("#ask-tried", "large, large, large")
+    await page.click("#ask button")
+    await shows(page, "#answer", "large at 10.9.0.2:8000")
+    await shows(page, "#answer", "tried large x3")
+    assert page.runner.picker.observability.memory.decided_total == 0
+    await page.run("document.querySelector('#ask-body').value = ''")
+    await page.type("#ask-body", "{}")
+    await page.click("#ask button")
+    await shows(page, "#ask-note", "400: ")
+
+
+async def test_weights_and_settings_are_shown_without_secrets(page):
+    await page.open(page.url)
+    for text in ("routing.k_rtt", "listen.admin", "laar.yaml:"):
+        await shows(page, "#settings", text)
+
+
 async def test_names_are_text_and_prompts_are_nowhere(page):
     ask(page.runner, id=HOSTILE)
     await page.open(page.url)
@@ -138,7 +206,7 @@ async def test_the_keyboard_reaches_everything_and_the_focus_survives_frames(pag
     await page.open(page.url)
     await shows(page, "#list", "under way")
     reached = []
-    for _ in range(12):
+    for _ in range(16):
         await page.press(TAB)
         reached.append(
             await page.run(
@@ -147,7 +215,8 @@ async def test_the_keyboard_reaches_everything_and_the_focus_survives_frames(pag
             )
         )
     assert reached[0] == "skip"
-    assert {"pause", "id", "button", "summary", "scroll"} <= set(reached)
+    parts = {"pause", "fleet-find", "filter-text", "filter-kind", "id", "button", "scroll"}
+    assert {*parts, "summary", "ask-body"} <= set(reached)
     await page.run("document.querySelector('#list summary').focus()")
     await page.press(ENTER)
     assert await page.run("return document.querySelector('#list details').open")
@@ -183,13 +252,13 @@ return low;
 """
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_it_reads_well_on_a_phone_in_light_and_dark(page, scheme):
+@pytest.mark.parametrize(("scheme", "pixels"), [("light", 320), ("dark", 390)])
+async def test_it_reads_well_on_a_phone_in_light_and_dark(page, scheme, pixels):
     for _ in range(3):
         settle(page.runner, ask(page.runner, tried="small"))
     await page.emulate(
         "Emulation.setDeviceMetricsOverride",
-        width=390, height=844, deviceScaleFactor=2, mobile=True,
+        width=pixels, height=844, deviceScaleFactor=2, mobile=True,
     )  # fmt: skip
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     await page.emulate("Emulation.setEmulatedMedia", features=features)
@@ -198,7 +267,7 @@ async def test_it_reads_well_on_a_phone_in_light_and_dark(page, scheme):
     await page.click("#list summary")
     await keep(page, f"phone-{scheme}")
     width = await page.run("return [document.documentElement.scrollWidth, innerWidth]")
-    assert width == [390, 390]
+    assert width == [pixels, pixels]
     assert await page.run(CONTRAST) == []
     ground = await page.run("return getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(251, 251, 250)") == (scheme == "light")
@@ -213,7 +282,8 @@ async def test_a_screen_reader_finds_names_for_everything(page):
         const name = (e) => e.getAttribute('aria-label') || e.textContent.trim()
           || [...(e.labels ?? [])].map((l) => l.textContent).join('')
           || document.getElementById(e.getAttribute('aria-labelledby'))?.textContent;
-        const all = 'button, input, summary, section, [role=region], svg[role=img]';
+        const all = 'button, input, select, textarea, form[role], summary, section, '
+          + '[role=region], svg[role=img]';
         return [...document.querySelectorAll(all)]
           .filter((e) => !name(e)).map((e) => e.outerHTML.slice(0, 80));
         """

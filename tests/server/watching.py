@@ -11,7 +11,7 @@ from laar.core.decision import Completion
 from laar.core.endpoints import Reading
 from laar.core.request import Api, Request
 from laar.server.runner import Runner
-from laar.settings import load_settings
+from laar.settings import load
 from support import free_port
 
 PROMPT = "a secret of the client's "
@@ -37,7 +37,7 @@ async def watched_picker(directory, endpoints=ENDPOINTS, **sections):
     }
     path = directory / "laar.yaml"
     path.write_text(yaml.safe_dump(document))
-    runner = Runner(load_settings(path), seed=3)
+    runner = Runner(load(path), seed=3)
     started = asyncio.Event()
     running = asyncio.create_task(runner.run(started=started))
     waiting = asyncio.create_task(started.wait())

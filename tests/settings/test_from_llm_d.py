@@ -5,6 +5,7 @@ import yaml
 from typer.testing import CliRunner
 
 from laar.cli import app
+from laar.policies import build_policies
 from laar.settings import load_settings
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
@@ -15,7 +16,9 @@ featureGates: [flowControl]
 plugins:
   - {type: queue-scorer}
   - {type: prefix-cache-scorer, name: prefix}
-  - {type: max-score-picker}
+  - {type: weighted-random-picker}
+  - {type: label-selector-filter, name: gold, parameters: {matchLabels: {tier: gold}}}
+  - {type: token-load-scorer, parameters: {queueThresholdTokens: 1000}}
   - {type: pd-profile-handler, parameters: {threshold: 10}}
   - {type: of-our-own}
   - {type: utilization-detector, parameters: {queueDepthThreshold: 5, kvCacheUtilThreshold: 0.8}}
@@ -23,9 +26,12 @@ plugins:
 schedulingProfiles:
   - name: default
     plugins:
+      - {pluginRef: gold}
       - {pluginRef: prefix, weight: 4}
       - {pluginRef: queue-scorer}
-      - {pluginRef: max-score-picker}
+      - {pluginRef: token-load-scorer}
+      - {pluginRef: of-our-own, weight: 2}
+      - {pluginRef: weighted-random-picker}
 flowControl:
   maxBytes: 1Gi
   maxRequests: "5k"
@@ -46,7 +52,26 @@ def test_what_both_mean_alike_is_taken_over_and_the_rest_is_named(tmp_path):
     assert yaml.safe_load(got.output) == {
         "kubernetes": [{"pool": "p"}],
         "routing": {
-            "baselines": {"llm-d": {"queue_weight": 1.0, "kv_weight": 0.0, "prefix_weight": 4.0}},
+            "policies": {
+                "profile-default": {
+                    "filters": [
+                        {"name": "label", "parameters": {"label": "tier", "value": "gold"}}
+                    ],
+                    "scorers": [
+                        {
+                            "name": "prefix-cache",
+                            "weight": 4.0,
+                        },
+                        {"name": "queue", "weight": 1.0},
+                        {
+                            "name": "token-load",
+                            "weight": 1.0,
+                            "parameters": {"threshold_tokens": 1000},
+                        },
+                    ],
+                    "picker": {"name": "weighted-random"},
+                }
+            },
             "max_waiting": 5,
             "max_kv_usage": 0.8,
         },
@@ -60,12 +85,16 @@ def test_what_both_mean_alike_is_taken_over_and_the_rest_is_named(tmp_path):
         },
     }
     done, absent = got.output.split("# No equal:")
-    assert "max-score-picker" in done
+    assert "policy `profile-default`" in done
     assert "pd-profile-handler: prefill and decode apart" in absent
     assert "of-our-own: not known" in absent
     assert "single priority bands" in absent
     (tmp_path / "laar.yaml").write_text(got.output)
-    assert load_settings(tmp_path / "laar.yaml").flow.enabled
+    settings = load_settings(tmp_path / "laar.yaml")
+    assert settings.flow.enabled
+    routing = settings.routing
+    built = build_policies(routing.weights, routing.given, routing.policies)
+    assert len(built["profile-default"].scorers) == 3
 
 
 def test_the_default_configuration_needs_no_more_than_the_pool(tmp_path):

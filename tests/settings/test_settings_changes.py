@@ -28,7 +28,7 @@ chosen = st.sets(st.sampled_from(sorted(set(OTHER) - {"tuner.enabled"})))
 
 
 @given(chosen, chosen)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_live_settings_change_together_and_the_others_stay(before, after):
     running, wanted = (Settings.model_validate(document(paths)) for paths in (before, after))
     found = change(running, wanted)
@@ -42,7 +42,7 @@ def test_live_settings_change_together_and_the_others_stay(before, after):
 
 
 @given(chosen)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_would_run_is_always_valid(paths):
     """Whatever changes, with the tuner on or off before."""
     paths -= {"routing.policy"}
@@ -80,7 +80,7 @@ def write(path, made):
 
 
 @given(chosen)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_check_prints_loads_as_the_same_settings(tmp_path_factory, paths):
     """And each line says where its value came from."""
     directory = tmp_path_factory.mktemp("settings")

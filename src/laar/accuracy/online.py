@@ -19,7 +19,7 @@ does not look worse than it is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, isfinite, log
 from typing import NamedTuple
@@ -31,7 +31,7 @@ from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY
 from laar.accuracy.features import FEATURES_SCHEMA, MIN_LEARNED_BUCKET_TOKENS, Features
 from laar.accuracy.trust import SHARES, Evidence, PriorTrust
 
-__all__ = ["MAX_CELLS", "STATE_SCHEMA", "ModelOutcomes", "OnlineOutcomes"]
+__all__ = ["MAX_CELLS", "STATE_SCHEMA", "ModelOutcomes", "OnlineOutcomes", "Taken"]
 
 STATE_SCHEMA = 1
 
@@ -75,6 +75,18 @@ class ModelOutcomes(NamedTuple):
     cells: int
 
 
+class Taken(NamedTuple):
+    """An outcome as `OnlineOutcomes.observe` took it."""
+
+    model: str
+    features: Features
+    correct: bool
+    weight: float
+    prior: float | None
+    offset: float
+    tenant: str
+
+
 class OnlineOutcomes:
     """Posterior success probabilities from reported outcomes.
 
@@ -107,6 +119,8 @@ class OnlineOutcomes:
         """Outcomes refused by the hourly cap."""
         self.refused = 0
         """Outcomes refused because they make no sense, or for want of a free cell."""
+        self.on_taken: Callable[[Taken], None] | None = None
+        """Gets each outcome that was taken and does not come from another picker."""
 
     def __len__(self) -> int:
         return len(self._cells)
@@ -160,6 +174,16 @@ class OnlineOutcomes:
         if not (0 < weight <= 1 and -1 <= offset <= 1 and isfinite(now)):
             self.refused += 1
             return False
+        outcome = Taken(model, features, correct, weight, prior, offset, tenant)
+        if not self.heard(outcome, now):
+            return False
+        if self.on_taken is not None:
+            self.on_taken(outcome)
+        return True
+
+    def heard(self, outcome: Taken, now: float) -> bool:
+        """As `observe`, where another picker took it in; its numbers are in range."""
+        model, features, correct, weight, prior, offset, tenant = outcome
         key = (model, _learned(features))
         cell = self._cells.get(key)
         if cell is None:

@@ -43,16 +43,19 @@ _Ints = NDArray[np.int64]
 _GAP, _WORD, _SIGN, _CHARACTER = range(4)
 
 
-def _kinds() -> NDArray[np.uint8]:
-    kinds = np.full(256, _SIGN, np.uint8)
-    kinds[[*b"abcdefghijklmnopqrstuvwxyz0123456789_"]] = _WORD
-    kinds[128:] = _WORD
-    kinds[0xE0:] = _CHARACTER  # leads three bytes or four: a script that mostly has no spaces
-    kinds[[*b" \t\r\n\x0b\x0c\x00"]] = _GAP
-    return kinds
+def _kinds() -> bytes:
+    kinds = bytearray([_SIGN] * 128 + [_WORD] * 96)
+    kinds += bytes([_CHARACTER] * 32)  # leads three bytes or four: a script mostly without spaces
+    for byte in b"abcdefghijklmnopqrstuvwxyz0123456789_":
+        kinds[byte] = _WORD
+    for byte in b" \t\r\n\x0b\x0c\x00":
+        kinds[byte] = _GAP
+    return bytes(kinds)
 
 
-_KIND = _kinds()
+_KINDS = _kinds()
+_DIGITS = bytes(0 if kind == _GAP else (byte + 1) & 255 for byte, kind in enumerate(_KINDS))
+"""What a byte counts in a word's hash; UTF-8 has no 255."""
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
 _POWER = np.cumprod(np.full(_MAX_BYTES, _BASE, np.uint64))
 _BACK = np.cumprod(np.full(_MAX_BYTES, pow(_BASE, -1, 1 << 64), np.uint64))
@@ -93,8 +96,8 @@ def hashed(said: Said) -> NDArray[np.float32]:
         _columns(np.concatenate([grams for grams, _ in parts])),
         weights=np.repeat(shares, counts),
         minlength=TEXT_COLUMNS,
-    )
-    return np.sqrt(squares.astype(np.float32))
+    ).astype(np.float32)
+    return np.sqrt(squares, out=squares)
 
 
 @lru_cache(maxsize=256)  # applications send the same system prompt and shape again and again
@@ -130,15 +133,17 @@ def _of_characters(data: bytes) -> tuple[NDArray[np.uint64], float]:
 
 
 def _columns(grams: NDArray[np.uint64]) -> _Ints:
-    mixed = (grams ^ (grams >> np.uint64(29))) * _MIX
-    columns: _Ints = (mixed >> np.uint64(40)).view(np.int64) & (TEXT_COLUMNS - 1)
-    return columns
+    mixed = grams >> np.uint64(29)
+    mixed ^= grams
+    mixed *= _MIX
+    mixed >>= np.uint64(40)
+    mixed &= np.uint64(TEXT_COLUMNS - 1)
+    return mixed.view(np.int64)
 
 
 def _words(text: bytes) -> NDArray[np.uint64]:
     """A hash for each word, sign and ideograph, in their order."""
-    data = np.frombuffer(text, np.uint8)
-    kinds = _KIND[data]
+    kinds = np.frombuffer(text.translate(_KINDS), np.uint8)
     begins = kinds >= _SIGN
     word = kinds == _WORD
     begins[1:] |= word[1:] & (kinds[:-1] < _CHARACTER) & ~word[:-1]
@@ -146,8 +151,8 @@ def _words(text: bytes) -> NDArray[np.uint64]:
     starts = np.flatnonzero(begins)
     if not len(starts):
         return np.zeros(0, np.uint64)
-    terms = np.add(data, 1, dtype=np.uint64) * _POWER[: len(data)]
-    terms[kinds == _GAP] = 0
+    digits = np.frombuffer(text.translate(_DIGITS), np.uint8).astype(np.uint64)
+    terms = digits * _POWER[: len(digits)]
     return np.asarray(np.add.reduceat(terms, starts) * _BACK[starts], np.uint64)
 
 

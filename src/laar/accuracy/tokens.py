@@ -34,6 +34,7 @@ _LOG_MIN, _LOG_MAX = log(0.2), log(20.0)  # no tokenizer spends 5 tokens on a ch
 _MIN_CHARS = 400  # below, the chat template's own tokens would be learned as the text's
 _SLOWEST_RATE = 0.02  # of the distance to a report: a drifting mix is followed in ~50 reports
 _MEASURED_REPORTS = 20.0  # what an artifact's ratio weighs, in reports
+_MAX_KEPT = 256  # sets of models times languages
 _MAX_NAME_CHARS = 256  # of a model or language in a restored state
 
 
@@ -47,6 +48,7 @@ class TokenEstimator:
     def __init__(self, measured: Mapping[str, Mapping[str, float]] | None = None) -> None:
         self._log_ratio: dict[tuple[str, str], float] = {}
         self._reports: dict[tuple[str, str], float] = {}
+        self._tokens_per_char: dict[tuple[tuple[str, ...], str], NDArray[np.float64]] = {}
         self.refused = 0
         """Reports ignored: for want of a free cell, or because they make no sense."""
         self.begin(measured or {})
@@ -70,8 +72,14 @@ class TokenEstimator:
         self, chars: int, language: str, models: Sequence[str]
     ) -> NDArray[np.float64]:
         """Tokens of so many characters for each model; shape (len(models),)."""
-        logs = [self._current(model, language) for model in models]
-        return chars * np.exp(np.negative(logs))
+        key = tuple(models), language
+        tokens_per_char = self._tokens_per_char.get(key)
+        if tokens_per_char is None:
+            logs = [self._current(model, language) for model in models]
+            if len(self._tokens_per_char) >= _MAX_KEPT:
+                self._tokens_per_char.clear()
+            tokens_per_char = self._tokens_per_char[key] = np.exp(np.negative(logs))
+        return chars * tokens_per_char
 
     def observe(self, chars: int, language: str, model: str, prompt_tokens: int) -> bool:
         """Learns from one answer's usage; False if the report was ignored."""
@@ -92,6 +100,7 @@ class TokenEstimator:
                 reports = 1.0
             rate = max(1 / (reports + 1), _SLOWEST_RATE)
             self._log_ratio[key] += rate * (seen - self._log_ratio[key])
+            self._tokens_per_char.clear()
             self._reports[key] = reports + 1
             learned = True
         return learned
@@ -126,6 +135,7 @@ class TokenEstimator:
                 self.refused += 1
                 continue
             self._log_ratio[key] = min(max(log(ratio), _LOG_MIN), _LOG_MAX)
+            self._tokens_per_char.clear()
             self._reports[key] = reports
             kept += 1
         return kept
@@ -136,6 +146,7 @@ class TokenEstimator:
             return
         if known or len(self._log_ratio) < MAX_TOKEN_CELLS:
             self._log_ratio[key] = value
+            self._tokens_per_char.clear()
             self._reports[key] = _MEASURED_REPORTS
 
     def _current(self, model: str, language: str) -> float:

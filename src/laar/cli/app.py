@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from laar.cli import context, lab
+from laar.cli.calibrate import calibrate
 from laar.cli.check import check
 from laar.cli.doctor import doctor
 from laar.cli.envoy import envoy
@@ -57,6 +58,7 @@ app.command()(envoy)
 app.command("sim-endpoint")(sim_endpoint)
 app.command()(up)
 app.command()(overload)
+app.command()(calibrate)
 app.command()(measure)
 app.command()(fit)
 app.command()(evaluate)

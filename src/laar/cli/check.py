@@ -1,4 +1,4 @@
-"""`laar check`: validate the settings."""
+"""`laar check`: find what `laar serve` would refuse or ignore."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import ConfigFile, report_errors
+from laar.cli.terminal import FAULT, ConfigFile, report_errors
 
 __all__ = ["check"]
 
@@ -18,28 +18,39 @@ def check(
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the settings' JSON schema, for editors.")
     ] = False,
+    ports: Annotated[
+        bool,
+        typer.Option(
+            "--ports/--no-ports",
+            help="Whether the addresses must be free; --no-ports beside a running picker.",
+        ),
+    ] = True,
+    with_envoy: Annotated[
+        bool, typer.Option("--with-envoy", help="Check for `laar serve --with-envoy`.")
+    ] = False,
 ) -> None:
-    """Validate the settings and all files they name; print every fault, or the settings in effect.
+    """Find what `laar serve` would refuse: settings, the files they name, packages and ports.
 
-    Each setting is printed with its origin: file and line, or `default`.
+    Prints every fault and exits 2, or prints the settings in effect, each with its origin (file and
+    line, or `default`). Settings that serving would ignore are printed as warnings.
     """
     with report_errors():
-        from laar.core.beliefs import read_capability
-        from laar.datalayer import load_endpoints
-        from laar.server.admin.outcomes import read_token
-        from laar.server.tls import check_tls
+        from laar.server.checking import faults, warnings
         from laar.settings import Settings, as_yaml, load
 
         if schema:
             typer.echo(json.dumps(Settings.model_json_schema(), indent=2))
             return
         loaded = load(config)
-        settings = loaded.settings
-        if settings.endpoints_file is not None:
-            load_endpoints(settings.endpoints_file)
-        if settings.accuracy.capability is not None:
-            read_capability(settings.accuracy.capability)
-        read_token(settings.accuracy.outcomes_token_file)
-        if settings.listen.tls is not None:
-            check_tls(settings.listen.tls)
+        found = faults(loaded, ports=ports)
+        if with_envoy:
+            from laar.cli.beside import envoy_faults
+
+            found += envoy_faults(loaded, config, ports=ports)
+        for fault in found:
+            typer.echo(f"laar: {fault}", err=True)
+        for warning in warnings(loaded):
+            typer.echo(f"laar: warning: {warning}", err=True)
+        if found:
+            raise typer.Exit(FAULT)
         typer.echo(as_yaml(loaded), nl=False)

@@ -1,14 +1,16 @@
 """`laar lab`: list and run experiments, replay a trace, fit the engine model to an endpoint.
 
-Exit status: 0 the claim held, 3 it did not, 2 a fault that the user can correct.
+Exit status: 0 every claim is shown or nothing is judged, 3 some claim is not, 4 the seeds are too
+few for a verdict, 2 a fault that the user can correct.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -16,9 +18,13 @@ from rich.console import Console
 from laar.cli.terminal import report_errors
 from laar.errors import SettingError
 
+if TYPE_CHECKING:
+    from laar.lab.claims import Judged
+    from laar.lab.experiment import Experiment, Scope
+
 __all__ = ["app"]
 
-NOT_HELD = 3
+NOT_HELD, NO_VERDICT = 3, 4
 
 app = typer.Typer(
     help="Experiments in virtual time, about the code that serves.", no_args_is_help=True
@@ -37,29 +43,34 @@ def _console() -> Console:
 
 @app.command(name="list")
 def list_() -> None:
-    """List the experiments and the claims they check."""
+    """List the experiments: what each is about, its seeds, and its time on two cores."""
     with report_errors():
         from rich.table import Table
 
+        from laar.lab.experiment import spoken_time
         from laar.lab.experiments import all_experiments
 
-        table = Table("experiment", "claim", "source", "seeds")
+        table = Table("experiment", "about", "source", "claims", "seeds", "time")
         for known in all_experiments().values():
-            table.add_row(known.name, known.claim, known.source, str(known.seeds))
+            claims, seeds = str(len(known.claims)), str(known.seeds)
+            took = spoken_time(known.hours(known.seeds))
+            table.add_row(known.name, known.claim, known.source, claims, seeds, took)
         _console().print(table)
 
 
 @app.command()
 def run(
     name: Annotated[str, typer.Argument(help="An experiment; `laar lab list` names them.")],
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds; the experiment's own.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Seeds; default as many as its claims need.")
+    ] = None,
     first_seed: Annotated[
         int | None,
         typer.Option(
             min=0, help="First seed; mostly 1000. Use a new one to check a claim on fresh seeds."
         ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A small version.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A smoke test, no verdict.")] = False,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -87,11 +98,12 @@ def run(
     backend: _Backend = "loky",
     jobs: _Jobs = -1,
 ) -> None:
-    """Run an experiment; exit 0 when its claim held, 3 when it did not."""
+    """Run an experiment; exit 0 when its claims are shown, 3 when not, 4 without a verdict."""
     with report_errors():
+        from laar.lab.experiment import spoken_time
         from laar.lab.experiments import find_experiment
         from laar.lab.figure import draw
-        from laar.lab.report import dump, show
+        from laar.lab.report import as_records, dump, show
         from laar.lab.sweep import placed
 
         experiment = find_experiment(name)
@@ -108,24 +120,91 @@ def run(
         if records is not None and name != "laar-ladder":
             raise SettingError(f"--records is for laar-ladder, not for {name}")
         scope = replace(scope, fleet=fleet, records=records)
+        console = _console()
+        hours = experiment.hours(len(scope.seeds))
+        if hours > 1.0 and not quick and backend == "loky":
+            console.print(
+                f"{len(scope.seeds)} seeds take {spoken_time(hours)} on two cores. "
+                "--backend dask or ray runs them on a cluster, --seeds fewer without a verdict.",
+                highlight=False,
+            )
         with placed(backend, jobs):
             report = experiment.run(scope)
-        console = _console()
-        show(report, console)
-        verdict = "held" if report.held else "NOT held"
-        if not report.checks:
-            verdict = "not judged"
-        console.print(
-            f"{verdict}: {experiment.claim} ({experiment.source}; {_spoken(scope.seeds)})",
-            highlight=False,
-        )
+        judged = experiment.judged(report, scope)
+        show(report, console, judged)
+        console.print(_last_line(experiment, judged, scope), highlight=False)
         if json:
             about = {"experiment": name, "claim": experiment.claim, "quick": quick}
-            json.write_bytes(dump(report, **about, seeds=list(scope.seeds)))
+            json.write_bytes(
+                dump(report, **about, seeds=list(scope.seeds), claims=as_records(judged))
+            )
         if plot:
-            draw(report, plot, experiment.name)
-    if not report.held:
+            draw(report, plot, experiment.name, runs=len(scope.seeds))
+    outcomes = {one.outcome for one in judged}
+    if outcomes & {"in kind", "contrary", "open"}:
         raise typer.Exit(NOT_HELD)
+    if "no verdict" in outcomes:
+        raise typer.Exit(NO_VERDICT)
+
+
+def _last_line(experiment: Experiment, judged: Sequence[Judged], scope: Scope) -> str:
+    about = f"{experiment.claim} ({experiment.source}; {_spoken(scope.seeds)})"
+    if scope.quick:
+        return f"a smoke test without a verdict: {about}"
+    if not judged:
+        return f"nothing is judged: {about}"
+    shown = sum(one.outcome == "shown" for one in judged)
+    return f"{shown} of {len(judged)} claims shown: {about}"
+
+
+@app.command()
+def results(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Experiments to run again; default all without a result."),
+    ] = None,
+    directory: Annotated[
+        Path, typer.Option(help="Where results are stored; its index.md is written.")
+    ] = Path("docs/results"),
+    minutes: Annotated[
+        float,
+        typer.Option(min=0.0, help="Leave out what takes longer than this on two cores."),
+    ] = math.inf,
+    backend: _Backend = "loky",
+    jobs: _Jobs = -1,
+) -> None:
+    """Run experiments, store their numbers by seed, and write the index with all verdicts.
+
+    Each runs on the seeds that its claims need. Without an experiment to run (`--minutes 0`), only
+    the index is written.
+    """
+    with report_errors():
+        from laar.lab.experiment import spoken_time
+        from laar.lab.experiments import all_experiments, find_experiment
+        from laar.lab.results import index_of, load, store
+        from laar.lab.sweep import placed
+
+        directory.mkdir(parents=True, exist_ok=True)
+        known = {name: each for name, each in all_experiments().items() if each.claims}
+        stored = load(directory)
+        chosen = [find_experiment(name) for name in names or ()] or [
+            each for each in known.values() if each.name not in stored and not each.needs_data
+        ]
+        chosen = [each for each in chosen if 60.0 * each.hours(each.seeds) <= minutes]
+        console = _console()
+        hours = sum(each.hours(each.seeds) for each in chosen)
+        if chosen:
+            console.print(f"{len(chosen)} experiments, about {spoken_time(hours)} on two cores")
+        for experiment in chosen:
+            console.print(experiment.name, highlight=False)
+            scope = experiment.scope(None, quick=False)
+            with placed(backend, jobs):
+                report = experiment.run(scope)
+            stored[experiment.name] = store(directory, experiment, report, scope.seeds)
+            for one in experiment.judged(report, scope):
+                console.print(f"  {one.verdict}: {one.claim.says}", highlight=False)
+            (directory / "index.md").write_text(index_of(known, stored), "utf-8")
+        (directory / "index.md").write_text(index_of(known, stored), "utf-8")
 
 
 @app.command()

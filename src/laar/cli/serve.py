@@ -12,7 +12,6 @@ import typer
 from laar.cli.terminal import ConfigFile, log_to_stderr, report_errors
 
 if TYPE_CHECKING:
-    from laar.envoy import EnvoyProcess
     from laar.settings import Loaded
 
 __all__ = ["serve"]
@@ -27,9 +26,21 @@ def serve(
             help="Run Envoy beside the picker: envoy.yaml beside the settings, or a rendered one.",
         ),
     ] = False,
+    workers: Annotated[
+        int,
+        typer.Option(
+            "--workers",
+            "-w",
+            min=1,
+            max=64,
+            help="Processes on the same ports that share what they know; one for each core.",
+        ),
+    ] = 1,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Log debug messages too.")
     ] = False,
+    worker_index: Annotated[int, typer.Option(hidden=True)] = -1,
+    worker_home: Annotated[Path, typer.Option(hidden=True)] = Path(),
 ) -> None:
     """Run the picker: ext_proc, gRPC health, and the admin port with metrics."""
     # gRPC's newer poller hands each event through more threads; the older one saves a tenth of
@@ -41,43 +52,43 @@ def serve(
 
         log_to_stderr(verbose)
         loaded = load(config)
+        if worker_index >= 0:
+            from laar.server.workers import Worker
+
+            run(loaded, worker=Worker(index=worker_index, home=worker_home))
+            return
+        if workers > 1:
+            _serve_together(loaded, config, workers, with_envoy=with_envoy, verbose=verbose)
+            return
         if not with_envoy:
             run(loaded)
             return
+        from laar.cli.beside import bootstrap_beside
+        from laar.envoy import EnvoyProcess
+
+        bootstrap = bootstrap_beside(loaded, config)
         with tempfile.TemporaryDirectory(prefix="laar-envoy-") as directory:
-            run(loaded, envoy=_envoy_beside(loaded, config, Path(directory)))
+            run(loaded, envoy=EnvoyProcess(bootstrap, Path(directory)))
 
 
-def _envoy_beside(loaded: Loaded, config: Path, directory: Path) -> EnvoyProcess:
-    """An Envoy for these settings, not started yet.
+def _serve_together(
+    loaded: Loaded, config: Path, count: int, *, with_envoy: bool, verbose: bool
+) -> None:
+    """Runs several workers.
 
     Raises:
-        SettingError: Envoy would not hear of the endpoints, or it is not installed.
+        SettingError: what they cannot have, or one of them could not start.
     """
-    from laar.envoy import BootstrapOptions, EnvoyProcess, find_binary, render
+    import sys
+
     from laar.errors import SettingError
+    from laar.server.workers import run_workers
 
-    settings = loaded.settings
-    if settings.envoy.eds_file is None:
-        raise SettingError(
-            f"{config}: --with-envoy needs envoy.eds_file, such as run/endpoints.json"
-        )
-    find_binary()
-    written = config.with_name("envoy.yaml")
-    if written.exists():
-        import yaml
-
-        return EnvoyProcess(yaml.safe_load(written.read_text("utf-8")), directory)
-    bootstrap = render(
-        "sidecar",
-        BootstrapOptions(
-            picker=settings.listen.ext_proc,
-            eds_path=str(settings.envoy.eds_file.absolute()),
-            max_body_bytes=settings.stream.max_body_bytes,
-            longest_hold_s=settings.flow.admission.limits.max_hold_s
-            if settings.flow.enabled
-            else 0.0,
-            tenant_header=settings.stream.tenant_header,
-        ),
-    )
-    return EnvoyProcess(bootstrap, directory)
+    listen = loaded.settings.listen
+    for name in ("ext_proc", "health"):
+        if getattr(listen, name).endswith(":0"):
+            raise SettingError(f"listen.{name}: workers share a port, so it must be given")
+    if with_envoy:
+        raise SettingError("--with-envoy runs one picker; start Envoy by itself beside --workers")
+    command = [sys.executable, "-m", "laar.cli", "serve", "--config", str(config)]
+    run_workers(loaded, count, [*command, "--verbose"] if verbose else command)

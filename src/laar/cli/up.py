@@ -25,7 +25,17 @@ def up(
         float, typer.Option(help="Real seconds per simulated second; 0.05 is twenty times faster.")
     ] = 0.05,
     port: Annotated[int, typer.Option(help="Envoy's port; 0 for a free one.")] = 8080,
+    keep_prompts: Annotated[
+        bool,
+        typer.Option(
+            "--keep-prompts/--drop-prompts",
+            help="Whether the endpoints cache prompts; without, a retry pays for its own.",
+        ),
+    ] = True,
     json_file: JsonFile = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the shares by time to this file (.svg, .png).")
+    ] = None,
 ) -> None:
     """Run everything on this machine: simulated endpoints, the picker, and a real Envoy."""
     with report_errors():
@@ -34,25 +44,28 @@ def up(
 
         from rich.console import Console
 
+        from laar.lab.live import up as demo
         from laar.lab.live.comparison import exit_status
-        from laar.lab.live.up import run_fleet, show, table
 
         console = Console()
         with tempfile.TemporaryDirectory(prefix="laar-up-") as directory:
-            tallies = asyncio.run(
-                run_fleet(
+            compared = asyncio.run(
+                demo.run_fleet(
                     console,
                     Path(directory),
                     requests=requests,
                     concurrency=concurrency,
                     time_scale=time_scale,
                     port=port,
+                    keep_prompts=keep_prompts,
                 )
             )
-        if not tallies:
+        if compared is None:
             return
-        rows = table(tallies, time_scale)
-        show(console, rows)
+        demo.show(console, compared)
         if json_file is not None:
-            json_file.write_bytes(orjson.dumps(rows, option=orjson.OPT_INDENT_2))
-        raise typer.Exit(exit_status(console, tallies))
+            document = {"rows": compared.rows, "sentences": compared.sentences}
+            json_file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+        if plot is not None:
+            demo.plot(plot, compared)
+        raise typer.Exit(exit_status(console, compared.tallies))

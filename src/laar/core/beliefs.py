@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -25,8 +26,9 @@ from laar.core.interfaces import Assessment, Demand
 from laar.core.request import Request
 from laar.errors import SettingError
 from laar.prefix import PrefixIndex, PromptHasher
-from laar.prefix.blocks import Chain
+from laar.prefix.blocks import GROWING, Chain
 from laar.prefix.demand import PrefixDemand
+from laar.prefix.evictions import Evictions
 from laar.prefix.index import Receipt
 
 __all__ = ["CapabilityAssessor", "PrefixBeliefs", "read_capability"]
@@ -137,6 +139,22 @@ class CapabilityAssessor:
         self.tokens.observe(request.chars, language_of(request.question), model, prompt_tokens)
 
 
+class PrefixWatcher(Protocol):
+    """Reports what one picker believes to others; implemented by `laar.sharing.prefixes`."""
+
+    def entered(self, slot: int, chain: Chain, receipt: Receipt) -> None:
+        """A prompt was entered here."""
+        ...
+
+    def ended(self, receipt: Receipt, *, ok: bool, share: float | None) -> None:
+        """Its request ended; also called for entries of other pickers."""
+        ...
+
+    def cleared(self, slot: int) -> bool:
+        """A slot's cache was emptied; False where that is known already."""
+        ...
+
+
 class PrefixBeliefs:
     """Believes which endpoint holds which prefix.
 
@@ -149,7 +167,10 @@ class PrefixBeliefs:
         self._hasher = PromptHasher(key)
         self.index = PrefixIndex(0, max_bytes)
         self.popular = PrefixDemand()
+        self.evictions = Evictions()
+        self._anywhere: tuple[Chain, float] | None = None
         self._slots = 0
+        self.watcher: PrefixWatcher | None = None
 
     def chain(self, request: Request, weights: str = "") -> Chain:
         """Hashes the prompt; other salts and other weights share nothing."""
@@ -159,34 +180,87 @@ class PrefixBeliefs:
     def match(self, chain: Chain, capacity: int) -> Floats:
         """For each slot below `capacity`, the share of the prompt in 0..1 that it holds."""
         if capacity > self._slots:
+            self.make_room(capacity)
+        shares = self.index.shares(chain)
+        self._anywhere = chain, float(shares.max(initial=0.0))
+        return shares
+
+    def make_room(self, capacity: int) -> None:
+        """Takes slots below `capacity`."""
+        if capacity > self._slots:
             self._slots = capacity
             self.index.resize(capacity)
-        return chain.fractions(self.index.match(chain))
+            self.evictions.resize(capacity)
+
+    def blocks(self, total_bytes: int) -> int:
+        """Most blocks that a prompt of this length can have."""
+        return GROWING.blocks(total_bytes)
+
+    def rekey(self, key: bytes) -> None:
+        """Hashes by another secret from now on; all that is believed by the old one is gone."""
+        self._hasher = PromptHasher(key)
+        for slot in range(self._slots):
+            self.index.drop(slot)
+        self.popular = PrefixDemand()
+        self.evictions = Evictions()
+        self.evictions.resize(self._slots)
+        self._anywhere = None
 
     def insert(self, slot: int, chain: Chain, now: float) -> Receipt:
         """Notes that the slot will hold the prompt."""
-        self.popular.note(chain, now)
-        return self.index.insert(slot, chain)
+        receipt = self.heard(slot, chain, now)
+        if self.watcher is not None:
+            self.watcher.entered(slot, chain, receipt)
+        return receipt
 
-    def demand(self, chain: Chain, now: float) -> Demand:
-        """How many requests share how much of the prompt."""
+    def heard(self, slot: int, chain: Chain, now: float) -> Receipt:
+        """As `insert`, where another picker decided."""
+        self.popular.note(chain, now)
+        found = self._anywhere
+        if found is None or found[0] is not chain:
+            found = chain, float(self.index.shares(chain).max(initial=0.0))
+        receipt = self.index.insert(slot, chain)
+        self.evictions.note(
+            *(slot, chain, now),
+            held=receipt.matched,
+            anywhere_bytes=found[1] * chain.total_bytes,
+            capacity_bytes=self.index.capacity_bytes,
+        )
+        return receipt
+
+    def demand(self, chain: Chain, now: float) -> Demand | None:
+        """How many requests share how much of the prompt; None when nothing is known."""
         return self.popular.expected(chain, now)
+
+    def again(self) -> Floats:
+        """For each slot, which share of what its cache pushes out is asked for again."""
+        return self.evictions.again()
 
     def retract(self, receipt: Receipt) -> None:
         """Takes an entry back: the request failed."""
         self.index.retract(receipt)
+        if self.watcher is not None:
+            self.watcher.ended(receipt, ok=False, share=None)
 
     def settle(self, receipt: Receipt, share: float | None) -> None:
         """The request ended well; `share` is what the engine said it had cached, if it did."""
         self.index.settle(receipt, share)
+        if self.watcher is not None:
+            self.watcher.ended(receipt, ok=True, share=share)
 
     def drop(self, slot: int) -> None:
         """Forgets a slot."""
         if slot < self._slots:
             self.index.drop(slot)
+            self.evictions.drop(slot)
 
     def clear(self, slot: int) -> None:
         """Forgets what the slot held; requests under way still count."""
+        if self.watcher is None or self.watcher.cleared(slot):
+            self.heard_clear(slot)
+
+    def heard_clear(self, slot: int) -> None:
+        """As `clear`, where another picker saw it."""
         if slot < self._slots:
             self.index.clear(slot)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats, Slots
-from laar.core.filters import FilterSettings, in_subset, reachable, unsaturated
+from laar.core.filters import FilterSettings, in_subset, reachable, unless_none, unsaturated
 from laar.core.request import Api, Request
 from laar.core.roundtrip import fresh_rtt
 from laar.errors import RequestError
@@ -140,18 +140,17 @@ class Candidates:
         if able is None:
             raise RequestError(404, "unknown-model", f"the model `{model[:200]}` does not exist")
         if pool:
-            able = np.intersect1d(able, table.in_pool(pool), assume_unique=True)
+            able = able[np.isin(able, table.in_pool(pool))]
         if subset is not None:
-            able = in_subset(table, able, subset)
+            able = able[in_subset(table, able, subset)]
         if generates is not None and (not model or model in self._aliases):
-            of_kind = able[table.generates[able] == generates]
-            able = of_kind if len(of_kind) else able
+            able = unless_none(able, table.generates[able] == generates)
         if not len(able):
             raise RequestError(
                 503, "no-candidates", "no endpoint may serve this request", retry_after_s=1
             )
-        slots = reachable(table, able, self._filters)
-        slots = unsaturated(table, slots, self._filters, now)
+        slots = unless_none(able, reachable(table, able, self._filters))
+        slots = unless_none(slots, unsaturated(table, slots, self._filters, now))
         group = Group(
             able=able,
             models=frozenset(table.models[int(i)] for i in table.model_id[able]),

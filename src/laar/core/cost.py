@@ -30,7 +30,8 @@ Everything is a vector over the candidates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -43,6 +44,7 @@ __all__ = [
     "TUNABLE",
     "CostWeights",
     "Terms",
+    "TunedWeights",
     "expected_time",
     "scores_of_costs",
     "until_correct",
@@ -96,6 +98,27 @@ class CostWeights:
     def tunable(self) -> dict[str, float]:
         """The weights that the tuner may set, by name."""
         return {name: getattr(self, name) for name in TUNABLE}
+
+
+class TunedWeights:
+    """Weights that a tuner may replace, decision by decision.
+
+    Args:
+        weights: the scorer's own.
+    """
+
+    def __init__(self, weights: CostWeights) -> None:
+        self._own = weights
+        self._tuned: Mapping[str, float] | None = None
+        self._live = weights
+
+    def under(self, tuned: Mapping[str, float] | None) -> CostWeights:
+        """The own ones with the tuner's in them, if there are any; made again when they change."""
+        if tuned is None:
+            return self._own
+        if tuned is not self._tuned:
+            self._tuned, self._live = tuned, replace(self._own, **tuned)
+        return self._live
 
 
 @dataclass(slots=True, kw_only=True)
@@ -209,8 +232,10 @@ def until_correct(
     expected = seconds / np.maximum(probability, MIN_PROBABILITY)
     if answers is not None:
         expected = expected / np.maximum(answers, MIN_PROBABILITY)
+    if not np.count_nonzero(times_tried):
+        return expected, np.ones(len(expected))
     factor = weights.retry_penalty
-    if strict_retries and times_tried.any():
+    if strict_retries:
         factor = max(factor, _PAST_A_NEAR_TIE * expected.max() / max(expected.min(), 1e-12))
     penalty = np.minimum(factor**times_tried, _MAX_PENALTY)
     return expected * penalty, penalty
@@ -222,5 +247,5 @@ def scores_of_costs(cost_s: Floats) -> Floats:
     The cheapest scores 1; one that costs twice as much scores 0.5. All-zero costs score 1.
     """
     floored = np.maximum(cost_s, 1e-12)
-    scores: Floats = floored.min() / floored
+    scores: Floats = np.minimum.reduce(floored) / floored
     return scores

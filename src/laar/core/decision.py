@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
 from laar.core.cost import MIN_PROBABILITY
+from laar.core.eligible import Eligible
 from laar.core.endpoints import Floats
 from laar.core.engines import Began
 from laar.core.filters import FilterSettings
@@ -17,8 +18,9 @@ from laar.core.interfaces import View
 from laar.core.request import Request
 from laar.declaring import FIXED, Applies
 from laar.health import Attempt
+from laar.prefix import Chain, Receipt
 
-__all__ = ["NEW_MODEL", "Completion", "Decision", "DirectorSettings", "Retries"]
+__all__ = ["NEW_MODEL", "Completion", "Decision", "DirectorSettings", "InFlight", "Retries"]
 
 
 Retries = Literal["as-scored", "new-model"]
@@ -66,21 +68,73 @@ class DirectorSettings:
 
 
 @dataclass(slots=True, kw_only=True)
-class Decision:
-    """Where a request goes, why, and what was reserved for it.
+class InFlight:
+    """A request between its decision and its end. The director alone changes it; others look.
 
-    `address` first, then `fallbacks`, all of which answer to the name the body will carry.
-    `rewrite` is that name when the body has to be spliced. `tried` is what the client sends back
-    on a retry, and `exhausted` says that it then names every model that could serve the request, or
-    that no other is worth its seconds.
-    `served` says that Envoy named the endpoint that serves: `address` is it. `engine_priority` goes
-    into the body where the endpoint's engine takes one; lower runs first, and None leaves the
-    client's own. `settings` are those it
-    was made by: what was reserved goes back by the same, whatever was changed meanwhile. `account`
-    is what whoever watches keeps of it until the request ends. `trial` says that the endpoint is
-    out, and this request finds out whether it is back; `attempt` is health's record of it, and
-    `read` asks for the answer to be read. `failed` are the endpoints that Envoy tried before, and
-    `left_out` says by slot why health left candidates out.
+    Args:
+        slot: of the endpoint that serves: the chosen one, until Envoy names another.
+        address: of that endpoint.
+        model: of that endpoint.
+        tried: what the client sends back on a retry.
+        exhausted: `tried` names every model that could serve the request, or no other is worth its
+            seconds.
+        receipt: the prompt's entry in the prefix index.
+        began: the engines' record of the request.
+        attempt: health's record of it.
+        read: health asks for the answer to be read.
+        failed: endpoints that Envoy tried before the one that serves.
+        served: Envoy named the endpoint that serves.
+        answering: the first byte of the answer was seen.
+        settled: the request has ended.
+    """
+
+    slot: int
+    address: str
+    model: str
+    tried: tuple[str, ...] = ()
+    exhausted: bool = False
+    receipt: Receipt | None = None
+    began: Began | None = None
+    attempt: Attempt | None = None
+    read: bool = False
+    failed: tuple[str, ...] = ()
+    served: bool = False
+    answering: bool = False
+    settled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Where a request goes, and why. What becomes of it is in `flight`.
+
+    Args:
+        id: an outcome can be reported by it; empty for a preview.
+        request: what was asked.
+        settings: those it was made by: what was reserved goes back by the same, whatever was
+            changed meanwhile.
+        policy: its name.
+        reason: a code, one of few: why this endpoint.
+        now: seconds of the director's clock.
+        slot: of the chosen endpoint.
+        address: of the chosen endpoint.
+        fallbacks: addresses behind it, best first; all answer to the name the body will carry.
+        model: of the chosen endpoint.
+        rewrite: that name, where the body has to be spliced.
+        tried: the models of this attempt and of those before it.
+        exhausted: a failure of this attempt should be the last.
+        tokens: of the prompt, in the chosen model's tokens.
+        uncached_tokens: the part of them that the endpoint is believed not to hold.
+        view: what the scorers saw; None for a request that is not read.
+        scores: of the view's candidates.
+        eligible: which of them were left to pick from; None for all.
+        position: of the chosen one among them.
+        chain: the prompt's prefixes.
+        weights_version: the tuner's window that the outcome counts in, 0 for none.
+        engine_priority: goes into the body, where the engine takes one; lower runs first, and None
+            leaves the client's own.
+        trial: the endpoint is out, and this request finds out whether it is back.
+        left_out: why health left candidates out, by slot.
+        flight: the other half.
     """
 
     id: str
@@ -94,27 +148,20 @@ class Decision:
     fallbacks: tuple[str, ...]
     model: str
     rewrite: str | None
-    tried: tuple[str, ...]
-    exhausted: bool
-    tokens: float
-    uncached_tokens: float
-    view: View | None
-    scores: Floats | None
-    position: int
-    chain: Any
-    receipt: Any
+    tried: tuple[str, ...] = ()
+    exhausted: bool = False
+    tokens: float = 0.0
+    uncached_tokens: float = 0.0
+    view: View | None = None
+    scores: Floats | None = None
+    eligible: Eligible | None = None
+    position: int = 0
+    chain: Chain | None = None
     weights_version: int = 0
-    answering: bool = False
-    served: bool = False
-    settled: bool = False
     engine_priority: int | None = None
-    account: Any = None
-    began: Began | None = None
     trial: bool = False
-    read: bool = False
-    attempt: Attempt | None = None
-    failed: tuple[str, ...] = ()
     left_out: Mapping[int, str] | None = None
+    flight: InFlight
 
     @property
     def ttft_s(self) -> float | None:

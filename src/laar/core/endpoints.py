@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 from laar.core.roundtrip import fresh_rtt, smooth_rtt
 
 __all__ = [
+    "COUNTED",
     "POOL_LABEL",
     "TASK_LABEL",
     "EndpointSpec",
     "EndpointTable",
     "Floats",
+    "Mask",
     "Reading",
     "Served",
     "Slots",
@@ -40,6 +42,8 @@ TASK_LABEL = "laar.dev/task"
 Slots = NDArray[np.intp]
 """Slot numbers of some endpoints, ascending."""
 Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+"""A truth for each of some endpoints: True for those that stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +126,8 @@ _UNKNOWN_COLUMNS = (
     "capacity_tokens",
     "read_at",
 )
+COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_tokens")
+"""The counters that add up over several pickers."""
 _COUNTER_COLUMNS = (
     "queued_tokens",
     "queued_uncached_tokens",
@@ -139,7 +145,8 @@ class EndpointTable:
     `queued_tokens` counts prompt tokens of requests not yet complete, `queued_uncached_tokens` the
     part of them that was not believed to be cached, `prefill_tokens` what of that is not yet seen
     to answer, `in_flight` the requests, `failures` the collectors' failures in a row.
-    `model_id` indexes `models`, the distinct first names.
+    `model_id` indexes `models`, the distinct first names. `elsewhere` is the part of the `COUNTED`
+    columns that other pickers have in flight, shape ``(slots, 4)``; 0 for a picker that is alone.
 
     Not thread-safe: one event loop, or one simulation, owns it.
     """
@@ -170,6 +177,7 @@ class EndpointTable:
         self._pools: dict[str, Slots] = {}
         self._named: dict[str, list[int]] = {}
         self.models: list[str] = []
+        self.elsewhere: Floats = np.zeros((0, 4))
         self.model_id: NDArray[np.intp] = np.empty(0, np.intp)
         self.window_tokens: Floats = np.empty(0)
         """By slot; infinite where nobody said."""
@@ -245,6 +253,7 @@ class EndpointTable:
             getattr(self, name)[slot] = math.nan
         for name in _COUNTER_COLUMNS:
             getattr(self, name)[slot] = 0.0
+        self.elsewhere[slot] = 0.0
         self._slot_of[address] = slot
         return slot
 
@@ -264,6 +273,9 @@ class EndpointTable:
             grown = np.zeros(size)
             grown[: self._capacity] = getattr(self, name)
             setattr(self, name, grown)
+        others = np.zeros((size, len(COUNTED)))
+        others[: self._capacity] = self.elsewhere
+        self.elsewhere = others
         self.model_id = np.concatenate([self.model_id, np.full(size - self._capacity, -1, np.intp)])
         grown = np.full(size, math.inf)
         grown[: self._capacity] = self.window_tokens
@@ -422,6 +434,34 @@ class EndpointTable:
             if self._specs[slot] is None:
                 address = next(a for a, s in self._slot_of.items() if s == slot)
                 self._free_if_idle(address, slot)
+
+    def own(self) -> Floats:
+        """What this picker itself has in flight, shape ``(slots, 4)`` in the order of `COUNTED`."""
+        counted = np.column_stack([getattr(self, name) for name in COUNTED])
+        counted -= self.elsewhere
+        counted[counted[:, 0] < 0.5] = 0.0  # sums of floats drift
+        floored: Floats = np.maximum(counted, 0.0)
+        return floored
+
+    def count_elsewhere(self, slot: int, load: Sequence[float]) -> None:
+        """Sets what all other pickers together have in flight at a slot, in the order of `COUNTED`.
+
+        Also at an endpoint that leaves: its slot is free once nothing is in flight there.
+        """
+        before = self.elsewhere[slot].copy()
+        self.elsewhere[slot] = load
+        idle = self.in_flight[slot] + load[0] - before[0] < 0.5
+        for name, new, old in zip(COUNTED, load, before, strict=True):
+            column = getattr(self, name)
+            column[slot] = 0.0 if idle else max(0.0, column[slot] + new - old)
+        if idle and self._specs[slot] is None:
+            address = self.address(slot)
+            if address:
+                self._free_if_idle(address, slot)
+
+    def slot_counted(self, address: str) -> int:
+        """As `slot`, also for an endpoint that leaves while something is in flight there."""
+        return self._slot_of.get(address, -1)
 
 
 def _as_served(spec: EndpointSpec, served: Served, configured: Mapping[str, str]) -> EndpointSpec:

@@ -77,6 +77,27 @@ class EngineModel:
         changed = self.rest.learn(features, took, 0.01 + ERROR * guess, weight)
         return changed, (took + 0.01) / (guess + 0.01)
 
+    def state(self) -> dict[str, object]:
+        """What was learned, as plain values."""
+        scalars = [self.unit_s, self._answers, self._tokens]
+        return {"first": self.first.state(), "rest": self.rest.state(), "answers": scalars}
+
+    def restore(self, state: object) -> None:
+        """Takes up what `state` gave; what makes no sense is left."""
+        if not isinstance(state, dict):
+            return
+        scalars = state.get("answers")
+        if not (
+            isinstance(scalars, list)
+            and len(scalars) == 3
+            and all(type(each) in (int, float) and 0.0 <= each < 1e6 for each in scalars)
+            and scalars[0] > 0.0
+        ):
+            return
+        self.first.restore(state.get("first"))
+        if self.rest.restore(state.get("rest")):
+            self.unit_s, self._answers, self._tokens = map(float, scalars)
+
 
 ERROR = 0.3
 """Of a prediction, as a share of it."""

@@ -25,14 +25,17 @@ constant has its bounds: no answer can push one out of its range.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.engine_model import ERROR, EngineModel
 
-__all__ = ["Began", "Constants", "Engines"]
+__all__ = ["Began", "Constants", "Engines", "Sample", "seconds_ahead"]
 
 MEAN_S = 60.0
 """Over which the mean number in flight is taken."""
@@ -56,7 +59,7 @@ _PACES_TOGETHER = 8  # samples between two workings-out of a model's paces
 _MOST_FADED = 50.0  # times its span, until a fading sum is taken anew
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Constants:
     """The constants of some endpoints; arrays over them, the pace already in where it belongs.
 
@@ -75,6 +78,19 @@ class Constants:
     beside_s: Floats
     slots: Floats
     ever_full: bool
+
+    @property
+    def columns(self) -> tuple[Floats, ...]:
+        """All of the arrays, in their order."""
+        return (
+            *(self.base_s, self.read, self.slowed, self.waits),
+            *(self.turns, self.answer_s, self.beside_s, self.slots),
+        )
+
+    @cached_property
+    def rows(self) -> list[tuple[float, ...]]:
+        """The same endpoint by endpoint, as plain numbers."""
+        return list(zip(*[column.tolist() for column in self.columns], strict=True))
 
 
 @dataclass(slots=True)
@@ -95,15 +111,27 @@ class Began:
     first_at: float = math.nan
 
 
-_COLUMNS = (
+class Sample(NamedTuple):
+    """What one answer taught, apart from where: it may be learned by several pickers.
+
+    `first` tells the way to the first token from the rest. `features` are those of the line.
+    `even_s` is what it would have taken at an endpoint of the usual pace, `took_s` what it took;
+    `weight` is the noise in seconds of a first token, the weight of the sample of an answer.
+    """
+
+    first: bool
+    features: tuple[float, ...]
+    even_s: float
+    took_s: float
+    weight: float
+
+
+_ASKED = ("ahead_s", "since", "free_at", "load")
+_OTHER = (
     "at",
     "mean",
-    "ahead_s",
-    "since",
-    "free_at",
     "flight_s",
     "done_s",
-    "load",
     "read_at",
     "most",
     "full",
@@ -111,6 +139,12 @@ _COLUMNS = (
     "first_seen",
     "rest_logs",
     "rest_seen",
+    "own_ahead_s",
+    "sent",
+    "sent_s",
+    "hidden_s",
+    "own_read_s",
+    "others_ahead_s",
 )
 
 
@@ -136,6 +170,12 @@ class Engines:
     first_seen: Floats
     rest_logs: Floats
     rest_seen: Floats
+    own_ahead_s: Floats
+    sent: Floats
+    sent_s: Floats
+    hidden_s: Floats
+    own_read_s: Floats
+    others_ahead_s: Floats
 
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
@@ -147,6 +187,8 @@ class Engines:
         self._rate_at = -math.inf
         self._kept: tuple[object, object, Constants] | None = None
         self._load_from = 0.0
+        self.on_sample: Callable[[int, Sample], None] | None = None
+        """Gets what an answer taught about a slot, before it is learned."""
         self._grow()
 
     # -- asked at a decision -------------------------------------------------------------------
@@ -182,11 +224,14 @@ class Engines:
         self._kept = slots, models, made
         return made
 
-    def ahead(self, slots: Slots, now: float, read: Floats) -> Floats:
-        """Seconds by c(m) of prompts that are not read yet; `read` is of the constants."""
-        shown = self.ahead_s[slots] - np.maximum(now - self.since[slots], 0.0) / read
-        ahead: Floats = np.maximum(shown, 0.0) + np.maximum(self.free_at[slots] - now, 0.0)
-        return ahead
+    def asked(self, slots: Slots, now: float) -> Floats:
+        """What some endpoints were asked for: `ahead_s`, `since` and `free_at`; and their `loads`.
+
+        The last are seconds of prompts (by c(m)) that each was sent a second, of late.
+        """
+        asked: Floats = self._asked.take(slots, axis=1)
+        asked[-1] *= _exp((self._load_from - now) / RATE_S)
+        return asked
 
     def mean_in_flight(self, slots: Slots, now: float) -> Floats:
         """Requests in flight, on average of late."""
@@ -235,31 +280,25 @@ class Engines:
         now = self._advance(slot, now)
         name = self._name(slot)
         model = self._model(name, base_s)
-        pace = max(model.read * float(self._first_pace[slot]), 1e-3)
+        pace = max(model.read * self._first_pace.item(slot), 1e-3)
         if not self.ahead_s[slot]:
             self.since[slot] = now
-        begun_s = max(0.0, now - float(self.since[slot]))
-        ahead_s = max(0.0, float(self.ahead_s[slot]) - begun_s / pace)
-        ahead_s += max(0.0, float(self.free_at[slot]) - now)
+        begun_s = max(0.0, now - self.since.item(slot))
+        ahead_s = max(0.0, self.ahead_s.item(slot) - begun_s / pace)
+        ahead_s += max(0.0, self.free_at.item(slot) - now)
         one = Began(
             *(slot, name, work_s, ahead_s, others),
-            *(rtt_s, shown, teaches, float(self.flight_s[slot]), float(self.done_s[slot])),
+            *(rtt_s, shown, teaches, self.flight_s.item(slot), self.done_s.item(slot)),
         )
         if shown:
             self.ahead_s[slot] += work_s
+            self.own_ahead_s[slot] += work_s
         else:
-            # By the clock, in seconds by c(m): it runs as fast as the engine reads.
-            self.free_at[slot] = min(
-                max(float(self.free_at[slot]), now) + work_s * pace, now + MAX_AHEAD_S
-            )
-        # Kept as of one moment for all: then it fades by one factor.
-        if not 0.0 <= now - self._load_from < _MOST_FADED * RATE_S:
-            self.load *= _exp((self._load_from - now) / RATE_S)
-            self._load_from = now
-        self.load[slot] += work_s / RATE_S * math.exp((now - self._load_from) / RATE_S)
-        rate, load = self.arrivals(now)
-        self._rate, self._load = rate + 1.0 / RATE_S, load + work_s / RATE_S
-        self._rate_at = now
+            self._hide(slot, work_s, pace, now)
+            self.hidden_s[slot] += work_s
+        self.sent[slot] += 1.0
+        self.sent_s[slot] += work_s
+        self._arrived(slot, 1.0, work_s, now)
         return one
 
     def answering(self, one: Began, now: float) -> None:
@@ -268,7 +307,7 @@ class Engines:
         now = self._advance(slot, now)
         self._is_read(one, now)
         one.first_at = now
-        one.flight_s, one.done_s = float(self.flight_s[slot]), float(self.done_s[slot])
+        one.flight_s, one.done_s = self.flight_s.item(slot), self.done_s.item(slot)
 
     def gone(self, one: Began, now: float) -> None:
         """A request ended, or went elsewhere, and teaches nothing; before the table knows."""
@@ -305,24 +344,124 @@ class Engines:
         work = one.work_s if work_s is None else work_s
         features = (1.0, work, work * one.others, one.ahead_s)
         guess = model.first.guess(features)
-        pace = float(self._first_pace[slot])
+        pace = self._first_pace.item(slot)
         # A full engine's wait is for a place: it says nothing of prompts.
         if ttft_s is not None and one.others < self._room[slot]:
             took = max(ttft_s - one.rtt_s, 1e-4)
             noise = 0.02 + ERROR * one.rtt_s
-            if model.first.learn(features, took / pace, noise + ERROR * guess):
-                self._kept = None
-            sure = guess / (guess + 2.0 * noise)
-            self._pace(slot, "first", (took + noise) / (guess + noise), sure * sure)
+            sample = Sample(True, features, took / pace, took, noise)
+            if self.on_sample is not None:
+                self.on_sample(slot, sample)
+            self._learn_first(slot, model, sample)
         self._learn_rest(one, now, ttft_s, latency_s, answer_tokens, pace * guess + one.rtt_s)
 
     def drop(self, slot: int) -> None:
         """Forgets a slot: its endpoint left."""
         if slot < self._size:
-            for name in _COLUMNS:
+            for name in (*_ASKED, *_OTHER):
                 getattr(self, name)[slot] = 0.0
             self._first_pace[slot] = self._rest_pace[slot] = 1.0
             self._room[slot] = math.inf
+
+    # -- several pickers -----------------------------------------------------------------------
+
+    def elsewhere(
+        self,
+        slot: int,
+        now: float,
+        *,
+        ahead_s: float,
+        sent: float = 0.0,
+        sent_s: float = 0.0,
+        hidden_s: float = 0.0,
+        read_s: float = 0.0,
+    ) -> None:
+        """Takes what other pickers sent to a slot; told before the table counts it.
+
+        Args:
+            slot: where to.
+            now: the moment.
+            ahead_s: of their prompts that are not read yet, all together, where that is seen.
+            sent: requests since the last call.
+            sent_s: of the prompts of these.
+            hidden_s: the part of it whose first byte nobody sees.
+            read_s: of prompts that were read since.
+        """
+        self._grow()
+        now = self._advance(slot, now)
+        more = ahead_s - float(self.others_ahead_s[slot])
+        self.others_ahead_s[slot] = ahead_s
+        if more < 0.0 or not self.ahead_s[slot]:
+            self.since[slot] = now
+        left = float(self.ahead_s[slot]) + more
+        self.ahead_s[slot] = left if left > 1e-9 else 0.0
+        self.done_s[slot] += read_s
+        if hidden_s > 0.0:
+            model = self._model(self._name(slot))
+            pace = max(model.read * float(self._first_pace[slot]), 1e-3)
+            self._hide(slot, hidden_s, pace, now)
+        if sent > 0.0:
+            self._arrived(slot, sent, sent_s, now)
+
+    def heard(self, slot: int, sample: Sample) -> None:
+        """Learns from an answer that another picker saw."""
+        self._grow()
+        model = self._model(self._name(slot))
+        if sample.first:
+            self._learn_first(slot, model, sample)
+        else:
+            self._learn_answer(slot, model, sample)
+
+    def state(self) -> dict[str, object]:
+        """What is learned of models and, by address, of endpoints' paces; as plain values."""
+        paces = {
+            self._table.spec(slot).address: [
+                float(getattr(self, name)[slot])
+                for name in ("first_logs", "first_seen", "rest_logs", "rest_seen")
+            ]
+            for slot in self._table.active.tolist()
+            if slot < self._size and self.first_seen[slot] + self.rest_seen[slot] > 0.0
+        }
+        return {"models": {n: m.state() for n, m in self._models.items()}, "paces": paces}
+
+    def restore(self, state: object) -> None:
+        """Takes up what `state` gave, for models of which nothing is known yet."""
+        if not isinstance(state, dict):
+            return
+        self._grow()
+        models, paces = state.get("models"), state.get("paces")
+        served = {spec.models[0] for spec in self._table.specs()}
+        for name in served.difference(self._models):
+            if isinstance(models, dict) and name in models:
+                self._model(name).restore(models[name])
+        for address, known in paces.items() if isinstance(paces, dict) else ():
+            slot = self._table.slot(address) if isinstance(address, str) else -1
+            if slot < 0 or not isinstance(known, list) or len(known) != 4:
+                continue
+            if not all(type(each) in (int, float) and abs(each) < 1e4 for each in known):
+                continue
+            columns = (self.first_logs, self.first_seen, self.rest_logs, self.rest_seen)
+            for column, value in zip(columns, known, strict=True):
+                column[slot] = value
+        for model_id in range(len(self._table.models)):
+            self._set_paces(np.flatnonzero(self._table.model_id == model_id))
+        self._kept = None
+
+    def _hide(self, slot: int, work_s: float, pace: float, now: float) -> None:
+        # By the clock, in seconds by c(m): it runs as fast as the engine reads.
+        self.free_at[slot] = min(
+            max(float(self.free_at[slot]), now) + work_s * pace, now + MAX_AHEAD_S
+        )
+
+    def _arrived(self, slot: int, requests: float, work_s: float, now: float) -> None:
+        # Kept as of one moment for all: then it fades by one factor.
+        if not 0.0 <= now - self._load_from < _MOST_FADED * RATE_S:
+            self.load *= _exp((self._load_from - now) / RATE_S)
+            self._load_from = now
+        self.load[slot] += work_s / RATE_S * math.exp((now - self._load_from) / RATE_S)
+        rate, load = self.arrivals(now)
+        self._rate, self._load = rate + requests / RATE_S, load + work_s / RATE_S
+        self._rate_at = now
 
     # -- learning ------------------------------------------------------------------------------
 
@@ -341,18 +480,33 @@ class Engines:
         if took <= 0.0:
             return
         span_s = now - one.first_at if seen else latency_s
-        others = max(0.0, (float(self.flight_s[slot]) - one.flight_s) / max(span_s, 1e-6) - 1.0)
-        pace = float(self._rest_pace[slot])
+        others = max(0.0, (self.flight_s.item(slot) - one.flight_s) / max(span_s, 1e-6) - 1.0)
+        pace = self._rest_pace.item(slot)
         if seen:  # prompts that were read meanwhile held the answer up
-            waited = model.waits * float(self._first_pace[slot])
-            took = max(took - waited * (float(self.done_s[slot]) - one.done_s), 0.1 * took)
+            waited = model.waits * self._first_pace.item(slot)
+            took = max(took - waited * (self.done_s.item(slot) - one.done_s), 0.1 * took)
         weight = _UNKNOWN_LENGTH
         if answer_tokens:
             weight, took = 1.0, model.alike(took, answer_tokens)
-        changed, ratio = model.answered(took / pace, others, weight)
+        sample = Sample(False, (others,), took / pace, took, weight)
+        if self.on_sample is not None:
+            self.on_sample(slot, sample)
+        self._learn_answer(slot, model, sample)
+
+    def _learn_first(self, slot: int, model: EngineModel, sample: Sample) -> None:
+        features, noise = sample.features, sample.weight
+        guess = max(0.0, model.first.guess(features))
+        if model.first.learn(features, sample.even_s, noise + ERROR * guess):
+            self._kept = None
+        sure = guess / (guess + 2.0 * noise)
+        self._pace(slot, "first", (sample.took_s + noise) / (guess + noise), sure * sure)
+
+    def _learn_answer(self, slot: int, model: EngineModel, sample: Sample) -> None:
+        even_s, weight = max(sample.even_s, 1e-9), sample.weight
+        changed, ratio = model.answered(even_s, sample.features[0], weight)
         if changed:
             self._kept = None
-        self._pace(slot, "rest", ratio * pace, weight)
+        self._pace(slot, "rest", ratio * sample.took_s / even_s, weight)
 
     def _pace(self, slot: int, which: str, ratio: float, weight: float) -> None:
         """An endpoint's own pace: its samples against what its model takes."""
@@ -390,13 +544,13 @@ class Engines:
     def _advance(self, slot: int, now: float) -> float:
         """Brings counts up to a moment; returns it, or the last one where it is no number."""
         if not math.isfinite(now):
-            return float(self.at[slot])
-        passed_s = now - float(self.at[slot])
+            return self.at.item(slot)
+        passed_s = now - self.at.item(slot)
         if passed_s > 0.0:
-            in_flight = float(self._table.in_flight[slot])
+            in_flight = self._table.in_flight.item(slot)
             self.flight_s[slot] += in_flight * passed_s
             fade = math.exp(-passed_s / MEAN_S)
-            self.mean[slot] = in_flight + (float(self.mean[slot]) - in_flight) * fade
+            self.mean[slot] = in_flight + (self.mean.item(slot) - in_flight) * fade
         self.at[slot] = now  # also when time was set back
         return now
 
@@ -405,7 +559,10 @@ class Engines:
             return
         one.is_read = True
         self.done_s[one.slot] += one.work_s
+        self.own_read_s[one.slot] += one.work_s
         if one.shown:
+            own = float(self.own_ahead_s[one.slot]) - one.work_s
+            self.own_ahead_s[one.slot] = own if own > 1e-9 else 0.0
             left = float(self.ahead_s[one.slot]) - one.work_s
             self.ahead_s[one.slot] = left if left > 1e-9 else 0.0
             self.since[one.slot] = now  # whoever is next is being read
@@ -439,7 +596,13 @@ class Engines:
         size, before = self._table.capacity, self._size
         if size == before:
             return
-        for name in _COLUMNS:
+        asked = np.zeros((len(_ASKED), size))
+        if before:
+            asked[:, :before] = self._asked
+        self._asked: Floats = asked
+        for name, row in zip(_ASKED, asked, strict=True):
+            setattr(self, name, row)
+        for name in _OTHER:
             grown = np.zeros(size)
             if before:
                 grown[:before] = getattr(self, name)
@@ -468,6 +631,22 @@ class Engines:
             model = self._models[name] = EngineModel(base_s)
             self._kept = None
         return model
+
+
+def seconds_ahead(
+    most: Callable[[Any, Any], Any], ahead_s: Any, since: Any, free_at: Any, now: float, read: Any
+) -> Any:
+    """Seconds by c(m) of prompts that are not read yet, of one endpoint or of several.
+
+    Args:
+        most: the larger of two, `max` or `np.maximum`.
+        ahead_s: as in `Engines.asked`, as are the next two.
+        since: as above.
+        free_at: as above.
+        now: the moment.
+        read: of the constants.
+    """
+    return most(ahead_s - most(now - since, 0.0) / read, 0.0) + most(free_at - now, 0.0)
 
 
 def _exp(exponent: float) -> float:

@@ -1,8 +1,9 @@
 """Filters: which endpoints may serve a request at all.
 
-Each takes the candidates left by the one before. The first group is about right and wrong (model,
-subset) and may leave nothing. The second is about wisdom (reachable, not saturated): when it would
-leave nothing it is skipped, since stale or alarming readings must never lock a fleet out.
+Each returns a mask of the candidates that the one before left. The first group is about right and
+wrong (model, subset) and may leave nothing. The second is about wisdom (reachable, not saturated):
+when it would leave nothing it is skipped (`unless_none`), since stale or alarming readings must
+never lock a fleet out.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from laar.core.endpoints import EndpointTable, Slots
+from laar.core.endpoints import EndpointTable, Mask, Slots
 from laar.declaring import Applies
 
-__all__ = ["FilterSettings", "in_subset", "reachable", "unsaturated"]
+__all__ = ["FilterSettings", "in_subset", "reachable", "unless_none", "unsaturated"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,24 +39,29 @@ class FilterSettings:
     """Seconds after which a reading says nothing about saturation any more; ten missed scrapes."""
 
 
-def in_subset(table: EndpointTable, slots: Slots, subset: Iterable[str]) -> Slots:
+def unless_none(slots: Slots, keep: Mask) -> Slots:
+    """The candidates that a mask keeps; all of them where it keeps none."""
+    return slots[keep] if keep.any() else slots
+
+
+def in_subset(table: EndpointTable, slots: Slots, subset: Iterable[str]) -> Mask:
     """The candidates that a subset hint names, by ``ip:port`` or by ``ip`` alone."""
     named = {slot for item in subset for slot in table.named(item)}
-    return np.intersect1d(slots, np.fromiter(named, np.intp, len(named)), assume_unique=True)
+    return np.isin(slots, np.fromiter(named, np.intp, len(named)))
 
 
-def reachable(table: EndpointTable, slots: Slots, settings: FilterSettings) -> Slots:
-    """Drops endpoints that the collectors cannot reach, unless that would drop all."""
-    keep = slots[table.failures[slots] < settings.max_failures]
-    return keep if len(keep) else slots
+def reachable(table: EndpointTable, slots: Slots, settings: FilterSettings) -> Mask:
+    """The candidates that the collectors can reach."""
+    keep: Mask = table.failures[slots] < settings.max_failures
+    return keep
 
 
-def unsaturated(table: EndpointTable, slots: Slots, settings: FilterSettings, now: float) -> Slots:
-    """Drops endpoints with fresh readings over a threshold, unless that would drop all."""
+def unsaturated(table: EndpointTable, slots: Slots, settings: FilterSettings, now: float) -> Mask:
+    """The candidates without a fresh reading over a threshold."""
     # NaN compares false: unknown and never read are not saturated, and not idle either.
     fresh = now - table.read_at[slots] <= settings.stale_s
     over = (table.waiting[slots] > settings.max_waiting) | (
         table.kv_usage[slots] > settings.max_kv_usage
     )
-    keep = slots[~(fresh & over)]
-    return keep if len(keep) else slots
+    keep: Mask = ~(fresh & over)
+    return keep

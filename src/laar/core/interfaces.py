@@ -1,7 +1,8 @@
 """The extension points, in the words endpoint pickers use: filter, scorer, picker, policy.
 
-A policy is a profile: scorers with weights over the candidates that the filters left, then the
-max-score picker. Scorers see one `View`, made once for a decision. What is known of models and of
+A policy is a profile: filters, scorers with weights, then the max-score picker. A filter returns a
+mask of the candidates, a scorer a score for each of them; neither speaks through the other. Both
+see one `View`, made once for a decision. What is known of models and of
 prefixes comes from an `Assessor` and a `Prefixes`; both have a plain stand-in here, used when
 nothing was measured and whenever the real one fails.
 """
@@ -10,25 +11,30 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from laar.core.cost import Terms
-from laar.core.endpoints import EndpointTable, Floats, Slots
+from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
 from laar.core.request import Request
+from laar.prefix import Chain, Receipt
 from laar.tuning import Sample, Weights
 
 __all__ = [
     "Assessment",
     "Assessor",
     "Demand",
+    "Fault",
+    "Filter",
     "Fits",
+    "Mask",
     "NoPrefixes",
     "NoRoomError",
+    "Picker",
     "PlainAssessor",
     "Prefixes",
     "Scorer",
@@ -111,32 +117,36 @@ class PlainAssessor:
 
 
 class Prefixes(Protocol):
-    """Believes which endpoint holds which prefix. Chains and receipts are its own objects."""
+    """Believes which endpoint holds which prefix."""
 
-    def chain(self, request: Request, weights: str = "") -> Any:
+    def chain(self, request: Request, weights: str = "") -> Chain | None:
         """The prompt's prefixes, hashed; made once for a request. None when nothing is noted.
 
         `weights` names the adapter that serves it; empty for the endpoints' own models.
         """
         ...
 
-    def match(self, chain: Any, capacity: int) -> Floats:
+    def match(self, chain: Chain, capacity: int) -> Floats:
         """For each slot below `capacity`, the share of the prompt in 0..1 that it holds."""
         ...
 
-    def insert(self, slot: int, chain: Any, now: float) -> Any:
+    def insert(self, slot: int, chain: Chain, now: float) -> Receipt | None:
         """Notes that the slot will hold the prompt; the receipt settles it or takes it back."""
         ...
 
-    def demand(self, chain: Any, now: float) -> Demand | None:
+    def demand(self, chain: Chain, now: float) -> Demand | None:
         """How many requests share how much of the prompt; None when nothing is known."""
         ...
 
-    def retract(self, receipt: Any) -> None:
+    def again(self) -> Floats | None:
+        """For each slot, which share of what its cache pushes out is asked for again."""
+        ...
+
+    def retract(self, receipt: Receipt) -> None:
         """Takes an entry back: the request failed."""
         ...
 
-    def settle(self, receipt: Any, share: float | None) -> None:
+    def settle(self, receipt: Receipt, share: float | None) -> None:
         """The request ended well; `share` is what the engine said it had cached, if it did."""
         ...
 
@@ -160,22 +170,25 @@ class NoPrefixes:
         """Nothing."""
         return
 
-    def match(self, chain: Any, capacity: int) -> Floats:
+    def match(self, chain: Chain, capacity: int) -> Floats:
         """Zero for every slot."""
         return np.zeros(capacity)
 
-    def insert(self, slot: int, chain: Any, now: float) -> None:
+    def insert(self, slot: int, chain: Chain, now: float) -> None:
         """Notes nothing."""
-        return
 
-    def demand(self, chain: Any, now: float) -> None:
+    def demand(self, chain: Chain, now: float) -> None:
         """Nothing."""
         return
 
-    def retract(self, receipt: Any) -> None:
+    def again(self) -> None:
+        """Nothing is pushed out."""
+        return
+
+    def retract(self, receipt: Receipt) -> None:
         """Nothing to take back."""
 
-    def settle(self, receipt: Any, share: float | None) -> None:
+    def settle(self, receipt: Receipt, share: float | None) -> None:
         """Nothing to settle."""
 
     def drop(self, slot: int) -> None:
@@ -190,17 +203,42 @@ class NoPrefixes:
 
 @dataclass(slots=True, kw_only=True)
 class View:
-    """What a scorer may look at: the request and, for each candidate, what is believed of it.
+    """The request and, for each candidate, the estimates that filters, scorers and pickers use.
 
-    Arrays are aligned with `slots`. `tokens` is the prompt's length in the candidate's tokens,
-    `cached_tokens` the part it is believed to hold, `queued_tokens` what it has ahead. A scorer may
-    leave `terms` behind for the explanation, and `reason`, a code of its own (one of few: metrics
-    count by it) for why its best candidate is the best; it changes nothing else. `weights` are what
-    the tuner wants this decision priced with, by name; None for the scorer's own. `answers`, `pace`
-    and `typical_s` are as in `expected_time`. `engines` knows what engines are like (None: nothing
-    is known yet), and `demand` who else asks for this prompt's prefixes. `unlike` says that the
-    probabilities are base rates, since the request is unlike anything measured; `published` is Q as
-    LAAR has it, static and independent of what failed.
+    Arrays have the shape ``(n,)`` and are aligned with `slots`. Only `terms` and `reason` may be
+    written to.
+
+    Args:
+        request: as read.
+        now: monotonic seconds.
+        rng: the source of chance.
+        table: the endpoints; its columns are by slot.
+        slots: of the candidates.
+        tokens: length of the prompt in the candidate's tokens.
+        cached_tokens: the part of it that the candidate is believed to hold.
+        queued_tokens: prompt tokens under way there.
+        in_flight: requests under way there, by the picker's count.
+        rtt_s: round trip.
+        probability: P(correct) of the candidate's model, given the models that failed.
+        evidence: outcomes behind that probability.
+        seconds_per_token: of prefill.
+        base_s: seconds of an answer that do not grow with the prompt.
+        times_tried: earlier attempts on the question with the candidate's model.
+        cell: language, length bucket and task of the request.
+        unlike: the probabilities are base rates: the request is unlike anything measured.
+        published: Q as LAAR has it, static and independent of what failed; None where there is
+            none.
+        terms: the cost taken apart; a scorer that prices leaves it for the explanation.
+        reason: a scorer's code for why its best candidate is the best; one of few, since metrics
+            count by it.
+        weights: the tuner's weights for this decision, by name; None for the scorer's own.
+        engines: what is learned of the engines' speeds; None where nothing is.
+        demand: who else asks for this prompt's prefixes; None where nothing is known.
+        again: which share of what its cache pushes out is asked for again; None as above.
+        answers: P(the endpoint answers); None while all are sound.
+        pace: how many times slower than its siblings each is; None while none is.
+        typical_s: seconds of a whole answer, where `pace` is known.
+        faults: parts of the policy that failed on this request.
     """
 
     request: Request
@@ -226,12 +264,53 @@ class View:
     weights: Mapping[str, float] | None = None
     engines: Engines | None = None
     demand: Demand | None = None
+    again: Floats | None = None
     answers: Floats | None = None
     pace: Floats | None = None
     typical_s: Floats | float = 0.0
+    faults: tuple[Fault, ...] = ()
+
+    def fault(self, part: Part, extension: object, error: Exception) -> None:
+        """Notes that a part of the policy failed, and the decision went on without it."""
+        self.faults = (*self.faults, Fault(part, extension, error))
+
+    def at(self, positions: Slots) -> View:
+        """The view of some of the candidates, in the order of their positions."""
+        some = copy(self)
+        some.terms = None
+        for name in _BY_CANDIDATE:
+            array = getattr(self, name)
+            if isinstance(array, np.ndarray):
+                setattr(some, name, array[positions])
+        return some
 
 
-Fits = Callable[[View], NDArray[np.bool_]]
+_BY_CANDIDATE = (
+    *("slots", "tokens", "cached_tokens", "queued_tokens", "in_flight", "rtt_s", "probability"),
+    *("evidence", "seconds_per_token", "base_s", "times_tried", "published", "answers", "pace"),
+    "typical_s",
+)
+"""Fields of a view that are arrays over the candidates, if they are known."""
+
+Part = Literal["filter", "scorer", "picker"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A part of a policy that failed on a request.
+
+    Args:
+        part: which kind.
+        extension: the part itself.
+        error: what it raised; the text may hold some of a prompt.
+    """
+
+    part: Part
+    extension: object
+    error: Exception
+
+
+Fits = Callable[[View], Mask]
 """Which candidates of a view may take the request now; for flow control."""
 
 
@@ -255,9 +334,25 @@ class WeightSource(Protocol):
         ...
 
 
+class Filter(Protocol):
+    """A preference for some of the candidates; how good they are is the scorers' matter."""
+
+    def keep(self, view: View) -> Mask:
+        """True for each of `view.slots` that stays; ignored where it would leave none."""
+        ...
+
+
 class Scorer(Protocol):
     """Scores the candidates in [0, 1], higher is better."""
 
     def score(self, view: View) -> Floats:
         """One score for each of `view.slots`."""
+        ...
+
+
+class Picker(Protocol):
+    """Orders the candidates that may take the request, by their scores."""
+
+    def order(self, scores: Floats, view: View) -> Sequence[int]:
+        """Each position of `view.slots` once: the one that serves, then the fallbacks."""
         ...

@@ -85,3 +85,23 @@ class Line:
     def rescale(self, factor: float) -> None:
         """The unit that values are in has become larger by this factor."""
         self._products /= factor
+
+    def state(self) -> list[list[float]]:
+        """What was learned, as plain numbers: squares row by row, products, coefficients, count."""
+        return [*self._squares.tolist(), self._products.tolist(), self.now, [float(self.seen)]]
+
+    def restore(self, state: object) -> bool:
+        """Takes up what `state` gave; False, and no change, where it is nothing of this line's."""
+        size = len(self.now)
+        if not isinstance(state, list) or len(state) != size + 3:
+            return False
+        try:
+            rows, seen = np.array(state[:-1], np.float64), float(state[-1][0])
+        except (TypeError, ValueError, IndexError):
+            return False
+        if rows.shape != (size + 2, size) or not np.isfinite(rows).all() or not seen >= 0:
+            return False
+        self._squares, self._products = rows[:size], rows[size]
+        self.now = np.clip(rows[size + 1], self._low, self._high).tolist()
+        self.seen = int(min(seen, 1e9))
+        return True

@@ -4,7 +4,9 @@
 
     own    = 2 * (k_rtt * rtt + base + read * (1 + s * n) + k_queue * wait)
              + (answer + b * n) / (1 - load)
-    others = k_delay * (read * ((s + w) * n + 2 * later) + b * n + 2 * queued)
+    others = k_delay * (work + evicted + b * n + 2 * queued)
+    work   = read * ((s + w) * n + 2 * later)
+    evicted = r / (1 - r) * (2 * read * (1 + s * n) + work)
 
 `read` is the uncached part of the prompt in the endpoint's seconds, `wait` the prompts ahead of it
 (and, where more are there than the engine runs at once, the wait for a place), `answer` its answer
@@ -18,6 +20,10 @@ alone, `load` the share of the time that the endpoint reads prompts. The constan
   the work ahead is done, `(wait + read) / (1 - load)` seconds later as busy periods go, requests
   come at the fleet's rate for each endpoint, and `w * read` is added to each of them. So long
   prompts weigh more than in proportion, and a conversation does not move lightly.
+* `evicted`: what is read takes room in the endpoint's cache and pushes something else out. A share
+  `r` of that is asked for again, is read again, and pushes something out in turn. Each endpoint has
+  its own `r`, counted as it happens (`laar.prefix.evictions`): fast ones fill while slow ones have
+  room.
 * `queued`: the same for places in a full engine.
 * `invested`: a prefix that many ask for is worth a copy. They would be spared what the endpoints
   that hold it are busier, on average of late, than this one. As many are expected as came lately
@@ -27,21 +33,22 @@ alone, `load` the share of the time that the endpoint reads prompts. The constan
 Where the client has an objective for the first token, waiting up to it costs next to nothing, and
 beyond it several times as much: a patient job goes where its prefix is, however far.
 
-Tried and left out: a price for what a prompt pushes out of a cache, work / (1 - r) (no gain where
-caches are short), a lower weight of the round trip, and the long-run mean beside `n`.
+Tried and left out: a lower weight of the round trip, a heavier one of first tokens, rent for the
+whole prompt where caches are short, and the long-run mean beside `n`.
 Decision 0014 has the figures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from laar.core.cost import CostWeights, Terms, scores_of_costs, until_correct
-from laar.core.endpoints import Floats
-from laar.core.engines import Constants, Engines
+from laar.core.cost import CostWeights, Terms, TunedWeights, scores_of_costs, until_correct
+from laar.core.endpoints import Floats, Slots
+from laar.core.engines import Constants, Engines, seconds_ahead
 from laar.core.interfaces import Demand, View
 
 __all__ = ["Outlook"]
@@ -57,6 +64,7 @@ PATIENT, URGENT = 0.05, 4.0
 
 _FAR_S = 1e15  # clocks that jump stay numbers
 _SAME = 0.01  # of a prompt: shares that differ by less are one
+_FEW = 8  # candidates that are priced one by one: an array costs as much for one as for all
 _ONCE = 1.5  # a prefix that is asked for less often than this is worth no look
 
 
@@ -70,61 +78,50 @@ class Outlook:
 
     def __init__(self, weights: CostWeights) -> None:
         self.weights = weights
-        self._tuned: Mapping[str, float] | None = None
-        self._live = weights
-
-    def _weights(self, view: View) -> CostWeights:
-        """The tuner's where it has a say in this decision; made anew only when they change."""
-        tuned = view.weights
-        if tuned is None:
-            return self.weights
-        if tuned is not self._tuned:
-            self._tuned, self._live = tuned, replace(self.weights, **tuned)
-        return self._live
+        self._tuned = TunedWeights(weights)
 
     def score(self, view: View) -> Floats:
         """Prices the candidates, leaves the terms in the view, and turns costs into scores."""
-        weights, slots = self._weights(view), view.slots
+        weights, slots = self._tuned.under(view.weights), view.slots
         now = max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
         engines = view.engines or Engines(view.table)
         of = engines.constants(slots, view.table.model_id[slots], view.base_s)
         rate, load = engines.arrivals(now)
-        uncached = view.tokens - view.cached_tokens
-        read = of.read * view.seconds_per_token * uncached
-        n = np.minimum(view.in_flight, of.slots) if of.ever_full else view.in_flight
-        slowed = of.slowed * n
-        beside = 0.5 * of.beside_s * n
-        wait = of.waits * engines.ahead(slots, now, of.read)
-        idle = 1.0 - np.minimum(MAX_LOAD, of.waits * engines.loads(slots, now))
-        answer = (of.answer_s + beside) / idle
-        queued: Floats | float = 0.0
-        if of.ever_full:
-            queued = _queued(view, of, n, load / rate if rate > 0.0 else 0.0)
-            wait = wait + queued
-        alone = of.base_s + read + read * slowed
-        first = alone + wait
+        fleet = _Fleet(
+            weights=weights,
+            objective_s=view.request.ttft_objective_s,
+            rate=rate / len(slots),
+            mean_work_s=load / rate if rate > 0.0 else 0.0,
+            ever_full=of.ever_full,
+            now=now,
+        )
+        asked = engines.asked(slots, now)
+        again = np.zeros(len(slots)) if view.again is None else view.again
+        known = (
+            *(view.tokens, view.cached_tokens, view.seconds_per_token),
+            *(view.in_flight, view.rtt_s, again),
+        )
+        if len(slots) <= _FEW:
+            rows = zip(*[column.tolist() for column in known], *asked.tolist(), strict=True)
+            each = [
+                _priced(fleet, min, max, *row, *constants)
+                for row, constants in zip(rows, of.rows, strict=True)
+            ]
+            prices: Iterable[Floats] = np.array(list(zip(*each, strict=True)))
+        else:
+            prices = _priced(fleet, np.minimum, np.maximum, *known, *asked, *of.columns)
+        base, read, queue, ttft, latency, own, others, total, copy = prices
 
-        # What it costs the others.
-        rate /= len(slots)
-        later = rate * (of.turns * (wait + read) / idle + 0.5 * of.slowed * read)
-        work = read * (slowed + of.turns * n + FIRST * later)
-        others = weights.k_delay * (work + beside + FIRST * queued * (MAX_LOAD / (1.0 - MAX_LOAD)))
-
-        way = _urgency(view, weights, first, wait)
         slow = None
-        own = FIRST * (alone + way) + answer
         if view.pace is not None:
             slow = (view.pace - 1.0) * (own + view.typical_s)
-            own = own + slow
-        total = own + others
-        invested: Floats | float = 0.0
-        if view.demand is not None and len(view.demand[1]) and view.demand[1][0] > _ONCE:
-            slope = of.beside_s + (2.0 * of.slowed + of.turns) * float(read.min())
-            invested = _invested(
-                *(view, view.demand, engines, now, total),
-                *(read + read * slowed + work, slope),
-            )
-            total = total - invested
+            total, latency = total + slow, latency + slow
+        if view.demand is not None and view.demand[1][0] > _ONCE:
+            best = int(total.argmin())
+            near = np.flatnonzero(total - copy < total[best])
+            if len(near) > 1:  # a copy for nothing would win: mostly nowhere
+                invested = _invested(view, view.demand, engines, of, now, near, best, read, copy)
+                total, others = total - invested, others - invested
         cost, penalty = until_correct(
             *(weights, total, view.probability, view.times_tried),
             answers=view.answers,
@@ -132,71 +129,130 @@ class Outlook:
         )
         view.terms = Terms(
             rtt_s=view.rtt_s,
-            base_s=of.base_s + of.answer_s,
+            base_s=base,
             prefill_s=read,
-            queue_s=first + answer - (of.base_s + of.answer_s + read),
+            queue_s=queue,
             probability=view.probability,
             penalty=penalty,
-            latency_s=view.rtt_s + first + answer + (0.0 if slow is None else slow),
+            latency_s=latency,
             cost_s=cost,
             answers=view.answers,
             slow_s=slow,
-            ttft_s=view.rtt_s + first,
-            others_s=others - invested,
+            ttft_s=ttft,
+            others_s=others,
         )
         return scores_of_costs(cost)
 
 
-def _urgency(view: View, weights: CostWeights, first: Floats, wait: Floats) -> Floats:
-    """What the way there and the wait weigh; by the objective, where there is one."""
-    way: Floats = weights.k_rtt * view.rtt_s + weights.k_queue * wait
-    objective = view.request.ttft_objective_s
-    if objective is None:
-        return way
-    late = np.clip(view.rtt_s + first - objective, 0.0, view.rtt_s + wait)
-    return PATIENT * (way - late) + URGENT * late
+@dataclass(slots=True, kw_only=True)
+class _Fleet:
+    """What is the same for all candidates."""
+
+    weights: CostWeights
+    objective_s: float | None
+    rate: float
+    mean_work_s: float
+    ever_full: bool
+    now: float
 
 
-def _queued(view: View, of: Constants, n: Floats, mean_work_s: float) -> Floats:
-    """The wait for a place, where more are there than the engine runs at once."""
-    over = np.maximum(view.in_flight + 1.0 - of.slots, 0.0)
-    life_s = (
-        of.base_s + of.read * mean_work_s * (1.0 + of.slowed * n) + of.answer_s + of.beside_s * n
-    )
-    queued: Floats = over * life_s / of.slots
-    return queued
+_Numbers = Any
+"""A float, of one candidate, or an array over them: both go through the same formula."""
+
+
+def _priced(
+    fleet: _Fleet,
+    least: Callable[[_Numbers, _Numbers], _Numbers],
+    most: Callable[[_Numbers, _Numbers], _Numbers],
+    tokens: _Numbers,
+    cached_tokens: _Numbers,
+    seconds_per_token: _Numbers,
+    n: _Numbers,
+    rtt: _Numbers,
+    again: _Numbers,
+    ahead_s: _Numbers,
+    since: _Numbers,
+    free_at: _Numbers,
+    load: _Numbers,
+    base: _Numbers,
+    reads: _Numbers,
+    slows: _Numbers,
+    waits: _Numbers,
+    turns: _Numbers,
+    alone_s: _Numbers,
+    beside_s: _Numbers,
+    slots: _Numbers,
+) -> tuple[_Numbers, ...]:
+    """Its terms, its own seconds and those of others, their sum, and what of it a copy costs."""
+    weights = fleet.weights
+    read = reads * seconds_per_token * (tokens - cached_tokens)
+    queued = 0.0
+    if fleet.ever_full:  # the wait for a place, where more are there than the engine runs at once
+        over = most(n + 1.0 - slots, 0.0)
+        n = least(n, slots)
+        life_s = base + reads * fleet.mean_work_s * (1.0 + slows * n) + alone_s + beside_s * n
+        queued = over * life_s / slots
+    slowed = slows * n
+    beside = 0.5 * beside_s * n
+    wait = waits * seconds_ahead(most, ahead_s, since, free_at, fleet.now, reads) + queued
+    idle = 1.0 - least(MAX_LOAD, waits * load)
+    answer = (alone_s + beside) / idle
+    alone = base + read + read * slowed
+    first = alone + wait
+
+    # What it costs the others.
+    later = fleet.rate * (turns * (wait + read) / idle + 0.5 * slows * read)
+    work = read * (slowed + turns * n + FIRST * later)
+    work = work + again / (1.0 - again) * (FIRST * (read + read * slowed) + work)
+    others = weights.k_delay * (work + beside + FIRST * queued * (MAX_LOAD / (1.0 - MAX_LOAD)))
+
+    # The way there and the wait weigh by the objective, where there is one.
+    way = weights.k_rtt * rtt + weights.k_queue * wait
+    if fleet.objective_s is not None:
+        late = least(most(rtt + first - fleet.objective_s, 0.0), rtt + wait)
+        way = PATIENT * (way - late) + URGENT * late
+    own = FIRST * (alone + way) + answer
+    fixed = base + alone_s
+    queue = first + answer - (fixed + read)
+    ttft = rtt + first
+    copy = read + read * slowed + work
+    return fixed, read, queue, ttft, ttft + answer, own, others, own + others, copy
 
 
 def _invested(
     view: View,
     demand: Demand,
     engines: Engines,
+    of: Constants,
     now: float,
-    total: Floats,
+    near: Slots,
+    best: int,
+    read: Floats,
     price: Floats,
-    slope: Floats,
 ) -> Floats | float:
-    """What a copy of the prefix at each candidate would spare those who will ask for it."""
-    best = int(total.argmin())
-    # Only where a copy for nothing would win: mostly nowhere.
-    near = np.flatnonzero(total - price < total[best])
-    if len(near) < 2:
-        return 0.0
+    """What a copy of the prefix at each candidate would spare those who will ask for it.
+
+    `near` are those where a copy for nothing would win over the `best`.
+    """
     share = view.cached_tokens / np.maximum(view.tokens, 1.0)
-    top = float(share[best])
+    top, has = float(share[best]), share[near]
+    gains = has < top - _SAME
+    if not np.count_nonzero(gains):
+        return 0.0
     mean = engines.mean_in_flight(view.slots, now)
+    slope = of.beside_s + (2.0 * of.slowed + of.turns) * float(read.min())
     less = (slope * (mean[best] - mean))[near]
-    has = share[near]
-    gains = (has < top - _SAME) & (less > 0.0)
-    if not gains.any():
+    gains &= less > 0.0
+    if not np.count_nonzero(gains):
         return 0.0
     missing = np.maximum(top - has, _SAME)
     edges, uses = np.concatenate(([0.0], demand[0])), demand[1]
     asked = np.concatenate(([0.0], np.cumsum((edges[1:] - edges[:-1]) * uses)))
-    users = (np.interp(top, edges, asked) - np.interp(has, edges, asked)) / missing
+    sharing = np.interp(np.concatenate(([top], has)), edges, asked)
+    users = (sharing[0] - sharing[1:]) / missing
     copies = int(np.count_nonzero(share >= top - _SAME))
     worth = users / (copies + 1) * less
     cost = price[near] * np.minimum(1.0, missing / np.maximum(1.0 - has, _SAME))
-    invested = np.zeros(len(total))
+    invested = np.zeros(len(price))
     invested[near] = np.where(gains, np.minimum(worth, cost), 0.0)
     return invested

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 
-from laar.core.endpoints import Floats
+from laar.core.endpoints import Floats, Mask, Slots
 
-__all__ = ["NEAR_TIE", "pick"]
+__all__ = ["NEAR_TIE", "pick", "ranking"]
 
 NEAR_TIE = 0.01
 """Scores within this share of the best count as equal. A plain argmin sends every request of a
@@ -16,16 +17,50 @@ burst to one endpoint, because readings move slower than requests arrive (seen b
 and by llm-d's users)."""
 
 
-def pick(scores: Floats, load: Floats, rng: random.Random) -> list[int]:
-    """Positions of the candidates, the picked one first, the rest by score.
+def ranking(scores: Floats, masks: Sequence[Mask] = ()) -> Slots:
+    """Positions by score, behind those that more important masks keep.
+
+    Args:
+        scores: of the candidates.
+        masks: the most important first.
+    """
+    if not masks:
+        return np.argsort(-scores, kind="stable")
+    return np.lexsort((-scores, *(~mask for mask in reversed(masks))))
+
+
+def pick(
+    scores: Floats,
+    load: Floats,
+    rng: random.Random,
+    masks: Sequence[Mask] = (),
+    *,
+    first: int | None = None,
+    near_tie: float = NEAR_TIE,
+) -> list[int]:
+    """Positions of the candidates, the picked one first, the rest as `ranking` has them.
 
     Among the near-ties of the best score the least loaded is picked, and among equals chance
     decides.
+
+    Args:
+        scores: of the candidates.
+        load: of the candidates, in any unit.
+        rng: decides among equals.
+        masks: as for `ranking`.
+        first: the candidate that is picked whatever its score; None to pick by score.
+        near_tie: share of the best score within which scores count as equal.
     """
-    ranked = np.argsort(-scores, kind="stable")
+    ranked = ranking(scores, masks)
     order: list[int] = ranked.tolist()
+    if first is not None:
+        order.remove(first)
+        return [first, *order]
     best = float(scores[order[0]])
-    near = int(np.count_nonzero(scores >= best - NEAR_TIE * abs(best)))
+    close = scores >= best - near_tie * abs(best)
+    for mask in masks:
+        close &= mask == mask[order[0]]
+    near = int(np.count_nonzero(close))
     if near > 1:
         loads = load[ranked[:near]]
         idle = np.flatnonzero(loads == loads.min())

@@ -1,13 +1,16 @@
-"""A policy: weighted scorers, and whether it knows of earlier attempts."""
+"""A policy: filters, weighted scorers, and whether it knows of earlier attempts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from laar.core.cost import CostWeights, expected_time, scores_of_costs
-from laar.core.endpoints import Floats
-from laar.core.interfaces import Scorer, View
+import numpy as np
+
+from laar.core.cost import CostWeights, TunedWeights, expected_time, scores_of_costs
+from laar.core.endpoints import Floats, Mask
+from laar.core.interfaces import Filter, Picker, Scorer, View
+from laar.core.picker import pick, ranking
 
 __all__ = ["ExpectedTime", "Policy"]
 
@@ -36,17 +39,7 @@ class ExpectedTime:
         self._use_prefix = use_prefix
         self._use_base = use_base
         self._strict_retries = strict_retries
-        self._tuned: Mapping[str, float] | None = None
-        self._live = weights
-
-    def _weights(self, view: View) -> CostWeights:
-        """The tuner's where it has a say in this decision; made anew only when they change."""
-        tuned = view.weights
-        if tuned is None:
-            return self.weights
-        if tuned is not self._tuned:
-            self._tuned, self._live = tuned, replace(self.weights, **tuned)
-        return self._live
+        self._tuned = TunedWeights(weights)
 
     def score(self, view: View) -> Floats:
         """Prices the candidates, leaves the terms in the view, and turns costs into scores."""
@@ -55,7 +48,7 @@ class ExpectedTime:
             tokens = tokens - view.cached_tokens
             queued = view.table.queued_uncached_tokens[view.slots]
         view.terms = expected_time(
-            self._weights(view),
+            self._tuned.under(view.weights),
             rtt_s=view.rtt_s,
             base_s=view.base_s if self._use_base else view.base_s * 0.0,
             seconds_per_token=view.seconds_per_token,
@@ -78,20 +71,78 @@ class Policy:
 
     Args:
         name: what settings, headers and reasons call it.
-        scorers: each with its weight; the score is the weighted sum.
+        scorers: each with its weight, 0 or more; the score is their weighted mean, in 0..1.
+        filters: in order. What one leaves out ranks behind the rest, so that it can still be a
+            fallback. One that would leave nothing is skipped.
+        picker: orders the candidates that are left; None for `laar.core.picker`.
         knows_retries: it prices the models already tried, so it can say that all have been.
     """
 
     name: str
     scorers: Sequence[tuple[Scorer, float]]
+    filters: Sequence[Filter] = ()
+    picker: Picker | None = None
     knows_retries: bool = False
 
+    def keep(self, view: View) -> Mask | None:
+        """The candidates that the filters leave; None for all of them."""
+        kept: Mask | None = None
+        for each in self.filters:
+            try:
+                mask = each.keep(view)
+            except Exception as error:  # noqa: BLE001 - a filter's fault must not fail the request
+                view.fault("filter", each, error)
+                continue
+            both = mask if kept is None else kept & mask
+            if both.any():
+                kept = both
+        return kept
+
     def score(self, view: View) -> Floats:
-        """The weighted sum of the scorers' scores for each candidate."""
-        if len(self.scorers) == 1:  # the common case; a weight does not change the order
+        """A score for each candidate, in 0..1.
+
+        Of several scorers, one that fails is left out. A lone one raises what it raises.
+        """
+        if len(self.scorers) == 1:  # the common case
             return self.scorers[0][0].score(view)
-        total: Floats = sum(
-            (weight * scorer.score(view) for scorer, weight in self.scorers),
-            start=view.tokens * 0.0,
-        )
-        return total
+        total, weights, failed = np.zeros(len(view.slots)), 0.0, 0
+        for scorer, weight in self.scorers:
+            try:
+                total += weight * scorer.score(view)
+            except Exception as error:  # a scorer's fault must not fail the request
+                failed += 1
+                if failed == len(self.scorers):
+                    raise
+                view.fault("scorer", scorer, error)
+                continue
+            weights += weight
+        view.terms, view.reason = None, ""  # of one scorer: they do not explain the mean
+        return total / weights if weights else total
+
+    def order(
+        self, scores: Floats, view: View, masks: Sequence[Mask], first: int | None = None
+    ) -> list[int]:
+        """Positions of the candidates: the picked one, then the fallbacks.
+
+        Args:
+            scores: of the candidates.
+            view: of the candidates.
+            masks: what may take the request, the most important first.
+            first: the candidate that is picked whatever its score; None to pick by score.
+        """
+        if self.picker is not None and first is None:
+            try:
+                return self._ordered(self.picker, scores, view, masks)
+            except Exception as error:  # noqa: BLE001 - as above
+                view.fault("picker", self.picker, error)
+        return pick(scores, view.queued_tokens, view.rng, masks, first=first)
+
+    def _ordered(
+        self, picker: Picker, scores: Floats, view: View, masks: Sequence[Mask]
+    ) -> list[int]:
+        """A picker sees the candidates that every mask keeps; the others follow by score."""
+        if not masks:
+            return list(picker.order(scores, view))
+        able = np.flatnonzero(np.logical_and.reduce(masks))
+        best = able[np.asarray(picker.order(scores[able], view.at(able)), np.intp)].tolist()
+        return [*best, *(i for i in ranking(scores, masks).tolist() if i not in best)]

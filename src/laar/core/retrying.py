@@ -9,23 +9,20 @@ is that cost against the answer's value: no plan of the whole sequence is needed
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from laar.core.cost import MIN_PROBABILITY, Terms
-from laar.core.endpoints import Floats
+from laar.core.endpoints import Floats, Mask
 
-__all__ = ["less_tried_first", "next_cost_s"]
-
-_LEAST = 1e-6  # above every score of a candidate that was tried more often
+__all__ = ["least_tried", "next_cost_s"]
 
 
-def less_tried_first(scores: Floats, times_tried: Floats) -> Floats:
-    """Scores in which a candidate whose model was tried less often beats all others."""
-    least = times_tried == times_tried.min()
-    return np.where(least, np.maximum(scores, _LEAST), scores * _LEAST * 1e-3)
+def least_tried(times_tried: Floats) -> Mask:
+    """The candidates whose model was tried least often."""
+    least: Mask = times_tried == times_tried.min()
+    return least
 
 
-def next_cost_s(terms: Terms, probability: Floats, left: NDArray[np.bool_]) -> float:
+def next_cost_s(terms: Terms, probability: Floats, left: Mask) -> float:
     """Expected seconds to a correct answer once this attempt has failed too.
 
     Args:

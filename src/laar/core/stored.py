@@ -8,6 +8,7 @@ asked, several may not.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 from laar.core.request import Request
 from laar.errors import RequestError
@@ -23,16 +24,28 @@ class StoredAnswers:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self.on_note: Callable[[str, str, str], None] = lambda _id, _address, _session: None
+        """Gets the arguments of each `note` that does not come from another picker."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def note(self, response_id: str, address: str, session: str) -> None:
         """An endpoint has given an answer that it keeps."""
+        self.heard(response_id, address, session)
+        self.on_note(response_id, address, session)
+
+    def heard(self, response_id: str, address: str, session: str) -> None:
+        """As `note`, where another picker saw it."""
         self._kept[response_id] = address, session or response_id
         self._kept.move_to_end(response_id)
         if len(self._kept) > MAX_STORED:
             self._kept.popitem(last=False)
+
+    def latest(self, most: int) -> list[tuple[str, str, str]]:
+        """The ids that were named last, oldest first, each with its address and session."""
+        ids = list(self._kept)[-most:]
+        return [(response_id, *self._kept[response_id]) for response_id in ids]
 
     def subset(self, request: Request) -> frozenset[str] | None:
         """The endpoint that keeps what the request names; the request's own subset if unknown.

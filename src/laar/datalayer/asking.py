@@ -40,12 +40,14 @@ class Asked:
         reply: what was said; None when nothing was.
         failed: how it failed without a word: it took the connection, and was silent or cut it.
         problem: why nothing was said, in words; empty otherwise.
+        refused: nobody listens there.
         seconds: to the first event.
     """
 
     reply: Reply | None = None
     failed: Kind | None = None
     problem: str = ""
+    refused: bool = False
     seconds: float = 0.0
 
 
@@ -91,7 +93,10 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
             )
             return Asked(reply=reply, seconds=clock() - began)
     except aiohttp.ClientConnectorError as error:
-        return Asked(problem=f"can't be reached: {error.strerror or type(error).__name__}")
+        return Asked(
+            problem=f"can't be reached: {error.strerror or type(error).__name__}",
+            refused=isinstance(error.os_error, ConnectionRefusedError),
+        )
     except TimeoutError:
         return Asked(failed=Kind.HANG, problem="takes the connection, and says nothing")
     except aiohttp.ServerDisconnectedError:

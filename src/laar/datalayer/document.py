@@ -10,9 +10,10 @@ than any memory holds.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -68,13 +69,16 @@ def read_with_lines(
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise SettingError(f"{where}: not valid YAML: {error.problem or error.context}") from None
+        raise SettingError(
+            f"{where}: not valid YAML: {error.problem or error.context}; look at the indentation, "
+            "brackets and quotes there"
+        ) from None
     except (yaml.YAMLError, *_NOT_YAML) as error:
         raise SettingError(f"{path}: not valid YAML: {error}") from None
     try:
         return model.model_validate(content), lines
     except ValidationError as error:
-        raise SettingError(_faults(path, lines, error)) from None
+        raise SettingError(_faults(path, lines, error, model)) from None
 
 
 def parse_yaml(text: str) -> object:
@@ -178,16 +182,86 @@ def _lines(node: yaml.Node, path: Place = ()) -> Iterator[tuple[Place, int]]:
             yield (*path, name), key.start_mark.line + 1
 
 
-def _faults(path: Path, lines: Mapping[Place, int], error: ValidationError) -> str:
+def _faults(
+    path: Path, lines: Mapping[Place, int], error: ValidationError, model: type[BaseModel]
+) -> str:
     faults = []
-    for fault in error.errors(include_url=False, include_context=False, include_input=False):
+    for fault in error.errors(include_url=False):
         place: Place = fault["loc"]
         name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
-        message = fault["msg"].removeprefix("Value error, ")
-        if fault["type"] == "extra_forbidden":
-            message = "unknown key; check its spelling or take it out"
+        if fault["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            message = _unknown_key(str(place[-1]), _keys(model, place[:-1]))
+        else:
+            message = _message(fault["type"], fault.get("ctx", {}), fault["input"], fault["msg"])
         faults.append(f"{path}:{line_of(place, lines)}: {name.lstrip('.') or 'file'}: {message}")
     shown = faults[:MAX_FAULTS_SHOWN]
     if len(faults) > len(shown):
         shown.append(f"{path}: and {len(faults) - len(shown)} more faults")
     return "\n".join(shown)
+
+
+def _unknown_key(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    if near:
+        return f"unknown key; did you mean `{near[0]}`?"
+    return "unknown key; check its spelling or take it out" + (
+        f" (known here: {', '.join(known)})" if known else ""
+    )
+
+
+def _keys(model: Any, place: Place) -> list[str]:
+    """The keys that a section of the document may have; none where it is a free map."""
+    for part in place:
+        if isinstance(part, str):
+            field = getattr(model, "model_fields", {}).get(part)
+            model = field.annotation if field else None
+        model = next(iter(_models(model)), None)
+    return list(getattr(model, "model_fields", ()))
+
+
+def _models(hint: Any) -> Iterator[Any]:
+    """The sections within an annotation: behind `| None`, and as items of a list."""
+    if hasattr(hint, "model_fields"):
+        yield hint
+    for inner in get_args(hint):
+        yield from _models(inner)
+
+
+_MUST_BE = {
+    "float": "a number, such as 0.5",
+    "int": "a whole number",
+    "bool": "`true` or `false`",
+    "string": "text",
+    "path": "the path of a file",
+    "tuple": "a list",
+    "mapping": "a map of keys and values",
+    "dict": "a map of keys and values",
+}
+_LIMIT = {
+    "greater_than": ("gt", "above"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "below"),
+    "less_than_equal": ("le", "at most"),
+}
+MAX_VALUE_CHARS = 60
+
+
+def _message(kind: str, context: Mapping[str, Any], value: object, message: str) -> str:
+    """One fault, with the value at fault; our own validators' texts stay as they are."""
+    shown = repr(value)
+    if len(shown) > MAX_VALUE_CHARS:
+        shown = f"{shown[:MAX_VALUE_CHARS]}..."
+    if kind == "missing":
+        return "is missing; add it"
+    if kind == "model_type":
+        return f"{shown} is not a map; write keys and values, one `key: value` a line"
+    if kind in _LIMIT:
+        name, words = _LIMIT[kind]
+        return f"{shown} is outside the limit; it must be {words} {context[name]:g}"
+    if kind == "literal_error":
+        return f"{shown} is not known here; it must be {context['expected']}"
+    must_be = _MUST_BE.get(kind.partition("_")[0])
+    if must_be is not None and kind.endswith(("_type", "_parsing", "_from_float")):
+        return f"{shown} does not fit; it must be {must_be}"
+    text = message.removeprefix("Value error, ")
+    return text if kind == "value_error" else f"{text}; it is {shown}"

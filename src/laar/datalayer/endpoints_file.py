@@ -41,6 +41,9 @@ def split_address(address: str) -> tuple[str, int]:
     Raises:
         ValueError: it is none of these; the text says what is wrong.
     """
+    scheme, marked, rest = address.partition("://")
+    if marked and scheme:
+        raise ValueError(f"{address!r}: write host:port without {scheme}://, as {rest.rstrip('/')}")
     host, colon, port_text = address.rpartition(":")
     if not colon:
         raise ValueError(f"{address!r} has no port; write host:port")

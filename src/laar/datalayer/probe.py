@@ -17,7 +17,7 @@ import aiohttp
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.interface import Clock, ReadingSink, Targets
 from laar.datalayer.scrape import read_capped
-from laar.datalayer.visits import Visits
+from laar.datalayer.visits import Visits, visiting_session
 
 __all__ = ["Prober"]
 
@@ -65,13 +65,7 @@ class Prober:
         """Probe until cancelled."""
         trace = aiohttp.TraceConfig()
         trace.on_request_headers_sent.append(self._headers_sent)
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, limit_per_host=1),
-            timeout=self._timeout,
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trace_configs=[trace],
-        ) as self._session:
+        async with visiting_session(self._timeout, trace=trace) as self._session:
             await self._visits.run()
 
     async def _headers_sent(

@@ -18,7 +18,7 @@ import aiohttp
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.interface import Clock, ReadingSink, Targets
 from laar.datalayer.metrics_page import Counters, read_page
-from laar.datalayer.visits import Visits
+from laar.datalayer.visits import Visits, visiting_session
 
 __all__ = ["Scraper"]
 
@@ -66,12 +66,9 @@ class Scraper:
 
     async def run(self) -> None:
         """Scrape until cancelled."""
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, limit_per_host=1),
-            timeout=self._timeout,
-            auto_decompress=False,
+        async with visiting_session(
+            self._timeout,
             headers={"accept": "text/plain;version=0.0.4", "accept-encoding": "identity"},
-            cookie_jar=aiohttp.DummyCookieJar(),
         ) as self._session:
             await self._visits.run()
 

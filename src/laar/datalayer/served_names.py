@@ -25,7 +25,7 @@ from laar.core.endpoints import EndpointSpec, Served
 from laar.datalayer.endpoints_file import check_model_name
 from laar.datalayer.interface import Clock, ServedSink, Targets
 from laar.datalayer.scrape import read_capped
-from laar.datalayer.visits import Visits
+from laar.datalayer.visits import Visits, visiting_session
 
 __all__ = ["ServedNames", "read_served"]
 
@@ -71,16 +71,13 @@ class ServedNames:
 
     async def run(self) -> None:
         """Look until cancelled."""
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, limit_per_host=1),
-            timeout=self._timeout,
-            auto_decompress=False,
+        async with visiting_session(
+            self._timeout,
             headers={
                 "accept": "application/json",
                 "accept-encoding": "identity",
                 "user-agent": "laar-names",
             },
-            cookie_jar=aiohttp.DummyCookieJar(),
         ) as self._session:
             await self._visits.run()
 

@@ -13,12 +13,14 @@ import asyncio
 import functools
 import heapq
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+
+import aiohttp
 
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.interface import Clock, Targets
 
-__all__ = ["Visits"]
+__all__ = ["Visits", "visiting_session"]
 
 Visit = Callable[[EndpointSpec], Coroutine[None, None, None]]
 
@@ -28,6 +30,23 @@ MAX_STARTS_PER_S = 200.0
 """7 % of a core for scrapes (``python -m bench datalayer``): twice what 100 endpoints ask for."""
 LOOK_S = 0.1
 """How soon a new endpoint gets its first visit."""
+
+
+def visiting_session(
+    timeout: aiohttp.ClientTimeout,
+    *,
+    headers: Mapping[str, str] | None = None,
+    trace: aiohttp.TraceConfig | None = None,
+) -> aiohttp.ClientSession:
+    """A session of a collector: one kept connection to each endpoint, and no cookies."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, limit_per_host=1),
+        timeout=timeout,
+        auto_decompress=False,
+        headers=headers,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trace_configs=None if trace is None else [trace],
+    )
 
 
 class Visits:

@@ -20,7 +20,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from laar.core.cost import TUNABLE
-from laar.datalayer.document import read_document
+from laar.datalayer.document import line_of, read_with_lines
 from laar.errors import SettingError, unknown
 
 __all__ = ["WeightsFile", "read_weights", "write_weights"]
@@ -51,14 +51,15 @@ def read_weights(path: Path) -> dict[str, float]:
     Raises:
         SettingError: it can't be read, or is not for this policy; names file and weight.
     """
-    found = read_document(path, WeightsFile, max_bytes=MAX_FILE_BYTES)
+    found, lines = read_with_lines(path, WeightsFile, max_bytes=MAX_FILE_BYTES)
     if found.policy != "laar":
         raise SettingError(f"{path}: weights of the policy `{found.policy}`; only `laar` takes any")
     for name, value in found.weights.items():
+        where = f"{path}:{line_of(('weights', name), lines)}: weights.{name}"
         if name not in TUNABLE:
-            raise SettingError(f"{path}: {unknown('weight', name, TUNABLE)}")
+            raise SettingError(f"{where}: {unknown('weight', name, TUNABLE)}")
         if not math.isfinite(value):
-            raise SettingError(f"{path}: weights.{name}: must be a finite number")
+            raise SettingError(f"{where}: {value} is not a finite number; write one, such as 0.5")
     return found.weights
 
 

@@ -26,8 +26,10 @@ from laar.envoy.listeners import body_mode, data_listener, probe_listener
 _MAX_CLIENT_CONNECTIONS = 20_000
 """Below the usual limit of open files even when each connection has one to an endpoint as well."""
 
-_RUNTIME = {"re2.max_program_size.error_level": 2000}
-"""One expression for all denied paths is longer than the default of 100 allows."""
+_RUNTIME = {
+    # One expression for all denied paths is longer than the default of 100 allows.
+    "re2.max_program_size.error_level": 2000,
+}
 
 
 def bootstrap(shape: Shape, options: BootstrapOptions) -> dict[str, object]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from laar.core.eligible import Eligible
 from laar.core.endpoints import EndpointSpec, EndpointTable, Floats
 from laar.core.interfaces import View
 from laar.core.request import Api, Request, Trace
@@ -63,6 +64,7 @@ class DecisionRecord:
     specs: Mapping[int, EndpointSpec]
     view: View | None
     scores: Floats | None
+    eligible: Eligible | None
     readings: Readings | None
     trace: Trace | None = None
     tuner_window: int = 0
@@ -110,6 +112,7 @@ def record_of(
         specs=specs,
         view=view,
         scores=decision.scores,
+        eligible=decision.eligible,
         readings=readings,
         trace=request.trace,
         tuner_window=decision.weights_version,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from laar.core.cost import Terms
-from laar.core.endpoints import EndpointSpec
+from laar.core.eligible import Cause
 from laar.core.interfaces import View
 from laar.core.picker import NEAR_TIE
+from laar.core.picker import ranking as by_score
 from laar.explain.decision_record import DecisionRecord
 
 __all__ = ["ranking", "sentence", "why_not"]
@@ -43,16 +44,25 @@ def sentence(account: DecisionRecord) -> str:
         return f"{winner} was the only candidate.{degraded}"
     rival = ranking(account)[1]
     name = _name(account, view, rival)
-    if scores[rival] < 0.0:
-        why = why_not(account.specs[int(view.slots[rival])], view.tokens[rival])
+    cause, why = why_not(account, rival)
+    if cause in ("tried", "policy"):
+        return f"{winner} won: {name} {why}.{degraded}"
+    if cause is not None:
         return f"{winner} was the only candidate left: {name} {why}.{degraded}"
+    mine, other = float(scores[account.position]), float(scores[rival])
+    if mine < (1.0 - NEAR_TIE) * other:
+        return (
+            f"{winner} was drawn by the picker of {account.policy}, with a score of {mine:.3g} "
+            f"against {other:.3g} of {name}.{degraded}"
+        )
+    if view.terms is None and mine == other:
+        return f"{winner} won a draw: {name} has the same score by {account.policy}.{degraded}"
     if view.terms is None:
-        mine, other = float(scores[account.position]), float(scores[rival])
         return (
             f"{winner} won by the score of {account.policy}: {mine:.3g} against {other:.3g} of "
             f"{name}.{degraded}"
         )
-    if scores[rival] >= (1.0 - NEAR_TIE) * scores[account.position]:
+    if other >= (1.0 - NEAR_TIE) * mine:
         reason = f"cost the same within {NEAR_TIE:.0%}, and it had the least queued or the luck"
         return f"{winner} won a tie: {name} {reason}.{degraded}"
     margin_s = float(view.terms.cost_s[rival] - view.terms.cost_s[account.position])
@@ -64,7 +74,10 @@ def sentence(account: DecisionRecord) -> str:
 _DEGRADED = {
     "degraded-assessor": " What is known of the models could not be used: all counted alike.",
     "degraded-prefixes": " What is believed of the caches could not be used.",
-    "degraded-scorer": " The policy's scorer failed: the fewest requests in flight decided.",
+    "degraded-scorer": " A scorer of the policy failed: its other scorers decided, or without any "
+    "the fewest requests in flight.",
+    "degraded-filter": " A filter of the policy failed and was skipped.",
+    "degraded-picker": " The policy's picker failed: the best score was taken.",
     "all-failing": " Every candidate fails, so every one is tried.",
 }
 
@@ -160,16 +173,22 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
-def why_not(spec: EndpointSpec, tokens: float) -> str:
-    """Why a candidate could not take the request: its score is below 0."""
-    if spec.max_model_len is not None and tokens > spec.max_model_len:
-        return f"takes no more than {_tokens(spec.max_model_len)} tokens"
-    return "has no room"
+def why_not(account: DecisionRecord, at: int) -> tuple[Cause | None, str]:
+    """What took out the candidate at a position, and in words; None and nothing if it was left."""
+    cause = None if account.eligible is None else account.eligible.cause(at)
+    if cause == "window":
+        assert account.view is not None
+        limit = account.specs[int(account.view.slots[at])].max_model_len
+        return cause, f"takes no more than {_tokens(limit or 0)} tokens"
+    words = {"room": "has no room", "tried": "was tried already"}
+    words["policy"] = f"was left out by a filter of {account.policy}"
+    return cause, words.get(cause or "", "")
 
 
 def ranking(account: DecisionRecord) -> list[int]:
     """Positions of the candidates by rank, the picked one first."""
     first, scores = account.position, account.scores
     assert scores is not None
-    order: list[int] = np.argsort(-scores, kind="stable").tolist()
+    masks = () if account.eligible is None else account.eligible.masks
+    order: list[int] = by_score(scores, masks).tolist()
     return [first, *(i for i in order if i != first)]

@@ -145,8 +145,11 @@ class Admission:
                 self._short_at = now
             return _none(view) if self.queue.waiting else self._room(view, item, now)
 
+        def priority(view: View) -> int:
+            return _engine_priority(self._item(request, view, now))
+
         try:
-            decision = self._director.decide(request, now, room)
+            decision = self._director.decide(request, now, room, priority)
         except NoRoomError as full:
             return self._hold(request, self._item(request, full.view, now), now, ready=True)
         except RequestError as error:
@@ -154,14 +157,7 @@ class Admission:
                 raise
             return self._hold(request, self._blind(request, now), now, ready=False)
         self._count(decision, now)
-        if self._takes_priority(decision) and decision.view is not None:
-            decision.engine_priority = _engine_priority(self._item(request, decision.view, now))
         return decision
-
-    def _takes_priority(self, decision: Decision) -> bool:
-        """Whether the engine orders by priority: then all have one here, on one scale."""
-        known = decision.view is not None  # else nobody has read the body
-        return known and self._director.table.spec(decision.slot).priority_field
 
     def dispatch(self, now: float) -> list[Outcome]:
         """Lets go who may go; the outcomes reached since the last call."""
@@ -204,14 +200,15 @@ class Admission:
             if not room.any():
                 return None
             decision = director.decide(
-                request, now, lambda view: self._room(view, item, now, shorts_wait=shorts_wait)
+                request,
+                now,
+                lambda view: self._room(view, item, now, shorts_wait=shorts_wait),
+                lambda _view: _engine_priority(item),
             )
         except NoRoomError:
             return None
         except RequestError as error:
             return None if _may_come(error, request) else error
-        if self._takes_priority(decision):
-            decision.engine_priority = _engine_priority(item)
         self._count(decision, now)
         return decision
 
@@ -331,7 +328,7 @@ class Admission:
 
     def moved(self, decision: Decision, now: float) -> None:
         """Envoy serves it elsewhere than it was sent."""
-        self.prefills.moved(decision.id, decision.slot, now)
+        self.prefills.moved(decision.id, decision.flight.slot, now)
 
     def _count(self, decision: Decision, now: float) -> None:
         view = decision.view

@@ -1,7 +1,7 @@
 """Which endpoints answer: learned from outcomes, priced as P(answers), with a breaker on top."""
 
 from laar.health.attempt import Attempt
-from laar.health.health import Health
+from laar.health.health import Health, Word
 from laar.health.kinds import GOOD, Kind, Reply, judge
 from laar.health.settings import HealthSettings
 from laar.health.standing import Standing
@@ -14,5 +14,6 @@ __all__ = [
     "Kind",
     "Reply",
     "Standing",
+    "Word",
     "judge",
 ]

@@ -1,9 +1,14 @@
 """One endpoint's record and its breaker.
 
     closed --failures--> open --back-off over, one request--> trial --answered--> starting
-      ^                    ^                                    |                  |    |
-      |                    +-------------- failed --------------+----- failed -----+    |
-      +------------------------------------ slow start over ----------------------------+
+      ^  |                 ^                                    |                  |    |
+      |  +--> suspect -----+-------------- failed --------------+----- failed -----+    |
+      |          |                                                                      |
+      +----------+------------------------- slow start over ----------------------------+
+
+A first failure makes an endpoint a suspect where the picker can ask it a question: it gets nothing
+until the answer is there. Waiting for the second and third failure would cost clients theirs, and
+an endpoint whose price drives all away would never have them.
 
 P(answers) is the share of good outcomes among the last dozen, each counting half after a half-life,
 with a little faith added. The breaker opens on failures in a row, or on a share of them. Each
@@ -37,6 +42,8 @@ _AGAIN_S = 0.5
 """A trial that told nothing (its client went away, or was at fault) is repeated after that."""
 _PROBES_BELIEVED = 6
 """After so many probes that failed a request is tried all the same: a probe may fail by itself."""
+_SUSPECT_S = 1.0
+"""A suspect whose question has no answer by then is back: it is as likely to be busy."""
 _GRAIN_S = 0.1  # time passes in steps
 _NEGLIGIBLE = 0.02
 """Failures beneath it change no price that anybody would see."""
@@ -46,6 +53,7 @@ class State(StrEnum):
     """Of a breaker."""
 
     CLOSED = "closed"
+    SUSPECT = "suspect"
     OPEN = "open"
     TRIAL = "trial"
     STARTING = "starting"
@@ -56,11 +64,12 @@ class Breaker:
 
     Attributes:
         state: see the module.
-        kind: what it was opened for last.
+        kind: what it was opened or suspected for last.
         trial_at: when a trial is due, while open.
         trial: the attempt on trial.
         full_until: it is full, and gets nothing before.
-        probing: a question of ours is under way; `probed`: it was answered well.
+        probing: a question of ours is under way; `probed`: it was answered well; `refused`: it was
+            denied, which means something once a sibling was asked the same.
         doubtful: answers that must be read and found good before an unread 200 counts again.
     """
 
@@ -74,6 +83,10 @@ class Breaker:
         "_good",
         "_hopeless",
         "_streak",
+        "_suspected",
+        "_trust_s",
+        "_trusted_until",
+        "_wanted_at",
         "doubtful",
         "failed_probes",
         "full_until",
@@ -82,6 +95,7 @@ class Breaker:
         "openings",
         "probed",
         "probing",
+        "refused",
         "state",
         "trial",
         "trial_at",
@@ -107,16 +121,21 @@ class Breaker:
         self._full_s = 0.0
         self._answered = 0
         self._hopeless = False
+        self._suspected = False
+        self._trust_s = 0.0
+        self._trusted_until = float("-inf")
+        self._wanted_at = float("-inf")
         self.probing = False
         self.probed = False
-        self.failed_probes = 0
+        self.refused = False
+        self.failed_probes = 0.0
 
     # -- looking -------------------------------------------------------------------------------
 
     @property
     def is_out(self) -> bool:
         """Whether it gets nothing but trials."""
-        return self.state in (State.OPEN, State.TRIAL)
+        return self.state in (State.OPEN, State.TRIAL, State.SUSPECT)
 
     def answers(self, settings: HealthSettings, now: float) -> float:
         """P(it answers), in 0..1; less while it starts slowly."""
@@ -131,7 +150,16 @@ class Breaker:
         """Whether anything sets it apart from an endpoint that never failed."""
         if self.state is State.STARTING and now - self._closed_at >= settings.slow_start_s:
             self.state = State.CLOSED
-        if self.state is not State.CLOSED or self.full_until > now or self.doubtful:
+        if self.state is State.SUSPECT and now >= self.trial_at:
+            self._acquit(settings, now)
+        if self.refused and now - self._wanted_at > 2.0 * _SUSPECT_S:  # its sibling is gone
+            self._suspected = self.refused = False
+        if (
+            self.state is not State.CLOSED
+            or self.full_until > now
+            or self.doubtful
+            or self._suspected
+        ):
             return True
         self._decay(settings, now)
         return self._bad > _NEGLIGIBLE
@@ -152,6 +180,8 @@ class Breaker:
 
     def probe_due(self, settings: HealthSettings, now: float) -> bool:
         """Whether it should be asked before a request is risked."""
+        if self._suspected:
+            return not self.probing and not self.refused
         return (
             settings.probe
             and not self.probed
@@ -173,7 +203,7 @@ class Breaker:
         self.trial = attempt
         self.trials += 1
         self.probed = False
-        self.failed_probes = 0
+        self.failed_probes = 0.0
 
     def good(self, attempt: Attempt, settings: HealthSettings, now: float) -> bool:
         """It answered; whether that brings it back."""
@@ -190,6 +220,9 @@ class Breaker:
         stale = attempt is not self.trial and attempt.at <= self.opened_at
         if not self.is_out or (stale and self.kind is not Kind.HANG):
             return False
+        if self.state is State.SUSPECT:
+            self._acquit(settings, now)
+            return True
         self._close(now)
         if stale:
             self.state = State.CLOSED  # it was slow, not away: its cache is as it was
@@ -203,8 +236,12 @@ class Breaker:
         settings: HealthSettings,
         rng: random.Random,
         now: float,
+        row: int | None = None,
     ) -> bool:
-        """It failed, which counts for `weight`; whether it is out since this moment."""
+        """It failed, which counts for `weight`; whether it is open since this moment.
+
+        `row` is how many in a row open it, where that is not the settings' number.
+        """
         self._add(settings, now, bad=weight)
         self._streak += weight
         if self._streak >= settings.consecutive_failures - 1e-9:
@@ -219,7 +256,7 @@ class Breaker:
         if not (
             on_trial
             or relapse
-            or self._streak >= settings.consecutive_failures - 1e-9
+            or self._streak >= (row or settings.consecutive_failures) - 1e-9
             or (total >= _LEAST and self._bad >= settings.failing_share * total)
         ):
             return False
@@ -232,14 +269,16 @@ class Breaker:
         first = settings.first_trial_s * (_HANG_FACTOR if kind is Kind.HANG else 1.0)
         quiet_s = now - self._closed_at
         back_for_good = (
-            self.state is State.CLOSED and quiet_s > 2.0 * self._backoff_s + settings.slow_start_s
+            self.state in (State.CLOSED, State.SUSPECT)
+            and quiet_s > 2.0 * self._backoff_s + settings.slow_start_s
         )
+        self._suspected = False
         doubled = 0.0 if back_for_good else 2.0 * self._backoff_s
         self._backoff_s = min(longest, max(first, doubled))
         self.state = State.OPEN
         self.kind = kind
         self.trial = None
-        self.probed = False
+        self.probed = self.refused = False
         self.opened_at = now
         self.trial_at = now + self._backoff_s * (1.0 + _JITTER * rng.random())
         self.openings += 1
@@ -268,20 +307,99 @@ class Breaker:
         if attempt is not None and attempt is self.trial:
             self._close(now)
 
-    def pause(self, until: float) -> None:
-        """Gets nothing before a time, unless all others pause as well."""
-        self.full_until = max(self.full_until, until)
+    def heard_good(self, settings: HealthSettings, now: float) -> None:
+        """It answered a request of another picker."""
+        self._add(settings, now, good=1.0)
+        if not self.is_out:
+            self._streak = 0.0
+            self._answered += 1
+            self._hopeless = False
 
-    def tell_probe(
+    def heard_out(
         self,
-        kind: Kind | None,
-        weight: int,
+        kind: Kind,
+        wait_s: float,
         settings: HealthSettings,
         rng: random.Random,
         now: float,
     ) -> None:
-        """A question of ours was answered well (None), or failed; no client was hurt."""
-        self.probing = False
+        """Another picker has taken it out, and tries it in `wait_s`."""
+        if not self.is_out:
+            self.open(kind, settings, rng, now)
+        if self.state is State.OPEN:
+            # A little later than there: one trial is enough.
+            wait_s *= 1.0 + _JITTER * rng.random()
+            self.trial_at = now + min(settings.longest_trial_s, wait_s)
+
+    def heard_back(self, now: float) -> None:
+        """Another picker's request was answered: it is back."""
+        if self.state is State.OPEN:
+            self._close(now)
+
+    def pause(self, until: float) -> None:
+        """Gets nothing before a time, unless all others pause as well."""
+        self.full_until = max(self.full_until, until)
+
+    @property
+    def is_suspected(self) -> bool:
+        """Whether a question of ours is to tell if it fails."""
+        return self._suspected
+
+    def suspect(self, kind: Kind, settings: HealthSettings, now: float) -> bool:
+        """Has a question asked; whether it is, and not too soon after the last.
+
+        Nothing is sent until it is answered, unless the endpoint is trusted or starts slowly.
+        """
+        if self.is_out or self._suspected:
+            return False
+        if now - self._wanted_at < settings.first_trial_s:
+            return False
+        self._suspected = True
+        self._wanted_at = now
+        self.kind = kind
+        self.refused = False
+        if self.state is State.CLOSED and now >= self._trusted_until:
+            self.state = State.SUSPECT
+            self.opened_at = now
+            self.trial_at = now + _SUSPECT_S
+        return True
+
+    def _acquit(self, settings: HealthSettings, now: float) -> None:
+        """It is back as it was, and trusted for a while, each time for longer."""
+        self.state = State.CLOSED
+        if now - self._trusted_until > settings.longest_trial_s:
+            self._trust_s = 0.0
+        self._trust_s = min(
+            settings.longest_trial_s, max(settings.first_trial_s, 2.0 * self._trust_s)
+        )
+        self._trusted_until = now + self._trust_s
+
+    def forgive(self, weight: float, settings: HealthSettings, now: float) -> None:
+        """So much that counted as a failure was none."""
+        self._decay(settings, now)
+        self._bad = max(0.0, self._bad - weight)
+        self._streak = max(0.0, self._streak - weight)
+
+    def tell_probe(
+        self,
+        kind: Kind | None,
+        weight: float,
+        settings: HealthSettings,
+        rng: random.Random,
+        now: float,
+    ) -> None:
+        """A question of ours was answered well (None), or failed; no client was hurt.
+
+        After `_PROBES_BELIEVED` failures, of this weight each, a client's request is tried.
+        """
+        self.probing = self.refused = False
+        suspected, self._suspected = self._suspected, False
+        if suspected and self.state not in (State.OPEN, State.TRIAL):
+            if kind is not None:
+                self.open(kind, settings, rng, now)
+            elif self.state is State.SUSPECT:
+                self._acquit(settings, now)
+            return
         if self.state is not State.OPEN:
             return
         self.probed = kind is None

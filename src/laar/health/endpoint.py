@@ -16,16 +16,21 @@ _CONTRAST_HALF_LIFE_S = 60.0
 _FIRST_READS = 3
 """Answers of a newcomer that are read: one that is wrong by its settings is wrong at once."""
 _OVERTAKING = 3
+_ADMITS_S = 60.0
+"""What an endpoint takes without a key it took a minute ago."""
+_ADMITS_STILL_S = 5.0
 
 
 class Endpoint:
     """The record of one slot; `laar.health.health` writes it."""
 
     __slots__ = (
+        "admitted_at",
         "attempts",
         "breaker",
         "cut",
         "denied",
+        "empty",
         "failures",
         "model",
         "pace",
@@ -46,27 +51,41 @@ class Endpoint:
         self.pace = 1.0
         self.denied = Share(_CONTRAST_HALF_LIFE_S)
         self.cut = Share(_CONTRAST_HALF_LIFE_S)
+        self.empty = Share(_CONTRAST_HALF_LIFE_S)
         self.unseen = _FIRST_READS
         self.read_at = float("-inf")
         self.quick = 0
+        self.admitted_at = float("-inf")
+        """When it last took a question of ours, which has no key."""
         self.failures: Counter[Kind] = Counter()
-        # When something last got so far, by stage, and when the last few of these had been sent.
+        # When something last got so far, by stage; when the last few of these had been sent, and
+        # what they took.
         self.progress_at = [float("-inf")] * len(Stage)
-        self.sent_at: tuple[deque[float], ...] = tuple(deque(maxlen=_OVERTAKING) for _ in Stage)
+        self.sent_at: tuple[deque[tuple[float, float]], ...] = tuple(
+            deque(maxlen=_OVERTAKING) for _ in Stage
+        )
+
+    def admits(self, now: float) -> bool:
+        """Whether it takes what has no key, as far as is known."""
+        return now - self.admitted_at < _ADMITS_S and self.denied.last_at < self.admitted_at
+
+    def admits_still(self, now: float) -> bool:
+        """The same while it denies clients one after the other."""
+        return now - self.admitted_at < _ADMITS_STILL_S and self.admitted_at >= self.denied.row_at
 
     def reached(self, attempt: Attempt, stage: Stage, now: float) -> None:
         """Notes that an attempt got so far."""
         attempt.stage = stage
         self.progress_at[stage] = now
-        self.sent_at[stage].append(attempt.at)
+        self.sent_at[stage].append((attempt.at, now - attempt.at))
 
     def last_progress_at(self, waiting_for: Stage) -> float:
         """When it last got something as far as that, or was at least generating."""
         return max(self.progress_at[min(waiting_for, Stage.ANSWERING) :])
 
-    def overtook(self, since: float, waiting_for: Stage) -> int:
-        """How many requests sent after a moment it got as far as that, a few at most."""
+    def overtook(self, since: float, waiting_for: Stage, most_s: float) -> int:
+        """How many requests sent after a moment it got as far as that in time, a few at most."""
         return max(
-            sum(at > since for at in self.sent_at[stage])
-            for stage in range(min(waiting_for, Stage.ANSWERING), len(Stage))
+            sum(at > since and took_s <= most_s for at, took_s in self.sent_at[stage])
+            for stage in range(waiting_for, len(Stage))
         )

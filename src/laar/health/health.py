@@ -17,20 +17,22 @@ and one of the four kept in, 98 % of the requests failed.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from laar.health.attempt import Attempt, Stage
 from laar.health.breaker import State
 from laar.health.endpoint import Endpoint
 from laar.health.kinds import GOOD, Kind, Reply, judge
 from laar.health.pace import ratio
+from laar.health.questions import RETRIED, Questions
 from laar.health.records import Records
 from laar.health.settings import HealthSettings
 from laar.health.siblings import alone
 from laar.health.silence import compare, find_hang, silent_for_long
 from laar.health.standing import Standing, standing_of
 
-__all__ = ["Health"]
+__all__ = ["Health", "Word"]
 
 _LOOK_S = 0.25
 _READ_EVERY_S = 2.0
@@ -38,13 +40,28 @@ _READ_EVERY_S = 2.0
 _TRUST_AFTER = 4
 """Answers read and found good before an endpoint that sent an error in one is believed unread."""
 _LIGHTEST = 0.1
-_RETRIED = 0.5
-"""Weight of a failure that is only known by Envoy's having gone on: it may have been a 429."""
+_EVENTS_IN_ROW = 2
+"""Errors in a 200 that open, where siblings send none: Envoy repeats nothing, so a third would be
+another client's."""
 _PROBE_FIRST_S = 1.0
 """How long a trial that is due waits for somebody to ask a question first."""
 _TIMES_EVERY_S = 0.01
 """An endpoint's answers are timed so often at the most; that costs more than all the rest here."""
 _UNHEARD_S = 0.5
+_TRIAL_S = 5.0
+"""How long a trial of another picker puts off one's own; then that picker may be gone."""
+
+
+class Word(NamedTuple):
+    """What one picker learned of an endpoint, for the others.
+
+    `what` is ``good``, ``bad`` (`amount` is its weight), ``out`` and ``trial`` (seconds until the
+    next trial), ``full`` (seconds of its pause) or ``back``.
+    """
+
+    what: str
+    kind: Kind
+    amount: float
 
 
 class Health:
@@ -58,11 +75,15 @@ class Health:
     def __init__(self, settings: HealthSettings, *, rng: random.Random) -> None:
         self._records = Records(settings, rng)
         self._endpoints = self._records.endpoints
+        self.questions = Questions(self._records)
+        """What the picker asks endpoints itself, and learns from that."""
         self._rng = rng
         self.look_at = 0.0
         """When `look` has something to do."""
         self.reads = True
         """Whether answers may be read."""
+        self.on_word: Callable[[int, Word], None] | None = None
+        """Gets what other pickers should know of a slot."""
 
     @property
     def version(self) -> int:
@@ -88,6 +109,7 @@ class Health:
     def drop(self, slot: int) -> None:
         """Forgets a slot: its endpoint left."""
         self._records.drop(slot)
+        self.questions.drop(slot)
 
     # -- a request's life ----------------------------------------------------------------------
 
@@ -113,6 +135,7 @@ class Health:
         if trial:
             endpoint.breaker.begin_trial(attempt)
             self._records.version += 1
+            self._say(slot, "trial", endpoint.breaker.kind, _TRIAL_S)
         return attempt
 
     def wants_read(self, slot: int, now: float) -> bool:
@@ -170,8 +193,15 @@ class Health:
             endpoint.breaker.doubtful -= 1
         self._good(endpoint, attempt, now)
 
-    def ended(self, attempt: Attempt, status: int | None, cause: str, now: float) -> None:
-        """It is over, as a `Completion` says."""
+    def ended(
+        self,
+        attempt: Attempt,
+        status: int | None,
+        cause: str,
+        now: float,
+        tokens: int | None = None,
+    ) -> None:
+        """It is over, as a `Completion` says; `tokens` of the answer, where they are known."""
         endpoint = self._of(attempt)
         if endpoint is None:
             return
@@ -182,6 +212,8 @@ class Health:
         if attempt.stage is not Stage.OVER and not attempt.judged:
             if whole and attempt.overdue and attempt.stage is Stage.ACCEPTED and not attempt.read:
                 pass  # an unread answer that was given up looks like one that came to its end
+            elif whole and tokens is not None and self._is_empty(endpoint, tokens, now):
+                self._failed(endpoint, attempt, Kind.EMPTY, now)
             elif whole:
                 self._whole(endpoint, attempt, now)
             elif cause == "reset":
@@ -233,8 +265,13 @@ class Health:
         if attempt.good and not endpoint.breaker.is_out:
             return
         attempt.good = True
-        if endpoint.breaker.good(attempt, self._records.settings, now):
+        breaker = endpoint.breaker
+        is_news = attempt.slot in self._records.troubled
+        is_back = breaker.good(attempt, self._records.settings, now)
+        if is_back:
             self._records.version += 1
+        if is_news:
+            self._say(attempt.slot, "back" if is_back else "good", breaker.kind, 1.0)
 
     def _whole(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
         """An answer ended as it should."""
@@ -243,17 +280,18 @@ class Health:
             return
         group = self._records.times(attempt)
         seconds = now - attempt.at - attempt.rtt_s
-        is_quick = seconds < group.quick_s and not attempt.read
+        is_brief = seconds < group.brief_s and not attempt.read
+        endpoint.quick = endpoint.quick + 1 if is_brief else 0
+        is_quick = is_brief and (endpoint.quick > 1 or seconds < group.quick_s)
         if is_quick:  # it may be an error that was not seen: the next ones are looked at
-            endpoint.quick += 1
             endpoint.unseen = max(endpoint.unseen, 2)
         if now - endpoint.progress_at[Stage.OVER] < _TIMES_EVERY_S and attempt.good:
             return  # there is more to learn from than a mean needs
         endpoint.reached(attempt, Stage.OVER, now)
         endpoint.cut.add(now, happened=False)
-        if not is_quick:
-            endpoint.quick = 0
-            self._good(endpoint, attempt, now)
+        if is_quick:
+            return  # nor does it say how long answers take
+        self._good(endpoint, attempt, now)
         group.sizes.append(attempt.tokens)
         if attempt.timed:
             value = ratio(seconds, attempt.predicted_s)
@@ -261,6 +299,13 @@ class Health:
                 endpoint.speed.add(value - group.mean, now)
                 self._records.paced.add(endpoint.model)
             group.ended(seconds, value)
+
+    def _is_empty(self, endpoint: Endpoint, tokens: int, now: float) -> bool:
+        """Whether an answer has no token, and siblings' have: 0 is right for some requests."""
+        endpoint.empty.add(now, happened=tokens == 0)
+        if tokens:
+            return False
+        return bool(alone(endpoint.empty, (e.empty for e in self._records.others(endpoint)), now))
 
     def _cut(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
         """An answer stopped in the middle: a client that left, or the engine."""
@@ -288,14 +333,17 @@ class Health:
         if kind is Kind.RETRIED:
             if breaker.full_until > now - settings.full_s:
                 kind = Kind.FULL  # it has just said so where it could be seen
-            weight = _RETRIED
+            weight = RETRIED
         if kind is Kind.FULL:
             endpoint.failures[kind] += 1
             breaker.full(attempt, reply.retry_after_s if reply else None, settings, now)
             self._records.trouble(slot)
+            self._say(slot, "full", kind, breaker.full_until - now)
             return
         if kind is Kind.DENIED:
             endpoint.denied.add(now, happened=True)
+            if reply is not None and reply.status != 404 and endpoint.admits_still(now):
+                return  # it asks for no key, so this one was wrong
             apart = alone(endpoint.denied, (e.denied for e in self._records.others(endpoint)), now)
             if apart is None:  # siblings are still at it: they have to be heard first
                 breaker.pause(now + _UNHEARD_S)
@@ -304,6 +352,9 @@ class Health:
                 if attempt is not None and attempt is breaker.trial and breaker.kind is Kind.DENIED:
                     breaker.good(attempt, settings, now)  # siblings deny as well: the client's
                     self._records.version += 1
+                else:
+                    self.questions.suspect(endpoint, kind, 1.0, now)
+                    self._records.trouble(slot)
                 return
             weight = max(1.0, float(endpoint.denied.row))  # those before it have not counted yet
         if kind is Kind.EVENT and not breaker.doubtful:
@@ -316,8 +367,18 @@ class Health:
             weight *= 1.0 + endpoint.quick
             endpoint.quick = 0
         endpoint.failures[kind] += 1
-        breaker.bad(attempt, kind, weight, settings, self._rng, now)
+        row = settings.consecutive_failures
+        if kind is Kind.EVENT and not any(
+            other.breaker.doubtful for other in self._records.others(endpoint)
+        ):
+            row = min(row, _EVENTS_IN_ROW)
+        is_out = breaker.bad(attempt, kind, weight, settings, self._rng, now, row)
+        if not is_out:
+            self.questions.suspect(endpoint, kind, weight, now)
         self._records.trouble(slot)
+        self._say(slot, "bad", kind, weight)
+        if is_out:
+            self._say(slot, "out", kind, breaker.trial_at - now)
 
     def _lightness(self, attempt: Attempt) -> float:
         """What an error weighs: little where only the heaviest requests meet one.
@@ -332,6 +393,37 @@ class Health:
         if attempt is not None:
             return attempt.slot
         return next(slot for slot, known in self._endpoints.items() if known is endpoint)
+
+    # -- several pickers -----------------------------------------------------------------------
+
+    def _say(self, slot: int, what: str, kind: Kind, amount: float) -> None:
+        if self.on_word is not None:
+            self.on_word(slot, Word(what, kind, amount))
+
+    def heard(self, slot: int, model: str, word: Word, now: float) -> None:
+        """Another picker has learned something of an endpoint that serves `model`.
+
+        A failure counts as if it had been seen here. Which endpoints are slow or silent each picker
+        finds by its own requests.
+        """
+        endpoint = self._endpoints.get(slot)
+        if endpoint is None or endpoint.model != model:
+            endpoint = self.know(slot, model, now)
+        settings, breaker = self._records.settings, endpoint.breaker
+        match word.what:
+            case "good":
+                breaker.heard_good(settings, now)
+            case "bad":
+                breaker.bad(None, word.kind, word.amount, settings, self._rng, now)
+            case "out":
+                breaker.heard_out(word.kind, word.amount, settings, self._rng, now)
+            case "back":
+                breaker.heard_back(now)
+            case "full":
+                breaker.pause(now + min(settings.longest_full_s, word.amount))
+            case "trial" if breaker.state is State.OPEN:
+                breaker.trial_at = max(breaker.trial_at, now + min(_TRIAL_S, word.amount))
+        self._records.trouble(slot)
 
     # -- now and then --------------------------------------------------------------------------
 
@@ -354,39 +446,8 @@ class Health:
         """What is known of some candidates, each of which serves the model beside it."""
         return standing_of(self._records, slots, models, now)
 
-    def probes_due(self, now: float, most: int) -> list[int]:
-        """Slots to ask a question of ours, a few at most; each is named once until `probed`."""
-        found: list[int] = []
-        if not self.settings.enabled:
-            return found
-        for slot in self._records.troubled:
-            breaker = self._endpoints[slot].breaker
-            if len(found) < most and breaker.probe_due(self._records.settings, now):
-                breaker.probing = True
-                found.append(slot)
-        return found
-
-    def probed(
-        self, slot: int, reply: Reply | None, now: float, *, failed: Kind | None = None
-    ) -> None:
-        """What came of it: a reply, a failure without one, or neither: it is out of reach here."""
-        endpoint = self._endpoints.get(slot)
-        if endpoint is None or not endpoint.breaker.probing:
-            return
-        breaker = endpoint.breaker
-        verdict = judge(reply) if reply is not None else None
-        weight = 1
-        if verdict is Kind.DENIED and breaker.kind is Kind.DENIED:
-            failed, weight = Kind.DENIED, 2  # a client's key may be better than none
-        elif verdict in (Kind.STATUS, Kind.ERROR, Kind.EVENT):
-            failed = Kind(verdict)
-        breaker.tell_probe(failed, weight, self._records.settings, self._rng, now)
-        if verdict is Kind.FULL and reply is not None:
-            breaker.full(None, reply.retry_after_s, self._records.settings, now)
-        self._records.version += 1
-
-    def due(self, standing: Standing, now: float) -> int:
-        """A slot whose trial is due now, or -1."""
+    def due(self, standing: Standing, now: float) -> int | None:
+        """A slot whose trial is due now."""
         for at, slot in standing.trials:
             if at > now:
                 break
@@ -397,7 +458,7 @@ class Health:
                 self._records.settings, now
             ):
                 return slot
-        return -1
+        return None
 
     # -- for people ----------------------------------------------------------------------------
 
@@ -419,13 +480,14 @@ class Health:
         ):
             return ""
         breaker = known.breaker
+        is_troubled = breaker.troubled(self._records.settings, now)
         if breaker.state is State.OPEN:
             return "failing"
-        if breaker.state is State.TRIAL:
+        if breaker.state in (State.TRIAL, State.SUSPECT):
             return "on trial"
         if breaker.full_until > now:
             return "full"
-        if breaker.state is State.STARTING and breaker.troubled(self._records.settings, now):
+        if breaker.state is State.STARTING and is_troubled:
             return "starting"
         return "slow" if known.pace > 1.0 else ""
 

@@ -31,6 +31,8 @@ class Kind(StrEnum):
     """401, 403 or 404 where siblings accept."""
     CUT = "cut"
     """An answer that ended in the middle, where siblings' do not."""
+    EMPTY = "empty"
+    """An answer without a token, where siblings' have some."""
     HANG = "hang"
     """Silence far beyond what siblings need."""
     RETRIED = "retried"

@@ -22,6 +22,7 @@ _SPREAD_AT_FIRST = 1.0
 _DEVIATIONS = 3.0
 _SIZES = 64
 _QUICK = 0.1
+_BRIEF = 0.5
 
 _SLOT_MOST = 24.0  # times at one endpoint that its mean remembers
 _SLOT_HALF_LIFE_S = 30.0
@@ -69,13 +70,15 @@ class GroupTimes:
     Times to each stage: accepted, answering, over.
     """
 
-    __slots__ = ("_stages", "quick_s", "sizes", "total_s")
+    __slots__ = ("_stages", "brief_s", "quick_s", "sizes", "total_s")
 
     def __init__(self) -> None:
         self._stages = (_Usual(), _Usual(), _Usual())
         self.total_s = _Usual()
         self.quick_s = 0.0
         """An answer in less time is suspect; 0 while that is not known."""
+        self.brief_s = 0.0
+        """The same of two in a row."""
         self.sizes: deque[float] = deque(maxlen=_SIZES)
         """Prompt tokens of the last requests that went well."""
 
@@ -89,7 +92,7 @@ class GroupTimes:
         total = self.total_s
         total.add(math.log(max(0.001, seconds)))
         if not total.n % 8:
-            self.quick_s = _QUICK * self.typical_s
+            self.quick_s, self.brief_s = _QUICK * self.typical_s, _BRIEF * self.typical_s
 
     def limit_s(self, stage: int, predicted_s: float) -> float:
         """The time within which nearly all reach a stage; infinite while that is not known."""

@@ -31,13 +31,15 @@ _EVIDENCE = 3.5
 class Share:
     """How often something happened lately, with exponential decay."""
 
-    __slots__ = ("_at", "_half_life_s", "last_at", "no", "row", "yes")
+    __slots__ = ("_at", "_half_life_s", "last_at", "no", "row", "row_at", "yes")
 
     def __init__(self, half_life_s: float) -> None:
         self.yes = 0.0
         self.no = 0.0
         self.row = 0
         """How often in a row, to this moment."""
+        self.row_at = float("-inf")
+        """When that row began."""
         self.last_at = float("-inf")
         """When it happened last."""
         self._at = 0.0
@@ -53,6 +55,8 @@ class Share:
             self.no *= (_WINDOW - 1.0) / total
         if happened:
             self.yes += 1.0
+            if not self.row:
+                self.row_at = now
             self.row += 1
             self.last_at = now
         else:

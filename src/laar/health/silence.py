@@ -18,6 +18,9 @@ __all__ = ["compare", "find_hang", "silent_for_long"]
 
 _OVERTAKEN = 3
 """Later requests that siblings got as far, before silence is the endpoint's own."""
+_SLACK = 0.4
+"""They have to take less than that share of the silence: in a fleet that slows down as a whole some
+request is always overtaken."""
 
 
 def find_hang(records: Records, slot: int, endpoint: Endpoint, now: float) -> None:
@@ -48,18 +51,19 @@ def silent_for_long(records: Records, endpoint: Endpoint, attempt: Attempt, now:
     if not attempt.timed:
         return False
     waiting_for = Stage(attempt.stage + 1)
-    if attempt.stage is Stage.ACCEPTED and not attempt.read:
+    is_whole = not attempt.group[1]  # its head comes with its end
+    if is_whole or (attempt.stage is Stage.ACCEPTED and not attempt.read):
         waiting_for = Stage.OVER
     since = max(attempt.at, endpoint.last_progress_at(waiting_for))
     silent_s = now - since
     if silent_s <= records.settings.overdue_s:
         return False
-    usual = Stage.OVER if not attempt.group[1] else waiting_for
+    usual = Stage.OVER if is_whole else waiting_for
     if silent_s <= records.times(attempt).limit_s(usual, attempt.predicted_s):
         return False
     overtaken = 0
     for other in records.others(endpoint):
-        overtaken += other.overtook(since, waiting_for)
+        overtaken += other.overtook(since, waiting_for, _SLACK * silent_s)
         if overtaken >= _OVERTAKEN:
             return True
     return False

@@ -69,6 +69,8 @@ def _with_troubled(
     settings = records.settings
     answers = {s: records.endpoints[s].breaker.answers(settings, now) for s in troubled}
     out = [s for s in troubled if records.endpoints[s].breaker.is_out]
+    if len(out) == len(slots):  # better a suspect than none
+        out = [s for s in out if records.endpoints[s].breaker.state is not State.SUSPECT]
     trials = sorted((records.endpoints[s].breaker.trial_at, s) for s in out)
     all_failing = len(out) == len(slots)
     if all_failing:
@@ -113,5 +115,7 @@ def _why(records: Records, slot: int, now: float) -> str:
     breaker = records.endpoints[slot].breaker
     if breaker.state is State.TRIAL:
         return f"failing ({breaker.kind}): a request is on trial there"
+    if breaker.state is State.SUSPECT:
+        return f"suspect ({breaker.kind}): the picker asks it a question first"
     wait_s = max(0.0, breaker.trial_at - now)
     return f"failing ({breaker.kind}): the next trial is due in {wait_s:.1f} s"

@@ -1,7 +1,8 @@
-"""An experiment: a name, the claim it checks, and the function that runs it.
+"""An experiment: a grid of runs, a table, and claims that are declared before it runs.
 
 Each is a small module in `laar.lab.experiments` with a tuple `EXPERIMENTS`; that is all it takes to
-be listed and run.
+be listed, run, judged and to have a row in docs/results. Its function returns tables and, for each
+declared claim, the numbers by seed; `laar.lab.claims` judges them.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from laar.errors import SettingError
+from laar.lab.claims import Claim, Judged, judge
 from laar.lab.report import Report
 
-__all__ = ["FIRST_SEED", "Experiment", "Scope"]
+__all__ = ["FIRST_SEED", "Experiment", "Scope", "spoken_time"]
 
 FIRST_SEED = 1000
 """Seeds of experiments count from here unless told; artifacts that come with laar are fitted on
@@ -26,7 +28,7 @@ class Scope:
 
     Args:
         seeds: every policy runs on each.
-        quick: the small version; its verdict is about whatever it covers.
+        quick: a smoke test: small, and without a verdict.
         data: directory with real traffic, for experiments that can use it.
         policies: in place of the experiment's own, for those that let one choose.
         workloads: the same.
@@ -49,11 +51,14 @@ class Experiment:
 
     Args:
         name: what the command line calls it.
-        claim: what it checks, one sentence.
+        claim: what it is about, one sentence.
+        claims: what is judged; empty where nothing is.
         source: paper and section.
         run: makes the report.
-        seeds: how many, unless told.
-        quick_seeds: the same for the small version.
+        seeds: how many, unless told; at least as many as each claim needs.
+        quick_seeds: the same for the smoke test.
+        minutes: of one core for a seed, about.
+        needs_data: it runs on `--data` alone.
         first_seed: of its seeds, unless told.
         takes: options of `laar lab run` that only some experiments have: `data`, `policies`,
             `workloads`.
@@ -63,10 +68,24 @@ class Experiment:
     claim: str
     source: str
     run: Callable[[Scope], Report]
+    claims: tuple[Claim, ...] = ()
     seeds: int = 10
     quick_seeds: int = 2
+    minutes: float = 1.0
+    needs_data: bool = False
     first_seed: int = FIRST_SEED
     takes: frozenset[str] = frozenset()
+
+    def judged(self, report: Report, scope: Scope) -> list[Judged]:
+        """The verdicts; none of a smoke test. Chosen workloads leave some claims without any."""
+        claims = self.claims
+        if scope.workloads:
+            claims = tuple(claim for claim in claims if claim.name in report.evidence)
+        return [] if scope.quick else judge(claims, report.evidence)
+
+    def hours(self, seeds: int, cores: int = 2) -> float:
+        """How long a run takes on so many cores, about."""
+        return self.minutes * seeds / cores / 60.0
 
     def scope(
         self,
@@ -96,3 +115,8 @@ class Experiment:
             policies=tuple(policies),
             workloads=tuple(workloads),
         )
+
+
+def spoken_time(hours: float) -> str:
+    """Hours, or minutes where they are few."""
+    return f"{hours:.1f} h" if hours >= 1.0 else f"{max(1.0, 60.0 * hours):.0f} min"

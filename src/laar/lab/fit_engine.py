@@ -18,9 +18,9 @@ import yaml
 from scipy.stats import spearmanr  # type: ignore[import-untyped]
 
 from laar.errors import SettingError
-from laar.lab.intervals import Estimate
 from laar.lab.probing import facts_of, measure
 from laar.lab.report import Chart, Check, Report, Table, Value
+from laar.lab.statistics import Estimate
 from laar.sim.engine.cost import LinearCost
 from laar.sim.engine.fitting import Point, Seen, check_points, fit, fit_points, predict
 from laar.sim.engine.profile import EngineProfile

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from laar.errors import SettingError
 from laar.lab.decisions import LoggedAssessor, is_decision_log, read_decisions
-from laar.lab.intervals import Estimate
 from laar.lab.report import Chart, Report, Table, Value
 from laar.lab.sessions import Recorded, has_sessions, read_sessions
+from laar.lab.statistics import Estimate
 from laar.lab.sweep import sweep
 from laar.lab.tally import MEANS, METRICS, Tally
 from laar.lab.trace import TRACE_BLOCK_TOKENS, read_trace

@@ -1,4 +1,4 @@
-"""What an experiment says: tables, checks of its claim, charts; printed, and written as JSON.
+"""What an experiment says: tables, what was seen of its claims, charts; printed, and as JSON.
 
 The JSON of one seed list is the same bytes each time. What a wall clock measured is therefore no
 part of it: such figures are remarks, which are only printed.
@@ -7,16 +7,17 @@ part of it: such figures are remarks, which are only printed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import orjson
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from laar.lab.intervals import Estimate
+from laar.lab.claims import Evidence, Judged
+from laar.lab.statistics import Estimate
 
-__all__ = ["Chart", "Check", "Report", "Table", "Value", "dump", "show"]
+__all__ = ["Chart", "Check", "Report", "Table", "Value", "as_records", "dump", "show"]
 
 Value = str | float | int | Estimate
 """What a table's cell may hold."""
@@ -41,7 +42,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One part of the claim.
+    """Something exact that a tool finds held or not; claims over seeds are `laar.lab.claims`.
 
     Args:
         claim: what must be seen.
@@ -68,21 +69,30 @@ class Chart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """An experiment's outcome; `remarks` may differ from run to run."""
+    """An experiment's outcome; `remarks` may differ from run to run.
+
+    Args:
+        tables: for people.
+        evidence: what was seen of each declared claim; whether it held is not for it to say.
+        checks: of tools, which are exact.
+        charts: panels of its figure.
+        remarks: printed, and not stored.
+    """
 
     tables: Sequence[Table]
-    checks: Sequence[Check]
+    evidence: Evidence = field(default_factory=dict)
+    checks: Sequence[Check] = ()
     charts: Sequence[Chart] = ()
     remarks: Sequence[str] = ()
 
     @property
     def held(self) -> bool:
-        """Whether every part of the claim held."""
+        """Whether every check did."""
         return all(check.held for check in self.checks)
 
 
-def show(report: Report, console: Console) -> None:
-    """Prints tables, checks and remarks."""
+def show(report: Report, console: Console, judged: Sequence[Judged] = ()) -> None:
+    """Prints tables, verdicts, checks and remarks."""
     for table in report.tables:
         drawn = RichTable(title=table.title, title_justify="left")
         for index, column in enumerate(table.columns):
@@ -90,6 +100,11 @@ def show(report: Report, console: Console) -> None:
         for row in table.rows:
             drawn.add_row(*(_text(value, table.digits) for value in row))
         console.print(drawn)
+    for one in judged:
+        console.print(f"[bold]{one.verdict}[/]: {one.claim.says}", highlight=False)
+        console.print(f"         {one.sentence}", highlight=False)
+        if one.claim.published:
+            console.print(f"         published: {one.claim.published}", highlight=False)
     for check in report.checks:
         verdict = "[green]held[/]    " if check.held else "[red]NOT held[/]"
         console.print(f"{verdict} {check.claim}: {check.seen}", highlight=False)
@@ -97,12 +112,18 @@ def show(report: Report, console: Console) -> None:
         console.print(f"         {remark}", highlight=False)
 
 
+def as_records(judged: Sequence[Judged]) -> list[dict[str, str]]:
+    """Verdicts for `dump`."""
+    return [
+        {"name": one.claim.name, "verdict": one.verdict, "seen": one.sentence} for one in judged
+    ]
+
+
 def dump(report: Report, **about: object) -> bytes:
     """The report as JSON, `about` on top."""
     data = {
         **about,
-        "held": report.held,
-        "checks": list(report.checks),
+        **({"held": report.held, "checks": list(report.checks)} if report.checks else {}),
         "tables": list(report.tables),
         "charts": list(report.charts),
     }

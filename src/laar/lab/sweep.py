@@ -7,6 +7,7 @@ cases whatever finishes first, so a sweep's outcome does not depend on where it 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -23,6 +24,7 @@ __all__ = ["BACKENDS", "placed", "sweep"]
 BACKENDS = ("loky", "dask", "ray")
 """Processes of this machine, or a cluster."""
 
+_LINE_EVERY_S = 60.0
 _T = TypeVar("_T")
 
 
@@ -32,7 +34,8 @@ def sweep(run: Callable[..., _T], cases: Sequence[tuple[Any, ...]], *, label: st
     Args:
         run: a module's function, so that it can travel to another process.
         cases: its arguments.
-        label: for the progress bar, which goes to standard error where that is a terminal.
+        label: for the progress bar, which goes to standard error; where that is no terminal, a
+            line a minute says how far it is and about how much time is left.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(
@@ -42,7 +45,31 @@ def sweep(run: Callable[..., _T], cases: Sequence[tuple[Any, ...]], *, label: st
         backend, _ = joblib.parallel.get_active_backend()
         streams = backend.supports_return_generator  # Ray's does not: its bar moves at the end only
         results = joblib.Parallel(return_as="generator" if streams else "list")(jobs)
-        return list(bar.track(results, total=len(cases), description=label))
+        lines = None if bar.console.is_terminal else _Lines(label, len(cases), bar.console)
+        done = []
+        for result in bar.track(results, total=len(cases), description=label):
+            done.append(result)
+            if lines is not None:
+                lines.tell(len(done))
+        return done
+
+
+class _Lines:
+    """Progress for those who see no bar."""
+
+    def __init__(self, label: str, total: int, console: Console) -> None:
+        self._label, self._total, self._console = label, total, console
+        self._began_s = self._told_s = time.monotonic()
+
+    def tell(self, done: int) -> None:
+        """Says so at most once a minute."""
+        now_s = time.monotonic()
+        if now_s - self._told_s < _LINE_EVERY_S or done == self._total:
+            return
+        self._told_s = now_s
+        left_min = (now_s - self._began_s) / done * (self._total - done) / 60.0
+        said = f"{self._label}: {done} of {self._total} runs, about {left_min:.0f} min left"
+        self._console.print(said, highlight=False)
 
 
 @contextmanager

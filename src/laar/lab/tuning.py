@@ -16,8 +16,8 @@ import numpy as np
 
 from laar.core.policy import Policy
 from laar.errors import SettingError
-from laar.lab.intervals import Estimate
 from laar.lab.report import Chart, Report, Table, Value
+from laar.lab.statistics import Estimate
 from laar.sim.fleet import Arrival, Exchange, FleetSettings, Prompt, Site, VirtualFleet, replay_open
 from laar.tuning import Tuner, TunerSettings
 
@@ -57,7 +57,7 @@ def tune(
     """
     tuner = Tuner(settings, initial)
     fleet = VirtualFleet(sites, picker, seed=seed, policies=policies)
-    fleet.director.tuner = tuner
+    fleet.director.use_tuner(tuner)
     replay_open(fleet, _again_and_again(trace, tuner), on_end)
     tuner.freeze()
     return tuner

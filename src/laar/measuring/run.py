@@ -31,14 +31,14 @@ from laar.measuring.measure import (
     read_questions,
 )
 
-__all__ = ["KV_LOOKUP", "key_headers", "questions_of", "run_measure"]
+__all__ = ["KV_LOOKUP", "key_headers", "kv_question", "questions_of", "run_measure", "targets_of"]
 
 KV_LOOKUP = "kv-lookup"
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
 INCOMPLETE = 1
 """Exit status when some requests got no answer."""
-_COLUMNS = (
+COLUMNS = (
     TextColumn("{task.description}"),
     BarColumn(),
     MofNCompleteColumn(),
@@ -70,7 +70,7 @@ def run_measure(
     console = Console()
     headers = key_headers(key_variable)
     try:
-        with Bar(*_COLUMNS, console=console) as bar:
+        with Bar(*COLUMNS, console=console) as bar:
             task = bar.add_task("measuring", total=None, note="")
 
             def show(progress: Progress) -> None:
@@ -79,7 +79,7 @@ def run_measure(
 
             async def run() -> Summary:
                 return await measure(
-                    await _targets(endpoints, models, headers),
+                    await targets_of(endpoints, models, headers),
                     questions,
                     out,
                     concurrency=concurrency,
@@ -123,23 +123,30 @@ def questions_of(
             seed=seed,
             split="fit",
         )
-        return [_kv_question(query) for query in drawn]
+        return [kv_question(query) for query in drawn]
     found = list(read_questions(Path(task)))
     if not found:
         raise SettingError(f"{task} holds no question")
     return found
 
 
-def _kv_question(query: Query) -> Question:
+def kv_question(query: Query) -> Question:
+    """A look-up as a question that can be judged."""
+
     def ask() -> Sequence[Message]:
         return [{"role": "user", "content": query.prompt}]
 
     return Question(id=query.id, ask=ask, check=CheckSpec(contains=query.answer), task=KV_LOOKUP)
 
 
-async def _targets(
+async def targets_of(
     endpoints: Sequence[str], models: Sequence[str], headers: Mapping[str, str]
 ) -> list[Target]:
+    """The models that endpoints serve, or those of them that are named.
+
+    Raises:
+        SettingError: an endpoint does not answer, or serves no such model.
+    """
     targets = await discover(endpoints, headers=headers)
     missing = set(models) - {target.model for target in targets}
     if missing:

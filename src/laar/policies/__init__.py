@@ -1,156 +1,166 @@
-"""The policies by name: ours, the papers' as published, and the ones people already know."""
+"""The policies by name: laar's, those of the papers and of other pickers, and plug-ins."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from inspect import signature
-from typing import Any
+from collections.abc import Mapping
 
 from laar.core.cost import CostWeights
-from laar.core.interfaces import Scorer
-from laar.core.outlook import Outlook
 from laar.core.policy import Policy
-from laar.errors import SettingError, unknown
-from laar.policies.affinity import SessionAffinity
-from laar.policies.aibrix import LeastRequest, PrefixCache
-from laar.policies.chance import Random, RoundRobin
-from laar.policies.gorgo import Gorgo
-from laar.policies.gorgo_baselines import LeastLoad, SimpleSessionAffinity
-from laar.policies.laar_paper import LaarPaper
-from laar.policies.llm_d import LlmDDefault, LlmDGuide
-from laar.policies.llm_router import PrefixAware
-from laar.policies.load import LeastLoaded, LoadAware, PowerOfTwo
-from laar.policies.ranking import ByChance
-from laar.policies.sglang import CacheAware, Lmetric, SessionsFirst
+from laar.errors import SettingError
+from laar.policies.guarding import GuardedFilter, GuardedPicker, GuardedScorer, guarded
+from laar.policies.own import own
+from laar.policies.profile import FilterUse, PickerUse, Profile, ScorerUse
+from laar.policies.registry import Found, Kind, Parameters, Registry
 
 __all__ = [
     "POLICY_NAMES",
-    "Parameters",
+    "FilterUse",
+    "PickerUse",
+    "Profile",
+    "ScorerUse",
     "build_policies",
     "check_parameters",
+    "check_profile",
     "parameters_of",
     "parse_policy",
 ]
 
-Parameters = Mapping[str, Mapping[str, float]]
-"""What is set of some policies: values by parameter, by policy."""
+_REGISTRY = Registry(own(CostWeights()))
 
-_BASELINES: dict[str, Callable[..., Scorer]] = {
-    "gorgo": Gorgo,
-    "load-aware": LoadAware,
-    "llm-d": LlmDDefault,
-    "llm-d-guide": LlmDGuide,
-    "llm-router": PrefixAware,
-    "aibrix-prefix-cache": PrefixCache,
-    "sglang-cache-aware": CacheAware,
-    "smg": CacheAware,  # SGLang's gateway under its own name: the same rule and thresholds
-    "vllm-router": SessionsFirst,
-    "lmetric": Lmetric,
-    "least-request": LeastRequest,
-    "least-load": LeastLoad,
-    "simple-session-affinity": SimpleSessionAffinity,
-    "session-affinity": SessionAffinity,
-    "least-loaded": LeastLoaded,
-    "p2c": PowerOfTwo,
-    "round-robin": RoundRobin,
-    "random": Random,
-}
-_BY_CHANCE = {"load-aware", "llm-d"}
-"""llm-d's picker breaks ties by chance, and an idle fleet is all ties."""
+POLICY_NAMES = tuple(own(CostWeights())[Kind.POLICY])
+"""laar's own policies."""
 
 
-def build_policies(weights: CostWeights, given: Parameters | None = None) -> dict[str, Policy]:
-    """Fresh policies, each with its own state.
+def build_policies(
+    weights: CostWeights,
+    given: Mapping[str, Parameters] | None = None,
+    profiles: Mapping[str, Profile] | None = None,
+) -> dict[str, Policy]:
+    """Fresh policies, each with its own state: all of laar's, and the others that are named.
 
     Args:
         weights: of the policy ``laar``.
-        given: parameters of others (or of ``laar``) that are not at their defaults.
+        given: parameters that are not at their defaults, by policy. A policy of an installed
+            package is built if it is named here.
+        profiles: policies composed of filters, scorers and a picker, by name.
 
     Raises:
-        SettingError: there is no such policy or parameter, or a value can't be one.
+        SettingError: there is no such policy, part or parameter, a value cannot be one, or a
+            plug-in cannot be loaded or made.
     """
     given = given or {}
     check_parameters(given)
+    registry = Registry(own(weights))
     policies = {
-        "laar": Policy(
-            name="laar",
-            scorers=[(Outlook(replace(weights, **given.get("laar", {}))), 1.0)],
-            knows_retries=True,
-        ),
-        "laar-paper": Policy(name="laar-paper", scorers=[(LaarPaper(), 1.0)], knows_retries=True),
+        name: _policy(registry.find(Kind.POLICY, name), given.get(name, {}))
+        for name in dict.fromkeys([*POLICY_NAMES, *given])
     }
-    for name, make in _BASELINES.items():
-        scorer = make(**given.get(name, {}))
-        if name in _BY_CHANCE:
-            scorer = ByChance(scorer)
-        policies[name] = Policy(name=name, scorers=[(scorer, 1.0)])
+    for name, profile in (profiles or {}).items():
+        try:
+            check_profile(name, profile)
+            policies[name] = _composed(name, profile, registry)
+        except SettingError as fault:
+            raise SettingError(str(fault), setting=f"routing.policies.{name}") from fault
     return policies
 
 
-POLICY_NAMES = ("laar", "laar-paper", *_BASELINES)
+def _policy(found: Found, given: Parameters) -> Policy:
+    made = found.make(given)
+    if not found.origin:
+        assert isinstance(made, Policy)
+        return made
+    if not isinstance(made, Policy):
+        raise SettingError(
+            f"{found.title}: makes a {type(made).__name__}; it must make a `laar.Policy`"
+        )
+    return guarded(made, found.name)
+
+
+def _composed(name: str, profile: Profile, registry: Registry) -> Policy:
+    filters = []
+    for use in profile.filters:
+        found = registry.find(Kind.FILTER, use.name)
+        made = found.make(use.parameters)
+        filters.append(GuardedFilter(made, use.name) if found.origin else made)
+    scorers = []
+    for part in profile.scorers:
+        found = registry.find(Kind.SCORER, part.name)
+        made = found.make(part.parameters)
+        guard = GuardedScorer(made, part.name) if found.origin else made
+        scorers.append((guard, part.weight))
+    found = registry.find(Kind.PICKER, profile.picker.name)
+    picker = found.make(profile.picker.parameters)
+    return Policy(
+        name=name,
+        filters=filters,
+        scorers=scorers,
+        picker=GuardedPicker(picker, profile.picker.name) if found.origin else picker,
+        knows_retries=any(part.name == "laar" for part in profile.scorers),
+    )
 
 
 def parameters_of(policy: str) -> dict[str, float]:
     """The numbers of a policy that can be set, and their defaults.
 
     Raises:
-        SettingError: there is no such policy.
+        SettingError: there is no such policy, or it cannot be loaded.
     """
-    if policy not in POLICY_NAMES:
-        raise SettingError(unknown("policy", policy, POLICY_NAMES))
-    if policy == "laar":
-        known: dict[str, Any] = {each.name: each.default for each in fields(CostWeights)}
-        del known["in_flight_tokens"]  # of the published forms' cost; here it is learned
-    elif policy == "laar-paper":
-        known = {}
-    else:
-        known = {name: each.default for name, each in _settable(_BASELINES[policy]).items()}
     return {
-        name: float(default)
-        for name, default in known.items()
-        if isinstance(default, (int, float)) and not isinstance(default, bool)
+        name: float(each.default)
+        for name, each in _REGISTRY.find(Kind.POLICY, policy).parameters().items()
+        if isinstance(each.default, (int, float)) and not isinstance(each.default, bool)
     }
 
 
-def _settable(make: Callable[..., Scorer]) -> dict[str, Any]:
-    return {
-        name: each
-        for name, each in signature(make).parameters.items()
-        if each.kind is each.KEYWORD_ONLY
-    }
-
-
-def check_parameters(given: Parameters) -> None:
-    """Refuses what no policy can be built with.
+def check_parameters(given: Mapping[str, Parameters]) -> None:
+    """Refuse what no policy can be built with; imports the plug-ins that are named.
 
     Raises:
-        SettingError: there is no such policy or parameter, or a value is not 0 to a billion.
+        SettingError: there is no such policy or parameter, a value cannot be one, or a plug-in
+            cannot be loaded.
     """
     for policy, values in given.items():
-        known = parameters_of(policy)
-        for name, value in values.items():
-            if name not in known:
-                raise SettingError(f"policy `{policy}`: {unknown('parameter', name, known)}")
-            if not 0 <= value <= 1e9:
-                raise SettingError(f"policy `{policy}`: `{name}` is {value}; give 0 to 1e9")
+        found = _REGISTRY.find(Kind.POLICY, policy)
+        found.check(values)
+        for name, value in values.items() if not found.origin else ():
+            if isinstance(value, int | float) and not 0 <= value <= 1e9:
+                raise SettingError(f"{found.title}: `{name}` is {value}; give 0 to 1e9")
 
 
-def parse_policy(text: str) -> tuple[str, dict[str, float]]:
+def check_profile(name: str, profile: Profile) -> None:
+    """Refuse a composition that cannot be built; imports the plug-ins that are named.
+
+    Raises:
+        SettingError: the name is that of a policy of laar's, or as `check_parameters`, for a part.
+    """
+    if name in POLICY_NAMES:
+        raise SettingError(f"laar has a policy `{name}` of its own; choose another name")
+    if not profile.scorers:
+        raise SettingError("give at least one scorer")
+    uses: list[tuple[Kind, FilterUse | ScorerUse | PickerUse]] = [
+        *((Kind.FILTER, use) for use in profile.filters),
+        *((Kind.SCORER, use) for use in profile.scorers),
+        (Kind.PICKER, profile.picker),
+    ]
+    for kind, use in uses:
+        _REGISTRY.find(kind, use.name).check(use.parameters)
+
+
+def parse_policy(text: str) -> tuple[str, dict[str, object]]:
     """Reads a policy as command lines name it: `name`, or `name:parameter=value,...`.
 
     Raises:
-        SettingError: as for `check_parameters`, or a value is no number.
+        SettingError: as for `check_parameters`, or a part is not of that form.
     """
     name, _, rest = text.partition(":")
-    values: dict[str, float] = {}
+    values: dict[str, object] = {}
     for part in filter(None, rest.split(",")):
-        key, _, number = part.partition("=")
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise SettingError(f"policy `{text}`: `{part}` is not of the form parameter=value")
         try:
-            values[key.strip()] = float(number)
+            values[key.strip()] = float(value)
         except ValueError:
-            raise SettingError(
-                f"policy `{text}`: `{part}` is not of the form parameter=number"
-            ) from None
+            values[key.strip()] = value.strip()
     check_parameters({name: values})
     return name, values

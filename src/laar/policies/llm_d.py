@@ -1,75 +1,169 @@
-"""llm-d's default profile, and the one its guide recommends.
+"""llm-d's scorers, its default profile made of three of them, and the one its guide recommends.
 
 Read in llm-d-router v0.10.0 and at 066c20e (August 2026): the scorers for prefix, queue depth,
 KV-cache use and token load, and the prefix-cache affinity filter.
 
-`LlmDDefault` is the profile of the binary and of the chart: queue, KV-cache use and prefix with the
+`llm_d` is the profile of the binary and of the chart: queue, KV-cache use and prefix with the
 weights 2, 2 and 3. Its picker shuffles and takes the maximum, so ties go to chance. A match counts
 up to 131,072 tokens since v0.9; before, 256 blocks of 16 tokens.
 
-`LlmDGuide` is the "optimized baseline" guide ("sticky until saturated"): a filter that keeps the
-endpoints which hold most of the prompt while they are not much slower than the others, and among
-what it keeps the fewest tokens to prefill.
+The "optimized baseline" guide ("sticky until saturated") is a filter, `StickyUntilSaturated`, which
+keeps the endpoints that hold most of the prompt while they are not much slower than the others, and
+a scorer, `FewestTokens` to prefill.
+
+An endpoint that was never scraped scores as the worst: unknown is not idle.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from laar.core.endpoints import Floats
+from laar.core.endpoints import Floats, Mask
 from laar.core.interfaces import View
+from laar.core.policy import Policy
+from laar.policies.pickers import ShuffledMaxScore
 from laar.policies.ranking import least, ranks
 
-__all__ = ["LlmDDefault", "LlmDGuide"]
+__all__ = [
+    "ActiveRequests",
+    "FewestTokens",
+    "KvCacheUtilization",
+    "PrefixCacheMatch",
+    "QueueDepth",
+    "RunningRequests",
+    "StickyUntilSaturated",
+    "TokenLoad",
+    "llm_d",
+]
 
 
-class LlmDDefault:
-    """`2 * queue + 2 * kv + 3 * prefix`, each in 0..1.
+class QueueDepth:
+    """`queue-scorer`: waiting requests, stretched between the least and the most.
 
-    `queue` stretches the waiting requests between the least and the most over the candidates, all 1
-    when they are equal; `kv` is the free share of the KV cache; `prefix` the matched share of the
-    prompt. What was never scraped counts as the worst.
-
-    Args:
-        max_match_tokens: what the prefix match is capped at.
+    One for the shortest queue of the candidates, zero for the longest, all one when they are equal.
     """
 
-    def __init__(
-        self,
-        *,
-        queue_weight: float = 2.0,
-        kv_weight: float = 2.0,
-        prefix_weight: float = 3.0,
-        max_match_tokens: float = 131_072.0,
-    ) -> None:
-        self._weights = (queue_weight, kv_weight, prefix_weight)
-        self._max_match_tokens = max_match_tokens
+    def score(self, view: View) -> Floats:
+        """From the last scrape of each engine."""
+        return _stretched(view.table.waiting[view.slots])
+
+
+class RunningRequests:
+    """`running-requests-size-scorer`: running requests, stretched in the same way."""
 
     def score(self, view: View) -> Floats:
-        """The weighted sum; wrap it in `ByChance` for llm-d's ties."""
-        queue, kv, prefix = self._weights
-        waiting = view.table.waiting[view.slots]
-        most = 1.0 if np.isnan(waiting).all() else float(np.nanmax(waiting)) + 1.0
-        waiting = np.where(np.isnan(waiting), most, waiting)
-        span = float(waiting.max() - waiting.min())
-        queue_score = (waiting.max() - waiting) / span if span else np.ones(len(waiting))
+        """From the last scrape of each engine."""
+        return _stretched(view.table.running[view.slots])
+
+
+class KvCacheUtilization:
+    """`kv-cache-utilization-scorer`: the free share of the KV cache."""
+
+    def score(self, view: View) -> Floats:
+        """From the last scrape of each engine."""
         usage = view.table.kv_usage[view.slots]
-        kv_score = 1.0 - np.where(np.isnan(usage), 1.0, usage)
-        matched = np.minimum(view.cached_tokens, self._max_match_tokens)
-        prefix_score = matched / np.maximum(view.tokens, 1.0)
-        scores: Floats = queue * queue_score + kv * kv_score + prefix * prefix_score
+        scores: Floats = 1.0 - np.where(np.isnan(usage), 1.0, usage)
         return scores
 
 
-class LlmDGuide:
-    """Sticky until saturated.
+class PrefixCacheMatch:
+    """`prefix-cache-scorer`: the matched share of the prompt.
 
-    Endpoints that hold `affinity_threshold` of the prompt or more are sticky. They alone are
-    candidates, unless the best of them is expected to answer `max_ttft_penalty_ms` later than the
-    best of the others. A first token is expected after the uncached tokens that wait or prefill
-    there, at `prefill_tokens_per_s`; tokens leave that sum with the first byte of their answer. Of
-    the candidates the one with the fewest such tokens, this prompt's included, is taken.
+    Args:
+        max_match_tokens: cap of the match.
+    """
+
+    def __init__(self, *, max_match_tokens: float = 131_072.0) -> None:
+        self._max_match_tokens = max_match_tokens
+
+    def score(self, view: View) -> Floats:
+        """By laar's prefix index."""
+        matched = np.minimum(view.cached_tokens, self._max_match_tokens)
+        scores: Floats = matched / np.maximum(view.tokens, 1.0)
+        return scores
+
+
+class ActiveRequests:
+    """`active-request-scorer`: requests in flight by the picker's own count.
+
+    One up to `idle_threshold`. Above it, `max_busy_score` times the distance to the busiest.
+
+    Args:
+        idle_threshold: requests in flight of an endpoint that counts as idle.
+        max_busy_score: the most that a busy endpoint scores.
+    """
+
+    def __init__(self, *, idle_threshold: float = 0.0, max_busy_score: float = 1.0) -> None:
+        self._idle = idle_threshold
+        self._most = max_busy_score
+
+    def score(self, view: View) -> Floats:
+        """Falls with every request in flight."""
+        busiest = max(float(view.in_flight.max()), 1.0)
+        busy = self._most * (busiest - view.in_flight) / busiest
+        return np.where(view.in_flight <= self._idle, 1.0, busy)
+
+
+class TokenLoad:
+    """`token-load-scorer`: prompt tokens that wait or prefill, against a threshold.
+
+    Args:
+        threshold_tokens: where the score reaches zero.
+    """
+
+    def __init__(self, *, threshold_tokens: float = 4_194_304.0) -> None:
+        self._threshold = max(threshold_tokens, 1.0)
+
+    def score(self, view: View) -> Floats:
+        """By the picker's own count."""
+        scores: Floats = 1.0 - np.minimum(1.0, view.queued_tokens / self._threshold)
+        return scores
+
+
+def llm_d(
+    *,
+    queue_weight: float = 2.0,
+    kv_weight: float = 2.0,
+    prefix_weight: float = 3.0,
+    max_match_tokens: float = 131_072.0,
+) -> Policy:
+    """llm-d's default profile."""
+    return Policy(
+        name="llm-d",
+        scorers=[
+            (QueueDepth(), queue_weight),
+            (KvCacheUtilization(), kv_weight),
+            (PrefixCacheMatch(max_match_tokens=max_match_tokens), prefix_weight),
+        ],
+        picker=ShuffledMaxScore(),
+    )
+
+
+def _stretched(requests: Floats) -> Floats:
+    """One for the least, zero for the most; what is unknown counts as one more than the most."""
+    most = 1.0 if np.isnan(requests).all() else float(np.nanmax(requests)) + 1.0
+    known = np.where(np.isnan(requests), most, requests)
+    span = float(known.max() - known.min())
+    scores: Floats = (known.max() - known) / span if span else np.ones(len(known))
+    return scores
+
+
+class FewestTokens:
+    """The fewest uncached tokens that wait or prefill at an endpoint, this prompt's included."""
+
+    def score(self, view: View) -> Floats:
+        """Ranks, by those tokens; ties go to chance."""
+        own = np.maximum(view.tokens - view.cached_tokens, 0.0)
+        return ranks(least(_ahead(view) + own, view.rng))
+
+
+class StickyUntilSaturated:
+    """The endpoints that hold the prompt's prefix, unless they are too slow.
+
+    Endpoints that hold `affinity_threshold` of the prompt or more are sticky. They alone stay,
+    unless the best of them is expected to answer `max_ttft_penalty_ms` later than the best of the
+    others. A first token is expected after the uncached tokens that wait or prefill there, at
+    `prefill_tokens_per_s`; tokens leave that sum with the first byte of their answer.
 
     Args:
         affinity_threshold: share of the prompt that makes an endpoint sticky.
@@ -93,18 +187,22 @@ class LlmDGuide:
         self._rate = prefill_tokens_per_s
         self._exploration = exploration_probability
 
-    def score(self, view: View) -> Floats:
-        """Ranks, by the rule above; ties go to chance."""
-        ahead = view.table.prefill_tokens[view.slots]
-        load = ahead + np.maximum(view.tokens - view.cached_tokens, 0.0)
-        sticky = view.cached_tokens / np.maximum(view.tokens, 1.0) >= self._threshold
-        if sticky.any() and not sticky.all() and not self._breaks(view, ahead, sticky):
-            load = np.where(sticky, load, np.inf)
-        return ranks(least(load, view.rng))
+    def keep(self, view: View) -> Mask:
+        """By the rule above."""
+        sticky: Mask = view.cached_tokens / np.maximum(view.tokens, 1.0) >= self._threshold
+        if sticky.any() and not sticky.all() and not self._breaks(view, _ahead(view), sticky):
+            return sticky
+        return np.ones(len(sticky), np.bool_)
 
-    def _breaks(self, view: View, ahead: Floats, sticky: NDArray[np.bool_]) -> bool:
+    def _breaks(self, view: View, ahead: Floats, sticky: Mask) -> bool:
         if self._exploration and view.rng.random() < self._exploration:
             return True
         ttft_s = ahead / self._rate if self._rate else ahead * view.seconds_per_token
         late_s = float(ttft_s[sticky].min() - ttft_s[~sticky].min())
         return bool(self._penalty_s) and late_s > self._penalty_s
+
+
+def _ahead(view: View) -> Floats:
+    """Uncached tokens at each candidate whose prefill is not seen to be over."""
+    ahead: Floats = view.table.prefill_tokens[view.slots]
+    return ahead

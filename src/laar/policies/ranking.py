@@ -12,9 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from laar.core.endpoints import Floats
-from laar.core.interfaces import Scorer, View
 
-__all__ = ["ByChance", "least", "ranks"]
+__all__ = ["least", "ranks"]
 
 
 def ranks(order: Sequence[int]) -> Floats:
@@ -28,20 +27,3 @@ def least(values: Floats, rng: random.Random) -> list[int]:
     """Positions by ascending value, equals in random order."""
     draws = [rng.random() for _ in values]
     return sorted(range(len(draws)), key=lambda i: (values[i], draws[i]))
-
-
-class ByChance:
-    """Another scorer's scores, with equals in random order instead of by load.
-
-    llm-d's picker shuffles before it takes the maximum.
-
-    Args:
-        scorer: whose scores count.
-    """
-
-    def __init__(self, scorer: Scorer) -> None:
-        self._scorer = scorer
-
-    def score(self, view: View) -> Floats:
-        """The same order, without ties."""
-        return ranks(least(-self._scorer.score(view), view.rng))

@@ -29,14 +29,18 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import pairwise
 
-import numpy as np
-import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 __all__ = ["CHUNKS_32", "GROWING", "Chain", "Grid", "PromptHasher"]
 
 MAX_HASHED_BYTES = 4 << 20
 """Text beyond this counts as uncached: four times the longest context served today (1M tokens)."""
+
+RUN = 64
+"""Blocks whose hashes are kept together: 4 KiB at a prompt's start, 64 KiB from 32 KiB on."""
+
+MAX_KNOWN = 8192
+"""Runs kept, 6 MB; beyond it the table starts anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,6 @@ class Grid:
     tiers: tuple[tuple[int, int], ...]
     partial_tail: bool = False
     ends: list[int] = field(init=False, repr=False, compare=False)
-    ends_bytes: npt.NDArray[np.int64] = field(init=False, repr=False, compare=False)
     slices: tuple[slice, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -61,7 +64,6 @@ class Grid:
             ends += range(start + block, until + 1, block)
             start = until
         object.__setattr__(self, "ends", ends)
-        object.__setattr__(self, "ends_bytes", np.array(ends, np.int64))
         object.__setattr__(self, "slices", tuple(slice(a, b) for a, b in pairwise(ends)))
 
     def blocks(self, total_bytes: int) -> int:
@@ -104,25 +106,24 @@ class Chain:
         """The share of the prompt, in [0, 1], that its first so many blocks are."""
         return self.bytes_of(blocks) / max(self.total_bytes, 1)
 
-    def fractions(self, blocks: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
-        """`fraction` for a vector of matches, such as `PrefixIndex.match` returns."""
-        matched_bytes = np.minimum(self.grid.ends_bytes[blocks], self.total_bytes)
-        return matched_bytes / max(self.total_bytes, 1)
-
 
 class PromptHasher:
     """Cuts and hashes prompts with one secret.
+
+    Most prompts begin with what was hashed before: a system prompt, the earlier turns. So a run of
+    blocks that is known takes one hash, over all its text and seeded as its first block's.
 
     Args:
         key: the secret, of any length. Pickers that share what they know share the key.
         grid: where to cut.
     """
 
-    __slots__ = ("_grid", "_seed")
+    __slots__ = ("_grid", "_known", "_seed")
 
     def __init__(self, key: bytes, grid: Grid = GROWING) -> None:
         self._seed = int.from_bytes(blake2b(key, digest_size=8).digest())
         self._grid = grid
+        self._known: dict[int, array[int]] = {}
 
     def chain(self, spans: Sequence[str], salt: str = "") -> Chain:
         """Hash the prompt that the spans make when joined.
@@ -135,8 +136,20 @@ class PromptHasher:
         """
         text = "".join(spans).encode("utf-8", "surrogatepass")
         hash_ = xxh3_64_intdigest(salt.encode("utf-8", "surrogatepass"), self._seed)
-        count = self._grid.blocks(len(text))
-        hashes = [
-            hash_ := xxh3_64_intdigest(text[place], hash_) for place in self._grid.slices[:count]
-        ]
-        return Chain(array("Q", hashes), len(text), self._grid)
+        slices, ends, count = self._grid.slices, self._grid.ends, self._grid.blocks(len(text))
+        hashes, view, done = array("Q"), memoryview(text), 0
+        while done + RUN <= count:
+            run = xxh3_64_intdigest(view[ends[done] : ends[done + RUN]], hash_)
+            known = self._known.get(run)
+            if known is None:
+                if len(self._known) >= MAX_KNOWN:
+                    self._known.clear()
+                known = self._known[run] = _hashed(text, slices[done : done + RUN], hash_)
+            hashes += known
+            hash_, done = known[-1], done + RUN
+        hashes += _hashed(text, slices[done:count], hash_)
+        return Chain(hashes, len(text), self._grid)
+
+
+def _hashed(text: bytes, places: Sequence[slice], hash_: int) -> array[int]:
+    return array("Q", [hash_ := xxh3_64_intdigest(text[place], hash_) for place in places])

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from laar.prefix.blocks import GROWING, Chain, Grid
 
-__all__ = ["HORIZON_S", "PrefixDemand"]
+__all__ = ["HORIZON_S", "PLACES_BYTES", "PrefixDemand"]
 
 HORIZON_S = 60.0
 """How far back requests count, and so how far ahead they are expected: about as long as a popular
@@ -30,7 +30,7 @@ _FORGOTTEN_S = 3.0 * HORIZON_S  # a lone request is a twentieth of one by then
 MAX_PREFIXES = 65_536
 """Places remembered, some 12 MB; beyond it the one asked for least recently is forgotten."""
 
-_PLACES_BYTES = (256, 512, *(scale << power for power in range(9, 20) for scale in (2, 3)))
+PLACES_BYTES = (256, 512, *(scale << power for power in range(9, 20) for scale in (2, 3)))
 """Up to 1.5 MiB, each 1.3 to 2 times as deep as the one before."""
 
 
@@ -42,7 +42,7 @@ class PrefixDemand:
     """
 
     def __init__(self, grid: Grid = GROWING) -> None:
-        self._blocks = [bisect_right(grid.ends, place) - 1 for place in _PLACES_BYTES]
+        self._blocks = [bisect_right(grid.ends, place) - 1 for place in PLACES_BYTES]
         self._ends = np.array([grid.ends[block] for block in self._blocks], np.float64)
         self._seen: dict[int, tuple[float, float]] = {}
 
@@ -67,10 +67,10 @@ class PrefixDemand:
 
     def expected(
         self, chain: Chain, now: float
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
         """Places in the prompt, as shares of it, and requests of the horizon that share each.
 
-        Deeper than the last place, nobody is known to share.
+        Deeper than the last place, nobody is known to share. None where nobody shares any of it.
         """
         seen, hashes, end = self._seen, chain.hashes, len(chain)
         counts = []
@@ -81,4 +81,6 @@ class PrefixDemand:
             if found is None:
                 break
             counts.append(found[0] * math.exp(min(0.0, found[1] - now) / HORIZON_S))
+        if not counts:
+            return None
         return self._ends[: len(counts)] / max(chain.total_bytes, 1), np.array(counts)

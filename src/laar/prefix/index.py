@@ -32,7 +32,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +42,7 @@ import numpy.typing as npt
 from laar.errors import SettingError
 from laar.prefix.blocks import GROWING, Chain, Grid
 
-__all__ = ["IndexStats", "PrefixIndex", "Receipt"]
+__all__ = ["IndexStats", "Kept", "PrefixIndex", "Receipt"]
 
 MAX_BYTES = 128 << 20
 """The caches of 100 endpoints with 500k tokens each: at least 2 million blocks of chats."""
@@ -58,6 +60,10 @@ LEAST_MISS_BYTES = 4096
 MISS_RATIO = 0.5
 """A miss is a report of less than this part of the belief. Tokens per byte differ between the parts
 of a prompt (English 4 bytes, Japanese or code under 3), so a smaller gap may be arithmetic."""
+
+
+_FEW_HOLDERS = 32
+"""Up to so many are taken one by one: quicker than whole columns."""
 
 
 class _Segment:
@@ -127,6 +133,19 @@ class IndexStats:
     disproved_blocks: int
 
 
+class Kept(NamedTuple):
+    """One use as `PrefixIndex.dump` gives it: whose, its place in the prompt, and its blocks.
+
+    `proven` counts from the prompt's start, and `sizes` are the runs of blocks that segments hold.
+    """
+
+    slot: int
+    start: int
+    proven: int
+    hashes: array[int]
+    sizes: tuple[int, ...]
+
+
 class PrefixIndex:
     """The belief about every endpoint's prefix cache. Endpoints are small integers, the slots.
 
@@ -155,25 +174,55 @@ class PrefixIndex:
         self._evicted_capacity = self._evicted_memory = self._disproved = 0
 
     def match(self, chain: Chain) -> npt.NDArray[np.int32]:
-        """Leading blocks of the prompt that each slot is believed to hold, shape ``(slots,)``.
+        """Leading blocks of the prompt that each slot is believed to hold, shape ``(slots,)``."""
+        holders, depths = self._walk(chain)
+        found = np.zeros(len(self._caches), np.int32)
+        self._give(found, holders, depths)
+        return found
 
+    def shares(self, chain: Chain) -> npt.NDArray[np.float64]:
+        """The share of the prompt, in 0..1, that each slot is believed to hold."""
+        holders, depths = self._walk(chain)
+        ends, total = self._ends, chain.total_bytes
+        found = np.zeros(len(self._caches))
+        self._give(found, holders, [min(ends[depth], total) / total for depth in depths])
+        return found
+
+    def _walk(self, chain: Chain) -> tuple[list[int], list[int]]:
+        """Sets of slots along the prompt, as bits, and how deep each holds it.
+
+        Whatever slot holds a block holds all before it, so each set is a part of the one before.
         Costs one dictionary look-up and one bisection for each segment on the path.
         """
         hashes, depth, end = chain.hashes, 0, len(chain)
-        holders, width = 0, (len(self._caches) + 7) >> 3
-        rows, depths = [], [0]
+        sets: list[int] = []
+        depths: list[int] = []
         while depth < end and (segment := self._segments.get(hashes[depth])) is not None:
-            if segment.holders != holders:
-                holders = segment.holders
-                rows.append(holders.to_bytes(width, "little"))
+            if not sets or segment.holders != sets[-1]:
+                sets.append(segment.holders)
                 depths.append(depth)
             depth += _common(segment.hashes, hashes, depth)
             depths[-1] = depth
-        # Whoever holds a block holds all before it: each row of bits is a subset of the row above,
-        # and the number of rows a slot is in tells how deep it went.
-        bits = np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), width)
-        bits = np.unpackbits(bits, axis=1, count=len(self._caches), bitorder="little")
-        return np.array(depths, np.int32)[np.add.reduce(bits, axis=0, dtype=np.uint16)]
+        return sets, depths
+
+    def _give(self, found: npt.NDArray[Any], sets: Sequence[int], values: Sequence[float]) -> None:
+        """Gives each slot the value of the deepest set that it is in."""
+        if not sets:
+            return
+        if sets[0].bit_count() <= _FEW_HOLDERS:
+            deeper = 0
+            for at in range(len(sets) - 1, -1, -1):
+                here, value = sets[at] & ~deeper, values[at]
+                deeper = sets[at]
+                while here:
+                    lowest = here & -here
+                    found[lowest.bit_length() - 1] = value
+                    here ^= lowest
+            return
+        width = (len(found) + 7) >> 3
+        rows = np.frombuffer(b"".join([row.to_bytes(width, "little") for row in sets]), np.uint8)
+        bits = np.unpackbits(rows.reshape(-1, width), axis=1, count=len(found), bitorder="little")
+        np.take((0, *values), np.add.reduce(bits, axis=0, dtype=np.uint16), out=found)
 
     def insert(self, slot: int, chain: Chain) -> Receipt:
         """Enter a prompt at the decision to send it to a slot.
@@ -255,6 +304,81 @@ class PrefixIndex:
         cache.capacity_bytes = capacity_bytes
         self._fit(cache)
 
+    def dump(self, max_blocks: int) -> list[Kept]:
+        """The latest uses of all slots together, the oldest first, `max_blocks` at most.
+
+        Claims count as uses that nothing has proven. The arrays are the index's own: do not write.
+        """
+        uses = sorted(
+            ((use, cache) for cache in self._caches for use in cache.by_age.values()),
+            key=lambda each: -each[0].stamp,
+        )
+        kept: list[Kept] = []
+        for use, cache in uses:
+            max_blocks -= len(use.hashes)
+            if max_blocks < 0:
+                break
+            sizes, place = [], 0
+            while place < len(use.hashes):
+                size = len(self._segments[use.hashes[place]].hashes)
+                sizes.append(size)
+                place += size
+            kept.append(Kept(cache.slot, use.start, use.proven, use.hashes, tuple(sizes)))
+        kept.reverse()
+        return kept
+
+    def restore(self, uses: Iterable[Kept]) -> int:
+        """Takes up what `dump` gave, into an index that holds nothing; returns how many uses.
+
+        What does not fit together is left out: it may come from another version, or from a file.
+        """
+        if self._segments:
+            return 0
+        kept = 0
+        for use in uses:
+            if self._fits_in(use):
+                self._take_up(use)
+                kept += 1
+        for cache in self._caches:
+            self._fit(cache)
+        return kept
+
+    def _fits_in(self, use: Kept) -> bool:
+        end = len(use.hashes)
+        if not (0 <= use.slot < len(self._caches) and end > 0 and use.start >= 0):
+            return False
+        if sum(use.sizes) != end or min(use.sizes) < 1 or use.start + end >= len(self._ends):
+            return False
+        if use.hashes[0] in self._caches[use.slot].by_head:
+            return False
+        bit, place = 1 << use.slot, 0
+        for size in use.sizes:
+            segment = self._segments.get(use.hashes[place])
+            if segment is not None and (
+                segment.holders & bit or segment.hashes != use.hashes[place : place + size]
+            ):
+                return False
+            place += size
+        return True
+
+    def _take_up(self, kept: Kept) -> None:
+        self._stamp += 1
+        place, end, cache = 0, len(kept.hashes), self._caches[kept.slot]
+        for size in kept.sizes:
+            piece = kept.hashes[place : place + size]
+            segment = self._segments.get(piece[0])
+            if segment is None:
+                segment = self._segments[piece[0]] = _Segment(piece, 0)
+                self._segment_blocks += size
+            segment.holders |= 1 << kept.slot
+            place += size
+        use = _Use(kept.hashes, self._stamp, min(kept.proven, kept.start + end), self._stamp)
+        use.start = kept.start
+        cache.by_head[kept.hashes[0]] = cache.by_age[use.stamp] = use
+        self._uses += 1
+        self._use_blocks += end
+        self._held_bytes[kept.slot] += self._ends[kept.start + end] - self._ends[kept.start]
+
     def resize(self, slots: int) -> None:
         """Make room for more slots; never fewer."""
         more = range(len(self._caches), slots)
@@ -265,6 +389,10 @@ class PrefixIndex:
     def held_bytes(self) -> npt.NDArray[np.int64]:
         """Bytes of prompt that each slot is believed to hold, shape ``(slots,)``; do not write."""
         return self._held_bytes
+
+    def capacity_bytes(self, slot: int) -> int:
+        """Bytes of prompt that the slot's engine is taken to hold."""
+        return self._caches[slot].capacity_bytes
 
     def stats(self) -> IndexStats:
         """Sizes and counters for metrics."""

@@ -211,28 +211,30 @@ class NameRestorer:
     """
 
     def __init__(self, *, served: str, asked: str) -> None:
-        self._pairs = [
-            (
-                b'"model":%s%s' % (gap, orjson.dumps(served)),
-                b'"model":%s%s' % (gap, orjson.dumps(asked)),
-            )
-            for gap in (b"", b" ")
-        ]
+        name = orjson.dumps(served)
+        self._whole = [b'"model":%s%s' % (gap, name) for gap in (b"", b" ")]
+        self._pattern = re.compile(b'("model": ?)' + re.escape(name))
+        self._asked = orjson.dumps(asked)
         self._held = b""
 
     def feed(self, piece: bytes, *, end: bool) -> bytes:
         """The piece with names restored, without what is held back."""
         data = self._held + piece
-        for old, new in self._pairs:
-            data = data.replace(old, new)
-        keep = 0 if end else max(self._partial(data, old) for old, _ in self._pairs)
+        parts: list[bytes] = []
+        done = 0
+        for found in self._pattern.finditer(data):
+            parts += data[done : found.start()], found[1], self._asked
+            done = found.end()
+        # What was replaced is done with: its last quote begins no other name.
+        keep = 0 if end else max(self._partial(data, whole, done) for whole in self._whole)
         self._held = data[len(data) - keep :]
-        return data[: len(data) - keep]
+        parts.append(data[done : len(data) - keep])
+        return b"".join(parts)
 
     @staticmethod
-    def _partial(data: bytes, pattern: bytes) -> int:
-        """Length of the longest end of `data` that begins `pattern`."""
-        start = max(0, len(data) - len(pattern) + 1)
+    def _partial(data: bytes, pattern: bytes, start: int) -> int:
+        """Length of the longest end of `data`, behind `start`, that begins `pattern`."""
+        start = max(start, len(data) - len(pattern) + 1)
         while (start := data.find(pattern[:1], start)) >= 0:
             if pattern.startswith(data[start:]):
                 return len(data) - start

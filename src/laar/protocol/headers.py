@@ -156,21 +156,21 @@ class Head:
     path: str
     method: str
     id: str
-    tried: str
-    since: str
-    task: str
-    policy: str
     session: str
     tenant: str
-    rewrite: str
-    objective: str
-    context: str
-    ttft_objective_s: float | None
     upgrade: bool
     signed: bool
     trace_parent: str
     trace_state: str
     control: tuple[str, ...]
+    tried: str = ""
+    since: str = ""
+    task: str = ""
+    policy: str = ""
+    rewrite: str = ""
+    objective: str = ""
+    context: str = ""
+    ttft_objective_s: float | None = None
 
 
 def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
@@ -205,31 +205,33 @@ def header_of(attribute: str) -> str:
 def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head:
     """Reads a request's headers; what is malformed counts as absent, never as an error."""
     get = headers.get
-    path = get(":path", "")
 
     def either(name: str) -> str:
         return get(LLM_D.get(name, ""), "") or get(name, "")
 
-    return Head(
-        path=path,
-        method=get(":method", ""),
+    method = get(":method", "")
+    head = Head(
+        path=get(":path", ""),
+        method=method,
         id=_request_id(get(REQUEST_ID, "")),
-        tried=get(TRIED, ""),
-        since=get(SINCE, ""),
-        task=_name(get(TASK, "")),
-        policy=_name(get(POLICY, "")),
         session=session_of_headers(headers),
         tenant=_name(either(tenant_header)),
-        rewrite=_name(either(REWRITE)),
-        objective=_name(either(OBJECTIVE)),
-        context=_name(get(CONTEXT, "")),
-        ttft_objective_s=_milliseconds(either(TTFT_OBJECTIVE)),
-        upgrade="upgrade" in headers or get(":method") == "CONNECT",
+        upgrade="upgrade" in headers or method == "CONNECT",
         signed=not SIGNATURES.isdisjoint(headers),
         trace_parent=get(TRACE_PARENT, ""),
         trace_state=get(TRACE_STATE, ""),
         control=tuple(CONTROL_HEADERS.intersection(headers)),
     )
+    if head.control:  # most requests have none
+        head.tried = get(TRIED, "")
+        head.since = get(SINCE, "")
+        head.task = _name(get(TASK, ""))
+        head.policy = _name(get(POLICY, ""))
+        head.rewrite = _name(either(REWRITE))
+        head.objective = _name(either(OBJECTIVE))
+        head.context = _name(get(CONTEXT, ""))
+        head.ttft_objective_s = _milliseconds(either(TTFT_OBJECTIVE))
+    return head
 
 
 def read_subset(value: object) -> frozenset[str] | None:

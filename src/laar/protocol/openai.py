@@ -91,6 +91,7 @@ SUFFIXES: tuple[tuple[str, Api], ...] = (
 _SYSTEM_CHARS = 200  # that are kept: what tasks are told by
 _MARK_CHARS = 32
 _MANY_TURNS = 64
+_API_MARKS = {api: f"api={api}" for api in Api}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -184,7 +185,7 @@ def read_body(api: Api, body: bytes) -> Body:
 
 def marks_of(api: Api, document: Mapping[str, Any], messages: int) -> tuple[str, ...]:
     """The shape of a request in a few words: its route, tools, the format it wants, its turns."""
-    marks = [f"api={api}", f"turns={min(messages, _MANY_TURNS).bit_length()}"]
+    marks = [_API_MARKS[api], f"turns={min(messages, _MANY_TURNS).bit_length()}"]
     if document.get("tools"):
         marks.append("tools")
     wanted = document.get("response_format")
@@ -317,9 +318,8 @@ class _Spans:
 
     def message(self, role: object, content: object) -> None:
         """A message: its role as a marker, then its texts."""
-        self.add([f"\x1e{role if isinstance(role, str) else ''}\x1f"])
-        texts = list(self._texts(content))
-        self.add(texts)
+        texts = [content] if isinstance(content, str) else list(self._texts(content))
+        self.add([f"\x1e{role if isinstance(role, str) else ''}\x1f", *texts])
         self.messages += 1
         if texts and role in ("system", "developer") and not self.system:
             self.system = texts[0][:_SYSTEM_CHARS]

@@ -31,7 +31,7 @@ class Since:
     """
 
     def __init__(self, key: bytes | None = None) -> None:
-        self._key = key or token_bytes(32)
+        self._keyed = blake2b(key=key or token_bytes(32), digest_size=12)
 
     def stamp(self, request: Request, now: float) -> str:
         """When the request's first attempt came, for its retries to send back."""
@@ -54,5 +54,6 @@ class Since:
         question = request.question
         sample = f"{at_ms}\0{request.tenant}\0{request.chars}\0"
         sample += f"{question[:_SAMPLE_CHARS]}\0{question[-_SAMPLE_CHARS:]}"
-        data = sample.encode("utf-8", "replace")
-        return blake2b(data, key=self._key, digest_size=12).hexdigest()
+        digest = self._keyed.copy()
+        digest.update(sample.encode("utf-8", "replace"))
+        return digest.hexdigest()

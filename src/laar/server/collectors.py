@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, ServedNames
 from laar.datalayer.asking import Asked, Asker
-from laar.datalayer.kubernetes import KubernetesEndpoints
+from laar.datalayer.kubernetes import ApiAccess, KubernetesEndpoints, KubernetesSource
+from laar.errors import SettingError
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
 from laar.server.tasks import Tasks
 from laar.settings import Settings
 
-__all__ = ["Collectors"]
+__all__ = ["Collectors", "must_exist"]
 
 
 class Collectors:
@@ -28,6 +30,8 @@ class Collectors:
         self._picker = picker
         self._fleet = fleet
         self._clock = picker.clock
+        self._file: EndpointsFile | None = None
+        self._clusters: list[tuple[KubernetesSource, ApiAccess]] = []
         self.resolver = Resolver(
             fleet, clock=self._clock, interval_s=picker.settings.readings.resolve_interval_s
         )
@@ -37,30 +41,41 @@ class Collectors:
         specs = [endpoint.spec() for endpoint in settings.endpoints]
         self.resolver.replace("settings", specs)
 
-    def start(self, tasks: Tasks) -> None:
-        """Starts them all.
+    def prepare(self) -> None:
+        """Takes the endpoints that are written down, and finds the clusters.
 
         Raises:
-            SettingError: the endpoints file cannot be used.
+            SettingError: the endpoints file cannot be used, or this is no pod of a cluster.
         """
         settings = self._picker.settings
         self.declare(settings)
+        if settings.endpoints_file is not None:
+            must_exist(settings.endpoints_file)
+            self._file = EndpointsFile(settings.endpoints_file, self.resolver)
+            self._file.load()
+        for index, source in enumerate(settings.kubernetes):
+            try:
+                self._clusters.append((source, source.access()))
+            except SettingError as fault:
+                raise SettingError(str(fault), setting=f"kubernetes.{index}") from None
+
+    def start(self, tasks: Tasks) -> None:
+        """Starts them all, once they are prepared."""
+        settings = self._picker.settings
         tasks.spawn("resolve", self.resolver.run)
         if find_spec("zmq") and find_spec("msgpack"):  # the extra `kv-events`: few fleets publish
             from laar.datalayer.kv_events import KvEvents
 
             tasks.spawn("kv-events", KvEvents(self._targets, self._fleet).run)
-        if settings.endpoints_file is not None:
-            file = EndpointsFile(settings.endpoints_file, self.resolver)
-            file.load()
-            tasks.spawn("endpoints file", file.run)
-        self._start_clusters(settings, tasks)
+        if self._file is not None:
+            tasks.spawn("endpoints file", self._file.run)
+        self._start_clusters(tasks)
         self._start_visits(settings, tasks)
+        self._picker.health.questions.are_asked = True
         tasks.spawn("ask", Asker(self._to_ask, self._asked, clock=self._clock).run)
 
-    def _start_clusters(self, settings: Settings, tasks: Tasks) -> None:
-        for source in settings.kubernetes:
-            access = source.access()
+    def _start_clusters(self, tasks: Tasks) -> None:
+        for source, access in self._clusters:
             cluster = KubernetesEndpoints(
                 access,
                 self._fleet,
@@ -106,10 +121,26 @@ class Collectors:
 
     def _to_ask(self, most: int) -> list[EndpointSpec]:
         table = self._picker.table
-        slots = self._picker.health.probes_due(self._clock(), most)
+        slots = self._picker.health.questions.due(self._clock(), most)
         return [table.spec(slot) for slot in slots if slot in table.active]
 
     def _asked(self, address: str, asked: Asked) -> None:
         slot, now = self._picker.table.slot(address), self._clock()
         if slot >= 0:
-            self._picker.health.probed(slot, asked.reply, now, failed=asked.failed)
+            self._picker.health.questions.told(
+                slot, asked.reply, now, asked.failed, refused=asked.refused
+            )
+
+
+def must_exist(endpoints_file: Path) -> None:
+    """Refuses an endpoints file that is not there.
+
+    Raises:
+        SettingError: names the setting and the remedy.
+    """
+    if not endpoints_file.is_file():
+        raise SettingError(
+            f"{endpoints_file} is not a file; `laar init --endpoint URL` writes one from running "
+            "engines",
+            setting="endpoints_file",
+        )

@@ -12,15 +12,11 @@ from laar.core.endpoints import EndpointSpec, EndpointTable, Reading, Served
 from laar.core.interfaces import Prefixes
 from laar.datalayer import split_address
 from laar.datalayer.kubernetes import Rewrite
-from laar.envoy.endpoints_file import EndpointAddress, write_eds
+from laar.envoy.endpoints_file import ENVOY_LEARNS_S, EndpointAddress, write_eds
 from laar.server.cluster_rules import ClusterRules
 from laar.telemetry.problems import Problems
 
 __all__ = ["FleetState"]
-
-ENVOY_LEARNS_S = 0.5
-"""From renaming Envoy's file into place to relying on it: Envoy watches, and takes some 10 ms,
-more on a machine that is busy."""
 
 WRITE_AGAIN_S = 1.0
 """How soon Envoy's file is tried again after it could not be written."""

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.core.request import Request
+from laar.envoy.endpoints_file import ENVOY_LEARNS_S
 from laar.errors import RequestError
 from laar.flow.admission import Admission, Outcome
 
@@ -23,10 +24,6 @@ __all__ = ["FlowControl"]
 
 _TICK_S = 0.1
 """Between two looks at who may go when nothing was heard; a tenth of a scrape's interval."""
-
-_ENVOY_LEARNS_S = 0.2
-"""From writing the first endpoint of an empty fleet into Envoy's file to sending a request there:
-Envoy watches the file and is done in some 10 ms, and a held request has waited for seconds."""
 
 
 class FlowControl:
@@ -108,7 +105,7 @@ class FlowControl:
             self._admission.ready = False
         elif not self._admission.ready:
             loop = asyncio.get_running_loop()
-            self._opening = loop.call_later(_ENVOY_LEARNS_S, self._open)
+            self._opening = loop.call_later(ENVOY_LEARNS_S, self._open)
         else:
             self._call()
 

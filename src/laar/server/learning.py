@@ -25,11 +25,12 @@ from laar.accuracy.reports import OutcomeReports
 from laar.core.beliefs import CapabilityAssessor, read_capability
 from laar.core.decision import Completion, Decision
 from laar.core.request import Request
+from laar.errors import SettingError
 from laar.server.state_file import StateFile
 from laar.settings import Accuracy
 from laar.telemetry.problems import Problems
 
-__all__ = ["MAX_STATE_BYTES", "Learning"]
+__all__ = ["MAX_STATE_BYTES", "Learning", "artifact_of"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -73,8 +74,7 @@ class Learning:
             take=self._state,
             problems=problems,
         )
-        path = settings.capability
-        capability = read_capability(path) if path else CapabilityModel()
+        capability = artifact_of(settings)
         self.online = (
             OnlineOutcomes(
                 kappa=settings.prior_weight,
@@ -116,13 +116,14 @@ class Learning:
 
     def settled(self, decision: Decision, end: Completion) -> None:
         """Learns from how the request ended."""
-        self.reports.moved(decision.id, decision.model)
+        flight = decision.flight
+        self.reports.moved(decision.id, flight.model)
         if end.ok:
             self.reports.ended(decision.id, end.latency_s)
         view = decision.view
         # Without a stream the first byte comes after the last token, which would blur c(m); and
         # what was ahead of the request is known of the endpoint that was picked, no other.
-        picked = view is not None and view.slots[decision.position] == decision.slot
+        picked = flight.slot == decision.slot
         if view is None or not picked or not end.ok or not decision.request.stream:
             return
         if end.ttft_s is None:
@@ -131,7 +132,12 @@ class Learning:
         if end.prompt_tokens is not None and end.cached_tokens is not None:
             uncached = float(end.prompt_tokens - end.cached_tokens)
         ahead = float(view.queued_tokens[decision.position])
-        self.latency.observe(decision.model, uncached, ahead, end.ttft_s)
+        self.latency.observe(flight.model, uncached, ahead, end.ttft_s)
+
+    def calibrated(self) -> bool:
+        """Whether the accuracy of a model is known, from an artifact or from outcomes."""
+        known = bool(self.assessor.capability.models)
+        return known or (self.online is not None and len(self.online) > 0)
 
     # -- what is known -------------------------------------------------------------------------
 
@@ -211,6 +217,20 @@ class Learning:
                 "tokens": self.assessor.tokens.state(),
             }
         )
+
+
+def artifact_of(settings: Accuracy) -> CapabilityModel:
+    """The artifact that the settings name; an empty one where they name none.
+
+    Raises:
+        SettingError: it cannot be used; the text says why.
+    """
+    if settings.capability is None:
+        return CapabilityModel()
+    try:
+        return read_capability(settings.capability)
+    except SettingError as fault:
+        raise SettingError(str(fault), setting="accuracy.capability") from None
 
 
 def _fingerprint(request: Request) -> Hashable:

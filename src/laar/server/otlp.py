@@ -57,7 +57,8 @@ class Exports:
             self._build(settings, rng)
         except ImportError:
             raise SettingError(
-                "otlp needs OpenTelemetry's SDK and exporter: pip install 'laar[otel]'"
+                "this needs OpenTelemetry's SDK and exporter: pip install 'laar[otel]'",
+                setting="otlp",
             ) from None
         except ValueError as fault:
             raise _environment(fault) from None
@@ -123,6 +124,21 @@ class Exports:
             raise _environment(fault) from None
         return [(f"otlp {signal}", sender.run) for signal, sender in self.senders.items()]
 
+    def rehearse(self) -> None:
+        """Begins and ends at once, to find what would stop a start; needs a running loop.
+
+        Raises:
+            SettingError: as `tasks`.
+        """
+        try:
+            self.tasks()
+        finally:
+            for sender in self.senders.values():
+                sender.end()
+
 
 def _environment(fault: ValueError) -> SettingError:
-    return SettingError(f"otlp: the environment's OTEL_* variables can't be used: {fault}")
+    return SettingError(
+        f"the environment's OTEL_* variables can't be used: {fault}; correct or unset them",
+        setting="otlp",
+    )

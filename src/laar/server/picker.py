@@ -11,18 +11,21 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from traceback import walk_tb
 
 from laar.accuracy.capability import CapabilityModel
 from laar.core.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable, Reading
-from laar.core.interfaces import NoPrefixes, Prefixes
+from laar.core.interfaces import Fault, NoPrefixes, Prefixes
 from laar.core.policy import Policy
 from laar.core.shadow import EnforcedShare
 from laar.flow.admission import Admission
 from laar.health import Health
 from laar.policies import build_policies
+from laar.policies.guarding import BrokenPromiseError
 from laar.protocol.sampling import Sampler
 from laar.protocol.stream import HeldBytes
 from laar.server.admin.observability import Observability
@@ -30,13 +33,22 @@ from laar.server.admin.tuner import TunerKeeper
 from laar.server.cluster_rules import ClusterRules
 from laar.server.context_hooks import ContextHooks
 from laar.server.learning import Learning
+from laar.server.sharing.carrier import Carrier
+from laar.server.sharing.hub import HubClient
+from laar.server.sharing.metrics import SharingMetrics
+from laar.server.sharing.sharer import Sharer, new_origin, secret_of
+from laar.server.sharing.store import Store
 from laar.settings import Settings
+from laar.settings.routing import Routing
+from laar.settings.section import part
+from laar.sharing import SharingSettings
 from laar.telemetry.context import ContextMetrics
 from laar.telemetry.flow import FlowMetrics
 from laar.telemetry.health import HealthMetrics
 from laar.telemetry.learning import LearningMetrics
 from laar.telemetry.metrics import Metrics
 from laar.telemetry.problems import Problems
+from laar.telemetry.tuner import TunerMetrics
 
 __all__ = ["Picker"]
 
@@ -49,6 +61,7 @@ class Picker:
         problems: gets the faults of the parts; None for a log of its own.
         seed: of every random draw; None for chance.
         clock: monotonic seconds.
+        hub: socket that the workers of one machine share by; None where there are none.
 
     Raises:
         SettingError: an artifact or an export that the settings name cannot be used.
@@ -61,6 +74,7 @@ class Picker:
         *,
         seed: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        hub: Path | None = None,
     ) -> None:
         self.settings = settings
         self.problems = problems if problems is not None else Problems()
@@ -73,8 +87,9 @@ class Picker:
         self.learning = Learning(
             settings.accuracy, clock=clock, wall_clock=time.time, problems=self.problems
         )
+        self.prefix_key = rng.randbytes(16)
         self.prefixes: Prefixes = (
-            PrefixBeliefs(key=rng.randbytes(16), max_bytes=settings.prefix.max_bytes)
+            PrefixBeliefs(key=self.prefix_key, max_bytes=settings.prefix.max_bytes)
             if settings.prefix.enabled
             else NoPrefixes()
         )
@@ -83,9 +98,12 @@ class Picker:
             if settings.tuner.enabled
             else None
         )
+        self.metrics.add(TunerMetrics(self.tuner.shown if self.tuner else None))
         self.health = Health(settings.health.breaker, rng=rng)
+        self._faulty: set[str] = set()
         self.director = self._director()
         self.metrics.director = self.director
+        self.sharer = self._sharer(hub)
         self.rules = ClusterRules(rng)
         self._add_learning_metrics()
         self.observability = Observability(
@@ -97,6 +115,7 @@ class Picker:
             clock=clock,
             rng=rng,
             problems=self.problems,
+            calibrated=self.learning.calibrated,
         )
         self.context = ContextHooks(
             settings, clock=clock, rng=rng, degraded=self.director.degraded, problems=self.problems
@@ -127,16 +146,30 @@ class Picker:
         """
         return self.observability.explainer.explain(body, headers)
 
-    def apply(self, settings: Settings, capability: CapabilityModel | None = None) -> None:
+    def apply(
+        self,
+        settings: Settings,
+        capability: CapabilityModel | None = None,
+        policies: Mapping[str, Policy] | None = None,
+    ) -> None:
         """Applies new settings. Synchronous: no request sees a partial change.
 
         Args:
             settings: of the picker; those that need a restart are unchanged.
             capability: another artifact; None keeps the present one.
+            policies: those of the new settings; None where `routing` is unchanged. Policies that
+                are set as before keep their state.
         """
         before, self.settings = self.settings, settings
         self.context.apply_settings(settings)
-        self.director.use(settings.routing.director, self._policies(before))
+        if policies is None:
+            policies = self.director.policies
+        else:
+            policies = self._kept(policies, before.routing)
+            for source in self._faulty:
+                self.problems.report(source, None)
+            self._faulty.clear()
+        self.director.use(settings.routing.director, policies)
         if capability is not None:
             self.learning.use(capability)
         self.health.settings = settings.health.breaker
@@ -160,7 +193,7 @@ class Picker:
         routing = self.settings.routing
         return Director(
             self.table,
-            build_policies(routing.weights, routing.baselines),
+            build_policies(routing.weights, routing.given, routing.policies),
             routing.director,
             rng=self.rng,
             new_id=lambda: secrets.token_hex(16),
@@ -170,7 +203,34 @@ class Picker:
             health=self.health,
             on_decided=self._decided,
             on_settled=self._settled,
+            on_fault=self._part_failed,
         )
+
+    def _sharer(self, hub: Path | None) -> Sharer | None:
+        """Reports to others where there is a way, or keeps a snapshot; None for neither."""
+        share = self.settings.share
+        if share.url is None and hub is None and share.snapshot_file is None:
+            return None
+        origin, secret = new_origin(), secret_of(share)
+        carrier: Carrier | None = None
+        if share.url is not None:
+            carrier = Store(share, part(SharingSettings, share), origin=origin, secret=secret)
+        elif hub is not None:
+            carrier = HubClient(hub, secret=secret)
+        sharer = Sharer(
+            self.director,
+            share,
+            carrier,
+            origin=origin,
+            key=secret or self.prefix_key,
+            clock=self.clock,
+            problems=self.problems,
+            online=self.learning.online,
+            champion=self.tuner.tuner if self.tuner else None,
+            on_cleared=lambda address: self.context.forget(address),
+        )
+        self.metrics.add(SharingMetrics(sharer))
+        return sharer
 
     def _add_learning_metrics(self) -> None:
         learning = self.learning
@@ -181,21 +241,13 @@ class Picker:
             )
         )
 
-    def _policies(self, before: Settings) -> dict[str, Policy]:
-        """The policies by name; those whose settings are unchanged keep their state."""
-        policies = dict(self.director.policies)
-        old, new = before.routing, self.settings.routing
-        changed = {
-            name
-            for name in old.baselines.keys() | new.baselines.keys()
-            if old.baselines.get(name) != new.baselines.get(name)
+    def _kept(self, fresh: Mapping[str, Policy], old: Routing) -> dict[str, Policy]:
+        """Fresh policies, but for those that are set as before."""
+        known, new = self.director.policies, self.settings.routing
+        return {
+            name: known[name] if name in known and _is_same(name, old, new) else policy
+            for name, policy in fresh.items()
         }
-        if new.weights != old.weights:
-            changed.add("laar")
-        if changed:
-            fresh = build_policies(new.weights, new.baselines)
-            policies |= {name: fresh[name] for name in changed}
-        return policies
 
     def _apply_bodies(self, settings: Settings) -> None:
         bodies = settings.bodies
@@ -214,3 +266,28 @@ class Picker:
         self.metrics.settled(decision, end)
         self.learning.settled(decision, end)
         self.observability.settled(decision, end)
+
+    def _part_failed(self, fault: Fault) -> None:
+        """Names the part of a policy and the line, never the text: it may hold some of a prompt."""
+        error = fault.error
+        what = type(error).__name__
+        if isinstance(error, BrokenPromiseError):
+            what = str(error)
+        elif error.__traceback__ is not None:
+            *_, last = walk_tb(error.__traceback__)
+            what += f" at {last[0].f_code.co_filename}:{last[1]}"
+        name = getattr(fault.extension, "name", type(fault.extension).__name__)
+        source = f"{fault.part} {name}"
+        self._faulty.add(source)  # as many as there are parts
+        self.problems.report(source, f"failed, and the decision was made without it: {what}")
+
+
+def _is_same(name: str, old: Routing, new: Routing) -> bool:
+    """Whether a policy is set as before."""
+    if old.policies.get(name) != new.policies.get(name):
+        return False
+    if old.given.get(name, {}) != new.given.get(name, {}):
+        return False
+    parts = new.policies[name].scorers if name in new.policies else ()
+    priced = name == "laar" or any(part.name == "laar" for part in parts)
+    return not priced or old.weights == new.weights

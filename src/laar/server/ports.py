@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import grpc
 
+from laar.datalayer import split_address
 from laar.errors import SettingError
 
-__all__ = ["Ports", "bind", "cannot_listen", "health_server", "picking_server"]
+if TYPE_CHECKING:
+    from laar.settings import Listen
+
+__all__ = ["Ports", "bind", "cannot_listen", "health_server", "picking_server", "ports_in_use"]
 
 _LONGEST_MESSAGE_BYTES = 64 << 20
 _METADATA_BYTES = 1 << 20
@@ -19,8 +26,14 @@ _INT32_MAX = 2**31 - 1
 _ALONE = ("grpc.so_reuseport", 0)
 """Two pickers on one port would split the state, and probes would ask either."""
 
+_TOGETHER = ("grpc.so_reuseport", 1)
+"""Workers, which share their state."""
+
+_STREAMS = 64
+"""Streams on one connection to a worker. The kernel gives each connection to one worker, so a
+client with many streams at a time must open several."""
+
 _PICKING_OPTIONS = (
-    _ALONE,
     ("grpc.http2.lookahead_bytes", 1 << 20),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 0),  # an Envoy of the gateway shape asks often if we are there
@@ -43,26 +56,30 @@ class Ports:
 
 
 def picking_server(
-    handlers: Iterable[grpc.GenericRpcHandler], max_body_bytes: int
+    handlers: Iterable[grpc.GenericRpcHandler], max_body_bytes: int, *, together: bool = False
 ) -> grpc.aio.Server:
     """The server that Envoys ask, not bound yet.
 
     Args:
         handlers: the services.
         max_body_bytes: longest request body; longer messages than it needs are refused.
+        together: other processes listen on the same port.
     """
     longest = max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES)
     lengths = [
         (f"grpc.max_{way}_message_length", min(longest, _INT32_MAX)) for way in ("receive", "send")
     ]
-    server = grpc.aio.server(options=(*_PICKING_OPTIONS, *lengths))
+    ways = (_TOGETHER, ("grpc.max_concurrent_streams", _STREAMS)) if together else (_ALONE,)
+    server = grpc.aio.server(options=(*_PICKING_OPTIONS, *ways, *lengths))
     server.add_generic_rpc_handlers(tuple(handlers))
     return server
 
 
-def health_server(handlers: Iterable[grpc.GenericRpcHandler]) -> grpc.aio.Server:
+def health_server(
+    handlers: Iterable[grpc.GenericRpcHandler], *, together: bool = False
+) -> grpc.aio.Server:
     """The server for probes and reported outcomes, not bound yet."""
-    server = grpc.aio.server(options=[_ALONE])
+    server = grpc.aio.server(options=[_TOGETHER if together else _ALONE])
     server.add_generic_rpc_handlers(tuple(handlers))
     return server
 
@@ -100,6 +117,22 @@ def bind(
 def cannot_listen(name: str, address: str) -> SettingError:
     """The error for the address of `listen.<name>`."""
     return SettingError(
-        f"listen.{name}: can't listen on {address}; is another picker running there, or is the "
-        "address not this machine's?"
+        f"can't listen on {address}; is another picker running there, or is the address not this "
+        "machine's? Stop the other, or choose another address",
+        setting=f"listen.{name}",
     )
+
+
+def ports_in_use(listen: Listen) -> list[SettingError]:
+    """The faults of addresses that could not be listened on now; leaves none open."""
+    faults = []
+    with contextlib.ExitStack() as held:  # together, since two may be the same
+        for name in ("ext_proc", "health", "admin"):
+            address = getattr(listen, name)
+            host, port = split_address(address)
+            try:
+                family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+                held.enter_context(socket.create_server((host, port), family=family))
+            except OSError:
+                faults.append(cannot_listen(name, address))
+    return faults

@@ -25,9 +25,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from laar.accuracy.capability import CapabilityModel
-from laar.core.beliefs import read_capability
+from laar.core.policy import Policy
 from laar.datalayer.stamp import Stamp, stamp_of
 from laar.errors import SettingError
+from laar.policies import build_policies
+from laar.server.learning import artifact_of
 from laar.settings import Change, Loaded, Settings, change, load
 from laar.telemetry.problems import Problems
 
@@ -49,8 +51,11 @@ RESTART = "settings restart"
 _NAMED = 10
 """Settings named in one problem; a file with more is another file."""
 
-Apply = Callable[[Settings, CapabilityModel | None], None]
-"""Applies settings, and a new artifact if there is one. Synchronous: no request sees a part."""
+Policies = Mapping[str, Policy]
+
+Apply = Callable[[Settings, CapabilityModel | None, Policies | None], None]
+"""Applies settings, and a new artifact and new policies if there are any. Synchronous: no request
+sees a part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +63,7 @@ class _Read:
     loaded: Loaded
     change: Change
     capability: CapabilityModel | None
+    policies: Policies | None
 
     @property
     def applied(self) -> list[str]:
@@ -138,16 +144,20 @@ class SettingsReloader(Collector):
         """
         loaded = load(path)
         found = change(self.settings, loaded.settings)
+        routing, policies = found.settings.routing, None
+        if routing != self.settings.routing:  # here, for a plug-in may refuse, or take its time
+            with loaded.located():
+                policies = build_policies(routing.weights, routing.given, routing.policies)
         capability = None
         if not found.obstacle and _artifact(loaded) != self._artifact:
-            artifact = loaded.settings.accuracy.capability
-            capability = read_capability(artifact) if artifact else CapabilityModel()
-        return _Read(loaded=loaded, change=found, capability=capability)
+            with loaded.located():
+                capability = artifact_of(loaded.settings.accuracy)
+        return _Read(loaded=loaded, change=found, capability=capability, policies=policies)
 
     def _take(self, read: _Read, apply: Apply) -> None:
         loaded, found = read.loaded, read.change
         if read.applied:
-            apply(found.settings, read.capability)
+            apply(found.settings, read.capability, read.policies)
             self._applied += 1
             _LOG.info("in effect from now on: %s", ", ".join(read.applied))
         if read.capability is not None:

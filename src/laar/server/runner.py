@@ -15,7 +15,7 @@ import grpc
 
 from laar.accuracy.capability import CapabilityModel
 from laar.server.admin.app import AdminServer
-from laar.server.admin.outcomes import grpc_handler, read_token
+from laar.server.admin.outcomes import grpc_handler
 from laar.server.admin.server import AdminPort
 from laar.server.collectors import Collectors
 from laar.server.extproc import ExternalProcessor
@@ -24,10 +24,12 @@ from laar.server.flow_control import FlowControl
 from laar.server.health import Health
 from laar.server.picker import Picker
 from laar.server.ports import Ports, bind, health_server, picking_server
-from laar.server.reload import SettingsReloader
+from laar.server.reload import Policies, SettingsReloader
 from laar.server.tasks import Tasks
 from laar.server.tls import ServerTls
-from laar.settings import Loaded, Settings
+from laar.server.token_file import read_token_file
+from laar.server.workers import Worker
+from laar.settings import Loaded, Settings, remarks
 from laar.telemetry.problems import Problems
 
 __all__ = ["Runner"]
@@ -45,20 +47,31 @@ class Runner:
     Args:
         settings: to run with; the files they were loaded from are followed.
         seed: of every random draw; None for chance.
+        worker: where it is one of several processes on the same ports; None for one alone.
 
     Raises:
         SettingError: an artifact, a token or an export that the settings name cannot be used.
     """
 
-    def __init__(self, settings: Settings | Loaded, *, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings | Loaded,
+        *,
+        seed: int | None = None,
+        worker: Worker | None = None,
+    ) -> None:
         loaded = Loaded(settings=settings) if isinstance(settings, Settings) else settings
         problems = Problems()
-        self.picker = Picker(loaded.settings, problems, seed=seed)
+        self._worker = worker
+        hub = worker.hub if worker else None
+        self.picker = Picker(loaded.settings, problems, seed=seed, hub=hub)
         self.reloader = SettingsReloader(loaded, problems=problems)
         self.picker.metrics.add(self.reloader)
         self.health = Health()
         self.ports = Ports()
-        self._outcomes_token = read_token(loaded.settings.accuracy.outcomes_token_file)
+        self._outcomes_token = read_token_file(
+            loaded.settings.accuracy.outcomes_token_file, "accuracy.outcomes_token_file"
+        )
         self.admin = AdminPort(self.picker, self.health, self.reloader.shown, self._outcomes_token)
         self.fleet = FleetState(
             self.picker.table,
@@ -71,6 +84,8 @@ class Runner:
             on_empty=self.picker.context.forget,
         )
         self.collectors = Collectors(self.picker, self.fleet)
+        self._loaded = loaded
+        self._tls: ServerTls | None = None
         self.tasks = Tasks(problems)
         self._flow = self._flow_control()
         self.processor = self._processor()
@@ -79,6 +94,17 @@ class Runner:
 
     # -- life ----------------------------------------------------------------------------------
 
+    def prepare(self) -> None:
+        """Reads all files that the settings name, and opens no port; `run` begins with it.
+
+        Raises:
+            SettingError: one of them cannot be used.
+        """
+        settings = self.picker.settings
+        if settings.listen.tls is not None:
+            self._tls = ServerTls(settings.listen.tls, self.picker.problems)
+        self.collectors.prepare()
+
     async def run(self, *, started: asyncio.Event | None = None) -> None:
         """Serves until `stop` is called, then drains.
 
@@ -86,12 +112,18 @@ class Runner:
             SettingError: an address that cannot be listened on, or a bad endpoints file.
         """
         picker, settings = self.picker, self.picker.settings
-        picking = picking_server([self.processor.handler()], settings.stream.max_body_bytes)
-        probed = health_server(self._outcome_handlers())
+        self.prepare()
+        for remark in remarks(self._loaded):
+            _LOG.warning("%s", remark)
+        together = self._worker is not None
+        picking = picking_server(
+            [self.processor.handler()], settings.stream.max_body_bytes, together=together
+        )
+        probed = health_server(self._outcome_handlers(), together=together)
         for server in (picking, probed):
             self.health.add_to(server)
         picker.learning.restore()
-        admin = self.admin.open()
+        admin = self.admin.open(self._worker.index if self._worker else 0)
         self.ports.admin = admin.port
         serving_admin = None
         try:
@@ -108,6 +140,8 @@ class Runner:
             _LOG.info("picking for %d endpoints on port %d", len(picker.table), self.ports.ext_proc)
             if started is not None:
                 started.set()
+            if self._worker is not None:
+                self._worker.started()
             await self._stopping.wait()
             await self._drain(picking)
             await self._save()
@@ -123,6 +157,10 @@ class Runner:
     async def _start_parts(self) -> None:
         picker, tasks = self.picker, self.tasks
         tasks.spawn("eds", self.fleet.run)
+        if picker.sharer is not None:
+            for name, part in picker.sharer.tasks().items():
+                tasks.spawn(name, part)
+            await picker.sharer.warmed()
         await self._set_ready()
         tasks.spawn("readiness", self._follow_readiness)
         tasks.spawn("state", picker.learning.state_file.keep_saving)
@@ -146,6 +184,8 @@ class Runner:
         await stopping
 
     async def _save(self) -> None:
+        if self.picker.sharer is not None:
+            await self.picker.sharer.stop()
         await self.picker.learning.state_file.save()
         if self.picker.tuner is not None:
             await self.picker.tuner.state_file.save()
@@ -160,10 +200,15 @@ class Runner:
 
     # -- while it runs -------------------------------------------------------------------------
 
-    def apply(self, settings: Settings, capability: CapabilityModel | None) -> None:
+    def apply(
+        self,
+        settings: Settings,
+        capability: CapabilityModel | None,
+        policies: Policies | None,
+    ) -> None:
         """Applies new settings. Synchronous: no request sees a partial change."""
         before = self.picker.settings
-        self.picker.apply(settings, capability)
+        self.picker.apply(settings, capability, policies)
         self.processor.apply(
             settings.stream,
             hook=self.picker.context.in_use,
@@ -174,6 +219,8 @@ class Runner:
 
     def _endpoints_changed(self) -> None:
         table = self.picker.table
+        if self.picker.sharer is not None and len(table):
+            self.picker.sharer.endpoints_known.set()
         self.picker.observability.hit_rates.keep(spec.address for spec in table.specs())
         if self._flow is not None:
             self._flow.endpoints_changed(known=len(table) > 0)
@@ -235,10 +282,9 @@ class Runner:
         ]
 
     def _credentials(self) -> grpc.ServerCredentials | None:
-        settings = self.picker.settings.listen.tls
-        if settings is None:
+        tls = self._tls
+        if tls is None:
             return None
-        tls = ServerTls(settings, self.picker.problems)
         self.picker.metrics.certificate_expires_at_s = lambda: tls.expires_at_s
         self.tasks.spawn("tls", tls.run)
         return tls.credentials()

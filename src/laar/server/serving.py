@@ -11,6 +11,7 @@ from laar.envoy import EnvoyProcess
 from laar.errors import LaarError
 from laar.server.runner import Runner
 from laar.server.tasks import cancel
+from laar.server.workers import Worker
 from laar.settings import Loaded
 
 __all__ = ["serve"]
@@ -18,13 +19,16 @@ __all__ = ["serve"]
 _LOG = logging.getLogger(__name__)
 
 
-def serve(settings: Loaded, *, envoy: EnvoyProcess | None = None) -> None:
+def serve(
+    settings: Loaded, *, envoy: EnvoyProcess | None = None, worker: Worker | None = None
+) -> None:
     """Runs a picker until SIGTERM or SIGINT; SIGHUP reads the settings again; blocks.
 
     Args:
         settings: as loaded.
         envoy: a process to run beside the picker. It starts once the picker serves, and it is
             drained before the picker stops.
+        worker: where it is one of several processes.
 
     Raises:
         LaarError: the picker or Envoy cannot start, or Envoy ended by itself.
@@ -32,7 +36,8 @@ def serve(settings: Loaded, *, envoy: EnvoyProcess | None = None) -> None:
     import uvloop
 
     async def main() -> None:
-        runner = Runner(settings)
+        with settings.located():
+            runner = Runner(settings, worker=worker)
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -45,7 +50,8 @@ def serve(settings: Loaded, *, envoy: EnvoyProcess | None = None) -> None:
             if envoy is not None:
                 await _run_envoy(envoy, settings.settings.shutdown.grace_s, running, started, stop)
                 runner.stop()
-            await running
+            with settings.located():
+                await running
         finally:
             await cancel([freezing, running])
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from laar.server.whole_file import WholeFile
 from laar.telemetry.problems import Problems
 
 __all__ = ["StateFile"]
@@ -35,39 +34,29 @@ class StateFile:
         take: Callable[[], bytes],
         problems: Problems,
     ) -> None:
-        self._path = path
+        self._file = None if path is None else WholeFile(path)
         self._interval_s = interval_s
         self._setting = setting
         self._what = what
         self._take = take
         self._problems = problems
-        self._writing = threading.Lock()
 
     async def keep_saving(self) -> None:
         """Saves every `interval_s`; ends at once where there is no file."""
-        while self._path is not None:
+        while self._file is not None:
             await asyncio.sleep(self._interval_s)
             await self.save()
 
     async def save(self) -> None:
         """Writes the state, if there is a file for it; a failure is only reported."""
-        if self._path is None:
+        if self._file is None:
             return
         try:
-            await asyncio.to_thread(self._write, self._path)
+            await asyncio.to_thread(self._file.write, self._take)
             self._problems.report(self._setting, None)
         except OSError as fault:
             self._problems.report(
                 self._setting,
-                f"{self._path} can't be written ({fault.strerror}); {self._what} will not outlive "
-                "this process",
+                f"{self._file.path} can't be written ({fault.strerror}); {self._what} will not "
+                "outlive this process",
             )
-
-    def _write(self, path: Path) -> None:
-        temporary = path.with_name(f".{path.name}.new")
-        with self._writing:  # a save that was cancelled goes on in its thread
-            with temporary.open("wb") as file:
-                file.write(self._take())
-                file.flush()
-                os.fsync(file.fileno())  # else a power cut may leave the name on an empty file
-            temporary.replace(path)

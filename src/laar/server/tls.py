@@ -111,7 +111,8 @@ def check_tls(settings: Tls) -> None:
     """
     found = _load(settings, None)
     if found.expires_at <= datetime.now(UTC):
-        raise SettingError(_expired(settings, found))
+        text = _expired(settings, found).partition(": ")[2]
+        raise SettingError(text, setting="listen.tls.certificate")
 
 
 def _expired(tls: Tls, found: _Identity) -> str:
@@ -142,7 +143,10 @@ def _bytes(tls: Tls, name: str) -> bytes | None:
     try:
         content: bytes = path.read_bytes()
     except OSError as error:
-        raise SettingError(f"listen.tls.{name}: can't read {path}: {error.strerror}") from None
+        raise SettingError(
+            f"can't read {path}: {error.strerror}; name a PEM file that exists",
+            setting=f"listen.tls.{name}",
+        ) from None
     return content
 
 
@@ -164,11 +168,13 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
             x509.load_pem_x509_certificates(client_ca)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise SettingError(
-            f"listen.tls.{name}: {getattr(tls, name)} is no PEM file that can be used ({error})"
+            f"{getattr(tls, name)} is no PEM file that can be used ({error})",
+            setting=f"listen.tls.{name}",
         ) from None
     if private.public_key() != leaf.public_key():
         raise SettingError(
-            f"listen.tls: {tls.key} is not the key of {tls.certificate}; give the two of one pair"
+            f"{tls.key} is not the key of {tls.certificate}; give the two of one pair",
+            setting="listen.tls",
         )
     return _Identity(
         certificate=certificate, key=key, client_ca=client_ca, expires_at=leaf.not_valid_after_utc
@@ -206,4 +212,6 @@ def _self_signed() -> tuple[bytes, bytes]:
 
 
 def _missing() -> SettingError:
-    return SettingError("listen.tls needs the package cryptography: pip install 'laar[tls]'")
+    return SettingError(
+        "TLS needs the package cryptography: pip install 'laar[tls]'", setting="listen.tls"
+    )

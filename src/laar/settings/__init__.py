@@ -7,7 +7,8 @@ from them. Each section says of its settings whether a change counts at once or 
 
 from laar.settings.changes import Change, change
 from laar.settings.context import Context, ContextRoute
-from laar.settings.listening import Tls
+from laar.settings.ignored import declared_endpoints, remarks
+from laar.settings.listening import Listen, Tls
 from laar.settings.routing import Accuracy, Tuning
 from laar.settings.section import Applies, leaves, value_at
 from laar.settings.settings import Loaded, Settings, load, load_settings
@@ -19,14 +20,17 @@ __all__ = [
     "Change",
     "Context",
     "ContextRoute",
+    "Listen",
     "Loaded",
     "Settings",
     "Tls",
     "Tuning",
     "as_yaml",
     "change",
+    "declared_endpoints",
     "leaves",
     "load",
     "load_settings",
+    "remarks",
     "value_at",
 ]

@@ -23,31 +23,50 @@ _BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _MAX_HOLD_S = 3580.0
 
-_WEIGHTS = {
-    "queue-scorer": "queue_weight",
-    "kv-cache-utilization-scorer": "kv_weight",
-    "prefix-cache-scorer": "prefix_weight",
+_SCORERS = {
+    "active-request-scorer": "active-requests",
+    "kv-cache-utilization-scorer": "kv-cache-utilization",
+    "load-aware-scorer": "load-aware",
+    "prefix-cache-scorer": "prefix-cache",
+    "queue-scorer": "queue",
+    "running-requests-size-scorer": "running-requests",
+    "token-load-scorer": "token-load",
 }
+_FILTERS = {
+    "by-label": "label",
+    "by-label-selector": "label",
+    "label-selector-filter": "label",
+    "prefix-cache-affinity-filter": "prefix-affinity",
+}
+_PICKERS = {
+    "max-score-picker": "shuffled-max-score",
+    "random-picker": "random",
+    "weighted-random-picker": "weighted-random",
+}
+_PARAMETERS = {
+    "affinityThreshold": "affinity_threshold",
+    "explorationProbability": "exploration_probability",
+    "idleThreshold": "idle_threshold",
+    "maxBusyScore": "max_busy_score",
+    "maxTTFTPenaltyMs": "max_ttft_penalty_ms",
+    "peakPrefillThroughput": "prefill_tokens_per_s",
+    "queueThresholdTokens": "threshold_tokens",
+    "threshold": "threshold",
+}
+_PARTS = {**_SCORERS, **_FILTERS, **_PICKERS}
 _BUILT_IN = {
-    "approx-prefix-cache-producer": "prefixes are believed by laar itself, without a cap",
+    "approx-prefix-cache-producer": "laar's own index of prefixes, without a cap",
     "inflight-load-producer": "requests and tokens in flight are counted at the decision",
-    "max-score-picker": "the cheapest endpoint is picked, ties by chance",
-    "no-hit-lru-scorer": "a cold prompt goes where its seconds are fewest",
-    "openai-parser": "the body's form goes by the path",
+    "no-hit-lru-scorer": "with laar's own policy, a cold prompt goes where its seconds are fewest",
+    "openai-parser": "the path names the body's format",
     "passthrough-parser": "bodies on other paths are not read; see bodies.opaque_paths",
-    "running-requests-size-scorer": "requests in flight are part of the cost",
-    "single-profile-handler": "there is one cost, and no profiles",
-    "token-load-scorer": "queued tokens are part of the cost",
-    "active-request-scorer": "requests in flight are part of the cost",
-    "load-aware-scorer": "the queue is part of the cost; the policy `load-aware` is that scorer",
-    "anthropic-parser": "the body's form goes by the path",
+    "single-profile-handler": "each profile becomes a policy, and one of them serves",
+    "anthropic-parser": "the path names the body's format",
     "session-affinity-scorer": "a session stays where its prefix is; the policy "
     "`session-affinity` pins it",
 }
 _ABSENT = {
-    "by-label": "give each group of pods a pool or a picker of its own",
     "disagg-profile-handler": "prefill and decode apart: stay with llm-d for it",
-    "label-selector-filter": "give each group of pods a pool or a picker of its own",
     "lora-affinity-scorer": "adapters are followed; loading one is not priced",
     "pd-profile-handler": "prefill and decode apart: stay with llm-d for it",
     "precise-prefix-cache-producer": "KV events only say here that a cache was cleared",
@@ -129,26 +148,92 @@ def move(config: PickerConfig, pool: str) -> Moved:
             f"{' or '.join(_API_VERSIONS)}"
         )
     moved = Moved({"kubernetes": [{"pool": pool}]})
-    types = {plugin.name or plugin.type: plugin.type for plugin in config.plugins}
-    weights: dict[str, float] = {}
-    if len(config.schedulingProfiles) > 1:
-        moved.absent.append("several scheduling profiles: the first alone was looked at")
-    for use in config.schedulingProfiles[0].plugins if config.schedulingProfiles else ():
-        parameter = _WEIGHTS.get(types.get(use.pluginRef, use.pluginRef))
-        if parameter:
-            weights[parameter] = 1.0 if use.weight is None else use.weight
-    if weights:
-        # What a profile does not name, it does not score by.
-        every = dict.fromkeys(_WEIGHTS.values(), 0.0)
-        moved.settings["routing"] = {"baselines": {"llm-d": {**every, **weights}}}
+    plugins = {plugin.name or plugin.type: plugin for plugin in config.plugins}
+    composed = {}
+    for number, profile in enumerate(config.schedulingProfiles, 1):
+        policy = _policy(profile, plugins, moved)
+        if policy is not None:
+            composed[f"profile-{_as_name(profile.name) or number}"] = policy
+    if composed:
+        moved.settings["routing"] = {"policies": composed}
+        names = ", ".join(f"`{name}`" for name in composed)
+        if any("filters" in policy for policy in composed.values()):
+            moved.taken.append("a filter that would leave no candidate is skipped")
         moved.taken.append(
-            "the weights of its scorers are those of the policy `llm-d`, which requests choose by "
-            "x-laar-policy; laar's own policy has one cost in seconds instead"
+            f"policy {names}: the scheduling profile in laar's parts. Requests choose it by "
+            "x-laar-policy, and `routing.policy` serves by it; laar's own policy has one cost in "
+            "seconds instead"
         )
     for plugin in config.plugins:
         _plugin(plugin, moved)
     _flow(config, moved)
     return moved
+
+
+def _policy(
+    profile: _Profile, plugins: Mapping[str, _Plugin], moved: Moved
+) -> dict[str, Any] | None:
+    """A scheduling profile as a composed policy; None where it has no scorer that laar has."""
+    filters: list[dict[str, Any]] = []
+    scorers: list[dict[str, Any]] = []
+    picker = "shuffled-max-score"
+    for use in profile.plugins:
+        plugin = plugins.get(use.pluginRef) or _Plugin(type=use.pluginRef)
+        kind = plugin.type
+        if kind in _PICKERS:
+            picker = _PICKERS[kind]
+            continue
+        if kind not in _PARTS:
+            if use.pluginRef not in plugins:
+                _plugin(plugin, moved)
+            continue
+        part: dict[str, Any] = {"name": _PARTS[kind]}
+        parameters = _label(plugin, moved) if _PARTS[kind] == "label" else _given(plugin, moved)
+        if parameters is None:
+            continue
+        if kind in _SCORERS:
+            weight = 1.0 if use.weight is None else use.weight
+            if weight == 0.0:
+                continue
+            part["weight"] = weight
+        if parameters:
+            part["parameters"] = parameters
+        (scorers if kind in _SCORERS else filters).append(part)
+    if not scorers:
+        return None
+    policy: dict[str, Any] = {"scorers": scorers, "picker": {"name": picker}}
+    return {"filters": filters, **policy} if filters else policy
+
+
+def _given(plugin: _Plugin, moved: Moved) -> dict[str, Any]:
+    """The parameters of a filter or scorer, by laar's names."""
+    known = {}
+    for name, value in (plugin.parameters or {}).items():
+        if name in _PARAMETERS:
+            known[_PARAMETERS[name]] = _number(f"{plugin.type}.{name}", value)
+        else:
+            moved.absent.append(f"{plugin.type}.{name}")
+    return known
+
+
+def _label(plugin: _Plugin, moved: Moved) -> dict[str, Any] | None:
+    """The one label of a selector; None where it has more than laar's filter takes."""
+    given = plugin.parameters or {}
+    labels = given.get("matchLabels")
+    if plugin.type == "by-label":
+        values = given.get("validValues")
+        if isinstance(values, list) and len(values) == 1 and not given.get("allowsNoLabel"):
+            labels = {given.get("label"): values[0]}
+    if not isinstance(labels, dict) or len(labels) != 1 or given.get("matchExpressions"):
+        moved.absent.append(f"{plugin.type}: laar's filter `label` takes one label with one value")
+        return None
+    ((label, value),) = labels.items()
+    return {"label": str(label), "value": str(value)}
+
+
+def _as_name(text: str) -> str:
+    """A profile's name as part of a policy's."""
+    return re.sub("[^a-z0-9._-]+", "-", text.lower()[:40]).strip("-")
 
 
 def _plugin(plugin: _Plugin, moved: Moved) -> None:
@@ -169,7 +254,7 @@ def _plugin(plugin: _Plugin, moved: Moved) -> None:
             moved.settings.setdefault("flow", {})["max_requests"] = most
     elif kind in _BUILT_IN:
         moved.taken.append(f"{kind}: {_BUILT_IN[kind]}")
-    elif kind not in _WEIGHTS:
+    elif kind not in _PARTS:
         moved.absent.append(f"{kind}: {_ABSENT.get(kind, 'not known to laar')}")
 
 

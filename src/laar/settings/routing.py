@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le, MaxLen
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from laar.accuracy.online import CAP_PER_HOUR, HALF_LIFE_S, KAPPA
 from laar.core.cost import TUNABLE, CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.shadow import Enforcement
 from laar.errors import SettingError, unknown
-from laar.policies import POLICY_NAMES, check_parameters
+from laar.policies import Profile, check_parameters, check_profile
+from laar.policies.registry import Parameters
 from laar.prefix.index import MAX_BYTES
 from laar.protocol.stream import StreamSettings
 from laar.settings.section import Applies, Section, declared, part
 from laar.tuning import TunerSettings
 
 __all__ = ["Accuracy", "Prefix", "Routing", "Tuning"]
+
+MAX_POLICIES = 64
+"""Policies that the settings may compose. Metrics count by policy."""
+
+_NAME = "[a-z0-9][a-z0-9._-]{0,63}"
 
 
 @declared(CostWeights)
@@ -36,23 +43,41 @@ class Routing(Section):
     """Weights that `laar tune --export` wrote, read again whenever the file changes; they take the
     place of k_rtt, k_queue and k_delay and are never changed by serving. While the tuner is on none
     of the four applies before a restart: they are where its climb began."""
-    baselines: Mapping[str, Mapping[str, float]] = Field(default={})
+    policies: Annotated[Mapping[str, Profile], MaxLen(MAX_POLICIES)] = Field(default={})
+    """Policies composed of filters, weighted scorers and a picker, by name. The guide on scorers
+    says how."""
+    baselines: Mapping[str, Mapping[str, object]] = Field(default={})
     """Parameters of the policies that come from elsewhere, by policy and by name, such as
     `sglang-cache-aware: {balance_abs_threshold: 8}`. What is not given is as its authors publish
-    it; the page on concepts lists them."""
+    it; the page on concepts lists them. A policy of an installed package is offered to
+    x-laar-policy if it is named here or in `policy`."""
+
+    @field_validator("policies")
+    @classmethod
+    def _composed(cls, policies: Mapping[str, Profile]) -> Mapping[str, Profile]:
+        for name, profile in policies.items():
+            if not re.fullmatch(_NAME, name):
+                raise ValueError(f"`{name[:100]}` is no name of a policy: give {_NAME}")
+            try:
+                check_profile(name, profile)
+            except SettingError as fault:
+                raise ValueError(f"{name}: {fault}") from None
+        return policies
 
     @field_validator("policy", check_fields=False)
     @classmethod
-    def _policy_is_known(cls, policy: str) -> str:
-        if policy not in POLICY_NAMES:
-            raise ValueError(unknown("policy", policy, POLICY_NAMES))
+    def _policy_is_known(cls, policy: str, info: ValidationInfo) -> str:
+        composed = info.data.get("policies")
+        if composed is not None and policy not in composed:
+            try:
+                check_parameters({policy: {}})
+            except SettingError as fault:
+                raise ValueError(str(fault)) from None
         return policy
 
     @field_validator("baselines")
     @classmethod
-    def _known(
-        cls, baselines: Mapping[str, Mapping[str, float]]
-    ) -> Mapping[str, Mapping[str, float]]:
+    def _known(cls, baselines: Mapping[str, Parameters]) -> Mapping[str, Parameters]:
         if "laar" in baselines:
             raise ValueError("the weights of `laar` are settings of their own; set those")
         try:
@@ -60,6 +85,12 @@ class Routing(Section):
         except SettingError as fault:
             raise ValueError(str(fault)) from None
         return baselines
+
+    @property
+    def given(self) -> dict[str, Parameters]:
+        """Parameters by policy, of those policies that must be there and are not composed."""
+        named = self.director.policy
+        return {**self.baselines} if named in self.policies else {named: {}, **self.baselines}
 
     @property
     def weights(self) -> CostWeights:

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from laar.declaring import FIXED, Applies, Matches, hints_of
 from laar.errors import SettingError
 
-__all__ = ["Applies", "Section", "declared", "leaves", "part", "value_at"]
+__all__ = ["Applies", "Section", "declared", "field_texts", "leaves", "part", "value_at"]
 
 Declared = TypeVar("Declared")
 Made = TypeVar("Made", bound="Section")
@@ -136,7 +136,7 @@ def _applies(section: type[Section], field: FieldInfo) -> Applies | None:
 
 def _settings(feature: type[Any]) -> Iterator[tuple[str, Any]]:
     """The fields of a dataclass as pydantic takes them."""
-    texts, hints = _texts(feature), hints_of(feature)
+    texts, hints = field_texts(feature), hints_of(feature)
     for field in fields(feature):
         hint = hints.get(field.name)
         if hint is None:
@@ -166,7 +166,7 @@ def _section_of(feature: Any) -> type[Section]:
     return declared(feature)(type(feature.__name__, (Section,), members))
 
 
-def _texts(feature: type[Any]) -> dict[str, str]:
+def field_texts(feature: type[Any]) -> dict[str, str]:
     """The text below each field; none where the source is not at hand."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(feature)))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import MaxLen
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from laar.datalayer.document import Place, line_of, read_with_lines
 from laar.datalayer.endpoints_file import Endpoint
@@ -25,6 +26,7 @@ from laar.settings.otlp import Otlp
 from laar.settings.reading import Bodies, Decisions, Headers, Readings
 from laar.settings.routing import Accuracy, Prefix, Routing, Tuning
 from laar.settings.section import Applies, Section, leaves, part, value_at
+from laar.settings.share import Share
 
 __all__ = ["Loaded", "Settings", "load", "load_settings"]
 
@@ -53,6 +55,7 @@ class Settings(Section):
     context: Context = Context()
     tuner: Tuning = Tuning()
     decisions: Decisions = Decisions()
+    share: Share = Share()
     otlp: Otlp = Otlp()
     envoy: EnvoySection = EnvoySection()
     shutdown: Shutdown = Shutdown()
@@ -68,6 +71,18 @@ class Settings(Section):
         if not (self.endpoints or self.endpoints_file or self.kubernetes):
             raise ValueError("no endpoints: give `endpoints`, `endpoints_file` or `kubernetes`")
         return self
+
+    @field_validator("endpoints")
+    @classmethod
+    def _addresses_differ(cls, endpoints: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
+        first: dict[str, int] = {}
+        for index, endpoint in enumerate(endpoints):
+            if first.setdefault(endpoint.address, index) != index:
+                raise ValueError(
+                    f"[{index}] has the address {endpoint.address} of "
+                    f"[{first[endpoint.address]}]; keep one, with all its `models`"
+                )
+        return endpoints
 
     @model_validator(mode="after")
     def _tunes_what_it_serves(self) -> Settings:
@@ -88,12 +103,32 @@ class Loaded:
         path: the settings file; None when there is none.
         origins: ``default``, ``FILE:LINE`` or ``FILE`` for every setting by its path.
         stamps: of the files whose change is a change of the settings, taken before they were read.
+        lines: of the keys of the settings file.
     """
 
     settings: Settings
     path: Path | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     stamps: Mapping[Path, Stamp] = field(default_factory=dict)
+    lines: Mapping[Place, int] = field(default_factory=dict)
+
+    def at(self, setting: str) -> str:
+        """``FILE:LINE: SETTING: `` to begin a remark with; no line where it is not written down."""
+        place: Place = tuple(int(part) if part.isdigit() else part for part in setting.split("."))
+        written = any(place[: count + 1] in self.lines for count in range(len(place)))
+        where = f"{self.path}:{line_of(place, self.lines)}" if written else str(self.path)
+        return f"{where}: {setting}: "
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Adds file and line to errors that name a setting."""
+        try:
+            yield
+        except SettingError as error:
+            if self.path is None or not error.setting:
+                raise
+            text = str(error).removeprefix(f"{error.setting}: ")
+            raise SettingError(self.at(error.setting) + text) from None
 
 
 def load(path: Path) -> Loaded:
@@ -106,6 +141,11 @@ def load(path: Path) -> Loaded:
         SettingError: one line for each fault.
     """
     stamps = {path: stamp_of(path)}
+    if not path.exists():
+        raise SettingError(
+            f"{path}: can't be read: no such file; `laar init --endpoint "
+            "http://HOST:PORT` writes one from running engines, and --config names another"
+        )
     written, lines = read_with_lines(path, Settings, max_bytes=MAX_FILE_BYTES)
     base = path.absolute().parent
 
@@ -118,18 +158,13 @@ def load(path: Path) -> Loaded:
         return value
 
     settings: Settings = absolute(written)
-    state = settings.accuracy.state_file
-    if state is not None and not state.parent.is_dir():
-        raise SettingError(
-            f"{path}: accuracy.state_file: {state.parent} is not a directory; create it"
-        )
+    loaded = Loaded(settings=settings, path=path, lines=lines)
+    faults = [loaded.at(name) + text for name, text in _missing_files(settings)]
+    if faults:
+        raise SettingError("\n".join(faults))
     artifact = settings.accuracy.capability
     if artifact is not None:
         stamps[artifact] = stamp_of(artifact)
-        if not artifact.is_file():
-            raise SettingError(
-                f"{path}: accuracy.capability: {artifact} is not a file; run `laar fit`"
-            )
     origins = {name: _origin(written, name, path, lines) for name, _ in leaves(Settings)}
     weights_file = settings.routing.weights_file
     if weights_file is not None:
@@ -138,7 +173,25 @@ def load(path: Path) -> Loaded:
         origins |= {f"routing.{name}": weights_file.name for name in weights}
         routing = settings.routing.model_copy(update=weights)
         settings = settings.model_copy(update={"routing": routing})
-    return Loaded(settings=settings, path=path, origins=origins, stamps=stamps)
+    return Loaded(settings=settings, path=path, origins=origins, stamps=stamps, lines=lines)
+
+
+def _missing_files(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Settings whose file, or the directory to write it to, is not there; and the remedy."""
+    state = settings.accuracy.state_file
+    if state is not None and not state.parent.is_dir():
+        yield (
+            "accuracy.state_file",
+            f"{state.parent} is not a directory; create it: mkdir -p {state.parent}",
+        )
+    remedies = {
+        "accuracy.capability": "run `laar fit` or `laar calibrate`",
+        "routing.weights_file": "run `laar tune --export`",
+    }
+    for name, remedy in remedies.items():
+        path = value_at(settings, name)
+        if path is not None and not path.is_file():
+            yield name, f"{path} is not a file; {remedy}, or take the setting out"
 
 
 def load_settings(path: Path) -> Settings:

@@ -59,6 +59,7 @@ class DecisionMemory:
         self._max_decisions = max_decisions
         self._max_bytes = max_bytes
         self._accounts: OrderedDict[str, DecisionRecord] = OrderedDict()
+        self._open: dict[str, DecisionRecord] = {}  # of requests in flight, remembered or not
         self._bytes = 0
         self._specs_version = -1
         self._specs: Mapping[int, EndpointSpec] = {}
@@ -66,9 +67,9 @@ class DecisionMemory:
 
     def decided(self, decision: Decision) -> None:
         """Remembers a decision; the oldest makes room."""
-        account = decision.account = self.account(decision)
+        account = self.account(decision)
         self.decided_total += 1
-        self._accounts[account.id] = account
+        self._accounts[account.id] = self._open[account.id] = account
         self._bytes += _size(account)
         while len(self._accounts) > self._max_decisions or self._bytes > self._max_bytes:
             _, oldest = self._accounts.popitem(last=False)
@@ -84,11 +85,11 @@ class DecisionMemory:
 
     def settled(self, decision: Decision, end: Completion) -> None:
         """Notes how a decision's request ended, be it remembered still or not."""
-        account: DecisionRecord | None = decision.account
+        account, flight = self._open.pop(decision.id, None), decision.flight
         if account is not None:
             account.end = end
-            account.failed = decision.failed
-            account.served = decision.address if decision.served or not account.shadow else ""
+            account.failed = flight.failed
+            account.served = flight.address if flight.served or not account.shadow else ""
             self._on_settled(account)
 
     def get(self, decision_id: str) -> DecisionRecord | None:

@@ -16,7 +16,7 @@ from laar.health import Health
 
 __all__ = ["HealthMetrics"]
 
-_STATES = {"closed": 0, "starting": 1, "trial": 2, "open": 3}
+_STATES = {"closed": 0, "starting": 1, "suspect": 2, "trial": 2, "open": 3}
 
 
 class HealthMetrics(Collector):
@@ -39,7 +39,7 @@ class HealthMetrics(Collector):
         failures = CounterMetricFamily(
             "laar_endpoint_failures",
             "Requests that an endpoint failed, by kind: status, error, error-event, denied, cut, "
-            "hang, retried (Envoy went on to another), full. The client's own faults are not here.",
+            "empty, hang, retried (Envoy went on to another), full; not the client's own faults.",
             labels=("endpoint", "kind"),
         )
         openings = CounterMetricFamily(
@@ -54,7 +54,8 @@ class HealthMetrics(Collector):
         )
         state = GaugeMetricFamily(
             "laar_endpoint_breaker_state",
-            "0 closed, 1 starting slowly, 2 a request is on trial, 3 open: it gets nothing.",
+            "0 closed, 1 starting slowly, 2 a request of a client or of the picker is on trial, "
+            "3 open: it gets nothing.",
             labels=("endpoint",),
         )
         answers = GaugeMetricFamily(

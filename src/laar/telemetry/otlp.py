@@ -80,6 +80,11 @@ class Sender:
         self._processor = processor(self)
         return self._processor
 
+    def end(self) -> None:
+        """Ends what `begin` started, when nothing was offered yet."""
+        if self._processor is not None:
+            self._processor.shutdown()
+
     async def run(self) -> None:
         """Waits until cancelled, then a second at most for what is not sent yet."""
         try:

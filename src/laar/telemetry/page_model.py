@@ -125,6 +125,7 @@ class PageModel:
             "latency_s": _percentiles(a.end.latency_s for a in accounts if a.end and a.end.ok),
             "reasons": Counter(a.reason for a in accounts),
             "models": Counter(a.model for a in accounts),
+            "endpoints": Counter(a.served or a.picked for a in accounts),
             "failed": sum(1 for a in accounts if a.end and not a.end.ok),
             "predicted": _predicted(accounts),
             "retries": _retries(accounts, memory),

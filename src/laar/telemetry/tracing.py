@@ -26,6 +26,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from laar.core.request import Request, Trace
 from laar.errors import RequestError
+from laar.explain import fields
 from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import record
 from laar.telemetry.otlp import Sender
@@ -42,34 +43,6 @@ _W3C = TraceContextTextMapPropagator()
 _HEADERS = frozenset({"traceparent", "tracestate"})
 _MAX_CHARS = 1024
 """Of one attribute: names that clients send have no limit of their own."""
-
-_DECISION = {
-    "id": "laar.decision.id",
-    "mode": "laar.decision.mode",
-    "policy": "laar.decision.policy",
-    "reason": "laar.decision.reason",
-    "endpoint": "laar.decision.endpoint",
-    "model": "laar.decision.model",
-    "candidates_total": "laar.decision.candidates",
-    "exhausted": "laar.decision.exhausted",
-    "tried_models": "laar.request.tried_models",
-    "request_id": "laar.request.id",
-    "language": "laar.request.language",
-    "bucket_tokens": "laar.request.bucket_tokens",
-    "task": "laar.request.task",
-    "body_bytes": "http.request.body.size",
-    "asked_model": "gen_ai.request.model",
-}
-_END = {
-    "status": "http.response.status_code",
-    "cause": "laar.end.cause",
-    "served": "laar.end.endpoint",
-    "latency_s": "laar.end.latency_s",
-    "ttft_s": "gen_ai.response.time_to_first_chunk",
-    "prompt_tokens": "gen_ai.usage.input_tokens",
-    "completion_tokens": "gen_ai.usage.output_tokens",
-    "cached_tokens": "gen_ai.usage.cache_read.input_tokens",
-}
 
 
 class Spans:
@@ -192,33 +165,28 @@ class LogRecords:
             severity_number=SeverityNumber.INFO,
             event_name=NAME,
             body=orjson.dumps(shown).decode(),
-            attributes=_said(_renamed(shown, _DECISION)),
+            attributes=_said(_renamed(shown, fields.ATTRIBUTES)),
         )
         self._sender.made += 1
 
 
 def attributes(shown: Mapping[str, Any]) -> dict[str, object]:
     """A span's attributes, from a ranked record; `laar.chosen.*` and arrays `laar.runners_up.*`."""
-    told = _renamed(shown, _DECISION)
+    told = _renamed(shown, fields.ATTRIBUTES)
     chosen, *others = shown["candidates"][: 1 + RUNNERS_UP]
-    told |= {f"laar.chosen.{name}": value for name, value in chosen.items() if name not in _SAID}
-    if others:
-        told |= {
-            f"laar.runners_up.{name}": [row[name] for row in others]
-            for name in chosen
-            if name not in _NOT_OF_OTHERS
-        }
+    for name, value in chosen.items():
+        if fields.in_spans(name, fields.Spans.CHOSEN):
+            told[f"laar.chosen.{name}"] = value
+    for name in chosen:
+        if others and fields.in_spans(name, fields.Spans.OTHERS):
+            told[f"laar.runners_up.{name}"] = [row[name] for row in others]
     end = shown.get("completion")
     if end is not None:
-        told |= _renamed(end, _END)
+        told |= _renamed(end, fields.END_ATTRIBUTES)
         told["http.response.status_code"] = end["status"] or None
         if end["served"] == shown["endpoint"]:
             told["gen_ai.response.model"] = shown["model"]
     return told
-
-
-_SAID = frozenset({"endpoint", "model", "rank", "why"})
-_NOT_OF_OTHERS = frozenset({"rank", "why", "region", "evidence", "tokens", "base_s"})
 
 
 def _renamed(shown: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, object]:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Annotated, ClassVar, TypeGuard
@@ -151,6 +151,8 @@ class Tuner:
         self._elapsed_s = self._since_s = 0.0  # own time; when the window opened or closed
         self._now: float | None = None
         self._window: Window | None = None
+        self.on_accepted: Callable[[dict[str, float], float], None] | None = None
+        """Gets weights that won here, and their cost in seconds."""
         self._open_next()
 
     def weights(self, now: float) -> Weights:
@@ -175,6 +177,28 @@ class Tuner:
             self._conclude(window, stopped=True)
         elif window.drained:
             self._conclude(window)
+
+    def adopt(self, weights: dict[str, float], cost_s: float) -> bool:
+        """Take the weights that won at another picker, where they cost less than what serves here.
+
+        They are measured anew, with the load of this picker, before anything is compared with them.
+        """
+        try:
+            champion = _checked(weights, self._settings, "shared weights")
+        except SettingError:
+            return False  # other bounds: another experiment
+        baseline = self._baseline
+        if self.frozen or baseline is None:
+            return False
+        if champion == self._incumbent or not better(
+            cost_s, baseline.cost_s, self._settings.tolerance
+        ):
+            return False
+        self._incumbent, self._baseline, self._candidate = champion, None, None
+        self._remeasure, self._lost_in_a_row = True, 0
+        self._windows += 1  # the window under way belongs to others: its number is not used again
+        self._open_next()
+        return True
 
     def freeze(self) -> None:
         """Serve the incumbent from now on."""
@@ -317,6 +341,8 @@ class Tuner:
         self._incumbent, self._baseline, self._candidate = score.weights, score, None
         self._sigma = min(self._sigma * GROWTH, SIGMA_MAX)
         self._lost_in_a_row = 0
+        if self.on_accepted is not None:
+            self.on_accepted(dict(score.weights), score.cost_s)
         return "accepted"
 
     def _lose(self, outcome: str, *, remeasure: bool) -> str:

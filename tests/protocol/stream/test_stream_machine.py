@@ -184,7 +184,7 @@ def test_the_first_byte_of_a_refusal_is_told_from_that_of_an_answer(status, ok):
 # -- gateway -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     cuts=st.lists(st.integers(0, 200_000), max_size=6),
     size=st.sampled_from([0, 10, PIECE_BYTES, 2 * PIECE_BYTES + 1, 150_000]),
@@ -422,7 +422,7 @@ EVENTS = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(EVENTS, max_size=12), st.booleans())
 def test_whatever_comes_in_whatever_order_leaves_nothing_reserved(events, read_answer):
     held = HeldBytes(1 << 20)

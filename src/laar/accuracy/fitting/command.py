@@ -31,8 +31,8 @@ def run_fit(
     report: Path | None,
     json_file: Path | None,
     hold_out: float | None = None,
-) -> None:
-    """Fits, writes the artifact, and says how good it is.
+) -> Fit:
+    """Fits, writes the artifact, and says how good it is; returns both.
 
     Args:
         outcomes: files of `laar measure`, or of graded answers in other forms.
@@ -72,6 +72,7 @@ def run_fit(
             "them. Fit with --hold-out 0 to learn from all."
         )
     console.print(f"Written to {out}: name it in accuracy.capability.")
+    return fitted
 
 
 def _notes(read: Records) -> list[str]:
@@ -104,7 +105,9 @@ def _as_json(evaluation: Evaluation) -> bytes:
 def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
     table = Table(title=f"Held out: {fitted.evaluation.queries} queries")
     for name in ("model", "outcomes", "correct", "Brier", "AUC", "calibration", "us/token"):
-        table.add_column(name, justify="left" if name == "model" else "right")
+        table.add_column(
+            name, justify="left" if name == "model" else "right", no_wrap=name == "model"
+        )
     for name, model in fitted.artifact.models.items():
         scores, speed = model.held_out, model.speed
         table.add_row(

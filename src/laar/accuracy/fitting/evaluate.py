@@ -50,13 +50,16 @@ class Replay(NamedTuple):
     """One policy over the held-out queries.
 
     Args:
-        policy: ``laar``, ``best single: MODEL``, ``oracle``.
+        policy: ``laar``, ``best single: MODEL``, ``oracle``, ``laar without an artifact``, ``any
+            model``.
+        first_right: queries whose first answer was correct.
         success_rate: queries that got a correct answer.
         ttca_s: mean time to correct answer, right-censored after `MAX_ATTEMPTS`.
         regret_s: that of the oracle subtracted.
     """
 
     policy: str
+    first_right: float
     success_rate: float
     ttca_s: float
     regret_s: float
@@ -71,7 +74,7 @@ class Evaluation:
         models: by model.
         reliability: bins of equal width with outcomes in them.
         retries: what the retry terms change.
-        replays: in order laar, best single model, oracle; empty if no query was put to all models.
+        replays: in the order of `Replay.policy`; empty if no query was put to all models.
         queries: held out.
     """
 
@@ -126,9 +129,13 @@ def retry_scores(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> R
 
 
 def _attempts(
-    capability: CapabilityModel, answers: Mapping[str, MeasuredOutcome]
+    capability: CapabilityModel, answers: Mapping[str, MeasuredOutcome], *, by_accuracy: bool = True
 ) -> Iterator[MeasuredOutcome]:
-    """Models in the order of latency / P(correct), up to the first that was correct."""
+    """Models in the order of latency / P(correct), up to the first that was correct.
+
+    Without `by_accuracy` the order is that of latency: speeds are learned while serving, P(correct)
+    only comes from an artifact or from reported outcomes.
+    """
     left = dict(answers)
     tried: list[str] = []
     while left:
@@ -138,8 +145,11 @@ def _attempts(
         costs = []
         for at, model in enumerate(models):
             tokens = left[model].prompt_tokens or left[model].prompt_chars / 4
-            p = capability.probabilities((model,), features_of_outcome(left[model]), tried)
-            costs.append((c_s[at] * tokens + fixed_s[at]) / float(p[0]))
+            p = 1.0
+            if by_accuracy:
+                features = features_of_outcome(left[model])
+                p = float(capability.probabilities((model,), features, tried)[0])
+            costs.append((c_s[at] * tokens + fixed_s[at]) / p)
         outcome = left.pop(models[int(np.argmin(costs))])
         yield outcome
         if outcome.correct:
@@ -152,14 +162,15 @@ def _replays(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -
     complete = [a for a in _by_query(held_out).values() if everyone <= a.keys()]
     if not complete:
         return []
-    routed = []
-    for answers in complete:
-        made = list(_attempts(capability, answers))
-        routed.append((bool(made[-1].correct), sum(outcome.latency_s for outcome in made)))
+    routed = [_tried(list(_attempts(capability, answers))) for answers in complete]
+    fastest = [_tried(list(_attempts(capability, a, by_accuracy=False))) for a in complete]
+    chance = [_tried(_up_to_right(order)) for answers in complete for order in _orders(answers)]
     # At temperature 0 one model gives one answer, however often it is asked.
     single = {
         f"best single: {model}": [
-            (bool(o.correct), o.latency_s * (1 if o.correct else MAX_ATTEMPTS))
+            _Tried(
+                bool(o.correct), bool(o.correct), o.latency_s * (1 if o.correct else MAX_ATTEMPTS)
+            )
             for o in (answers[model] for answers in complete)
         ]
         for model in sorted(everyone)
@@ -169,20 +180,57 @@ def _replays(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -
     known = []
     for answers in complete:
         right = [outcome.latency_s for outcome in answers.values() if outcome.correct]
-        known.append((bool(right), min(right, default=0.0)))
+        known.append(_Tried(bool(right), bool(right), min(right, default=0.0)))
     return [
         Replay(
             policy,
-            sum(correct for correct, _ in tries) / len(tries),
+            sum(one.first_right for one in tries) / len(tries),
+            sum(one.right for one in tries) / len(tries),
             _mean_s(tries),
             _mean_s(tries) - _mean_s(known),
         )
-        for policy, tries in (("laar", routed), (best, single[best]), ("oracle", known))
+        for policy, tries in (
+            ("laar", routed),
+            (best, single[best]),
+            ("oracle", known),
+            ("laar without an artifact", fastest),
+            ("any model", chance),
+        )
     ]
 
 
-def _mean_s(tries: Sequence[tuple[bool, float]]) -> float:
-    return sum(seconds for _, seconds in tries) / len(tries)
+class _Tried(NamedTuple):
+    """A question's attempts: whether the first was right, whether one was, seconds together."""
+
+    first_right: bool
+    right: bool
+    seconds: float
+
+
+def _tried(made: Sequence[MeasuredOutcome]) -> _Tried:
+    return _Tried(
+        bool(made[0].correct), bool(made[-1].correct), sum(outcome.latency_s for outcome in made)
+    )
+
+
+def _orders(answers: Mapping[str, MeasuredOutcome]) -> Iterator[list[MeasuredOutcome]]:
+    """Each model first once, the others behind it in turn: chance, without drawing."""
+    listed = [answers[model] for model in sorted(answers)]
+    for start in range(len(listed)):
+        yield listed[start:] + listed[:start]
+
+
+def _up_to_right(order: Sequence[MeasuredOutcome]) -> list[MeasuredOutcome]:
+    made = []
+    for outcome in order:
+        made.append(outcome)
+        if outcome.correct:
+            break
+    return made
+
+
+def _mean_s(tries: Sequence[_Tried]) -> float:
+    return sum(one.seconds for one in tries) / len(tries)
 
 
 def _by_query(outcomes: Sequence[MeasuredOutcome]) -> dict[str, dict[str, MeasuredOutcome]]:

@@ -14,11 +14,11 @@ from dataclasses import replace
 from laar.context.blocks import Block, Refused
 from laar.context.formats import cuts, declared, fences, lists, openers, records, words, xml
 from laar.context.formats.places import places
-from laar.context.formats.shapes import SHAPES, Family, Needs, Shape
+from laar.context.formats.shapes import SHAPES, Needs, Shape
 from laar.context.formats.view import NO_SURROUNDINGS, Surroundings, View
 from laar.context.settings import ContextSettings, Reason
 
-__all__ = ["SHAPES", "Family", "Needs", "Shape", "Surroundings", "Unknown", "scan"]
+__all__ = ["SHAPES", "Needs", "Shape", "Surroundings", "Unknown", "scan"]
 
 
 class Unknown(Refused):

@@ -12,26 +12,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal
 
 from laar.context.formats import words
+from laar.context.settings import Format
 
-__all__ = ["CUTS", "OPENERS", "SHAPES", "Cut", "Family", "Needs", "Opener", "Shape"]
-
-Family = Literal[
-    "xml",
-    "json",
-    "numbered",
-    "labels",
-    "brackets",
-    "points",
-    "records",
-    "headings",
-    "separators",
-    "bullets",
-    "paragraphs",
-]
-"""What a route may switch on and off."""
+__all__ = ["CUTS", "OPENERS", "SHAPES", "Cut", "Needs", "Opener", "Shape"]
 
 
 class Needs(IntEnum):
@@ -55,7 +40,7 @@ class Shape:
     """
 
     name: str
-    family: Family
+    family: Format
     needs: Needs
     like: str
     seen_in: str

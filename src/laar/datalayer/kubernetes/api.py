@@ -78,7 +78,7 @@ def in_cluster(account: Path = ACCOUNT) -> ApiAccess:
     if not host or not (account / "token").exists():
         raise SettingError(
             "not inside a Kubernetes pod with a service account token; run `kubectl proxy` and"
-            " set the API server to http://127.0.0.1:8001"
+            " set `api_server: http://127.0.0.1:8001`"
         )
     return ApiAccess(
         url=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",

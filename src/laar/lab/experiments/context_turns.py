@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from laar.context import ContextHook, ContextSettings
+from laar.lab.claims import Claim, paired
 from laar.lab.experiment import Experiment, Scope
-from laar.lab.intervals import Estimate, estimate
-from laar.lab.report import Check, Report, Table, Value
+from laar.lab.report import Report, Table, Value
+from laar.lab.statistics import Estimate, estimate
 from laar.lab.sweep import sweep
 from laar.lab.tally import Tally
 from laar.lab.workloads.rag_turns import HookedBodies, Turn, conversations, document, memories
@@ -54,16 +55,9 @@ def run_turns(scope: Scope) -> Report:
     cases = [(way, count, seed) for way in WAYS for seed in scope.seeds]
     results = iter(sweep(run_conversations, cases, label="context-turns"))
     runs = {way: [next(results) for _ in scope.seeds] for way in WAYS}
-    faster = _faster(runs[NOTES], runs[RECEIVED])
     return Report(
         tables=[_table("8 documents of 1,024 tokens a turn, 5 turns, 40 % repeated", runs)],
-        checks=[
-            Check(
-                claim=f"mean TTFT is at least {TURNS_FASTER} times as fast (the paper: 2)",
-                held=faster.low >= TURNS_FASTER,
-                seen=f"{faster.low:.2f} to {faster.high:.2f} times",
-            )
-        ],
+        evidence={"ttft": {"": paired(runs[RECEIVED], runs[NOTES], "ttft_s")}},
     )
 
 
@@ -77,19 +71,12 @@ def run_memories(scope: Scope) -> Report:
         for seed in scope.seeds
     ]
     results = iter(sweep(run_questions, cases, label="context-memories"))
-    tables, checks = [], []
-    for k, wanted in MEMORIES_FASTER.items():
+    tables, evidence = [], {}
+    for k in MEMORIES_FASTER:
         runs = {way: [next(results) for _ in scope.seeds] for way in (RECEIVED, ORDER)}
-        faster = _faster(runs[ORDER], runs[RECEIVED])
         tables.append(_table(f"{k} memories of {MEMORY_TOKENS} tokens", runs))
-        checks.append(
-            Check(
-                claim=f"{k} memories: mean TTFT is at least {wanted} times as fast (the paper)",
-                held=faster.low >= wanted,
-                seen=f"{faster.low:.2f} to {faster.high:.2f} times",
-            )
-        )
-    return Report(tables=tables, checks=checks)
+        evidence[f"memories-{k}"] = {"": paired(runs[RECEIVED], runs[ORDER], "ttft_s")}
+    return Report(tables=tables, evidence=evidence)
 
 
 def run_conversations(way: str, count: int, seed: int) -> dict[str, float]:
@@ -194,20 +181,56 @@ def _table(title: str, runs: dict[str, list[dict[str, float]]]) -> Table:
     )
 
 
+TURNS = (
+    Claim(
+        name="ttft",
+        says="Over five turns with 40 % repeats the hook halves the mean TTFT",
+        metric="mean TTFT as received, by with order and notes",
+        effect="ratio",
+        direction="above",
+        bound=TURNS_FASTER,
+        seeds=3,
+        paper="ContextPilot 7.2, table 3a",
+        published="about 2 times as fast as RadixCache on MT-RAG",
+        why="Four of five turns lose 40 % of their documents: prefill falls to 0.68 at best, which "
+        "alone is 1.47 times as fast.",
+    ),
+)
+MEMORIES = tuple(
+    Claim(
+        name=f"memories-{k}",
+        says=f"{k} memories, in the order sent before, make the mean TTFT {times} times as fast",
+        metric="mean TTFT as received, by with order",
+        effect="ratio",
+        direction="above",
+        bound=times,
+        seeds=3,
+        paper="ContextPilot 7.2 (Mem0 on LoCoMo)",
+        published=f"{times} times",
+        why="Memories are short (25 tokens) and chosen anew by each question: two choices of one "
+        "user agree in few leading memories, and what is saved is small beside the rest.",
+    )
+    for k, times in MEMORIES_FASTER.items()
+)
+
 EXPERIMENTS = (
     Experiment(
         name="context-turns",
+        minutes=0.2,
         claim="Over several turns with 40 % repeats the hook halves the TTFT",
         source="ContextPilot, section 7.2 and table 3a",
         run=run_turns,
+        claims=TURNS,
         seeds=3,
         quick_seeds=1,
     ),
     Experiment(
         name="context-memories",
+        minutes=0.1,
         claim="Memories in the order sent before make TTFT 1.23 to 1.83 times as fast",
         source="ContextPilot, section 7.2 (Mem0 on LoCoMo)",
         run=run_memories,
+        claims=MEMORIES,
         seeds=3,
         quick_seeds=1,
     ),

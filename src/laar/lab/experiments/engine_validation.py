@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from laar.lab.claims import Claim, Seen
 from laar.lab.experiment import Experiment, Scope
-from laar.lab.report import Check, Report, Table
-from laar.sim.engine.validation import published_figures
+from laar.lab.report import Report, Table
+from laar.sim.engine.validation import TOLERANCE, published_figures
 
 __all__ = ["EXPERIMENTS"]
 
@@ -18,24 +19,51 @@ def run(scope: Scope) -> Report:
         rows=[(f.name, f.published, f.ours, f.kind) for f in figures],
         digits=3,
     )
-    checks = [
-        Check(
-            claim=figure.name,
-            held=figure.holds,
-            seen=f"{figure.ours:.3g}, published {figure.published:g}"
-            + (f" ({figure.note})" if figure.note else ""),
-        )
-        for figure in figures
-    ]
-    return Report(tables=[table], checks=checks)
+    about = [figure for figure in figures if figure.kind == "about"]
+    bounds = [figure for figure in figures if figure.kind == "at least"]
+    return Report(
+        tables=[table],
+        evidence={
+            "about": {f.name: Seen([abs(f.ours / f.published - 1.0)]) for f in about},
+            "at-least": {f.name: Seen([f.ours / f.published]) for f in bounds},
+        },
+        remarks=[f"{figure.name}: {figure.note}" for figure in figures if figure.note],
+    )
 
+
+CLAIMS = (
+    Claim(
+        name="about",
+        says="The engine model is within a tenth of each published figure",
+        metric="relative distance from the published figure",
+        effect="every",
+        direction="below",
+        bound=TOLERANCE,
+        seeds=1,
+        paper="Medha 3.1, 6, B",
+        published="the table of `laar lab run engine-validation`",
+    ),
+    Claim(
+        name="at-least",
+        says="The engine model reaches each published bound",
+        metric="ours by the published bound",
+        effect="every",
+        direction="above",
+        bound=1.0,
+        seeds=1,
+        paper="Medha 3.3, 6",
+        published="the same table",
+    ),
+)
 
 EXPERIMENTS = (
     Experiment(
         name="engine-validation",
+        minutes=0.1,
         claim="The engine model agrees with the figures that Medha publishes",
         source="Medha 3.1, 6, B",
         run=run,
+        claims=CLAIMS,
         seeds=1,
         quick_seeds=1,
     ),

@@ -8,12 +8,12 @@ traces a 95th percentile says little about differences of some percent. Shown wh
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
+from laar.lab.claims import Claim, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.gorgo_runs import Run, Runs, below, results_table, run_all
-from laar.lab.report import Check, Report, Table, Value
+from laar.lab.report import Report, Table, Value
 from laar.lab.workloads.sessions import WILDCHAT
 from laar.policies import POLICY_NAMES
 
@@ -31,7 +31,8 @@ _LOSS = 0.03
 def run(scope: Scope) -> Report:
     """Every policy at every load."""
     baselines = _QUICK if scope.quick else _BASELINES
-    tables, checks = [], []
+    tables: list[Table] = []
+    evidence: dict[str, dict[str, Seen]] = {}
     for time_scale in (1.5,) if scope.quick else _LOADS:
         base = Run(
             policy=_OURS, seed=0, time_scale=time_scale, minutes=6.0 if scope.quick else 30.0
@@ -39,7 +40,10 @@ def run(scope: Scope) -> Report:
         results = _results(base, baselines, scope, f"gorgo-baselines x{time_scale:g}")
         tables.append(results_table(results, f"conversations, time x {time_scale:g}"))
         tables.append(_wins(results, baselines, f"time x {time_scale:g}"))
-        checks += _beats(results, baselines, f"time x {time_scale:g}")
+        for name, called in _NAMES.items():
+            evidence[_claim_name(f"x{time_scale:g}", called)] = {
+                other: paired(results[_OURS], results[other], name) for other in baselines
+            }
     base = Run(
         policy=_OURS,
         seed=0,
@@ -49,8 +53,15 @@ def run(scope: Scope) -> Report:
     )
     results = _results(base, baselines, scope, "gorgo-baselines low reuse")
     tables.append(results_table(results, "single questions, time x 2"))
-    checks += _no_loss(results, baselines)
-    return Report(tables=tables, checks=checks)
+    for name, called in _NAMES.items():
+        evidence[_claim_name("low-reuse", called)] = {
+            other: paired(results[_OURS], results[other], name) for other in baselines
+        }
+    return Report(tables=tables, evidence=evidence)
+
+
+def _claim_name(where: str, called: str) -> str:
+    return f"{where}-{called.replace(' ', '-').lower()}"
 
 
 def _results(base: Run, baselines: tuple[str, ...], scope: Scope, label: str) -> Runs:
@@ -81,47 +92,41 @@ def _wins(results: Runs, baselines: tuple[str, ...], where: str) -> Table:
     )
 
 
-def _beats(results: Runs, baselines: tuple[str, ...], where: str) -> list[Check]:
-    seeds = len(results[_OURS])
-    needed = math.ceil(0.8 * seeds)
-    checks = []
-    for name, called in _NAMES.items():
-        wins = {other: _won(results, other, name) for other in baselines}
-        short = [f"{other} ({won})" for other, won in wins.items() if won < needed]
-        checks.append(
-            Check(
-                claim=f"{where}: {called} below every baseline's in {needed} of {seeds} seeds",
-                held=not short,
-                seen=f"not for {', '.join(short)}" if short else f"{min(wins.values())} or more",
-            )
+CLAIMS = (
+    *(
+        Claim(
+            name=_claim_name(f"x{time_scale:g}", called),
+            says=f"Conversations, time x {time_scale:g}: {called} is below every baseline's",
+            metric=f"{called}, laar by the baseline",
+            effect="ratio",
+            direction="below",
+            bound=1.0,
+            seeds=10,
         )
-    return checks
-
-
-def _no_loss(results: Runs, baselines: tuple[str, ...]) -> list[Check]:
-    checks = []
-    for name, called in _NAMES.items():
-        less = {
-            other: below(results[_OURS], [run[name] for run in results[other]], name).mean
-            for other in baselines
-        }
-        lost = [f"{other} ({-share:+.1%})" for other, share in less.items() if share < -_LOSS]
-        worst = min(less.values())
-        checks.append(
-            Check(
-                claim=f"low reuse: {called} at most {_LOSS:.0%} above any baseline's",
-                held=not lost,
-                seen=f"above {', '.join(lost)}" if lost else f"{-worst:+.1%} at worst",
-            )
+        for time_scale in _LOADS
+        for called in _NAMES.values()
+    ),
+    *(
+        Claim(
+            name=_claim_name("low-reuse", called),
+            says=f"Single questions: {called} is at most {_LOSS:.0%} above any baseline's",
+            metric=f"{called}, laar by the baseline",
+            effect="ratio",
+            direction="below",
+            bound=1.0 + _LOSS,
+            seeds=10,
         )
-    return checks
-
+        for called in _NAMES.values()
+    ),
+)
 
 EXPERIMENTS = (
     Experiment(
         name="gorgo-baselines",
+        minutes=5,
         claim="The default policy beats every baseline on conversations, and loses none elsewhere",
         source="overview.md section 1; baselines of GORGO, llm-router, SGLang, AIBrix, llm-d",
         run=run,
+        claims=CLAIMS,
     ),
 )

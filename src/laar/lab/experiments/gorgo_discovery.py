@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from laar.lab.claims import Claim, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.gorgo_published import PublishedClimb
 from laar.lab.experiments.gorgo_reward_hack import RATES
@@ -25,8 +26,8 @@ from laar.lab.experiments.gorgo_runs import (
     run_policies,
     tuned,
 )
-from laar.lab.intervals import estimate
-from laar.lab.report import Check, Report, Table
+from laar.lab.report import Report, Table
+from laar.lab.statistics import estimate
 from laar.lab.sweep import sweep
 from laar.lab.workloads.sessions import GORGO_CHATS
 
@@ -34,10 +35,19 @@ __all__ = ["EXPERIMENTS", "published_climb"]
 
 _FREE = {"rtt_weight": (1e-3, 100.0), "queue_weight": (1e-6, 0.5)}
 _GRID = (0.02, 0.05, 0.1, 0.2, 0.5)
-_HACKED_BELOW = 0.01
+HELD_OUT_SEEDS = 5000
+"""Added to a seed for the trace that is measured: no other climb was on it."""
+
+_SLOWER = 2.0
 _HELD_BELOW = 1.3
 _PUBLISHED, _OPEN = "published, TTFT, free", "ours, TTFT, free"
 _WHOLE, _BOXED = "ours, whole answer, free", "ours, TTFT, box"
+_CLIMBS = {
+    "published-free": _PUBLISHED,
+    "ours-free": _OPEN,
+    "whole-answer": _WHOLE,
+    "floor": _BOXED,
+}
 
 
 def published_climb(run: Run, bounds: dict[str, tuple[float, float]]) -> dict[str, float]:
@@ -45,7 +55,7 @@ def published_climb(run: Run, bounds: dict[str, tuple[float, float]]) -> dict[st
     climb = PublishedClimb(bounds, PAPER_INITIAL, seed=run.seed)
 
     def prepare(fleet: Any) -> None:
-        fleet.director.tuner = climb
+        fleet.director.use_tuner(climb)
 
     run_policies(run, policies_of(run), prepare)
     return climb.best
@@ -79,7 +89,8 @@ def run(scope: Scope) -> Report:
         ),
     }
     held_out = [
-        replace(base, seed=seed + 1, minutes=8.0 if scope.quick else 15.0) for seed in scope.seeds
+        replace(base, seed=seed + HELD_OUT_SEEDS, minutes=8.0 if scope.quick else 15.0)
+        for seed in scope.seeds
     ]
     runs = {
         name: [
@@ -94,30 +105,8 @@ def run(scope: Scope) -> Report:
     results = run_all(runs, label)
     best = min((estimate([r["e2e_p95_s"] for r in results[f"grid, {w:g}"]]).mean, w) for w in _GRID)
 
-    def low(name: str) -> int:
-        return sum(weights["queue_weight"] < _HACKED_BELOW for weights in ends[name])
-
-    def slow(name: str) -> float:
-        return estimate([r["e2e_p95_s"] for r in results[name]]).mean / best[0]
-
-    checks = [
-        Check(
-            claim=f"{name}: ends below a load weight of {_HACKED_BELOW} in most seeds",
-            held=2 * low(name) > len(traces),
-            seen=f"in {low(name)} of {len(traces)}; p95 end to end {slow(name):.2f} of the best",
-        )
-        for name in (_PUBLISHED, _OPEN)
-    ]
-    checks += [
-        Check(
-            claim=f"{name}: p95 end to end within {_HELD_BELOW} of the best of a grid, "
-            "load weight kept",
-            held=slow(name) <= _HELD_BELOW and 2 * low(name) <= len(traces),
-            seen=f"{slow(name):.2f} of the grid's best ({best[1]:g}); "
-            f"below {_HACKED_BELOW} in {low(name)}",
-        )
-        for name in (_WHOLE, _BOXED)
-    ]
+    grid = results[f"grid, {best[1]:g}"]
+    evidence = {name: {"": paired(results[_CLIMBS[name]], grid, "e2e_p95_s")} for name in _CLIMBS}
     weights = Table(
         title="Weights each climb ended with",
         columns=("climb", "seed", "rtt", "queue"),
@@ -128,15 +117,53 @@ def run(scope: Scope) -> Report:
         ],
         digits=5,
     )
-    return Report(tables=[weights, results_table(results, "on another trace")], checks=checks)
+    return Report(tables=[weights, results_table(results, "on another trace")], evidence=evidence)
 
+
+CLAIMS = (
+    *(
+        Claim(
+            name=name,
+            says=f"A climb on TTFT without bounds ({_CLIMBS[name]}) ends where whole answers take "
+            "twice as long",
+            metric="p95 end to end on another trace, by the best of a grid",
+            effect="ratio",
+            direction="above",
+            bound=_SLOWER,
+            seeds=20,
+            paper="GORGO 6",
+            published="weights at the rail; p95 end to end 12.6 s for 2.5 s",
+            why="A climb of an hour does not always arrive; those that do are the slow ones.",
+        )
+        for name in ("published-free", "ours-free")
+    ),
+    *(
+        Claim(
+            name=name,
+            says=f"{says} keeps p95 end to end within {_HELD_BELOW} of the best of a grid",
+            metric="p95 end to end on another trace, by the best of a grid",
+            effect="ratio",
+            direction="below",
+            bound=_HELD_BELOW,
+            seeds=20,
+            paper="GORGO 6",
+            published="a floor under the load weight keeps it from the hack",
+        )
+        for name, says in (
+            ("whole-answer", "Climbing on the whole answer"),
+            ("floor", "A floor under the load weight"),
+        )
+    ),
+)
 
 EXPERIMENTS = (
     Experiment(
         name="gorgo-discovery",
+        minutes=1.5,
         claim="Climbing on TTFT without bounds finds the hack; a floor or E2E does not",
         source="GORGO section 6",
         run=run,
-        seeds=5,
+        claims=CLAIMS,
+        seeds=20,
     ),
 )

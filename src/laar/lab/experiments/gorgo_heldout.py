@@ -10,9 +10,9 @@ Published against the best baseline of each column: p95 TTFT 7 to 12 % less, p95
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
+from laar.lab.claims import Claim, Seen
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.gorgo_runs import (
     PAPER_BASELINES,
@@ -26,8 +26,8 @@ from laar.lab.experiments.gorgo_runs import (
     run_all,
     tuned,
 )
-from laar.lab.intervals import estimate
-from laar.lab.report import Check, Report, Table
+from laar.lab.report import Report, Table
+from laar.lab.statistics import estimate
 from laar.lab.sweep import sweep
 
 __all__ = ["EXPERIMENTS", "best_baseline", "tune_and_run"]
@@ -36,7 +36,7 @@ TRAINING_SEEDS = 5000
 """Added to a seed for the trace it is tuned on."""
 
 _ALSO = ("lmetric", "session-affinity", "sglang-cache-aware", "llm-router", "laar")
-_OURS = "gorgo, tuned"
+_OURS, _PUBLISHED = "gorgo, tuned", "gorgo, published"
 _NAMES = {"ttft_p95_s": "p95 TTFT", "e2e_p95_s": "p95 end to end"}
 
 
@@ -62,7 +62,7 @@ def tune_and_run(
             replace(base, seed=seed, gorgo=tuple(found.items()))
             for seed, found in zip(scope.seeds, weights, strict=True)
         ],
-        "gorgo, published": [replace(base, seed=seed) for seed in scope.seeds],
+        _PUBLISHED: [replace(base, seed=seed) for seed in scope.seeds],
     }
     for policy in (*PAPER_BASELINES, *_ALSO):
         runs[policy] = [replace(base, policy=policy, seed=seed) for seed in scope.seeds]
@@ -79,23 +79,22 @@ def run(scope: Scope) -> Report:
     """Half-loaded fleet, time stretched by 1.5."""
     results, weights = tune_and_run(scope, 1.5, "gorgo-heldout")
     ours = results[_OURS]
-    checks = []
-    for other, least, wins, of in (
-        ("the best of GORGO's baselines", (0.05, 0.10), 0.7, best_baseline),
-        ("simple-session-affinity", (0.15, 0.25), 0.9, None),
-    ):
-        for (name, called), share in zip(_NAMES.items(), least, strict=True):
-            theirs = of(results, name) if of else [run[name] for run in results[other]]
-            less = below(ours, theirs, name)
-            won = sum(run[name] < value for run, value in zip(ours, theirs, strict=True))
-            needed = math.ceil(wins * len(ours))
-            checks.append(
-                Check(
-                    claim=f"{called} {share:.0%} below {other}, in {needed} of {len(ours)} seeds",
-                    held=less.mean >= share and won >= needed,
-                    seen=f"{less.mean:.1%} below, in {won} seeds",
-                )
+    evidence = {
+        f"{who}-{called.split()[-1]}": {
+            "": Seen(
+                [run[name] for run in results[row]],
+                best_baseline(results, name)
+                if of == "best"
+                else [run[name] for run in results[of]],
             )
+        }
+        for who, row, of in (
+            ("best", _OURS, "best"),
+            ("affinity", _OURS, "simple-session-affinity"),
+            ("published-weights", _PUBLISHED, "best"),
+        )
+        for name, called in _NAMES.items()
+    }
     learned = Table(
         title="Weights learned: tokens a millisecond of round trip, and a queued token",
         columns=("seed", *PAPER_BOX),
@@ -118,16 +117,62 @@ def run(scope: Scope) -> Report:
             results_table(results, f"time x 1.5, {len(ours)} seeds, held-out traces"),
             learned,
         ],
-        checks=checks,
+        evidence=evidence,
         remarks=[*remarks, f"queue weight {estimate(rail).mean:.2f} on average; published 0.5"],
     )
 
 
+_WEIGHTS_WIN = "0.276 and 0.5 lead every column of the held-out days"
+CLAIMS = tuple(
+    Claim(
+        name=f"{who}-{name.split()[-1]}",
+        says=f"{says}: {name} {1 - bound:.0%} below {of}" if bound < 1 else f"{says}: {name}",
+        metric=f"{name}, GORGO by {of}",
+        effect="ratio",
+        direction="below",
+        bound=bound,
+        seeds=10,
+        paper="GORGO 5, 6 and 7 April",
+        published=published,
+        why=why,
+    )
+    for who, says, of, bounds, figures, why in (
+        (
+            "best",
+            "Tuned and frozen",
+            "the best of its baselines",
+            (0.93, 0.86),
+            ("7 to 12 % less", "14 to 18 % less"),
+            "",
+        ),
+        (
+            "affinity",
+            "Tuned and frozen",
+            "simple session affinity",
+            (0.93, 0.86),
+            ("7 to 16 % less", "14 to 31 % less"),
+            "",
+        ),
+        (
+            "published-weights",
+            "The published weights are ahead of the best baseline",
+            "the best of its baselines",
+            (1.0, 1.0),
+            (_WEIGHTS_WIN, _WEIGHTS_WIN),
+            "The weights are tuned to the authors' engines; on these AIBrix with its two standard "
+            "deviations is as quick.",
+        ),
+    )
+    for name, bound, published in zip(_NAMES.values(), bounds, figures, strict=True)
+)
+
 EXPERIMENTS = (
     Experiment(
         name="gorgo-heldout",
+        minutes=1,
         claim="GORGO's tuned score, frozen, beats its baselines on traces it was not tuned on",
         source="GORGO section 5, tables of 6 and 7 April",
         run=run,
+        claims=CLAIMS,
     ),
 )

@@ -8,9 +8,9 @@ Published, p99 TTFT: 7.2 s live against 2.1 s static.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
+from laar.lab.claims import Claim, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.gorgo_heldout import TRAINING_SEEDS
 from laar.lab.experiments.gorgo_published import PublishedClimb
@@ -25,7 +25,7 @@ from laar.lab.experiments.gorgo_runs import (
     run_policies,
     tuned,
 )
-from laar.lab.report import Check, Report
+from laar.lab.report import Report
 from laar.lab.sweep import sweep
 from laar.sim.fleet import VirtualFleet
 from laar.tuning import Tuner, TunerSettings
@@ -55,7 +55,7 @@ def run_live(run: Run, name: str) -> dict[str, float]:
     )
 
     def prepare(fleet: VirtualFleet) -> None:
-        fleet.director.tuner = climb
+        fleet.director.use_tuner(climb)
 
     return run_policies(run, policies_of(run), prepare)
 
@@ -77,32 +77,42 @@ def run(scope: Scope) -> Report:
     results = run_all({"frozen": frozen_runs}, label)
     for name in _LIVE:
         results[name] = sweep(run_live, [(run, name) for run in traces], label=label)
-    frozen, needed = results["frozen"], math.ceil(0.7 * len(traces))
-    checks, remarks = [], []
-    for name in _LIVE:
-        slower = sum(
-            live["ttft_p99_s"] >= still["ttft_p99_s"]
-            for live, still in zip(results[name], frozen, strict=True)
-        )
-        more = -below(results[name], [run["ttft_p99_s"] for run in frozen], "ttft_p99_s").mean
-        claim = f"{name}: p99 TTFT no better than frozen in {needed} of {len(traces)} seeds"
-        seen = f"in {slower}; {more:+.1%} on average"
-        if name == _AS_RUN:
-            checks.append(Check(claim=claim, held=slower >= needed, seen=seen))
-        else:
-            remarks.append(f"{name}: no better than frozen {seen}")
+    frozen = results["frozen"]
+    remarks = [
+        f"{name}: p99 TTFT "
+        f"{-below(results[name], [run['ttft_p99_s'] for run in frozen], 'ttft_p99_s').mean:+.1%} "
+        "against frozen, on average"
+        for name in _LIVE
+    ]
     return Report(
         tables=[results_table(results, f"time x 1.5, {len(traces)} seeds")],
-        checks=checks,
+        evidence={"live-tail": {"": paired(results[_AS_RUN], frozen, "ttft_p99_s")}},
         remarks=remarks,
     )
 
 
+CLAIMS = (
+    Claim(
+        name="live-tail",
+        says="The published climb, live, has a longer p99 TTFT than frozen weights",
+        metric="p99 TTFT live, by frozen",
+        effect="ratio",
+        direction="above",
+        bound=1.0,
+        seeds=10,
+        paper="GORGO 6, freezing",
+        published="7.2 s live against 2.1 s frozen",
+        why="Inside its box every weight serves; what a climb tries there costs little.",
+    ),
+)
+
 EXPERIMENTS = (
     Experiment(
         name="gorgo-live",
+        minutes=0.35,
         claim="Frozen weights have a better tail than a climb on live traffic",
         source="GORGO section 5, freezing",
         run=run,
+        claims=CLAIMS,
     ),
 )

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from laar.lab.claims import Claim, paired
 from laar.lab.experiment import Experiment, Scope
-from laar.lab.experiments.gorgo_runs import Run, below, results_table, run_all
-from laar.lab.report import Check, Report
+from laar.lab.experiments.gorgo_runs import Run, results_table, run_all
+from laar.lab.report import Report
 from laar.lab.workloads.sessions import WILDCHAT
 
 __all__ = ["EXPERIMENTS"]
@@ -41,37 +42,77 @@ def run(scope: Scope) -> Report:
     for policy in ("laar", "random", "simple-session-affinity", "least-request", "least-load"):
         runs[policy] = [replace(base, policy=policy, seed=seed) for seed in scope.seeds]
     results = run_all(runs, "gorgo-low-reuse")
-    name = "ttft_p95_s"
+    return Report(
+        tables=[results_table(results, "single questions, 5.7 a second")],
+        evidence={
+            name: {"": paired(results[ours], results[theirs], "ttft_p95_s")}
+            for name, (ours, theirs) in _PAIRS.items()
+        },
+    )
 
-    def less(ours: str, theirs: str) -> float:
-        return below(results[ours], [run[name] for run in results[theirs]], name).mean
 
-    bug = min(less(_BUG, "random"), less(_BUG, "simple-session-affinity"))
-    checks = [
-        Check(
-            claim="RTT in seconds: p95 TTFT 15 % above random or affinity",
-            held=bug <= -0.15,
-            seen=f"{-bug:+.1%}",
-        ),
-        Check(
-            claim="RTT in milliseconds: p95 TTFT 10 % below random",
-            held=less(_RIGHT, "random") >= 0.10,
-            seen=f"{-less(_RIGHT, 'random'):+.1%}",
-        ),
-        Check(
-            claim="RTT in milliseconds: p95 TTFT at most 10 % above least-request",
-            held=less(_RIGHT, "least-request") >= -0.10,
-            seen=f"{-less(_RIGHT, 'least-request'):+.1%}",
-        ),
-    ]
-    return Report(tables=[results_table(results, "single questions, 5.7 a second")], checks=checks)
-
+_PAIRS = {
+    "loses-to-affinity": (_RIGHT, "simple-session-affinity"),
+    "in-seconds": (_BUG, "random"),
+    "below-random": (_RIGHT, "random"),
+    "least-request": (_RIGHT, "least-request"),
+}
+_CAUSE = (
+    "What is left of the score balances queued tokens, which affinity and random do not; the "
+    "published loss must have had another cause, such as the bursts that the authors name."
+)
+CLAIMS = (
+    Claim(
+        name="loses-to-affinity",
+        says="Where little is reused GORGO's p95 TTFT is longer than simple affinity's",
+        metric="p95 TTFT, gorgo by simple-session-affinity",
+        effect="ratio",
+        direction="above",
+        bound=1.0,
+        seeds=10,
+        paper="GORGO 7, WildChat",
+        published="1.93 s against 1.03 s",
+        why=_CAUSE,
+    ),
+    Claim(
+        name="in-seconds",
+        says="With the round trip in seconds p95 TTFT is 15 % above random's",
+        metric="p95 TTFT, gorgo with the round trip in seconds by random",
+        effect="ratio",
+        direction="above",
+        bound=1.15,
+        seeds=10,
+        paper="GORGO 7, the unit",
+        published="the first version lost to random for its unit",
+        why=_CAUSE,
+    ),
+    Claim(
+        name="below-random",
+        says="With the right unit p95 TTFT is 10 % below random's",
+        metric="p95 TTFT, gorgo by random",
+        effect="ratio",
+        direction="below",
+        bound=0.9,
+        seeds=10,
+    ),
+    Claim(
+        name="least-request",
+        says="With the right unit p95 TTFT is at most 10 % above least-request's",
+        metric="p95 TTFT, gorgo by least-request",
+        effect="ratio",
+        direction="below",
+        bound=1.1,
+        seeds=10,
+    ),
+)
 
 EXPERIMENTS = (
     Experiment(
         name="gorgo-low-reuse",
+        minutes=0.35,
         claim="Without reuse GORGO is no worse than load balancing, if its units are right",
         source="GORGO section 5, WildChat",
         run=run,
+        claims=CLAIMS,
     ),
 )

@@ -7,13 +7,12 @@ first tokens, and starves whoever is decoding.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
+from laar.lab.claims import Claim, Seen, level, paired
 from laar.lab.experiment import Experiment, Scope
-from laar.lab.experiments.gorgo_runs import Run, Runs, results_table, run_all
-from laar.lab.intervals import estimate
-from laar.lab.report import Check, Report
+from laar.lab.experiments.gorgo_runs import Run, results_table, run_all
+from laar.lab.report import Report
 from laar.lab.workloads.sessions import GORGO_CHATS
 
 __all__ = ["EXPERIMENTS", "RATES"]
@@ -27,7 +26,8 @@ _RESTORED = (("rtt_weight", 0.23), ("queue_weight", 0.05))
 
 def run(scope: Scope) -> Report:
     """The same traces with the load weight at zero and restored."""
-    tables, checks = [], []
+    tables = []
+    evidence: dict[str, dict[str, Seen]] = {claim.name: {} for claim in CLAIMS}
     for rate in RATES[: 1 if scope.quick else None]:
         base = Run(
             policy="gorgo",
@@ -44,45 +44,68 @@ def run(scope: Scope) -> Report:
         }
         results = run_all(runs, f"gorgo-reward-hack {rate:g}/s")
         tables.append(results_table(results, f"{rate:g} requests a second"))
-        checks += _checks(results, f"{rate:g}/s")
-    return Report(tables=tables, checks=checks)
+        hacked, healthy = results["load weight 0"], results["load weight 0.05"]
+        where = f"{rate:g}/s"
+        evidence["piled-up"][where] = level(hacked, "near_share")
+        evidence["restored"][where] = level(healthy, "concentration")
+        evidence["ttft-likes-it"][where] = paired(hacked, healthy, "ttft_p95_s")
+        evidence["answers-suffer"][where] = paired(hacked, healthy, "e2e_p95_s")
+    return Report(tables=tables, evidence=evidence)
 
 
-def _checks(results: Runs, where: str) -> list[Check]:
-    hacked, healthy = results["load weight 0"], results["load weight 0.05"]
-
-    def ratios(name: str) -> list[float]:
-        return [a[name] / b[name] for a, b in zip(hacked, healthy, strict=True)]
-
-    piled = estimate([run["near_share"] for run in hacked]).mean
-    spread = estimate([run["concentration"] for run in healthy]).mean
-    ttft, e2e = estimate(ratios("ttft_p95_s")), ratios("e2e_p95_s")
-    needed = math.ceil(0.8 * len(e2e))
-    doubled = sum(ratio >= 2.0 for ratio in e2e)
-    return [
-        Check(
-            claim=f"{where}: at 0, at least 98 % go to the nearest; restored, at most 65 % to one",
-            held=piled >= 0.98 and spread <= 0.65,
-            seen=f"{piled:.1%} and {spread:.1%}",
-        ),
-        Check(
-            claim=f"{where}: at 0, p95 TTFT is at most 1.10 of the restored, which is within 35 %",
-            held=ttft.mean <= 1.10 and 1.0 / ttft.mean <= 1.35,
-            seen=f"{ttft.mean:.2f}",
-        ),
-        Check(
-            claim=f"{where}: at 0, p95 end to end is twice the restored in {needed} of {len(e2e)}",
-            held=doubled >= needed,
-            seen=f"in {doubled}; {min(e2e):.1f} to {max(e2e):.1f} times (published 5)",
-        ),
-    ]
-
+_PAPER = "GORGO 6, the ablation of 2 April"
+CLAIMS = (
+    Claim(
+        name="piled-up",
+        says="With a load weight of 0 the nearest replica gets 98 % of the requests or more",
+        metric="share of the nearest",
+        effect="level",
+        direction="above",
+        bound=0.98,
+        seeds=10,
+        paper=_PAPER,
+        published="100 %",
+    ),
+    Claim(
+        name="restored",
+        says="With the weight at 0.05 no replica gets more than 65 %",
+        metric="share of the busiest",
+        effect="level",
+        direction="below",
+        bound=0.65,
+        seeds=10,
+    ),
+    Claim(
+        name="ttft-likes-it",
+        says="p95 TTFT hardly shows it: at most 10 % longer",
+        metric="p95 TTFT at 0, by at 0.05",
+        effect="ratio",
+        direction="below",
+        bound=1.10,
+        seeds=10,
+        paper=_PAPER,
+        published="1.10 s against 1.14 s",
+    ),
+    Claim(
+        name="answers-suffer",
+        says="p95 end to end is five times as long",
+        metric="p95 end to end at 0, by at 0.05",
+        effect="ratio",
+        direction="above",
+        bound=5.0,
+        seeds=10,
+        paper=_PAPER,
+        published="12.6 s against 2.5 s",
+    ),
+)
 
 EXPERIMENTS = (
     Experiment(
         name="gorgo-reward-hack",
+        minutes=0.3,
         claim="A zero load weight piles everything on one replica, and TTFT alone likes it",
         source="GORGO section 6, the ablation of 2 April",
         run=run,
+        claims=CLAIMS,
     ),
 )

@@ -16,15 +16,15 @@ from typing import cast
 
 from laar.core.cost import CostWeights
 from laar.core.policy import Policy
-from laar.lab.intervals import Estimate, estimate, gain
 from laar.lab.report import Table, Value
+from laar.lab.statistics import Estimate, estimate, gain
 from laar.lab.sweep import sweep
 from laar.lab.tally import Tally
 from laar.lab.tuning import tune
 from laar.lab.workloads.sessions import GORGO_CHATS, ChatShape, chats
 from laar.policies import build_policies
 from laar.policies.gorgo import Gorgo
-from laar.policies.ranking import ByChance
+from laar.policies.pickers import ShuffledMaxScore
 from laar.sim.engine import load_profile
 from laar.sim.fleet import (
     Arrival,
@@ -134,8 +134,8 @@ def policies_of(run: Run) -> dict[str, Policy]:
     policies = build_policies(run.weights, _GORGOS_AIBRIX)
     # As published, the smallest score wins outright: our picker's near-ties would go to the less
     # loaded, and hide what a zero load weight does.
-    exact = ByChance(Gorgo(**dict(run.gorgo)))
-    policies["gorgo"] = Policy(name="gorgo", scorers=[(exact, 1.0)])
+    score = Gorgo(**dict(run.gorgo))
+    policies["gorgo"] = Policy(name="gorgo", scorers=[(score, 1.0)], picker=ShuffledMaxScore())
     return policies
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from laar.accuracy.capability import CapabilityModel
 from laar.core.beliefs import CapabilityAssessor
+from laar.lab.claims import Claim, Evidence, Seen
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.lookups import (
     BASELINES,
@@ -28,8 +29,8 @@ from laar.lab.experiments.lookups import (
     sites_of,
     surface_of,
 )
-from laar.lab.intervals import Estimate, estimate, gain
-from laar.lab.report import Chart, Check, Report, Table, Value
+from laar.lab.report import Chart, Report, Table, Value
+from laar.lab.statistics import Estimate, estimate, gain
 from laar.sim.fleet import FleetSettings, VirtualFleet
 
 __all__ = ["EXPERIMENTS"]
@@ -59,12 +60,7 @@ def run(scope: Scope) -> Report:
             _seconds(cached, cells, "The same, engines keep prompts (a wrong model asked again)"),
             _spent(cached, cells),
         ],
-        checks=[
-            *_paper(repeat, cells, "laar-paper"),
-            *_mean_gains(repeat, cells),
-            _no_cell_worse(repeat, cells),
-            _closed(repeat, cells),
-        ],
+        evidence=_evidence(repeat, cached, cells),
         charts=[_chart(repeat, cells, other) for other in ("load-aware", "session-affinity")],
         remarks=[_at_64k(repeat, cells), _overhead(scope.seeds[0])],
     )
@@ -79,12 +75,16 @@ def _gain(results: _Results, ours: str, other: str, cell: Cell) -> Estimate:
 
 
 def _mean_gain(results: _Results, ours: str, other: str, cells: list[Cell]) -> Estimate:
+    return estimate(_mean_gains(results, ours, other, cells))
+
+
+def _mean_gains(results: _Results, ours: str, other: str, cells: list[Cell]) -> list[float]:
     """The mean over the cells, seed by seed."""
     ratios = [
         1.0 - np.array(_ttca(results, ours, cell)) / np.array(_ttca(results, other, cell))
         for cell in cells
     ]
-    return estimate([float(value) for value in np.mean(ratios, axis=0)])
+    return [float(value) for value in np.mean(ratios, axis=0)]
 
 
 # -- tables ------------------------------------------------------------------------------------
@@ -157,90 +157,170 @@ def _chart(results: _Results, cells: list[Cell], other: str) -> Chart:
     )
 
 
-# -- checks ------------------------------------------------------------------------------------
+# -- what is judged ------------------------------------------------------------------------------
 
 
-def _paper(results: _Results, cells: list[Cell], ours: str) -> list[Check]:
-    checks = []
-    for other, published in (
-        ("load-aware", PAPER_LOAD_AWARE),
-        ("session-affinity", PAPER_AFFINITY),
-    ):
-        cell = max(cells, key=lambda c: _gain(results, ours, other, c).mean)
-        best = _gain(results, ours, other, cell)
-        checks.append(
-            Check(
-                claim=f"{ours}: {published:.0%} over {other} in some cell",
-                held=best.mean >= published,
-                seen=f"{best.mean:.0%} ± {best.half:.0%} in {name_of(cell)}",
-            )
+def _evidence(repeat: _Results, cached: _Results, cells: list[Cell]) -> Evidence:
+    def by_cell(results: _Results, ours: str, other: str, some: list[Cell]) -> dict[str, Seen]:
+        return {
+            name_of(cell): Seen(_ttca(results, ours, cell), _ttca(results, other, cell))
+            for cell in some
+        }
+
+    longest = max(length for _, length in cells)
+    best = {
+        name_of(cell): Seen(
+            _ttca(repeat, "laar", cell),
+            _ttca(repeat, min(BASELINES, key=lambda c: np.mean(_ttca(repeat, c, cell))), cell),
         )
-    slope = _slope(results, cells, ours, "session-affinity")
-    checks.append(
-        Check(
-            claim=f"{ours}: the gain over session-affinity grows with length",
-            held=slope.low > 0,
-            seen=f"{slope.mean:+.1%} ± {slope.half:.1%} for each doubling",
-        )
-    )
-    return checks
+        for cell in cells
+    }
+    return {
+        "load-aware": by_cell(repeat, "laar-paper", "load-aware", cells),
+        "affinity": by_cell(repeat, "laar-paper", "session-affinity", cells),
+        "load-aware-kept": by_cell(cached, "laar-paper", "load-aware", cells),
+        "affinity-kept": by_cell(cached, "laar-paper", "session-affinity", cells),
+        "affinity-grows": {"": Seen(_slopes(repeat, cells, "laar-paper", "session-affinity"))},
+        "load-aware-shrinks": {"": Seen(_slopes(repeat, cells, "laar-paper", "load-aware"))},
+        "longest": by_cell(
+            repeat, "laar-paper", "load-aware", [cell for cell in cells if cell[1] == longest]
+        ),
+        "mean-load-aware": {"": Seen(_mean_gains(repeat, "laar", "load-aware", cells))},
+        "mean-affinity": {"": Seen(_mean_gains(repeat, "laar", "session-affinity", cells))},
+        "no-cell-worse": best,
+        "covered": {"": Seen(_covered(repeat, cells))},
+    }
 
 
-def _slope(results: _Results, cells: list[Cell], ours: str, other: str) -> Estimate:
+def _slopes(results: _Results, cells: list[Cell], ours: str, other: str) -> list[float]:
+    """What the gain grows by for each doubling of the prompt, by seed."""
     lengths = [np.log2(cell[1]) for cell in cells]
     gains = [
         1.0 - np.array(_ttca(results, ours, cell)) / np.array(_ttca(results, other, cell))
         for cell in cells
     ]
-    return estimate(
-        [float(np.polyfit(lengths, by_seed, 1)[0]) for by_seed in zip(*gains, strict=True)]
-    )
+    return [float(np.polyfit(lengths, by_seed, 1)[0]) for by_seed in zip(*gains, strict=True)]
 
 
-def _mean_gains(results: _Results, cells: list[Cell]) -> list[Check]:
-    checks = []
-    for other, wanted in (("load-aware", MEAN_LOAD_AWARE), ("session-affinity", MEAN_AFFINITY)):
-        mean, bound = (
-            _mean_gain(results, ours, other, cells) for ours in ("laar", "oracle, all asked")
-        )
-        checks.append(
-            Check(
-                claim=f"laar: mean gain over {other} of at least {wanted:.0%}",
-                held=mean.mean >= wanted,
-                seen=f"{mean.mean:.1%} ± {mean.half:.1%}; {bound.mean:.1%} if it knew who is right "
-                "and asked every model where nobody is",
-            )
-        )
-    return checks
-
-
-def _no_cell_worse(results: _Results, cells: list[Cell]) -> Check:
-    worse = []
-    for cell in cells:
-        best = min(BASELINES, key=lambda c: np.mean(_ttca(results, c, cell)))
-        ahead = _gain(results, "laar", best, cell)
-        if ahead.high < 0:
-            worse.append(f"{name_of(cell)} behind {best} by {-ahead.mean:.0%}")
-    return Check(
-        claim="laar: no cell worse than the best baseline of that cell, beyond the interval",
-        held=not worse,
-        seen="; ".join(worse) or f"none of {len(cells)}",
-    )
-
-
-def _closed(results: _Results, cells: list[Cell]) -> Check:
+def _covered(results: _Results, cells: list[Cell]) -> list[float]:
+    """Of the way from load-aware to the oracle, mean of the cells, by seed."""
     shares = []
     for cell in cells:
         ours, theirs, bound = (
             np.array(_ttca(results, c, cell)) for c in ("laar", "load-aware", "oracle")
         )
         shares.append((theirs - ours) / (theirs - bound))
-    share = estimate([float(value) for value in np.mean(shares, axis=0)])
-    return Check(
-        claim=f"laar: covers {CLOSED:.0%} of the way from load-aware to the oracle",
-        held=share.mean >= CLOSED,
-        seen=f"{share.mean:.0%} ± {share.half:.0%}, mean of the cells",
-    )
+    return [float(value) for value in np.mean(shares, axis=0)]
+
+
+_PAPER = "LAAR 6.2, Figure 4"
+_KEPT = (
+    "Who asks the model that has just been wrong finds its prompt cached and fails ten times for "
+    "little: mean time to correct answer counts that in its favour, since it ends early. "
+    "`laar-ladder` has the measure that does not."
+)
+_SEEDS = 20
+CLAIMS = (
+    *(
+        Claim(
+            name=f"{name}{suffix}",
+            says=f"In some cell laar-paper is {share:.0%} shorter than {other}; {regime}",
+            metric="mean time to correct answer, laar-paper by the other",
+            effect="ratio",
+            direction="below",
+            bound=1.0 - share,
+            seeds=_SEEDS,
+            parts="any",
+            paper=_PAPER,
+            published=f"up to {share:.0%} shorter",
+            why=why,
+        )
+        for suffix, regime, why in (
+            ("", "a retry pays for its prompt", ""),
+            ("-kept", "engines keep prompts, as the paper's do", _KEPT),
+        )
+        for name, other, share in (
+            ("load-aware", "load-aware", PAPER_LOAD_AWARE),
+            ("affinity", "session-affinity", PAPER_AFFINITY),
+        )
+    ),
+    Claim(
+        name="affinity-grows",
+        says="The gain over session-affinity grows with length",
+        metric="gain for each doubling of the prompt",
+        effect="level",
+        direction="above",
+        bound=0.0,
+        kind=0.0,
+        seeds=_SEEDS,
+        paper=_PAPER,
+        published="it grows",
+    ),
+    Claim(
+        name="load-aware-shrinks",
+        says="The gain over load-aware shrinks with length",
+        metric="gain for each doubling of the prompt",
+        effect="level",
+        direction="below",
+        bound=0.0,
+        kind=0.0,
+        seeds=_SEEDS,
+        paper=_PAPER,
+        published="it shrinks",
+        why="Speeds and accuracies here are invented within the text's bounds; load-aware reads "
+        "scraped queues, which eight users rarely fill, so it is little better than chance at any "
+        "length.",
+    ),
+    Claim(
+        name="longest",
+        says="At 64K tokens load-aware has the shorter time, in some language",
+        metric="mean time to correct answer, laar-paper by load-aware",
+        effect="ratio",
+        direction="above",
+        bound=1.0,
+        seeds=_SEEDS,
+        parts="any",
+        paper=_PAPER,
+        published="load-aware is ahead at 64K",
+        why="As of the gain that shrinks.",
+    ),
+    Claim(
+        name="mean-load-aware",
+        says=f"laar: {MEAN_LOAD_AWARE:.0%} shorter than load-aware on the mean of the cells",
+        metric="mean gain",
+        effect="level",
+        direction="above",
+        bound=MEAN_LOAD_AWARE,
+        seeds=_SEEDS,
+    ),
+    Claim(
+        name="mean-affinity",
+        says=f"laar: {MEAN_AFFINITY:.0%} shorter than session-affinity on the mean of the cells",
+        metric="mean gain",
+        effect="level",
+        direction="above",
+        bound=MEAN_AFFINITY,
+        seeds=_SEEDS,
+    ),
+    Claim(
+        name="no-cell-worse",
+        says="laar: no cell 5 % longer than the best baseline of that cell",
+        metric="mean time to correct answer, laar by the cell's best baseline",
+        effect="ratio",
+        direction="below",
+        bound=1.05,
+        seeds=_SEEDS,
+    ),
+    Claim(
+        name="covered",
+        says=f"laar: covers {CLOSED:.0%} of the way from load-aware to the oracle",
+        metric="share of the way, mean of the cells",
+        effect="level",
+        direction="above",
+        bound=CLOSED,
+        seeds=_SEEDS,
+    ),
+)
 
 
 # -- remarks -----------------------------------------------------------------------------------
@@ -253,7 +333,7 @@ def _at_64k(results: _Results, cells: list[Cell]) -> str:
         if cell[1] == longest:
             ahead = _gain(results, "laar-paper", "load-aware", cell)
             told.append(f"{name_of(cell)} {ahead.mean:+.0%} ± {ahead.half:.0%}")
-    slope = _slope(results, cells, "laar-paper", "load-aware")
+    slope = estimate(_slopes(results, cells, "laar-paper", "load-aware"))
     return (
         f"laar-paper over load-aware at the longest length: {', '.join(told)}; over lengths "
         f"{slope.mean:+.1%} ± {slope.half:.1%} for each doubling (in the paper it shrinks)"
@@ -282,9 +362,11 @@ def _overhead(seed: int) -> str:
 EXPERIMENTS = (
     Experiment(
         name="laar-ttca",
+        minutes=0.6,
         claim="The expected time to a correct answer beats load and session policies in every cell",
         source=f"LAAR 6.2, Figure 4; {USERS} users, 5 models",
         run=run,
+        claims=CLAIMS,
         seeds=20,
     ),
 )

@@ -23,7 +23,10 @@ import numpy as np
 from laar.accuracy.artifact import Capability, parse_artifact
 from laar.accuracy.capability import CapabilityModel
 from laar.core.beliefs import CapabilityAssessor
-from laar.core.interfaces import Assessment, Assessor
+from laar.core.cost import CostWeights
+from laar.core.endpoints import Floats
+from laar.core.interfaces import Assessment, Assessor, View
+from laar.core.outlook import Outlook
 from laar.core.request import Request
 from laar.lab.experiment import Scope
 from laar.lab.measure_fleet import default_artifact, measure_fleet
@@ -48,6 +51,7 @@ __all__ = [
     "CONTESTANTS",
     "MAX_ATTEMPTS",
     "USERS",
+    "Blind",
     "Cell",
     "CellResult",
     "Oracle",
@@ -282,6 +286,24 @@ class TrueAccuracies(CapabilityAssessor):
         language, length, _ = known.cell
         row = np.array([self._surface.accuracy(model, language, length) for model in models])
         return replace(known, probability=self.capability.given_failures(row, models, tried))
+
+
+class Blind:
+    """The cost that serves, blind to one thing.
+
+    Args:
+        weights: of the cost.
+        name: of the view's array that is nothing but zeros.
+    """
+
+    def __init__(self, weights: CostWeights, name: str) -> None:
+        self._name = name
+        self._scorer = Outlook(weights)
+
+    def score(self, view: View) -> Floats:
+        """Scores by what is left."""
+        setattr(view, self._name, np.zeros(len(view.slots)))
+        return self._scorer.score(view)
 
 
 class Oracle:

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from laar.lab.claims import Claim, Seen
 from laar.lab.experiment import Experiment, Scope
-from laar.lab.experiments.medha_runs import over, percentile, run
-from laar.lab.intervals import estimate
-from laar.lab.report import Check, Report, Table, Value
+from laar.lab.experiments.medha_runs import percentile, run
+from laar.lab.report import Report, Table, Value
+from laar.lab.statistics import estimate
 from laar.lab.sweep import sweep
 from laar.lab.workloads.medha_mix import Mix
 from laar.sim.engine import EngineProfile, RooflineCost, load_hardware, load_model, load_profile
@@ -110,31 +111,73 @@ def run_parallelism(scope: Scope) -> Report:
         )
 
     flat, deep = _LAYOUTS
-    first = over(of(flat, "cycle", high, 0), of(deep, "cycle", high, 0))
-    checks = [
-        Check(
-            claim="at the highest load both have medians of the first token within a factor of 2",
-            held=first.high <= 2.0 and first.low >= 0.5,
-            seen=f"3D takes {first} times as long",
-        )
-    ]
-    for what, name in ((2, "median"), (3, "90th percentile")):
-        gain = over(of(deep, "cycle", high, what), of(flat, "cycle", high, what))
-        checks.append(
-            Check(
-                claim=f"3D at least halves the {name} of the time between tokens (published: > 2)",
-                held=gain.low >= 2.0,
-                seen=f"2D takes {gain} times as long",
-            )
-        )
-    return Report(tables=[table("cycle"), table("pass")], checks=checks)
 
+    def both(target: str, rate: float, what: int) -> Seen:
+        return Seen(of(flat, target, rate, what), of(deep, target, rate, what))
+
+    return Report(
+        tables=[table("cycle"), table("pass")],
+        evidence={
+            "tpot": {name: both("cycle", high, what) for what, name in ((2, "p50"), (3, "p90"))},
+            "tpot-pass": {
+                name: both("pass", high, what) for what, name in ((2, "p50"), (3, "p90"))
+            },
+            "ttft": {"": both("cycle", rates[0], 0)},
+        },
+    )
+
+
+_PAPER = "Medha 6.3, Figures 11 and 12"
+_CONFOUNDED = (
+    "The published factor is that of the stages, 8 by 4, where the target is for one stage's "
+    "work; four stages with a single KV group have it too. With a target for what a client waits "
+    "for, the whole pass, nothing is left to halve."
+)
+CLAIMS = (
+    Claim(
+        name="tpot",
+        says="3D halves the time between tokens at 1.75 requests/s, by a target for each stage",
+        metric="time between tokens, 2D by 3D",
+        effect="ratio",
+        direction="above",
+        bound=2.0,
+        seeds=10,
+        paper=_PAPER,
+        published="more than 2 times",
+        why=_CONFOUNDED,
+    ),
+    Claim(
+        name="tpot-pass",
+        says="It does so by a target for the whole pass",
+        metric="time between tokens, 2D by 3D",
+        effect="ratio",
+        direction="above",
+        bound=2.0,
+        seeds=10,
+        paper=_PAPER,
+        published="more than 2 times",
+        why=_CONFOUNDED,
+    ),
+    Claim(
+        name="ttft",
+        says="At the lowest load first tokens take at most twice as long with 3D",
+        metric="median TTFT, 2D by 3D",
+        effect="ratio",
+        direction="above",
+        bound=0.5,
+        seeds=10,
+        paper=_PAPER,
+        published="alike",
+    ),
+)
 
 EXPERIMENTS = (
     Experiment(
         name="medha-parallelism",
+        minutes=3,
         claim="KV parallelism halves decode latency beside very long prompts at like first tokens",
         source="Medha 6.3, Figures 11 and 12",
         run=run_parallelism,
+        claims=CLAIMS,
     ),
 )

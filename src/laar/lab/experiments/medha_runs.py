@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from laar.lab.intervals import estimate
+from laar.lab.statistics import estimate
 from laar.lab.workloads.medha_mix import Mix, jobs
 from laar.sim.engine import EngineProfile, build_engine, drive, load_profile
 
@@ -18,8 +18,8 @@ __all__ = [
     "NON_PREEMPTIVE",
     "SARATHI",
     "Floats",
+    "Latencies",
     "Ratio",
-    "Seen",
     "over",
     "percentile",
     "run",
@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Latencies:
     """What clients saw of one run, in order of arrival.
 
     Args:
@@ -55,7 +55,7 @@ class Seen:
         return self.ttft_s[~self.is_long]
 
 
-def run(engine: str | EngineProfile, mix: Mix, seed: int) -> Seen:
+def run(engine: str | EngineProfile, mix: Mix, seed: int) -> Latencies:
     """Runs a load on a fresh engine to its end."""
     profile = load_profile(engine) if isinstance(engine, str) else engine
     arrived = list(jobs(mix, seed))
@@ -66,7 +66,7 @@ def run(engine: str | EngineProfile, mix: Mix, seed: int) -> Seen:
     tokens = np.array([job.output_tokens for job in arrived])
     with np.errstate(divide="ignore", invalid="ignore"):
         tpot = (end - first) / (tokens - 1)
-    return Seen(
+    return Latencies(
         ttft_s=first - np.array([timing.arrival_s for timing in seen]),
         first_s=first,
         tpot_s=tpot,

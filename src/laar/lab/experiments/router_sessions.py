@@ -62,14 +62,13 @@ def run_on(
     shape: RouterShape,
     seed: int,
     valve: int,
-    shuffle: bool = True,
 ) -> dict[str, float]:
     """Sessions on so many of an engine; `routing_hits` is the share routed by a prefix."""
     sites = [
         Site(name=f"worker-{n}", model="model", engine=engine, link=LinkProfile(rtt_s=0.0004))
         for n in range(workers)
     ]
-    scorer = PrefixAware(saturation_inflight=valve, shuffle=shuffle, shuffle_fallback=False)
+    scorer = PrefixAware(saturation_inflight=valve, shuffle_fallback=False)
     policies = build_policies(CostWeights())
     policies["llm-router"] = Policy(name="llm-router", scorers=[(scorer, 1.0)])
     policies["least-loaded"] = Policy(name="least-loaded", scorers=[(_FirstLeastLoaded(), 1.0)])

@@ -17,18 +17,16 @@ import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import stdev
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
-from scipy.stats import t as student  # type: ignore[import-untyped]
 
 from laar.accuracy.capability import CapabilityModel
 from laar.core.beliefs import CapabilityAssessor, read_capability
 from laar.lab.experiments.lookups import artifact, sites_of, surface_of, uncached
-from laar.lab.intervals import CONFIDENCE
 from laar.lab.live.comparison import MAX_ATTEMPTS, Tally
+from laar.lab.statistics import CONFIDENCE, one_more
 from laar.lab.sweep import sweep
 from laar.lab.workloads.kv_questions import as_questions
 from laar.measuring.kv_lookup import Query
@@ -166,7 +164,7 @@ def agreements(
             figure=figure,
             envoy=envoy,
             lab=sum(draws) / len(draws),
-            half=_half(draws, compared),
+            half=one_more(draws, compared),
         )
         for tally in tallies
         for figure, envoy, draws in zip(
@@ -188,20 +186,13 @@ def _in_envoy(tally: Tally, time_scale: float) -> Figures:
     )
 
 
-def _half(draws: Sequence[float], compared: int) -> float:
-    """Half the interval for one more draw, when `compared` such intervals are to hold at once."""
-    n = len(draws)
-    each = (1 - CONFIDENCE) / compared
-    return float(student.ppf(1 - each / 2, n - 1) * stdev(draws) * (1 + 1 / n) ** 0.5)
-
-
 _COLUMNS = {"success_rate": "success", "attempts": "attempts", "ttca_s": "mean TTCA, s"}
 
 
 def show(console: Console, found: Sequence[Agreement], *, runs: int) -> None:
     """The table, and a verdict."""
     table = Table(title="Through Envoy, and in the lab on the same questions")
-    table.add_column("policy")
+    table.add_column("policy", no_wrap=True)
     for column in _COLUMNS.values():
         table.add_column(column, justify="right")
         table.add_column("in the lab", justify="right")

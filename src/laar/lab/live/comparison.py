@@ -8,7 +8,8 @@ are made (LAAR, section 6.1).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -17,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from laar.client import Outcome, until_correct
+from laar.lab.live.pages import read_totals
 from laar.measuring.kv_lookup import Query
 from laar.policies import llm_router
 from laar.protocol import headers as names
@@ -35,11 +37,20 @@ _REASONS = {"llm-router": llm_router.REASONS}
 
 @dataclass(slots=True)
 class Tally:
-    """What one policy came to: each question with its outcome, and breaches of the contract."""
+    """Results of one policy.
+
+    Args:
+        policy: its name.
+        results: each question with its outcome.
+        faults: breaches of the contract.
+        engine_s: seconds of the engines' own that its requests took, queues left out; None where
+            the endpoints' metrics are out of reach.
+    """
 
     policy: str
     results: list[tuple[Query, Outcome]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    engine_s: float | None = None
 
 
 async def compare(
@@ -70,6 +81,7 @@ async def compare(
         for tally in tallies:
             task = progress.add_task(tally.policy, total=len(asked))
             async with aiohttp.ClientSession() as session:
+                before_s = await _inference_s(session, models or ())
                 await _run_policy(
                     url,
                     session,
@@ -80,7 +92,15 @@ async def compare(
                     stream,
                     partial(progress.advance, task),
                 )
+                if models:
+                    tally.engine_s = await _inference_s(session, models) - before_s
     return tallies
+
+
+async def _inference_s(session: aiohttp.ClientSession, addresses: Iterable[str]) -> float:
+    """Seconds that the endpoints' requests have spent in prefill and decode so far."""
+    pages = [await read_totals(session, f"http://{address}/metrics") for address in addresses]
+    return sum(page["vllm:request_inference_time_seconds_sum"] for page in pages)
 
 
 async def _run_policy(
@@ -94,6 +114,7 @@ async def _run_policy(
     advance: Callable[[], None],
 ) -> None:
     waiting = iter(asked)
+    salt = secrets.token_hex(8)  # a policy that runs twice finds its own cache cold as well
 
     async def worker() -> None:
         for query in waiting:
@@ -105,7 +126,7 @@ async def _run_policy(
                 max_attempts=MAX_ATTEMPTS,
                 stream=stream,
                 headers={names.POLICY: tally.policy, names.SESSION: query.id},
-                params={"cache_salt": tally.policy},
+                params={"cache_salt": salt},
             )
             tally.results.append((query, outcome))
             tally.faults += _breaches(tally.policy, outcome, models)

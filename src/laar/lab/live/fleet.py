@@ -11,6 +11,7 @@ from pathlib import Path
 import orjson
 import yaml
 
+from laar.core.decision import NEW_MODEL
 from laar.envoy import BootstrapOptions, EnvoyProcess, Shape, render
 from laar.lab.live.processes import LaarProcess, free_ports, start_all, wait_for
 from laar.sim.answers import AccuracySurface
@@ -30,6 +31,7 @@ class Fleet:
         models: model of each endpoint, by address.
         envoy: the process.
         picker: the process.
+        settings: the picker's settings file.
     """
 
     url: str
@@ -37,6 +39,14 @@ class Fleet:
     models: dict[str, str]
     envoy: EnvoyProcess
     picker: LaarProcess
+    settings: Path
+
+    async def leave_tried_models(self) -> None:
+        """Gives every policy laar's retry rule and stop, as an operator would: while it runs."""
+        document = yaml.safe_load(self.settings.read_text())
+        document.setdefault("routing", {})["retries"] = NEW_MODEL
+        self.settings.write_text(yaml.safe_dump(document, sort_keys=False))
+        await wait_for(f"{self.admin_url}/config", self.picker, shows=f'"retries": "{NEW_MODEL}"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +189,7 @@ async def started_fleet(
             models={address: endpoint.model for address, endpoint in by_address.items()},
             envoy=envoy,
             picker=picker,
+            settings=written,
         )
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import aiohttp
 import orjson
-from prometheus_client.parser import text_string_to_metric_families
 
 from laar.lab.live.fleet import Fleet
+from laar.lab.live.pages import read_totals
 
 __all__ = ["Rest", "at_rest", "begin", "kept_files", "served"]
 
@@ -85,15 +85,17 @@ async def at_rest(fleet: Fleet, before: Rest, *, flow: bool) -> Rest:
 async def served(fleet: Fleet) -> int:
     """How many requests the endpoints have answered whole."""
     async with aiohttp.ClientSession() as session:
-        pages = [await _page(session, f"http://{address}/metrics") for address in fleet.models]
+        pages = [
+            await read_totals(session, f"http://{address}/metrics") for address in fleet.models
+        ]
     return round(sum(page[_SERVED] for page in pages))
 
 
 async def _look(session: aiohttp.ClientSession, fleet: Fleet, *, flow: bool) -> Rest:
-    picker = await _page(session, f"{fleet.admin_url}/metrics")
+    picker = await read_totals(session, f"{fleet.admin_url}/metrics")
     found = {name: picker[name] for name in (*_PICKER, *(_QUEUE if flow else ()))}
     for address in fleet.models:
-        page = await _page(session, f"http://{address}/metrics")
+        page = await read_totals(session, f"http://{address}/metrics")
         found |= {f"{name} of {address}": page[name] for name in _ENDPOINT}
     async with session.get(f"{fleet.envoy.admin_url}/stats?format=json&filter=rq_active") as answer:
         stats = orjson.loads(await answer.read())["stats"]
@@ -107,14 +109,3 @@ async def _look(session: aiohttp.ClientSession, fleet: Fleet, *, flow: bool) -> 
         rss_bytes=int(memory[1]) * 1024,
         files=sum(1 for _ in (process / "fd").iterdir()),
     )
-
-
-async def _page(session: aiohttp.ClientSession, url: str) -> dict[str, float]:
-    """Sums of the samples by name; a name that is not there is an error and not 0."""
-    async with session.get(url) as answer:
-        text = await answer.text()
-    totals: dict[str, float] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
-    return totals

@@ -113,8 +113,8 @@ class LaarProcess:
             raise LaarError(f"`laar {' '.join(self._arguments)}` ended:\n{tail}")
 
 
-async def wait_for(url: str, *processes: LaarProcess) -> None:
-    """Waits until a URL answers 200.
+async def wait_for(url: str, *processes: LaarProcess, shows: str = "") -> None:
+    """Waits until a URL answers 200 with a page that shows this text.
 
     Raises:
         LaarError: one of the processes ended, or it took too long.
@@ -127,7 +127,7 @@ async def wait_for(url: str, *processes: LaarProcess) -> None:
                         process.check_alive()
                     try:
                         async with session.get(url) as answer:
-                            if answer.status == 200:
+                            if answer.status == 200 and shows in await answer.text():
                                 return
                     except aiohttp.ClientError:
                         pass

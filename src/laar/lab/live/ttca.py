@@ -185,7 +185,7 @@ def _show(console: Console, curves: Sequence[Sequence[Step]], bars: Sequence[Imp
     by_attempt = Table(title="Success rate and mean time to correct answer, by attempts made")
     by_attempt.add_column("attempts", justify="right")
     for curve in curves:
-        by_attempt.add_column(curve[0].policy, justify="right")
+        by_attempt.add_column(curve[0].policy, justify="right", overflow="fold")
     for made in range(max(map(len, curves))):
         # Past its last attempt a policy has nothing more to show.
         points = [
@@ -203,7 +203,7 @@ def _show(console: Console, curves: Sequence[Sequence[Step]], bars: Sequence[Imp
     by_cell.add_column("cell")
     by_cell.add_column("questions", justify="right")
     for baseline in baselines:
-        by_cell.add_column(f"against {baseline}", justify="right")
+        by_cell.add_column(f"against {baseline}", justify="right", overflow="fold")
     for cell in dict.fromkeys((bar.language, bar.length_tokens) for bar in bars):
         row = [bar for bar in bars if (bar.language, bar.length_tokens) == cell]
         saved = [f"{bar.ratio:+.0%}" for bar in row]

@@ -1,4 +1,4 @@
-"""The demo of `laar up`: a fleet, and verified questions under every policy.
+"""The demo of `laar up`: a fleet, and verified questions under policies that fleets run.
 
 Times are the fleet's own seconds: the clock's, divided by the time scale.
 """
@@ -9,21 +9,54 @@ import asyncio
 import math
 import signal
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from rich.console import Console
 from rich.table import Table
 
+from laar.lab.figure import draw
+from laar.lab.live.answered import LIMIT_S, MARKS_S, Contestant, chart, sentence
 from laar.lab.live.comparison import Tally, compare
 from laar.lab.live.fleet import Fleet, running_fleet
+from laar.lab.report import Report
 from laar.measuring.kv_lookup import LANGUAGES, LENGTHS_TOKENS, Query, queries
 
-__all__ = ["run_fleet", "show", "table"]
+__all__ = ["Demo", "plot", "run_fleet", "show"]
 
-POLICIES = ("laar", "load-aware", "session-affinity", "random", "round-robin", "least-loaded")
+OURS = "laar"
+AS_RUN = ("least-loaded", "llm-d", "sglang-cache-aware", "session-affinity")
+"""Policies as their users run them: a retry may go to a model that has failed."""
+_BAR_WIDTH = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """A comparison that ended.
+
+    Args:
+        tallies: laar's, one for each policy as it is run, and the best of these with laar's retry
+            rule and stop.
+        contestants: the same, as times to a correct answer.
+        keep_prompts: whether the engines kept the prompts of earlier requests.
+    """
+
+    tallies: Sequence[Tally]
+    contestants: Sequence[Contestant]
+    keep_prompts: bool
+
+    @property
+    def rows(self) -> list[dict[str, object]]:
+        """One row for each contestant; seconds are the fleet's."""
+        return [_row(*pair) for pair in zip(self.tallies, self.contestants, strict=True)]
+
+    @property
+    def sentences(self) -> list[str]:
+        """laar beside the best policy as run, and beside it with the same retry rule."""  # noqa: D403
+        ours, *others, fair = self.contestants
+        return [sentence(ours, min(others, key=lambda one: one.par2_s)), sentence(ours, fair)]
 
 
 async def run_fleet(
@@ -34,7 +67,8 @@ async def run_fleet(
     concurrency: int,
     time_scale: float,
     port: int,
-) -> list[Tally]:
+    keep_prompts: bool = True,
+) -> Demo | None:
     """Runs the fleet until the comparison is done, or until a signal when there is none.
 
     Args:
@@ -44,23 +78,40 @@ async def run_fleet(
         concurrency: questions in flight at once.
         time_scale: real seconds for a simulated second.
         port: of Envoy while nothing is compared; 0 for a free one.
+        keep_prompts: endpoints keep the prompts of earlier requests.
     """
     async with AsyncExitStack() as stack:
         with console.status("starting five simulated endpoints, the picker and Envoy"):
             fleet = await stack.enter_async_context(
-                running_fleet(directory, time_scale=time_scale, port=0 if requests else port)
+                running_fleet(
+                    directory,
+                    time_scale=time_scale,
+                    port=0 if requests else port,
+                    keep_prompts=keep_prompts,
+                )
             )
-        if requests:
+        if not requests:
+            await _stay(console, fleet)
+            return None
+        asked = _questions(requests)
+
+        async def run(policies: Sequence[str]) -> list[Tally]:
             return await compare(
                 console,
                 fleet.url,
-                _questions(requests),
-                policies=POLICIES,
+                asked,
+                policies=policies,
                 concurrency=concurrency,
                 models=fleet.models,
             )
-        await _stay(console, fleet)
-    return []
+
+        tallies = await run((OURS, *AS_RUN))
+        contestants = [Contestant.of(tally, time_scale=time_scale) for tally in tallies]
+        best = min(contestants[1:], key=lambda one: one.par2_s).name
+        await fleet.leave_tried_models()
+        [fair] = await run([best])
+        contestants.append(Contestant.of(fair, time_scale=time_scale, name=f"{best}, new model"))
+    return Demo(tallies=[*tallies, fair], contestants=contestants, keep_prompts=keep_prompts)
 
 
 async def _stay(console: Console, fleet: Fleet) -> None:
@@ -95,60 +146,74 @@ def _questions(requests: int) -> list[Query]:
     return [drawn[i] for i in order[:requests]]
 
 
-def table(tallies: Sequence[Tally], time_scale: float) -> list[dict[str, object]]:
-    """One row for each policy; seconds are the fleet's."""
-    return [_row(tally, time_scale) for tally in tallies]
-
-
-def _row(tally: Tally, time_scale: float) -> dict[str, object]:
-    """A policy's row of the table; seconds are the fleet's."""
+def _row(tally: Tally, contestant: Contestant) -> dict[str, object]:
     outcomes = [outcome for _, outcome in tally.results]
-    times = sorted(outcome.ttca_s / time_scale for outcome in outcomes)
     attempts = [len(outcome.attempts) for outcome in outcomes]
     mix = Counter(a.model for outcome in outcomes for a in outcome.attempts)
-    n = len(outcomes)
-    correct = sum(outcome.correct for outcome in outcomes)
     return {
-        "policy": tally.policy,
-        "questions": n,
-        "success_rate": correct / n,
-        "attempts_mean": sum(attempts) / n,
+        "policy": contestant.name,
+        "questions": len(outcomes),
+        "success_rate": sum(outcome.correct for outcome in outcomes) / len(outcomes),
+        "attempts_mean": sum(attempts) / len(attempts),
         "attempts_max": max(attempts),
-        "ttca_mean_s": sum(times) / n,
-        "ttca_p95_s": times[min(n - 1, math.ceil(0.95 * n) - 1)],
-        "spent_per_correct_s": sum(times) / correct if correct else None,
+        "within": {f"{mark:g} s": contestant.within(mark) for mark in MARKS_S},
+        "par2_s": contestant.par2_s,
+        "engine_s_per_correct": contestant.engine_s_per_correct,
         "model_mix": dict(mix.most_common()),
         "faults": len(tally.faults),
     }
 
 
-def show(console: Console, rows: Sequence[Mapping[str, object]]) -> None:
-    """Prints the rows and the model mix."""
-    shown = Table(title="Time to correct answer by policy, in the fleet's own seconds")
-    names = ("policy", "success", "attempts", "most", "mean TTCA", "p95 TTCA", "per correct")
-    for name in names:
-        shown.add_column(name, justify="left" if name == "policy" else "right")
-    for row in rows:
-        shown.add_row(
-            str(row["policy"]),
-            f"{row['success_rate']:.1%}",
+def show(console: Console, demo: Demo) -> None:
+    """Prints the sentences, the shares by time, and costs; no name is cut."""
+    shares = Table(title="Questions answered correctly within ... seconds of the fleet's own")
+    shares.add_column("policy", no_wrap=True)
+    for mark in MARKS_S:
+        shares.add_column(f"{mark:g} s", no_wrap=True)
+    costs = Table(title="Retries and costs")
+    costs.add_column("policy", no_wrap=True)
+    for name in ("success", "attempts", "most", "PAR-2", "engine s / correct"):
+        costs.add_column(name, justify="right")
+    for row, one in zip(demo.rows, demo.contestants, strict=True):
+        shares.add_row(one.name, *(_bar(one.within(mark)) for mark in MARKS_S))
+        spent = one.engine_s_per_correct
+        costs.add_row(
+            one.name,
+            f"{row['success_rate']:.0%}",
             f"{row['attempts_mean']:.2f}",
             str(row["attempts_max"]),
-            f"{row['ttca_mean_s']:.1f} s",
-            f"{row['ttca_p95_s']:.1f} s",
-            "-" if row["spent_per_correct_s"] is None else f"{row['spent_per_correct_s']:.1f} s",
+            f"{one.par2_s:.1f} s",
+            "-" if spent is None else f"{spent:.1f}",
         )
-    console.print(shown)
-    console.print("A question given up on counts with the time spent on it; `per correct` shares")
-    console.print("all time spent among the correct answers.\n")
-    mixes = {str(row["policy"]): row["model_mix"] for row in rows}
-    shares = Table(title="Model mix: share of the attempts")
-    shares.add_column("policy")
-    models = sorted({model for mix in mixes.values() for model in cast(dict[str, int], mix)})
-    for model in models:
-        shares.add_column(model, justify="right")
-    for policy, mix in mixes.items():
-        counts = cast(dict[str, int], mix)
-        total = sum(counts.values())
-        shares.add_row(policy, *(f"{counts.get(model, 0) / total:.0%}" for model in models))
     console.print(shares)
+    console.print(costs)
+    for each in demo.sentences:
+        console.print(each, highlight=False, soft_wrap=True)
+    kept = "keep prompts (a retry on the same engine is cheap)"
+    dropped = "keep no prompts (each retry pays for its prefill)"
+    for line in (
+        "The last row retries as laar does: never the same model twice, then stop.",
+        "PAR-2: mean seconds to the correct answer; a question without one within "
+        f"{LIMIT_S:g} s counts {2 * LIMIT_S:g} s.",
+        f"The engines here {kept if demo.keep_prompts else dropped}; "
+        f"--{'drop' if demo.keep_prompts else 'keep'}-prompts shows the other case.",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _bar(share: float) -> str:
+    return f"{share:4.0%} {'█' * round(share * _BAR_WIDTH)}"
+
+
+def plot(path: Path, demo: Demo) -> None:
+    """Draws the shares by time to a file; its ending says the format.
+
+    Raises:
+        SettingError: the format is unknown or the file can't be written.
+    """
+    marks_s = [LIMIT_S * step / 30 for step in range(31)]
+    draw(
+        Report(tables=[], checks=[], charts=[chart(demo.contestants, marks_s)]),
+        path,
+        demo.sentences[0],
+    )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import xxhash
@@ -27,7 +27,7 @@ from laar.sim.fleet import (
     replay_open,
 )
 
-__all__ = ["Case", "Closed", "Load", "Numbers", "Open", "Together", "run_case"]
+__all__ = ["Case", "Closed", "Load", "Numbers", "Open", "Pickers", "Together", "run_case"]
 
 Numbers = dict[str, float]
 """What a run came to; `laar.lab.suite.verdict.MARGINS` says which are judged."""
@@ -111,6 +111,13 @@ class Case:
     like: str = ""
 
 
+class Pickers(NamedTuple):
+    """How many pickers decide, and the delay of what they share; None: each is alone."""
+
+    many: int = 1
+    delay_s: float | None = None
+
+
 @dataclass(slots=True)
 class _Seen:
     """What clients saw, request by request."""
@@ -156,7 +163,9 @@ class _Seen:
         }
 
 
-def run_case(case: Case, policy: str, seed: int, *, share: float = 1.0) -> Numbers:
+def run_case(
+    case: Case, policy: str, seed: int, *, share: float = 1.0, pickers: Pickers | None = None
+) -> Numbers:
     """Runs a workload once.
 
     Args:
@@ -164,6 +173,7 @@ def run_case(case: Case, policy: str, seed: int, *, share: float = 1.0) -> Numbe
         policy: `name` or `name:parameter=value,...`.
         seed: of the load and of the network; the same for every policy.
         share: of the minutes.
+        pickers: how many decide, and how soon they know of each other; None for one.
     """
     seen = _Seen()
     load, duration_s = case.load, 60.0 * case.minutes * share
@@ -182,11 +192,13 @@ def run_case(case: Case, policy: str, seed: int, *, share: float = 1.0) -> Numbe
     match load:
         case Together():
             for number in range(max(1, round(load.rounds * share))):
-                converse(_fleet(case, policy, seed + 7919 * number), load.draw(rng), all_counted)
+                converse(
+                    _fleet(case, policy, seed + 7919 * number, pickers), load.draw(rng), all_counted
+                )
                 seen.end_round()
         case Closed():
             hold_sessions(
-                _fleet(case, policy, seed),
+                _fleet(case, policy, seed, pickers),
                 load.draw(rng),
                 counted,
                 at_once=load.at_once,
@@ -194,7 +206,7 @@ def run_case(case: Case, policy: str, seed: int, *, share: float = 1.0) -> Numbe
                 until_s=duration_s,
             )
         case Open():
-            fleet = _fleet(case, policy, seed)
+            fleet = _fleet(case, policy, seed, pickers)
             arrivals: Iterator[Arrival] = iter(load.draw(rng, duration_s))
             if load.strangers:
                 arrivals = _ours(fleet, case.fleet(), arrivals, load.strangers)
@@ -203,10 +215,13 @@ def run_case(case: Case, policy: str, seed: int, *, share: float = 1.0) -> Numbe
     return seen.numbers()
 
 
-def _fleet(case: Case, policy: str, seed: int) -> VirtualFleet:
+def _fleet(case: Case, policy: str, seed: int, pickers: Pickers | None) -> VirtualFleet:
     name, parameters = parse_policy(policy)
     sites = case.fleet()
-    settings = FleetSettings(policy=name, parameters=parameters)
+    many, delay_s = pickers or Pickers()
+    settings = FleetSettings(
+        policy=name, parameters=parameters, pickers=many, share_delay_s=delay_s
+    )
     return VirtualFleet(sites, settings, seed=seed, assessor=case.knowledge(sites))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from laar.errors import SettingError, unknown
-from laar.lab.intervals import estimate
 from laar.lab.report import Table, Value
+from laar.lab.statistics import estimate
 from laar.lab.suite.case import Case, Numbers, run_case
 from laar.lab.suite.verdict import contenders
 from laar.lab.sweep import sweep

@@ -29,20 +29,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import t as student  # type: ignore[import-untyped]
 
-from laar.lab.intervals import Estimate, estimate
+from laar.lab.statistics import ALPHA, Estimate, below_zero, estimate, holm
 from laar.lab.suite.case import Numbers
 
 __all__ = [
-    "ALPHA",
     "MARGINS",
     "Comparison",
     "best_of",
     "compare",
     "contenders",
     "geometric",
-    "holm",
     "regrets",
 ]
 
@@ -54,9 +51,6 @@ MARGINS = {
     "e2e_p95_s": 0.03,
 }
 """What is judged, and how much worse than the best baseline is still as good."""
-
-ALPHA = 0.05
-"""Chance of a wrong claim, over all workloads and metrics together."""
 
 FAR = 0.15
 """A baseline so far behind another one in every metric is not looked at on further seeds."""
@@ -131,8 +125,8 @@ def compare(results: Mapping[str, Runs], ours: str, baselines: Sequence[str]) ->
             pairs = zip(_logs(runs[ours], metric), _logs(runs[best], metric), strict=True)
             ratios = [a - b for a, b in pairs]
             limit = math.log1p(margin)
-            worse_by_margin = _p_value([r - limit for r in ratios])
-            better_or_equal = _p_value([-r for r in ratios])
+            worse_by_margin = below_zero([r - limit for r in ratios])
+            better_or_equal = below_zero([-r for r in ratios])
             rows.append((case, metric, best, estimate(ratios), worse_by_margin, better_or_equal))
     shown = holm([row[4] for row in rows])
     worse = holm([row[5] for row in rows])
@@ -154,29 +148,6 @@ def compare(results: Mapping[str, Runs], ours: str, baselines: Sequence[str]) ->
             )
         )
     return found
-
-
-def _p_value(values: Sequence[float]) -> float:
-    """Of a mean that is 0 or more, one-sided."""
-    array = np.asarray(values, np.float64)
-    n = len(array)
-    spread = float(array.std(ddof=1)) if n > 1 else math.nan
-    mean = float(array.mean())
-    if math.isnan(spread):
-        return 1.0  # one seed shows nothing
-    if spread < 1e-12:
-        return 0.0 if mean < 0 else 1.0
-    return float(student.cdf(mean / (spread / math.sqrt(n)), n - 1))
-
-
-def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
-    """Which hypotheses are refuted when all are tested together."""
-    refuted = [False] * len(p_values)
-    for tested, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        if p_values[index] > alpha / (len(p_values) - tested):
-            break
-        refuted[index] = True
-    return refuted
 
 
 def geometric(

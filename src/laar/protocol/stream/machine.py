@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from laar.core.decision import Decision
-from laar.core.request import Api, Trace
+from laar.core.request import Api, Request, Trace
 from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.answers import NameRestorer
@@ -116,7 +116,7 @@ class Stream:
         self._join = join
         self._since = since
         self._catalog = catalog
-        self._stamp = ""  # when the question was first asked, for a retry to send back
+        self._asked_at = 0.0
         self._request = RequestPhase.HEADERS
         self._response = ResponsePhase.HEADERS
         self._dialect = NATIVE
@@ -336,7 +336,7 @@ class Stream:
         )
         if self._since is not None:
             request.waited_s = self._since.waited_s(head.since, request, now)
-            self._stamp = self._since.stamp(request, now)
+            self._asked_at = now
         out.append(Ask(request))
         return RequestPhase.DECIDING
 
@@ -457,7 +457,7 @@ class Stream:
         self, decision: Decision, event: ResponseHeaders, now: float, out: list[Action]
     ) -> Phase:
         if self._dialect.reads_by_server and not event.end:
-            self._read_answer = self._read_answer or decision.read or event.status == 503
+            self._read_answer = self._read_answer or decision.flight.read or event.status == 503
         read = self._sees_answer and not event.end
         if (
             replied := self._answer.replied(
@@ -475,13 +475,17 @@ class Stream:
                 since=self._stamp,
             )
             if self._settings.conformance_headers:
-                told.append((names.TEST_SELECTED, decision.address))
+                told.append((names.TEST_SELECTED, decision.flight.address))
                 if event.served:
                     told.append((names.TEST_SERVED, event.served))
         self._dialect.answer_headers(told, out, read=self._read_answer)
         if self._target is not None and self._dialect.shows_answers:
             self._answer.restorer = NameRestorer(served=self._target, asked=self._asked)
         return self._after_headers(event, now, out)
+
+    def _stamp(self, request: Request) -> str:
+        """When the question was first asked, for a retry to send back."""
+        return "" if self._since is None else self._since.stamp(request, self._asked_at)
 
     def _after_headers(self, event: ResponseHeaders, now: float, out: list[Action]) -> Phase:
         return self._complete(now, out) if event.end else ResponsePhase.ANSWER

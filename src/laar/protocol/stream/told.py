@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from laar.core.decision import Decision
+from laar.core.request import Request
 from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
@@ -26,7 +29,12 @@ MAX_HEADER_BYTES_TO_ADD_TO = 58 << 10
 
 
 def headers_of_answer(
-    decision: Decision, answers: names.Answers, *, shadow: bool, overhead_us: int, since: str
+    decision: Decision,
+    answers: names.Answers,
+    *,
+    shadow: bool,
+    overhead_us: int,
+    since: Callable[[Request], str],
 ) -> list[tuple[str, str]]:
     """The headers that clients get with an answer.
 
@@ -35,7 +43,7 @@ def headers_of_answer(
         answers: which of them are wanted.
         shadow: another component chose, so they only say how to look the decision up.
         overhead_us: from the body in hand to the decision.
-        since: stamp of the question's first attempt; empty for none.
+        since: makes the stamp of a question's first attempt; empty for none.
     """
     if answers is names.Answers.NONE:
         return []
@@ -43,20 +51,21 @@ def headers_of_answer(
         answers = names.Answers.IDS if decision.request.tenant else names.Answers.ALL
     if shadow:
         return [(names.DECISION_ID, decision.id), (names.MODE, "shadow")]
+    flight = decision.flight
     told = [
-        (names.MODEL, decision.model),
+        (names.MODEL, flight.model),
         (names.REASON, decision.reason),
         (names.DECISION_ID, decision.id),
     ]
-    if decision.tried:
-        told.append((names.TRIED, ",".join(decision.tried)))
-        if since:
-            told.append((names.SINCE, since))
-    if decision.exhausted:
+    if flight.tried:
+        told.append((names.TRIED, ",".join(flight.tried)))
+        if stamp := since(decision.request):
+            told.append((names.SINCE, stamp))
+    if flight.exhausted:
         told.append((names.EXHAUSTED, "true"))
     if answers is names.Answers.IDS:
         return told
-    told.append((names.ENDPOINT, decision.address))
+    told.append((names.ENDPOINT, flight.address))
     told.append((names.OVERHEAD_US, str(overhead_us)))
     for name, seconds in ((names.COST_MS, decision.expected_s), (names.TTFT_MS, decision.ttft_s)):
         if seconds is not None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
-from pathlib import Path
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
@@ -21,15 +20,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from laar.errors import SettingError
 from laar.server.browsers import LOGIN, OPEN
 
-__all__ = ["AdminAuth", "Attempts", "address_of", "read_viewers_token"]
+__all__ = ["AdminAuth", "Attempts", "address_of"]
 
 _OPEN = OPEN | {"/outcomes", "/page.css"}
 _COOKIE = "laar_viewer"
 _MAX_FORM_BYTES = 8192
-_MIN_TOKEN_CHARS = 8
 
 _FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>laar</title>
@@ -37,26 +34,6 @@ _FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 <form method="post" action="login"><label for="token">Token (decisions.viewers_token_file)</label>
 <input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
 <button>Show</button>{note}</form></main></html>"""
-
-
-def read_viewers_token(path: Path | None) -> str | None:
-    """Reads the token; None where no file is set.
-
-    Raises:
-        SettingError: the file can't be read, or holds no token.
-    """
-    if path is None:
-        return None
-    try:
-        token = path.read_text("ascii").strip()
-    except (OSError, UnicodeDecodeError) as fault:
-        raise SettingError(f"decisions.viewers_token_file: {path} can't be read: {fault}") from None
-    if len(token) < _MIN_TOKEN_CHARS or not token.isprintable():
-        raise SettingError(
-            f"decisions.viewers_token_file: {path} needs {_MIN_TOKEN_CHARS} or more printable "
-            "characters; write a token there, such as `openssl rand -hex 24` makes"
-        )
-    return token
 
 
 class Attempts:

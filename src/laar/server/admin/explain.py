@@ -2,7 +2,7 @@
 
     POST /explain          a request's body, as the endpoint would get it; headers as on the data
                            path (x-laar-tried-models, x-laar-task, x-laar-policy, ...)
-    GET  /decisions        the last ones, newest first; ?limit=
+    GET  /decisions        the last ones, newest first; ?limit=, ?kind=, ?find=
     GET  /decisions/<id>   the one that an answer's x-laar-decision-id names
 
 Explaining goes through the same stream machine and director as a request does, so it says what
@@ -13,7 +13,8 @@ out: it remembers what it sees, and a question must not change what follows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 
 import orjson
 from starlette.requests import Request
@@ -22,7 +23,8 @@ from starlette.routing import Route
 
 from laar.core.director import Director
 from laar.core.request import Request as CoreRequest
-from laar.errors import RequestError
+from laar.errors import RequestError, unknown
+from laar.explain.decision_record import DecisionRecord
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
 from laar.protocol.events import (
@@ -45,6 +47,10 @@ from laar.telemetry.decisions import DecisionMemory
 __all__ = ["Explainer", "explain_routes", "path_of"]
 
 MAX_LIMIT = 200
+SLOW_S = 10.0
+"""A whole answer that takes longer counts as slow: people wait that long before they turn away."""
+KINDS = ("", "failed", "retried", "slow", "wrong")
+"""Kinds of decisions that can be looked for; the first is all."""
 _PATHS = (
     ("messages", "/v1/chat/completions"),
     ("prompt", "/v1/completions"),
@@ -102,7 +108,7 @@ class Explainer:
         Raises:
             RequestError: as `explain`.
         """
-        decision = self._director.explain(request, self._clock())
+        decision = self._director.preview(request, self._clock())
         return self._memory.explained(self._memory.account(decision))
 
     def read(self, body: bytes, headers: Mapping[str, str]) -> CoreRequest:
@@ -161,7 +167,11 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
         wanted = request.query_params.get("limit", "20")
         if not wanted.isascii() or not wanted.isdigit() or not 1 <= int(wanted[:9]) <= MAX_LIMIT:
             return _refused(RequestError(400, "bad-limit", f"limit must be 1 to {MAX_LIMIT}"))
-        shown = [memory.explained(account) for account in memory.latest(int(wanted))]
+        kind, text = request.query_params.get("kind", ""), request.query_params.get("find", "")
+        if kind not in KINDS:
+            return _refused(RequestError(400, "bad-kind", unknown("kind", kind, KINDS)))
+        found = islice(_matching(memory, kind, text.lower()), int(wanted))
+        shown = [memory.explained(account) for account in found]
         return _json({"decisions": shown, "remembered": len(memory)})
 
     async def decision(request: Request) -> Response:
@@ -182,6 +192,30 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
         Route("/decisions", decisions),
         Route("/decisions/{id}", decision),
     ]
+
+
+def _matching(memory: DecisionMemory, kind: str, text: str) -> Iterator[DecisionRecord]:
+    """Remembered decisions of a kind that hold a text in a name or an id, newest first."""
+    for account in memory.latest(len(memory)):
+        names = (account.id, account.request_id, account.asked_model, account.model)
+        more = (account.picked, account.served, account.reason, account.policy, *account.tried)
+        if text and not any(text in name.lower() for name in (*names, *more)):
+            continue
+        if _is_of(memory, account, kind):
+            yield account
+
+
+def _is_of(memory: DecisionMemory, account: DecisionRecord, kind: str) -> bool:
+    end = account.end
+    if kind == "failed":
+        return end is not None and not end.ok
+    if kind == "slow":
+        return end is not None and end.latency_s >= SLOW_S
+    if kind == "retried":
+        return bool(account.tried)
+    if kind == "wrong":
+        return memory.reports is not None and memory.reports.outcome_of(account.id) is False
+    return True
 
 
 def _json(value: object) -> Response:

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from laar.accuracy.reports import OutcomeReports
+from laar.accuracy.reports import Answered, OutcomeReports
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.explain.decision_record import DecisionRecord
@@ -27,6 +27,7 @@ from laar.server.admin.feed import Feed
 from laar.server.otlp import Exports
 from laar.settings import Settings
 from laar.telemetry.decisions import DecisionMemory
+from laar.telemetry.history import History
 from laar.telemetry.log import DecisionLog
 from laar.telemetry.metrics import Metrics
 from laar.telemetry.page_model import HitRates, PageModel
@@ -39,6 +40,7 @@ _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/parts.js": ("parts.js", "text/javascript; charset=utf-8"),
 }
 _PAGE_HEADERS = {
     # Names on the page come from settings and clients; even if one slipped through as markup, it
@@ -63,6 +65,7 @@ class Observability:
         rules: of the gateway, for explaining.
         clock: monotonic seconds.
         rng: samples the log.
+        calibrated: whether the accuracy of any model is known.
         problems: gets the faults of the decision log and of the exports.
     """
 
@@ -77,8 +80,18 @@ class Observability:
         clock: Callable[[], float],
         rng: random.Random,
         problems: Problems,
+        calibrated: Callable[[], bool] = lambda: True,
     ) -> None:
         kept = settings.decisions
+        self.history = History(random.Random(0))
+        self._calibrated = calibrated
+        count = reports.on_answered
+
+        def answered(judged: Answered) -> None:
+            count(judged)
+            self.history.answered(judged, clock())
+
+        reports.on_answered = answered
         self.hit_rates = HitRates()
         self.log = (
             DecisionLog(
@@ -103,7 +116,7 @@ class Observability:
         running = version("laar")
         self._about: dict[str, object] = {"version": running}
         page = PageModel(director, self.memory, metrics, self.hit_rates, self._about)
-        self.feed = Feed(lambda: page.frame(clock()))
+        self.feed = Feed(self._frame)
         self.page, self._clock = page, clock
         self._figures = WatchingMetrics(
             version=running,
@@ -130,9 +143,14 @@ class Observability:
             self.log.sample = settings.decisions.log_sample
         self.exports.apply(settings)
 
+    def _frame(self) -> dict[str, object]:
+        self._about["calibrated"] = self._calibrated()
+        return self.page.frame(self._clock())
+
     def decided(self, decision: Decision) -> None:
         """Remembers a decision."""
         self.memory.decided(decision)
+        self.history.decided(self._clock())
 
     def settled(self, decision: Decision, end: Completion) -> None:
         """Records the end of a request."""
@@ -140,6 +158,7 @@ class Observability:
 
     def _account_settled(self, account: DecisionRecord) -> None:
         self._figures.settled(account)
+        self.history.settled(account, self._clock())
         if self.log is not None:
             self.log.add(account)
         self.exports.settled(account)
@@ -150,11 +169,16 @@ class Observability:
             *explain_routes(self.explainer, self.memory, self._max_body_bytes),
             Route("/events", self.feed),
             Route("/fleet", self._show_fleet),
+            Route("/history", self._show_history),
             *(Route(path, _file(*what)) for path, what in _PAGE.items()),
         ]
 
     async def _show_fleet(self, _request: Request) -> Response:
         body = orjson.dumps(self.page.fleet(self._clock()), option=orjson.OPT_INDENT_2)
+        return Response(body, media_type="application/json")
+
+    async def _show_history(self, _request: Request) -> Response:
+        body = orjson.dumps(self.history.curves(self._clock()))
         return Response(body, media_type="application/json")
 
     def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Annotated
 
 import grpc
@@ -26,14 +25,14 @@ from starlette.routing import Route
 
 from laar.accuracy.reports import OutcomeReports, Verdict
 from laar.core.endpoints import EndpointTable
-from laar.errors import RequestError, SettingError
+from laar.errors import RequestError
 from laar.protocol.answers import error_body
 from laar.server.admin.auth import Attempts, address_of
 from laar.server.browsers import body_of, is_loopback
 from laar.server.learning import Learning
 from laar.v1 import outcomes_pb2 as pb
 
-__all__ = ["MAX_BATCH", "MAX_BODY_BYTES", "grpc_handler", "read_token", "routes"]
+__all__ = ["MAX_BATCH", "MAX_BODY_BYTES", "grpc_handler", "routes"]
 
 MAX_BATCH = 1000
 """Outcomes in one report: some 10 ms of work, which the loop can spare."""
@@ -42,7 +41,6 @@ MAX_BODY_BYTES = 256 << 10
 """A full batch has about 150 bytes an outcome."""
 
 _ASKED_BY = "accuracy.outcomes_token_file"
-_MIN_TOKEN_CHARS, _MAX_TOKEN_CHARS = 8, 4096
 
 
 class _Outcome(BaseModel):
@@ -56,26 +54,6 @@ class _Batch(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     outcomes: Annotated[list[_Outcome], Field(max_length=MAX_BATCH)]
-
-
-def read_token(path: Path | None) -> str | None:
-    """Reads the token that reports must carry; None where no file is set.
-
-    Raises:
-        SettingError: the file can't be read, or what it holds is no token.
-    """
-    if path is None:
-        return None
-    try:
-        token = path.read_text("ascii").strip()
-    except (OSError, UnicodeDecodeError) as fault:
-        raise SettingError(f"accuracy.outcomes_token_file: {path} can't be read: {fault}") from None
-    if not _MIN_TOKEN_CHARS <= len(token) <= _MAX_TOKEN_CHARS or not token.isprintable():
-        raise SettingError(
-            f"accuracy.outcomes_token_file: {path} holds no token of {_MIN_TOKEN_CHARS} or more "
-            "printable characters; write one there, such as `openssl rand -hex 24` makes"
-        )
-    return token
 
 
 Told = Callable[[str, bool], None]

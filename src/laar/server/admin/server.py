@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from laar.datalayer import split_address
 from laar.server.admin.app import AdminServer, admin_app
-from laar.server.admin.auth import AdminAuth, Attempts, read_viewers_token
+from laar.server.admin.auth import AdminAuth, Attempts
 from laar.server.admin.context import context_routes
 from laar.server.admin.outcomes import routes as outcome_routes
 from laar.server.admin.tuner import routes as tuner_routes
@@ -14,6 +14,7 @@ from laar.server.browsers import BrowserGuard, is_loopback
 from laar.server.health import Health
 from laar.server.picker import Picker
 from laar.server.ports import cannot_listen
+from laar.server.token_file import read_token_file
 
 __all__ = ["AdminPort"]
 
@@ -42,16 +43,22 @@ class AdminPort:
         self._health = health
         self._shown = shown
         self._outcomes_token = outcomes_token
-        self._viewers_token = read_viewers_token(picker.settings.decisions.viewers_token_file)
+        self._viewers_token = read_token_file(
+            picker.settings.decisions.viewers_token_file, "decisions.viewers_token_file"
+        )
 
-    def open(self) -> AdminServer:
+    def open(self, above: int = 0) -> AdminServer:
         """Binds the port; requests wait until the server runs.
+
+        Args:
+            above: added to the port, for workers beside the first; a free port stays one.
 
         Raises:
             SettingError: the address cannot be listened on.
         """
         picker, listen = self._picker, self._picker.settings.listen
         host, port = split_address(listen.admin)
+        port += above if port else 0
         attempts = Attempts(picker.clock)
         parts = [
             *outcome_routes(

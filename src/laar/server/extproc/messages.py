@@ -93,13 +93,14 @@ def event_of(message: pb.ProcessingRequest) -> Event | None:
 
 def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
     headers = message.request_headers
+    given = headers.headers.headers
     return RequestHeaders(
-        {h.key: _value(h) for h in headers.headers.headers},
+        {h.key: (h.raw_value or h.value).decode("utf-8", "replace") for h in given},
         headers.end_of_stream,
         _shape(message) or Shape.GATEWAY,
         _subset(message),
         _pool(message),
-        len(headers.headers.headers),
+        len(given),
         headers.ByteSize(),
         _attempts(message),
     )

@@ -64,6 +64,19 @@ _LOG_FAULTS_EVERY_S = 10.0
 """A fault that meets every request would fill a disk; the counter counts them all."""
 
 
+class _GoneError(Exception):
+    """The stream ended while an answer was written."""
+
+
+async def _write(context: grpc.aio.ServicerContext[Any, Any], answer: bytes) -> None:
+    try:
+        await context.write(answer)
+    except (grpc.aio.AbortError, grpc.aio.UsageError):
+        raise
+    except Exception as fault:  # gRPC has no public name for what it raises here
+        raise _GoneError from fault
+
+
 class ExternalProcessor:
     """Serves `Process`, one stream for each HTTP request.
 
@@ -112,6 +125,7 @@ class ExternalProcessor:
         self._enforced = enforced
         self._log_faults_at = -math.inf
         self._streams: dict[asyncio.Task[None], Stream] = {}
+        self._queued: set[asyncio.Task[None]] = set()
         self._longest_hold_s = longest_hold_s
         # One thread: they would only take turns, and the loop has to get its own.
         self._reader = ThreadPoolExecutor(1, "laar-bodies")
@@ -119,7 +133,7 @@ class ExternalProcessor:
     def handler(self) -> grpc.GenericRpcHandler:
         """The generic handler to add to a grpc.aio server."""
         method = grpc.stream_stream_rpc_method_handler(
-            self._process,
+            self._serve,
             request_deserializer=try_read_message,
             response_serializer=None,  # answers are bytes already
         )
@@ -147,9 +161,23 @@ class ExternalProcessor:
             if stream.only_watches:
                 task.cancel()
 
-    async def _process(
-        self, _requests: object, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> None:
+    async def _serve(self, _requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Runs a stream in a task of its own, which a reset by Envoy does not cancel.
+
+        Envoy resets each stream at its end, and gRPC then cancels this coroutine. A read that is
+        cancelled never frees its operations (about 100 bytes, in all versions of grpc.aio so far);
+        left alone it ends by itself. Only a request that waits in the queue is cancelled.
+        """
+        task = asyncio.create_task(self._process(context))
+        try:
+            await asyncio.wait((task,))
+            task.result()
+        except asyncio.CancelledError:
+            if task in self._queued:
+                task.cancel()
+            await asyncio.wait((task,))
+
+    async def _process(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         stream = Stream(
             self._settings,
             read_answer=self._sampler.draw(self._clock()),
@@ -173,14 +201,14 @@ class ExternalProcessor:
                     await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "unreadable message")
                 try:
                     going_on = await self._message(stream, message, context)
-                except (grpc.aio.AbortError, grpc.aio.UsageError):
+                except (grpc.aio.AbortError, grpc.aio.UsageError, _GoneError):
                     raise
                 except Exception:  # noqa: BLE001 - a stream's guard
                     going_on = await self._go_on_without(stream, context)
                 del message  # a body is not to be held for as long as its answer takes
                 if not going_on:
                     break
-        except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.UsageError):
+        except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.UsageError, _GoneError):
             pass  # Envoy reset the stream: the exchange is over, which `finally` settles
         finally:
             del self._streams[task]
@@ -224,7 +252,7 @@ class ExternalProcessor:
                     self._note(action, now)
                     pending = Noted()
                 elif (answer := message_of(action)) is not None:
-                    await context.write(answer)
+                    await _write(context, answer)
                     going_on = type(action) is not Immediate
                 else:
                     self._note(action, now)
@@ -238,7 +266,7 @@ class ExternalProcessor:
         actions = stream.receive(Failed(), self._clock())
         answers = [message for action in actions if (message := message_of(action))]
         for answer in answers:
-            await context.write(answer)
+            await _write(context, answer)
         return bool(answers)
 
     def _fault(self, what: str, *, trace: bool = False) -> None:
@@ -266,12 +294,17 @@ class ExternalProcessor:
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> Decided | Refused:
         async def held() -> None:
-            await context.write(patience(self._longest_hold_s + DECISION_MARGIN_S))
+            await _write(context, patience(self._longest_hold_s + DECISION_MARGIN_S))
 
+        task = asyncio.current_task()
+        assert task is not None
+        self._queued.add(task)
         try:
             decision, waited_s = await flow.decide(ask.request, held)
         except RequestError as error:
             return self._refused(ask.request, error)
+        finally:
+            self._queued.discard(task)
         overhead_s = max(0.0, self._clock() - received - waited_s)
         self._metrics.overhead(overhead_s)
         return Decided(decision, round(overhead_s * 1e6))

@@ -33,6 +33,7 @@ from laar.settings.reading import Bodies, Readings
 from laar.settings.routing import Prefix
 from laar.sim.engine import Job, Load
 from laar.sim.fleet.assessor import MeasuredAssessor
+from laar.sim.fleet.channel import Channel
 from laar.sim.fleet.clock import VirtualClock
 from laar.sim.fleet.link import Link
 from laar.sim.fleet.prompts import BLOCK_TOKENS, BlockPrefixes, Prompt
@@ -57,10 +58,13 @@ class FleetSettings:
         retries: whose rule it is where a retry goes, the policy's or the picker's.
         sample_answers: share of answers whose usage is read; 0 reads none.
         sample_every_s: an answer is read when none was for so long.
+        pickers: how many there are; each request comes to one of them by chance.
+        share_delay_s: from a picker's sending what it knows until the others have it; None: each
+            is alone.
     """
 
     policy: str = DirectorSettings().policy
-    parameters: Mapping[str, float] = field(default_factory=dict)
+    parameters: Mapping[str, object] = field(default_factory=dict)
     weights: CostWeights = field(default_factory=CostWeights)
     filters: FilterSettings = field(default_factory=FilterSettings)
     use_prefixes: bool = Prefix().enabled
@@ -70,6 +74,8 @@ class FleetSettings:
     retries: Retries = DirectorSettings().retries
     sample_answers: float = Bodies().sample_answers
     sample_every_s: float = Bodies().sample_every_s
+    pickers: int = 1
+    share_delay_s: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,6 +90,7 @@ class Exchange:
     end_s: float = 0.0
     cached_tokens: int = 0
     status: int = 200
+    picker: int = 0
 
     @property
     def latency_s(self) -> float:
@@ -154,12 +161,26 @@ class VirtualFleet:
             )
             for name, site in self._sites.items()
         }
-        self._prefixes = BlockPrefixes(key=b"lab", max_bytes=settings.prefix_bytes)
-        self.director = self._picker(
-            seed,
-            assessor or MeasuredAssessor(sites),
-            policies or build_policies(settings.weights, {settings.policy: settings.parameters}),
-        )
+        self._prefixes = [
+            BlockPrefixes(key=b"lab", max_bytes=settings.prefix_bytes)
+            for _ in range(settings.pickers)
+        ]
+        assessor = assessor or MeasuredAssessor(sites)
+        self.directors = [
+            self._picker(
+                number,
+                seed,
+                assessor,
+                policies
+                or build_policies(settings.weights, {settings.policy: settings.parameters}),
+            )
+            for number in range(settings.pickers)
+        ]
+        self.director = self.directors[0]
+        self._comes_to = generator(seed, "pickers")
+        self.channel: Channel | None = None
+        if settings.share_delay_s is not None:
+            self.channel = Channel(self.clock, self.directors, settings.share_delay_s)
         self._start_collectors(seed)
 
     def send(
@@ -182,9 +203,13 @@ class VirtualFleet:
             RequestError: the picker has no endpoint for it.
         """
         now = self.clock.now
-        self._prefixes.upcoming = prompt
-        decision = self.director.decide(request, now)
-        exchange = Exchange(request=request, prompt=prompt, decision=decision, sent_s=now)
+        number = self._comes_to.randrange(len(self.directors)) if len(self.directors) > 1 else 0
+        self._prefixes[number].upcoming = prompt
+        decision = self.directors[number].decide(request, now)
+        exchange = Exchange(
+            request=request, prompt=prompt, decision=decision, sent_s=now, picker=number
+        )
+        self._touched(number)
         draw = self._jitter.gauss(0.0, 1.0) if normal is None else normal
         half = 0.5 * self._links[decision.address].rtt_s(now, draw)
         self.clock.at(now + half, self._arrive, exchange, half, on_end)
@@ -204,7 +229,7 @@ class VirtualFleet:
         def first(cached_tokens: int) -> None:
             exchange.cached_tokens = cached_tokens
             exchange.first_s = clock.now + half
-            clock.at(exchange.first_s, self.director.answering, exchange.decision, exchange.first_s)
+            clock.at(exchange.first_s, self._answering, exchange)
 
         def end(refusal: RequestError | None) -> None:
             exchange.status = refusal.status if refusal else 200
@@ -226,6 +251,14 @@ class VirtualFleet:
             ttft_objective_s=objective_s,
         )
 
+    def _answering(self, exchange: Exchange) -> None:
+        self.directors[exchange.picker].answering(exchange.decision, exchange.first_s)
+        self._touched(exchange.picker)
+
+    def _touched(self, number: int) -> None:
+        if self.channel is not None:
+            self.channel.touched(number)
+
     def _settle(self, exchange: Exchange, on_end: OnEnd) -> None:
         now = self.clock.now
         exchange.end_s = now
@@ -240,12 +273,15 @@ class VirtualFleet:
             completion_tokens=exchange.prompt.output_tokens if sampled else None,
             cached_tokens=exchange.cached_tokens if sampled else None,
         )
-        self.director.settle(exchange.decision, end)
+        self.directors[exchange.picker].settle(exchange.decision, end)
+        self._touched(exchange.picker)
         on_end(exchange)
 
     # -- parts ---------------------------------------------------------------------------------
 
-    def _picker(self, seed: int, assessor: Assessor, policies: Mapping[str, Policy]) -> Director:
+    def _picker(
+        self, number: int, seed: int, assessor: Assessor, policies: Mapping[str, Policy]
+    ) -> Director:
         table = EndpointTable()
         table.replace(
             "lab", [EndpointSpec(address=s.name, models=(s.model,)) for s in self._sites.values()]
@@ -261,9 +297,9 @@ class VirtualFleet:
                 filters=self.settings.filters,
                 retries=self.settings.retries,
             ),
-            rng=generator(seed, "ties"),
+            rng=generator(seed, f"ties {number}" if number else "ties"),
             assessor=assessor,
-            prefixes=self._prefixes if self.settings.use_prefixes else NoPrefixes(),
+            prefixes=self._prefixes[number] if self.settings.use_prefixes else NoPrefixes(),
         )
 
     def _start_collectors(self, seed: int) -> None:
@@ -299,8 +335,9 @@ class VirtualFleet:
             kv_usage=load.kv_usage,
             capacity_tokens=settings.num_blocks * settings.block_size,
         )
-        slot = self.director.table.read(name, reading, self.clock.now)
-        self._prefixes.set_capacity(slot, reading.capacity_tokens)
+        for director in self.directors:
+            slot = director.table.read(name, reading, self.clock.now)
+            director.prefixes.set_capacity(slot, reading.capacity_tokens)
 
     def _probe(self, name: str) -> None:
         now, rtt_s = self.clock.now, self._round_trip_s(name)
@@ -308,4 +345,5 @@ class VirtualFleet:
         self.clock.later(now + self.settings.probe_interval_s, self._probe, name)
 
     def _measured(self, name: str, rtt_s: float) -> None:
-        self.director.table.round_trip(name, rtt_s, self.clock.now)
+        for director in self.directors:
+            director.table.round_trip(name, rtt_s, self.clock.now)

@@ -52,11 +52,14 @@ function table(selector, rows) {
 function showFleet(frame) {
   const shown = frame.fleet.length < frame.fleet_total ? `${frame.fleet.length} of ` : "";
   $("#fleet-count").textContent = `${shown}${frame.fleet_total}`;
-  table("#fleet", frame.fleet.map((e) => row([
-    e.endpoint, e.model, e.region || "-", e.health, seconds(e.rtt_s), count(e.in_flight),
+  showHeat(frame.fleet);
+  const wanted = $("#fleet-find").value.trim().toLowerCase();
+  const fits = (e) => [e.endpoint, e.health, e.model, e.region].join(" ").toLowerCase().includes(wanted);
+  table("#fleet", frame.fleet.filter(fits).map((e) => row([
+    e.endpoint, e.health, e.model, e.region || "-", seconds(e.rtt_s), count(e.in_flight),
     count(e.queued_tokens), count(e.waiting), share(e.kv_usage), share(e.hit_rate),
     probability(e.probability), probability(e.answers), age(e.read_age_s),
-  ], { classes: { 3: { ok: "good", unreachable: "bad", failing: "bad" }[e.health] ?? "warn" } })));
+  ], { classes: { 1: { ok: "good", unreachable: "bad", failing: "bad" }[e.health] ?? "warn" } })));
 }
 
 // -- decisions ----------------------------------------------------------------------------------
@@ -100,7 +103,7 @@ function candidates(decision) {
   const made = element("table");
   const head = priced
     ? ["Rank", "Endpoint", "Model", "P(correct)", "Outcomes", "Round trip", "Answering",
-      "Reading", "Queue", "Slow", "P(answers)", "Tried", "Cost", "Taken apart"]
+      "Reading", "Queue", "Slow", "P(answers)", "Tried", "Cost", "Breakdown"]
     : ["Rank", "Endpoint", "Model", "P(correct)", "Score"];
   const header = element("tr");
   for (const name of head) {
@@ -141,10 +144,17 @@ function ending(decision) {
   return told.join(", ");
 }
 
+// "llama x6, phi": a model that was tried again and again is named once.
+function counted(names) {
+  const times = new Map();
+  for (const name of names) times.set(name, (times.get(name) ?? 0) + 1);
+  return [...times].map(([name, n]) => n > 1 ? `${name} x${n}` : name).join(", ");
+}
+
 function meta(decision) {
   const what = [decision.asked_model || "no model", decision.language, decision.task]
     .filter(Boolean).join(" / ");
-  const tried = decision.tried_models.length ? `, tried ${decision.tried_models.join(", ")}` : "";
+  const tried = decision.tried_models.length ? `, tried ${counted(decision.tried_models)}` : "";
   const shadow = decision.mode === "shadow" ? ", shadow" : "";
   return `${new Date(decision.time * 1000).toLocaleTimeString()}, ${what}${tried}, ${decision.reason}${shadow}: ${ending(decision)}`;
 }
@@ -172,6 +182,7 @@ function decisionItem(decision) {
 }
 
 function showDecisions(frame) {
+  if (filtering()) return;
   const list = $("#list");
   const shown = new Map([...list.querySelectorAll("details")].map((d) => [d.dataset.id, d]));
   for (const decision of frame.decisions) {
@@ -241,7 +252,7 @@ function showPredicted(frame) {
   };
   draw("line", { x1: 0, y1: 200, x2: 200, y2: 0 });
   for (const [x, y] of points) draw("circle", { cx: 195 * x / most + 2, cy: 198 - 195 * y / most, r: 3 });
-  $("figcaption").textContent = points.length
+  $("#predicted-title ~ figure figcaption").textContent = points.length
     ? `First token: predicted to the right, measured upwards, both to ${seconds(most)}; on the line they agree.`
     : "First tokens show up here once answers have been sampled.";
 }
@@ -253,9 +264,9 @@ function showRest(frame) {
   $("#ttca").textContent = ttca.n
     ? `Time to a correct answer: p50 ${seconds(ttca.p50)}, p99 ${seconds(ttca.p99)}, of ${ttca.n}.`
     : "Report outcomes (POST /outcomes) to see the time to a correct answer.";
-  const counted = (counts) => Object.entries(counts).sort((a, b) => b[1] - a[1]).slice(0, 12)
-    .map(([name, n]) => row([name, `${n}`]));
-  table("#reasons", [...counted(frame.reasons), ...counted(frame.models)]);
+  const ranked = (counts) => Object.entries(counts).sort((a, b) => b[1] - a[1]).slice(0, 12);
+  table("#reasons", ranked(frame.reasons).map(([name, n]) => row([name, `${n}`])));
+  showShares(frame);
   const problems = Object.entries(frame.problems);
   $("#problems").hidden = !problems.length;
   const texts = problems.map(([source, text]) => `${source}: ${text}`);
@@ -285,6 +296,7 @@ function show(frame) {
   const mode = about.enforced >= 1 ? "enforcing" : about.enforced <= 0 ? "shadow"
     : `enforcing ${share(about.enforced)}`;
   $("#about").textContent = `${about.version}, policy ${about.policy}, ${mode}`;
+  $("#uncalibrated").hidden = about.calibrated !== false;
   showFigures(frame);
   showFleet(frame);
   showDecisions(frame);
@@ -409,6 +421,3 @@ $("#find").addEventListener("submit", async (event) => {
 setInterval(() => {
   if (last && Date.now() - last > LATE_MS) state("no news, trying again", true);
 }, 1000);
-connect();
-watchPart("tuner", showTuner);
-watchPart("context", showContext);

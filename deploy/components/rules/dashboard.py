@@ -1,0 +1,348 @@
+"""Writes dashboard.json beside it: `python deploy/components/rules/dashboard.py`.
+
+The panels filter by `job`, which every Prometheus gives, in a cluster or not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+OUT = Path(__file__).with_name("dashboard.json")
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+JOB = 'job=~"$job"'
+EVERY = "[$__rate_interval]"
+WIDTH, HEIGHT = 8, 8
+
+Query = tuple[str, str]
+Panel = tuple[str, str, str, list[Query]]
+"""Title, unit, description, and pairs of expression and legend."""
+
+
+def rate(metric: str, by: str = "", more: str = "") -> str:
+    """Events a second, summed."""
+    labels = f"{JOB}, {more}" if more else JOB
+    summed = f"sum by ({by}) " if by else "sum "
+    return f"{summed}(rate({metric}{{{labels}}}{EVERY}))"
+
+
+def quantile(q: float, metric: str, by: str = "") -> str:
+    """A quantile of a histogram."""
+    labels = f"le, {by}" if by else "le"
+    return f"histogram_quantile({q}, sum by ({labels}) (rate({metric}_bucket{{{JOB}}}{EVERY})))"
+
+
+def quantiles(metric: str) -> list[Query]:
+    """The two quantiles of most panels."""
+    return [(quantile(0.5, metric), "p50"), (quantile(0.95, metric), "p95")]
+
+
+def gauge(metric: str, by: str, how: str = "max") -> str:
+    """A gauge, aggregated."""
+    return f"{how} by ({by}) ({metric}{{{JOB}}})"
+
+
+def share(part: str, whole: str) -> str:
+    """A ratio of two expressions; 0 where the second is 0."""
+    return f"{part} / clamp_min({whole}, 1e-9)"
+
+
+ROWS: dict[str, list[Panel]] = {
+    "Answers": [
+        (
+            "Time to a correct answer",
+            "s",
+            "From a question's first attempt to the end of its correct answer, as reported to "
+            "POST /outcomes. Empty while nothing is reported.",
+            quantiles("laar_time_to_correct_answer_seconds"),
+        ),
+        (
+            "Correct answers",
+            "percentunit",
+            "Share of the judged answers that were correct, by policy.",
+            [
+                (
+                    share(
+                        rate("laar_answers_reported_total", "policy", 'correct="true"'),
+                        rate("laar_answers_reported_total", "policy"),
+                    ),
+                    "{{policy}}",
+                )
+            ],
+        ),
+        (
+            "Attempts to a correct answer",
+            "short",
+            "More than one is a retry after a wrong answer.",
+            quantiles("laar_attempts_to_correct_answer"),
+        ),
+    ],
+    "Traffic": [
+        (
+            "Requests given an endpoint",
+            "reqps",
+            "By model. All of one colour: is one model so much better, or the others unknown?",
+            [(rate("laar_decisions_total", "model"), "{{model}}")],
+        ),
+        (
+            "Reasons",
+            "reqps",
+            "Why the endpoint was chosen. Anything but the policy's own name is a fallback.",
+            [(rate("laar_decisions_total", "reason"), "{{reason}}")],
+        ),
+        (
+            "Requests refused",
+            "reqps",
+            "By status and reason. 503 no-candidates: a model without endpoints.",
+            [(rate("laar_refusals_total", "status, reason"), "{{status}} {{reason}}")],
+        ),
+        (
+            "Time to first token",
+            "s",
+            "Of streamed answers that were read.",
+            quantiles("laar_ttft_seconds"),
+        ),
+        (
+            "Whole answers",
+            "s",
+            "From decision to the last byte.",
+            quantiles("laar_latency_seconds"),
+        ),
+        (
+            "The picker's own time",
+            "s",
+            "From a request's headers to its decision, without the wait of flow control. "
+            "The alert LaarSlow is at 20 ms.",
+            [
+                (quantile(0.5, "laar_overhead_seconds"), "p50"),
+                (quantile(0.99, "laar_overhead_seconds"), "p99"),
+            ],
+        ),
+    ],
+    "Endpoints": [
+        (
+            "Endpoints by health",
+            "short",
+            "Ejected, failing and unreachable ones get no requests, or few.",
+            [(gauge("laar_endpoints_by_health", "health"), "{{health}}")],
+        ),
+        (
+            "In flight",
+            "short",
+            "Requests that this picker has sent and not seen the end of.",
+            [
+                (
+                    gauge("laar_endpoint_in_flight", "endpoint, model", "sum"),
+                    "{{endpoint}} {{model}}",
+                )
+            ],
+        ),
+        (
+            "Prompt tokens queued",
+            "short",
+            "Uncached prompt tokens in front of each model.",
+            [(gauge("laar_endpoint_queued_tokens", "model", "sum"), "{{model}}")],
+        ),
+        (
+            "Round trip",
+            "s",
+            "As probed.",
+            [(gauge("laar_endpoint_rtt_seconds", "endpoint", "avg"), "{{endpoint}}")],
+        ),
+        (
+            "Waiting in engines",
+            "short",
+            "From the engines' metrics pages.",
+            [(gauge("laar_endpoint_waiting", "endpoint"), "{{endpoint}}")],
+        ),
+        (
+            "KV cache in use",
+            "percentunit",
+            "Near 100 % an engine preempts.",
+            [(gauge("laar_endpoint_kv_usage_ratio", "endpoint"), "{{endpoint}}")],
+        ),
+        (
+            "Failures",
+            "ops",
+            "By kind: statuses, resets, silence.",
+            [(rate("laar_endpoint_failures_total", "endpoint, kind"), "{{endpoint}} {{kind}}")],
+        ),
+        (
+            "Taken out",
+            "ops",
+            "Ejections of the breaker, and requests that Envoy served elsewhere than picked.",
+            [
+                (rate("laar_endpoint_ejections_total", "endpoint"), "ejected {{endpoint}}"),
+                (rate("laar_moved_total"), "moved by Envoy"),
+            ],
+        ),
+        (
+            "What goes wrong",
+            "ops",
+            "Collectors, parts that degraded, faults of streams. All should be 0.",
+            [
+                (rate("laar_collector_errors_total", "collector"), "collector {{collector}}"),
+                (rate("laar_degraded_total", "what"), "degraded {{what}}"),
+                (rate("laar_stream_faults_total"), "stream faults"),
+            ],
+        ),
+    ],
+    "Estimates": [
+        (
+            "Predicted against measured",
+            "short",
+            "Predicted time to first token, as a multiple of the measured one. 1 is right.",
+            [
+                (quantile(0.1, "laar_predicted_ttft_ratio"), "p10"),
+                (quantile(0.5, "laar_predicted_ttft_ratio"), "p50"),
+                (quantile(0.9, "laar_predicted_ttft_ratio"), "p90"),
+            ],
+        ),
+        (
+            "Prefix cache",
+            "percentunit",
+            "Share of the prompt tokens that laar believed to be cached, and that engines found.",
+            [
+                (
+                    share(
+                        rate("laar_prefix_believed_tokens_total"),
+                        rate("laar_prefix_prompt_tokens_total"),
+                    ),
+                    "believed",
+                ),
+                (
+                    share(
+                        rate("laar_prefix_found_tokens_total"),
+                        rate("laar_prefix_prompt_tokens_total"),
+                    ),
+                    "found",
+                ),
+            ],
+        ),
+        (
+            "Drift of speeds",
+            "s",
+            "Seconds for a prompt token, as measured by laar fit and as seen. Apart: fit again.",
+            [
+                (
+                    gauge("laar_model_seconds_per_token", "model, source"),
+                    "{{model}} {{source}}",
+                )
+            ],
+        ),
+    ],
+    "Waiting (flow control)": [
+        (
+            "Requests waiting",
+            "short",
+            "0 with flow control off.",
+            [(gauge("laar_flow_waiting", "job", "sum"), "{{job}}")],
+        ),
+        ("Time waited", "s", "Of requests that waited.", quantiles("laar_flow_queue_seconds")),
+        (
+            "Shed",
+            "reqps",
+            "Answered 503 instead of waiting on.",
+            [(rate("laar_flow_sheds_total", "reason"), "{{reason}}")],
+        ),
+    ],
+    "Experiments": [
+        (
+            "Tuner: weights",
+            "short",
+            "The best found so far. Empty where nothing is tuned.",
+            [(gauge("laar_tuner_weight", "weight"), "{{weight}}")],
+        ),
+        (
+            "Tuner: objective",
+            "s",
+            "With the best weights.",
+            [(gauge("laar_tuner_cost_seconds", "job"), "{{job}}")],
+        ),
+        (
+            "Shadow: agreement",
+            "percentunit",
+            "Share of shadowed decisions in which the serving balancer chose as laar would have.",
+            [
+                (
+                    share(
+                        rate("laar_shadow_decisions_total", "", 'agreed="yes"'),
+                        rate("laar_shadow_decisions_total", "", 'agreed=~"yes|no"'),
+                    ),
+                    "agreed",
+                )
+            ],
+        ),
+    ],
+}
+
+
+def panels() -> Iterator[dict[str, Any]]:
+    """Rows and their panels, in a grid of three columns."""
+    number, y = 0, 0
+    for title, listed in ROWS.items():
+        number += 1
+        place = {"x": 0, "y": y, "w": 24, "h": 1}
+        yield {"id": number, "type": "row", "title": title, "gridPos": place, "panels": []}
+        y += 1
+        for index, (name, unit, text, queries) in enumerate(listed):
+            number += 1
+            yield {
+                "id": number,
+                "type": "timeseries",
+                "title": name,
+                "description": text,
+                "datasource": SOURCE,
+                "gridPos": {
+                    "x": index % 3 * WIDTH,
+                    "y": y + index // 3 * HEIGHT,
+                    "w": WIDTH,
+                    "h": HEIGHT,
+                },
+                "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
+                "targets": [
+                    {"refId": chr(ord("A") + at), "expr": expression, "legendFormat": legend}
+                    for at, (expression, legend) in enumerate(queries)
+                ],
+            }
+        y += -(-len(listed) // 3) * HEIGHT
+
+
+def dashboard() -> dict[str, Any]:
+    """The whole dashboard, as Grafana imports it."""
+    variables = [
+        {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"},
+        {
+            "name": "job",
+            "type": "query",
+            "label": "Job",
+            "datasource": SOURCE,
+            "query": "label_values(laar_endpoints, job)",
+            "refresh": 2,
+            "multi": True,
+            "includeAll": True,
+            "current": {"text": "All", "value": "$__all"},
+        },
+    ]
+    return {
+        "uid": "laar",
+        "title": "laar",
+        "tags": ["laar"],
+        "schemaVersion": 39,
+        "editable": True,
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {"list": variables},
+        "panels": list(panels()),
+    }
+
+
+def text() -> str:
+    """The file's content."""
+    return json.dumps(dashboard(), indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    OUT.write_text(text())

@@ -1,0 +1,102 @@
+"""The steps of a release that need no registry: `python deploy/release.py version|build|install`.
+
+`.github/workflows/release.yml` runs these and then publishes; they run on any machine as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+import tomllib
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+MAX_BASE_MB = 130
+"""Size of a base install without pip and byte code. numpy takes 60 of them, gRPC 18, uvloop 14."""
+
+_SIZE = """
+from importlib.metadata import distributions
+print(sum(
+    path.stat().st_size
+    for one in distributions() if one.name not in ("pip", "setuptools")
+    for path in (one.locate_file(file) for file in one.files or ())
+    if path.suffix != ".pyc" and path.is_file()
+))
+"""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs one step; exits with a text where it fails."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    steps = parser.add_subparsers(dest="step", required=True)
+    version = steps.add_parser("version", help="does a tag name this version?")
+    version.add_argument("tag")
+    build = steps.add_parser("build", help="wheel and source distribution")
+    build.add_argument("dist", type=Path)
+    install = steps.add_parser("install", help="the wheel into a clean environment")
+    install.add_argument("dist", type=Path)
+    install.add_argument("environment", type=Path)
+    given = parser.parse_args(arguments)
+    if given.step == "version":
+        check_version(given.tag)
+    elif given.step == "build":
+        make(given.dist)
+    else:
+        try_out(given.dist, given.environment)
+
+
+def check_version(tag: str, root: Path = ROOT) -> None:
+    """Holds a tag to the version in pyproject.toml and to a section of the changelog."""
+    version = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
+    if tag != f"v{version}":
+        raise SystemExit(f"the tag is {tag}, pyproject.toml says {version}: tag v{version}")
+    heads = re.findall(r"^## \[?([^\]\s]+)", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
+    if version not in heads:
+        raise SystemExit(f"CHANGELOG.md has no section {version}: rename Unreleased")
+    print(version)
+
+
+def make(dist: Path) -> None:
+    """Builds into `dist` and checks what the two archives hold."""
+    tools = dist.parent / "build-tools"
+    venv.create(tools, with_pip=True)
+    _run(tools / "bin" / "pip", "install", "--quiet", "build>=1.2", "twine>=6")
+    _run(tools / "bin" / "python", "-m", "build", "--outdir", dist, ROOT)
+    _run(tools / "bin" / "twine", "check", "--strict", *sorted(dist.iterdir()))
+
+
+def try_out(dist: Path, environment: Path) -> None:
+    """Installs the wheel alone, and runs what a newcomer runs first."""
+    [wheel] = dist.glob("*.whl")
+    venv.create(environment, with_pip=True)
+    _run(environment / "bin" / "pip", "install", "--quiet", wheel)
+    size = subprocess.run(
+        [environment / "bin" / "python", "-c", _SIZE], check=True, capture_output=True, text=True
+    )
+    megabytes = int(size.stdout) / 1e6
+    print(f"base install: {megabytes:.0f} MB")
+    if megabytes > MAX_BASE_MB:
+        raise SystemExit(f"a base install of {megabytes:.0f} MB is over {MAX_BASE_MB} MB")
+    laar = environment / "bin" / "laar"
+    for _ in range(2):
+        began = time.monotonic()
+        _run(laar, "--help", quiet=True)
+    print(f"laar --help, warm: {time.monotonic() - began:.2f} s")
+    _run(laar, "--version")
+    _run(laar, "check", "--schema", quiet=True)
+
+
+def _run(*command: object, quiet: bool = False) -> None:
+    output = subprocess.DEVNULL if quiet else None
+    done = subprocess.run([str(part) for part in command], check=False, stdout=output)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))} exits {done.returncode}")
+
+
+if __name__ == "__main__":
+    main()

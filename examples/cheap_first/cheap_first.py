@@ -1,0 +1,31 @@
+"""A scorer that prefers endpoints that cost less, by a label of theirs."""
+
+import numpy as np
+
+from laar import Floats, View
+
+
+class CheapFirst:
+    """One for the cheapest candidate; one that costs twice as much scores a half.
+
+    Args:
+        label: of the endpoints; its value is a price, in any unit.
+    """
+
+    def __init__(self, *, label: str = "price") -> None:
+        self._label = label
+
+    def score(self, view: View) -> Floats:
+        """One score for each candidate. Those without a price count as the dearest."""
+        prices = np.array([self._price(view, slot) for slot in view.slots])
+        if np.isnan(prices).all():
+            return np.ones(len(prices))
+        prices = np.where(np.isnan(prices), np.nanmax(prices), prices)
+        return prices.min() / prices
+
+    def _price(self, view: View, slot: int) -> float:
+        try:
+            price = float(view.table.spec(slot).labels[self._label])
+        except (KeyError, ValueError):
+            return np.nan
+        return price if price > 0 else np.nan

@@ -1,0 +1,132 @@
+"""The Envoy that `laar serve --with-envoy` runs beside the picker."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from laar.errors import SettingError
+
+if TYPE_CHECKING:
+    from laar.settings import Loaded
+
+__all__ = ["bootstrap_beside", "envoy_faults"]
+
+
+def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
+    """The bootstrap of an Envoy for these settings: envoy.yaml beside them, or a rendered one.
+
+    Raises:
+        SettingError: Envoy would not hear of the endpoints, it is not installed, or its file
+            cannot be used.
+    """
+    from laar.envoy import BootstrapOptions, find_binary, render
+
+    settings = loaded.settings
+    if settings.envoy.eds_file is None:
+        raise SettingError(
+            f"{loaded.at('envoy.eds_file')}--with-envoy needs it, such as `eds_file: "
+            "run/endpoints.json`"
+        )
+    find_binary()
+    written = config.with_name("envoy.yaml")
+    if written.exists():
+        return _read(written)
+    return render(
+        "sidecar",
+        BootstrapOptions(
+            picker=dialled(settings.listen.ext_proc),
+            eds_path=str(settings.envoy.eds_file.absolute()),
+            max_body_bytes=settings.stream.max_body_bytes,
+            longest_hold_s=settings.flow.admission.limits.max_hold_s
+            if settings.flow.enabled
+            else 0.0,
+            tenant_header=settings.stream.tenant_header,
+        ),
+    )
+
+
+def dialled(address: str) -> str:
+    """Where a process on this machine reaches what listens on an address.
+
+    A picker that listens on every address (0.0.0.0, ::) is reached by loopback: the wildcard is no
+    destination.
+    """
+    from ipaddress import ip_address
+
+    from laar.datalayer import split_address
+
+    host, port = split_address(address)
+    try:
+        everywhere = ip_address(host).is_unspecified
+    except ValueError:
+        return address
+    if not everywhere:
+        return address
+    return f"[::1]:{port}" if ":" in host else f"127.0.0.1:{port}"
+
+
+def envoy_faults(loaded: Loaded, config: Path, *, ports: bool) -> list[str]:
+    """Reasons that Envoy would not start beside the picker, each with its remedy."""
+    from laar.envoy import validate
+
+    try:
+        bootstrap = bootstrap_beside(loaded, config)
+        eds = loaded.settings.envoy.eds_file
+        assert eds is not None  # `bootstrap_beside` has looked
+        if eds.exists():
+            validate(bootstrap)
+        else:
+            with tempfile.TemporaryDirectory(prefix="laar-check-") as directory:
+                stand_in = Path(directory) / "endpoints.json"
+                stand_in.write_text('{"resources": []}')
+                validate(_elsewhere(bootstrap, str(eds.absolute()), str(stand_in)))
+    except SettingError as fault:
+        return [str(fault)]
+    return list(_ports_in_use(bootstrap, config)) if ports else []
+
+
+def _read(path: Path) -> Mapping[str, object]:
+    import yaml
+
+    from laar.datalayer.document import parse_yaml
+
+    remedy = "correct it, or delete it and one is rendered from the settings"
+    try:
+        bootstrap = parse_yaml(path.read_text("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path}: not valid YAML: {error}; {remedy}") from None
+    if not isinstance(bootstrap, dict):
+        raise SettingError(f"{path}: not a bootstrap of Envoy; {remedy}")
+    return bootstrap
+
+
+def _elsewhere(value: Any, path: str, other: str) -> Any:
+    """A bootstrap that reads its endpoints from another file."""
+    if isinstance(value, dict):
+        return {key: _elsewhere(below, path, other) for key, below in value.items()}
+    if isinstance(value, list):
+        return [_elsewhere(below, path, other) for below in value]
+    if value == path:
+        return other
+    return str(Path(other).parent) if value == str(Path(path).parent) else value
+
+
+def _ports_in_use(bootstrap: Mapping[str, Any], config: Path) -> Iterator[str]:
+    import socket
+
+    listeners = bootstrap.get("static_resources", {}).get("listeners", [])
+    for owner in (*listeners, bootstrap.get("admin", {})):
+        address = owner.get("address", {}).get("socket_address", {})
+        host, port = address.get("address", "127.0.0.1"), address.get("port_value", 0)
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            socket.create_server((host, port), family=family).close()
+        except OSError as error:
+            yield (
+                f"{config.with_name('envoy.yaml')}: Envoy can't listen on {host}:{port} "
+                f"({error.strerror}); stop what listens there, or write that file with another "
+                "port: laar envoy --shape sidecar --listen-port PORT"
+            )

@@ -1,0 +1,66 @@
+"""`laar calibrate`: engines measured in a minute, and an artifact from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from laar.cli.terminal import report_errors
+
+__all__ = ["calibrate"]
+
+
+def calibrate(
+    endpoint: Annotated[list[str], typer.Argument(help="Base URLs of engines.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path(
+        "capability.json"
+    ),
+    outcomes: Annotated[
+        Path, typer.Option(help="Outcomes file (JSONL); resumed if it exists.")
+    ] = Path("calibration.jsonl"),
+    seconds: Annotated[float, typer.Option(help="Seconds of asking.", min=1)] = 60.0,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="lookups, arithmetic or formats; repeatable; default all three."
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this model; repeatable; default all that are served."),
+    ] = None,
+    concurrency: Annotated[
+        int, typer.Option(help="Requests in flight at each endpoint; 1 shows no queue.", min=1)
+    ] = 1,
+    max_tokens: Annotated[int | None, typer.Option(help="Token limit of an answer.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="Random seed of the questions.")] = 0,
+    key_env: Annotated[
+        str | None, typer.Option(help="Environment variable that holds the API key.")
+    ] = None,
+) -> None:
+    """Measure engines for a minute: speed, accuracy on made questions, an artifact, its worth."""
+    with report_errors():
+        import sklearn  # noqa: F401 - before a minute is spent
+
+        from laar.measuring.calibrate import MAX_QUESTIONS, Calibration
+        from laar.measuring.calibrate import calibrate as run
+        from laar.measuring.sets import SETS, made_questions
+
+        run(
+            Calibration(
+                endpoints=endpoint,
+                models=model or (),
+                questions=made_questions(sets or tuple(SETS), MAX_QUESTIONS, seed),
+                seconds=seconds,
+                outcomes=outcomes,
+                out=out,
+                concurrency=concurrency,
+                max_tokens=max_tokens,
+                key_variable=key_env,
+            )
+        )
+        typer.echo(
+            f"Next: accuracy.capability: {out} in laar.yaml; a running picker takes it over."
+        )

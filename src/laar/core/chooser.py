@@ -1,0 +1,396 @@
+"""The chooser: filters, prices and picks, and changes nothing.
+
+A decision and a preview of one are both made here, so that they cannot differ. What a decision
+leaves behind (reservations, prefixes, records of health) is the director's.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from laar.accuracy.retry import MAX_TRIED, parse_tried
+from laar.core.candidates import Candidates, Group
+from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
+from laar.core.eligible import able_to_take, prefer
+from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
+from laar.core.engines import Engines
+from laar.core.guards import Faults, guarded
+from laar.core.interfaces import (
+    Assessment,
+    Assessor,
+    Demand,
+    Fault,
+    Fits,
+    PlainAssessor,
+    Prefixes,
+    View,
+    WeightSource,
+)
+from laar.core.policy import Policy
+from laar.core.request import Api, Request
+from laar.core.retrying import least_tried, next_cost_s
+from laar.core.stored import StoredAnswers
+from laar.errors import RequestError
+from laar.health import Health, Standing
+from laar.prefix import Chain
+from laar.tuning import Weights
+
+__all__ = ["Chooser", "Priority"]
+
+Priority = Callable[[View], int]
+"""The priority of a request for an engine that takes one, lower first; for flow control."""
+
+
+class Chooser:
+    """Chooses endpoints.
+
+    Args:
+        table: the endpoints.
+        policies: by name; must hold the settings' policy.
+        settings: how to choose.
+        rng: breaks ties and draws for random policies.
+        assessor: the models.
+        prefixes: the caches.
+        engines: what engines are like.
+        health: which endpoints answer; None to believe that all do.
+        stored: where answers are kept.
+        faults: counts what failed.
+        on_fault: called with every part of a policy that failed on a request.
+    """
+
+    def __init__(
+        self,
+        table: EndpointTable,
+        policies: Mapping[str, Policy],
+        settings: DirectorSettings,
+        *,
+        rng: random.Random,
+        assessor: Assessor,
+        prefixes: Prefixes,
+        engines: Engines,
+        health: Health | None,
+        stored: StoredAnswers,
+        faults: Faults,
+        on_fault: Callable[[Fault], None],
+    ) -> None:
+        self.ignored_tried = 0
+        self._table = table
+        self._rng = rng
+        self._engines = engines
+        self._health = health
+        self._stored = stored
+        self._faults = faults
+        self._prefixes = prefixes
+        self._plain_assessor = PlainAssessor()
+        self._assess = guarded(assessor.assess, "assessor", faults)
+        self._cached = guarded(self._look_up_prefix, "prefixes", faults)
+        self._on_fault = guarded(on_fault, "watching", faults)
+        self._weights: Callable[[float], Weights | None] | None = None
+        self._next_weights: Weights | None = None
+        self.use(settings, policies)
+
+    def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
+        """Chooses by other settings from now on."""
+        self.settings = settings
+        self.policies = policies
+        self.candidates = Candidates(self._table, settings.aliases, settings.filters, self._health)
+        self._table.keep_names(settings.aliases)
+
+    def use_tuner(self, tuner: WeightSource | None) -> None:
+        """Takes the weights of the settings' policy from a tuner; None for the policy's own."""
+        self._next_weights = None
+        if tuner is None:
+            self._weights = None
+        else:
+            self._weights = guarded(tuner.weights, "tuner", self._faults)
+
+    def decided(self, decision: Decision) -> None:
+        """A choice was put into force: its weights are used, and the next has its own."""
+        if decision.view is not None and decision.view.weights is not None:
+            self._next_weights = None
+
+    def choose(
+        self,
+        request: Request,
+        now: float,
+        room: Fits | None = None,
+        priority: Priority | None = None,
+        *,
+        new_id: Callable[[], str] = str,
+    ) -> Decision:
+        """The decision as it falls now.
+
+        Args:
+            request: what is asked.
+            now: seconds of a monotonic clock.
+            room: which candidates may take the request; None for all of them.
+            priority: the request's, for an engine that takes one; None for the client's own.
+            new_id: makes the decision's id; called once a choice stands. Empty by default.
+
+        Raises:
+            RequestError: 404 when no endpoint serves the model, 400 when the prompt is longer than
+                any candidate takes, 503 when no endpoint can be chosen.
+            NoRoomError: no candidate has room.
+        """
+        table, stored, settings = self._table, self._stored, self.settings
+        subset = stored.subset(request) if request.response_id else request.subset
+        group = self.candidates.of(request, subset, now)
+        if request.response_id:
+            stored.check(request, subset, len(group.able))
+        if request.api is Api.OPAQUE:
+            return self._draw(request, group.slots, now, new_id)
+        if not request.model and len(group.models) > 1:
+            raise RequestError(
+                400, "no-model", "`model` must be given: the endpoints serve more than one"
+            )
+        trial = None
+        if group.standing is not None and group.standing.trials:
+            trial = self._trial_due(request, group.standing, now)
+        if trial is not None:
+            group = self.candidates.with_trial(group, trial, now)
+        standing = group.standing
+        policy = self._policy(request)
+        earlier = parse_tried(request.tried, table.models)
+        self.ignored_tried += earlier.ignored
+        view, chain, reason = self._view(request, earlier.models, group, now)
+        version = self._tune(policy, view)
+        kept, scores = _score(policy, view)
+        able = able_to_take(view, room)
+        eligible = able
+        if settings.retries == NEW_MODEL and earlier.models:
+            eligible = prefer(eligible, "tried", least_tried(view.times_tried))
+        eligible = prefer(eligible, "policy", kept)
+        if eligible is not None and not eligible.may[scores.argmax()]:
+            view.reason = ""  # it was about a candidate that is out now
+        last = len(group.slots) - 1
+        on_trial = trial is not None and (able is None or bool(able.may[last]))
+        if on_trial:
+            reason = reason or "trial"
+        elif standing is not None and standing.all_failing:
+            reason = reason or "all-failing"
+        masks = () if eligible is None else eligible.masks
+        order = policy.order(scores, view, masks, last if on_trial else None)
+        if view.faults:
+            reason = self._note_faults(view)
+        at = order[0]
+        slot = int(group.slots[at])
+        spec = table.spec(slot)
+        model = spec.models[0]
+        served = request.model if request.model in spec.models else model
+        tokens = float(view.tokens[at])
+        tried = (*earlier.models[-(MAX_TRIED - 1) :], model)
+        exhausted = self._exhausted(policy, view, group, tried)
+        return Decision(
+            id=new_id(),
+            request=request,
+            settings=settings,
+            policy=policy.name,
+            reason=reason or view.reason or policy.name,
+            now=now,
+            slot=slot,
+            address=spec.address,
+            fallbacks=self._fallbacks(group.slots, order, served),
+            model=model,
+            rewrite=None if served == request.model or not request.model else served,
+            tried=tried,
+            exhausted=exhausted,
+            tokens=tokens,
+            uncached_tokens=tokens - float(view.cached_tokens[at]),
+            view=view,
+            scores=scores,
+            eligible=eligible,
+            position=at,
+            chain=chain,
+            weights_version=version,
+            engine_priority=_priority(request, view, priority) if spec.priority_field else None,
+            trial=on_trial,
+            left_out=standing.left_out if standing is not None else None,
+            flight=InFlight(
+                slot=slot, address=spec.address, model=model, tried=tried, exhausted=exhausted
+            ),
+        )
+
+    def _draw(
+        self, request: Request, slots: Slots, now: float, new_id: Callable[[], str]
+    ) -> Decision:
+        """Chooses at random: there is nothing to price, and the request is not a model's work."""
+        order = self._rng.sample(range(len(slots)), min(len(slots), _OPAQUE_DRAWS))
+        slot = int(slots[order[0]])
+        spec = self._table.spec(slot)
+        model = spec.models[0]
+        rewrite = model if request.model and request.model not in spec.models else None
+        return Decision(
+            id=new_id(),
+            request=request,
+            settings=self.settings,
+            policy="random",
+            reason="opaque",
+            now=now,
+            slot=slot,
+            address=spec.address,
+            fallbacks=self._fallbacks(slots, order, rewrite or request.model),
+            model=model,
+            rewrite=rewrite,
+            flight=InFlight(slot=slot, address=spec.address, model=model),
+        )
+
+    def _policy(self, request: Request) -> Policy:
+        if request.policy and self.settings.allow_policy_header:
+            policy = self.policies.get(request.policy)
+            if policy is not None:
+                return policy
+        return self.policies[self.settings.policy]
+
+    def _trial_due(self, request: Request, standing: Standing, now: float) -> int | None:
+        """The slot that this request is to try."""
+        assert self._health is not None
+        return None if request.shadow else self._health.due(standing, now)
+
+    def _view(
+        self, request: Request, tried: Sequence[str], group: Group, now: float
+    ) -> tuple[View, Chain | None, str]:
+        """What scorers may want of the candidates; the prefix chain; a reason if degraded."""
+        table, reason = self._table, ""
+        known = self._assess(request, table.models, tried, now)
+        if known is None:
+            reason = self._faults.reason("assessor")
+            known = self._plain_assessor.assess(request, table.models, tried, now)
+        slots, model_id = group.slots, group.model_id
+        tokens = known.tokens[model_id]
+        found = self._cached(request, slots, tokens, now)
+        if found is None:
+            reason = self._faults.reason("prefixes")
+            found = None, np.zeros(len(slots)), None, None
+        chain, cached, demand, again = found
+        view = View(
+            request=request,
+            now=now,
+            rng=self._rng,
+            table=table,
+            slots=slots,
+            tokens=tokens,
+            cached_tokens=cached,
+            queued_tokens=table.queued_tokens[slots],
+            in_flight=table.in_flight[slots],
+            rtt_s=group.rtt_s,
+            probability=known.probability[model_id],
+            evidence=known.evidence[model_id],
+            seconds_per_token=known.seconds_per_token[model_id],
+            base_s=known.base_s[model_id],
+            times_tried=self._times_tried(tried, model_id),
+            cell=known.cell,
+            engines=self._engines,
+            demand=demand,
+            again=again,
+            unlike=known.unlike,
+            published=None if known.published is None else known.published[model_id],
+        )
+        if group.answers is not None:  # some endpoint is in trouble
+            view.answers = group.answers
+            view.pace, view.typical_s = group.pace, group.typical_s
+        return view, chain, reason
+
+    def _look_up_prefix(
+        self, request: Request, slots: Slots, tokens: Floats, now: float
+    ) -> tuple[Chain | None, Floats, Demand | None, Floats | None]:
+        """The prompt's chain, the tokens of it that candidates hold, `demand` and `again`."""
+        chain = self._prefixes.chain(request, self._table.weights(request.model))
+        if chain is None:
+            return None, np.zeros(len(slots)), None, None
+        cached = self._prefixes.match(chain, self._table.capacity)[slots] * tokens
+        if len(slots) < 2:
+            return chain, cached, None, None
+        again = self._prefixes.again()
+        return (
+            *(chain, cached, self._prefixes.demand(chain, now)),
+            None if again is None else again[slots],
+        )
+
+    def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:
+        if not tried:
+            return np.zeros(len(model_id))
+        counts = Counter(tried)
+        most = self.settings.max_times_tried
+        by_model = np.array([min(counts[m], most) for m in self._table.models], np.float64)
+        return by_model[model_id]
+
+    def _tune(self, policy: Policy, view: View) -> int:
+        """Asks the tuner for this decision's weights; returns the version to report on, 0 for none.
+
+        Weights stay the same until a decision has used them: previews, and requests that have to
+        wait, leave no hole in a window.
+        """
+        if self._weights is None or policy.name != self.settings.policy or view.request.shadow:
+            return 0
+        if self._next_weights is None:
+            self._next_weights = self._weights(view.now)
+            if self._next_weights is None:
+                return 0
+        view.weights = self._next_weights.values
+        return self._next_weights.version
+
+    def _exhausted(self, policy: Policy, view: View, group: Group, tried: Sequence[str]) -> bool:
+        """Whether a failure of this attempt should be the last: all tried, or not worth it."""
+        if not policy.knows_retries and self.settings.retries != NEW_MODEL:
+            return False
+        if group.models.issubset(tried):
+            return True
+        value_s = self.settings.answer_value_s
+        if value_s is None or view.terms is None:
+            return False
+        known: Assessment | None = self._assess(view.request, self._table.models, tried, view.now)
+        if known is None:
+            return False
+        model_id = self._table.model_id[view.slots]
+        left = self._times_tried(tried, model_id) == 0
+        return next_cost_s(view.terms, known.probability[model_id], left) > value_s
+
+    def _note_faults(self, view: View) -> str:
+        """Counts and reports the parts of the policy that failed; the reason of the decision."""
+        reason = ""
+        for fault in view.faults:
+            self._faults[fault.part] += 1
+            self._on_fault(fault)
+            reason = self._faults.reason(fault.part)
+        return reason
+
+    def _fallbacks(self, slots: Slots, order: Sequence[int], served: str) -> tuple[str, ...]:
+        """Ranked endpoints that answer to the name the body will carry; any, if it has none."""
+        found: list[str] = []
+        for position in order[1:]:
+            if len(found) >= self.settings.fallbacks:
+                break
+            spec = self._table.spec(int(slots[position]))
+            if not served or served in spec.models:
+                found.append(spec.address)
+        return tuple(found)
+
+
+def _score(policy: Policy, view: View) -> tuple[Mask | None, Floats]:
+    """The candidates that the policy's filters leave, and the scores of all."""
+    kept = policy.keep(view)
+    try:
+        scores = policy.score(view)
+        if math.isfinite(scores.sum()):
+            return kept, scores
+        raise FloatingPointError("a score is not finite")
+    except Exception as error:  # noqa: BLE001 - a scorer's fault must not fail the request
+        view.terms = None
+        failed = policy.scorers[0][0] if len(policy.scorers) == 1 else policy
+        view.fault("scorer", failed, error)
+    return kept, 1.0 / (1.0 + view.in_flight)
+
+
+def _priority(request: Request, view: View, priority: Priority | None) -> int | None:
+    if priority is not None:
+        return priority(view)
+    return -request.priority if request.objective else None
+
+
+_OPAQUE_DRAWS = 16
+"""Endpoints looked at for a request that is not read: one to send it to, and fallbacks."""

@@ -1,0 +1,94 @@
+"""Which candidates a request may go to: masks by cause, and what is left after all of them.
+
+The prompt's length and flow control have the last say. The retry rule and a policy's filters state
+a wish: it is dropped where no candidate would be left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from laar.core.endpoints import Mask
+from laar.core.interfaces import Fits, NoRoomError, View
+from laar.errors import RequestError
+
+__all__ = ["Cause", "Eligible", "able_to_take", "prefer"]
+
+_WINDOW_MARGIN = 2.0
+"""Lengths are estimates, and token ids or dense scripts err most, by up to this factor: only beyond
+it is a prompt refused here, and the engine judges the rest."""
+
+Cause = Literal["window", "room", "tried", "policy"]
+"""The prompt is too long; flow control sees no room; the retry rule; a filter of the policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eligible:
+    """The candidates that are left. The others rank behind them.
+
+    Args:
+        may: True for those; at least one is.
+        kept: what each cause leaves, the most important cause first.
+    """
+
+    may: Mask
+    kept: tuple[tuple[Cause, Mask], ...]
+
+    @property
+    def masks(self) -> tuple[Mask, ...]:
+        """What each cause leaves, the most important first."""
+        return tuple(mask for _, mask in self.kept)
+
+    def cause(self, at: int) -> Cause | None:
+        """What took out the candidate at a position; None for one that is left."""
+        return next((cause for cause, mask in self.kept if not mask[at]), None)
+
+
+def able_to_take(view: View, room: Fits | None) -> Eligible | None:
+    """The candidates where the prompt fits, and that have room; None where nothing is asked.
+
+    Raises:
+        RequestError: it fits nowhere.
+        NoRoomError: no candidate where it fits has room.
+    """
+    windowed = view.table.windowed
+    if not windowed and room is None:
+        return None
+    fits = _fits_window(view) if windowed else np.ones(len(view.slots), np.bool_)
+    if room is None:
+        return Eligible(fits, (("window", fits),))
+    roomy = room(view)
+    both = fits & roomy
+    if not both.any():
+        raise NoRoomError(view)
+    return Eligible(both, (("window", fits), ("room", roomy)))
+
+
+def prefer(able: Eligible | None, cause: Cause, keep: Mask | None) -> Eligible | None:
+    """Those of the candidates that a mask keeps; what was given, where it keeps none of them."""
+    if keep is None:
+        return able
+    if able is None:
+        return None if keep.all() or not keep.any() else Eligible(keep, ((cause, keep),))
+    both = able.may & keep
+    return Eligible(both, (*able.kept, (cause, keep))) if both.any() else able
+
+
+def _fits_window(view: View) -> Mask:
+    """Where the prompt fits; where the window is largest, if it may be an estimate too long."""
+    windows = view.table.window_tokens[view.slots]
+    fits: Mask = view.tokens <= windows
+    if fits.any():
+        return fits
+    if (view.tokens > _WINDOW_MARGIN * windows).all():
+        raise RequestError(
+            400,
+            "context-too-long",
+            f"the prompt has about {view.tokens.min():.0f} tokens; the longest context that "
+            f"any endpoint for this model takes is {windows.max():.0f} tokens",
+        )
+    largest: Mask = windows == windows.max()
+    return largest

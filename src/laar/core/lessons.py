@@ -1,0 +1,129 @@
+"""What a request teaches: of engines while it is in flight, and of the rest at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from laar.core.decision import Completion, Decision
+from laar.core.endpoints import EndpointTable
+from laar.core.engines import Engines
+from laar.core.guards import Faults, guarded
+from laar.core.interfaces import Assessor, Prefixes, WeightSource
+from laar.health import Health
+from laar.tuning import Sample
+
+__all__ = ["Lessons"]
+
+
+class Lessons:
+    """Hands each learner its part; a learner that fails keeps none of the others from theirs.
+
+    Args:
+        table: the endpoints.
+        engines: learn how long their answers take.
+        health: learns which endpoints answer; None where it is not kept.
+        assessor: learns the length of prompts.
+        prefixes: learn what engines had cached.
+        faults: counts what failed.
+    """
+
+    def __init__(
+        self,
+        table: EndpointTable,
+        *,
+        engines: Engines,
+        health: Health | None,
+        assessor: Assessor,
+        prefixes: Prefixes,
+        faults: Faults,
+    ) -> None:
+        self._table = table
+        self._engines = engines
+        self._prefixes = prefixes
+        self._faults = faults
+        self._health_ended = guarded(health.ended, "learning", faults) if health else None
+        self._usage = guarded(assessor.usage, "learning", faults)
+        self._observe: Callable[[Sample, float], None] | None = None
+        self.begin = guarded(self._begin, "learning", faults)
+        """Begins the engines' record of a request, before it is counted at its endpoint."""
+        self.engine_ended = guarded(self._engine_ended, "learning", faults)
+        """Gives the engines the end of a request, before it is taken out of the table's counts."""
+        self._learn_prefix = guarded(self._settle_prefix, "learning", faults)
+
+    def use_tuner(self, tuner: WeightSource | None) -> None:
+        """Reports outcomes to a tuner; None for no report."""
+        self._observe = None
+        if tuner is not None:
+            self._observe = guarded(tuner.observe, "learning", self._faults)
+
+    def _begin(self, decision: Decision, now: float, *, moved: bool = False) -> None:
+        view, at, flight = decision.view, decision.position, decision.flight
+        if view is None:
+            return
+        if flight.began is not None:
+            self._engines.gone(flight.began, now)
+            flight.began = None
+        flight.began = self._engines.began(
+            flight.slot,
+            now,
+            work_s=decision.uncached_tokens * float(view.seconds_per_token[at]),
+            others=float(self._table.in_flight[flight.slot]),
+            rtt_s=float(view.rtt_s[at]),
+            base_s=float(view.base_s[at]),
+            shown=decision.request.first_token_seen,
+            teaches=not moved,
+        )
+
+    def _engine_ended(self, decision: Decision, end: Completion) -> None:
+        began = decision.flight.began
+        if began is None:
+            return
+        now = decision.now + end.latency_s
+        if not end.ok or end.cause != "complete" or end.error:
+            self._engines.gone(began, now)
+            return
+        work_s = None
+        if end.prompt_tokens and end.cached_tokens is not None:
+            uncached = max(0, end.prompt_tokens - end.cached_tokens)
+            work_s = began.work_s * uncached / max(decision.uncached_tokens, 1.0)
+        self._engines.ended(
+            began,
+            now,
+            ttft_s=end.ttft_s,
+            latency_s=end.latency_s,
+            answer_tokens=end.completion_tokens,
+            work_s=work_s,
+        )
+
+    def ended(self, decision: Decision, end: Completion) -> None:
+        """Gives health, the tuner, the assessor and the prefixes the end of a request."""
+        flight, now = decision.flight, decision.now + end.latency_s
+        if self._health_ended is not None and flight.attempt is not None:
+            self._health_ended(
+                flight.attempt, end.status, end.cause, now, tokens=end.completion_tokens
+            )
+        if self._observe is not None and decision.weights_version:
+            sample = Sample(
+                version=decision.weights_version,
+                ttft_s=end.latency_s if end.ttft_s is None else end.ttft_s,
+                e2e_s=end.latency_s,
+                ok=end.ok and end.cause == "complete",
+            )
+            self._observe(sample, now)
+        # In shadow the prompt may have gone to an endpoint that Envoy does not name.
+        known = flight.served or not decision.request.shadow
+        if known and end.ok and end.prompt_tokens:
+            self._usage(decision.request, flight.model, end.prompt_tokens)
+        self._learn_prefix(decision, end, known=known)
+
+    def _settle_prefix(self, decision: Decision, end: Completion, *, known: bool) -> None:
+        receipt = decision.flight.receipt
+        if receipt is None:
+            return
+        if not known or not end.ok:
+            self._prefixes.retract(receipt)
+            return
+        share = None
+        if end.prompt_tokens and end.cached_tokens is not None:
+            share = min(1.0, end.cached_tokens / end.prompt_tokens)
+        self._prefixes.settle(receipt, share)

@@ -1,0 +1,211 @@
+"""The fields of a decision's record, each declared once.
+
+The page, the decision log, `laar explain`, spans and log records are all made from these tables. A
+field has its name in the record, what it is read from, and its attribute in OpenTelemetry: names
+by its conventions where there are any (``gen_ai.*``, ``http.*``). Units are in the names; a name
+without one is a count, a share in 0..1, or a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from laar.core.cost import Terms
+from laar.core.decision import Completion
+from laar.core.endpoints import EndpointSpec, Floats
+from laar.core.interfaces import View
+from laar.explain.decision_record import DecisionRecord
+
+__all__ = [
+    "ATTRIBUTES",
+    "COMPLETION",
+    "ENDPOINT",
+    "END_ATTRIBUTES",
+    "HEAD",
+    "NOT_ELIGIBLE",
+    "TAIL",
+    "Column",
+    "Field",
+    "Spans",
+    "columns_of",
+    "in_spans",
+    "values_of",
+]
+
+NOT_ELIGIBLE = -1.0
+"""The score in a record of a candidate that was taken out; the scores of others are in [0, 1]."""
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Field(Generic[T]):
+    """A field of a decision.
+
+    Args:
+        name: in the record.
+        read: gives its value.
+        attribute: in spans and log records; empty for none.
+    """
+
+    name: str
+    read: Callable[[T], object]
+    attribute: str = ""
+
+
+class Spans(Enum):
+    """Of which candidates a span shows a column: `laar.chosen.*` and `laar.runners_up.*`."""
+
+    ALL = "all"
+    CHOSEN = "chosen"
+    OTHERS = "others"  # the chosen one's is a field of the decision
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[T, V]):
+    """A field of each candidate.
+
+    Args:
+        name: in the record.
+        read: gives its value for a candidate, or those of all of them.
+        spans: of which candidates spans show it.
+    """
+
+    name: str
+    read: Callable[[T], V]
+    spans: Spans = Spans.ALL
+
+
+def _cell(at: int, unread: object) -> Callable[[DecisionRecord], object]:
+    return lambda of: unread if of.view is None else of.view.cell[at]
+
+
+HEAD: tuple[Field[DecisionRecord], ...] = (
+    Field("id", lambda of: of.id, "laar.decision.id"),
+    Field("time", lambda of: of.time_s),
+    Field("request_id", lambda of: of.request_id, "laar.request.id"),
+    Field("trace_id", lambda of: "" if of.trace is None else of.trace.trace_id),
+    Field("mode", lambda of: "shadow" if of.shadow else "enforce", "laar.decision.mode"),
+    Field("policy", lambda of: of.policy, "laar.decision.policy"),
+    Field("reason", lambda of: of.reason, "laar.decision.reason"),
+    Field("asked_model", lambda of: of.asked_model, "gen_ai.request.model"),
+    Field("language", _cell(0, ""), "laar.request.language"),
+    Field("bucket_tokens", _cell(1, 0), "laar.request.bucket_tokens"),
+    Field("task", _cell(2, ""), "laar.request.task"),
+    Field("body_bytes", lambda of: of.body_bytes, "http.request.body.size"),
+    Field("endpoint", lambda of: of.picked, "laar.decision.endpoint"),
+    Field("model", lambda of: of.model, "laar.decision.model"),
+)
+"""Before the candidates."""
+
+TAIL: tuple[Field[DecisionRecord], ...] = (
+    Field(
+        "candidates_total",
+        lambda of: 1 if of.view is None else len(of.view.slots),
+        "laar.decision.candidates",
+    ),
+    Field("tried_models", lambda of: of.tried, "laar.request.tried_models"),
+    Field("exhausted", lambda of: of.exhausted, "laar.decision.exhausted"),
+)
+"""Behind the candidates."""
+
+COMPLETION: tuple[Field[tuple[DecisionRecord, Completion]], ...] = (
+    Field("status", lambda of: of[1].status or 0, "http.response.status_code"),
+    Field("cause", lambda of: of[1].cause, "laar.end.cause"),
+    Field("served", lambda of: of[0].served, "laar.end.endpoint"),
+    Field("latency_s", lambda of: of[1].latency_s, "laar.end.latency_s"),
+    Field("ttft_s", lambda of: of[1].ttft_s, "gen_ai.response.time_to_first_chunk"),
+    Field("prompt_tokens", lambda of: of[1].prompt_tokens, "gen_ai.usage.input_tokens"),
+    Field("completion_tokens", lambda of: of[1].completion_tokens, "gen_ai.usage.output_tokens"),
+    Field(
+        "cached_tokens",
+        lambda of: of[1].cached_tokens,
+        "gen_ai.usage.cache_read.input_tokens",
+    ),
+    Field("failed", lambda of: of[0].failed),
+)
+"""How the request ended; a status of 0 stands for none."""
+
+ENDPOINT: tuple[Column[EndpointSpec, str], ...] = (
+    Column("endpoint", lambda of: of.address, Spans.OTHERS),
+    Column("model", lambda of: of.models[0], Spans.OTHERS),
+    Column("region", lambda of: of.region, Spans.CHOSEN),
+)
+"""What an endpoint is."""
+
+ESTIMATES: tuple[Column[View, Floats], ...] = (
+    Column("probability", lambda of: of.probability),
+    Column("evidence", lambda of: of.evidence, Spans.CHOSEN),
+    Column("tokens", lambda of: of.tokens, Spans.CHOSEN),
+    Column("cached_tokens", lambda of: of.cached_tokens),
+    Column("queued_tokens", lambda of: of.queued_tokens),
+)
+"""What is expected of it."""
+
+SCORE: Column[DecisionRecord, Floats] = Column("score", lambda of: _scores(of))
+"""What the policy made of that; -1 for a candidate that was taken out."""
+
+UNPRICED: tuple[Column[View, Floats], ...] = (Column("rtt_s", lambda of: of.rtt_s),)
+"""In place of the cost's terms, where the policy does not price."""
+
+TERMS: tuple[Column[Terms, Floats], ...] = (
+    Column("rtt_s", lambda of: of.rtt_s),
+    Column("base_s", lambda of: of.base_s, Spans.CHOSEN),
+    Column("prefill_s", lambda of: of.prefill_s),
+    Column("queue_s", lambda of: of.queue_s),
+    Column("slow_s", lambda of: of.all_slow_s),
+    Column("penalty", lambda of: of.penalty),
+    Column("latency_s", lambda of: of.latency_s),
+    Column("answers", lambda of: of.all_answers),
+    Column("cost_s", lambda of: of.cost_s),
+    Column("ttft_s", lambda of: of.all_ttft_s),
+    Column("others_s", lambda of: of.all_others_s),
+)
+"""The cost taken apart."""
+
+
+def _scores(of: DecisionRecord) -> Floats:
+    assert of.scores is not None
+    if of.eligible is None:
+        return of.scores
+    return np.where(of.eligible.may, of.scores, NOT_ELIGIBLE)
+
+
+def values_of(fields: Iterable[Field[T]], of: T) -> dict[str, object]:
+    """Fields by name."""
+    return {field.name: field.read(of) for field in fields}
+
+
+def columns_of(of: DecisionRecord, view: View) -> dict[str, Floats]:
+    """Columns by name, each over the candidates of a decision."""
+    columns = {column.name: column.read(view) for column in ESTIMATES}
+    columns[SCORE.name] = SCORE.read(of)
+    if view.terms is None:
+        return columns | {column.name: column.read(view) for column in UNPRICED}
+    terms = view.terms
+    return columns | {column.name: column.read(terms) for column in TERMS}
+
+
+ATTRIBUTES: Mapping[str, str] = {
+    field.name: field.attribute for field in (*HEAD, *TAIL) if field.attribute
+}
+"""Attributes of spans and log records, by the decision's field."""
+
+END_ATTRIBUTES: Mapping[str, str] = {
+    field.name: field.attribute for field in COMPLETION if field.attribute
+}
+"""The same for how it ended."""
+
+_COLUMNS: tuple[Column[Any, Any], ...] = (*ENDPOINT, *ESTIMATES, SCORE, *TERMS)
+_IN_SPANS = {column.name: column.spans for column in _COLUMNS}
+
+
+def in_spans(name: str, of: Spans) -> bool:
+    """Whether spans show a field of the chosen candidate, or of the runners-up."""
+    return _IN_SPANS.get(name) in (Spans.ALL, of)

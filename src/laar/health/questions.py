@@ -1,0 +1,150 @@
+"""Questions of the picker's own: to endpoints that are out, and to those that give cause for doubt.
+
+A client's request at an endpoint that fails may cost its client the answer, a question of ours
+costs one token. So the first failure in a while has the endpoint asked at once, and nothing is sent
+there until it has answered. What it says settles what one outcome leaves open: whether an error was
+the prompt's or the engine's, whether an attempt that Envoy went on from met a full queue, and, with
+the same question to a sibling, whether a 401 is about a client's key or about this one replica.
+"""
+
+from __future__ import annotations
+
+from laar.health.endpoint import Endpoint
+from laar.health.kinds import GOOD, Kind, Reply, judge
+from laar.health.records import Records
+
+__all__ = ["Questions"]
+
+RETRIED = 0.5
+"""Weight of a failure that is only known by Envoy's having gone on: it may have been a 429."""
+_LIGHT = 0.5
+"""An error that weighs less may be its prompt's alone, of which a tiny question tells nothing."""
+_DENIED_ROW = 2
+_ASKED_FOR = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.DENIED))
+_NO_ANSWER = frozenset((Kind.STATUS, Kind.RETRIED))
+_FAILURES = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT))
+
+
+class Questions:
+    """Which questions are due, and what the answers mean.
+
+    Attributes:
+        are_asked: somebody asks those that are due; without, no doubt is cast on anybody.
+    """
+
+    def __init__(self, records: Records) -> None:
+        self.are_asked = False
+        self._records = records
+        self._controls: dict[int, bool] = {}
+        """Siblings of one that denies, and whether the question is under way."""
+
+    def suspect(self, endpoint: Endpoint, kind: Kind, weight: float, now: float) -> None:
+        """Has an endpoint asked that has just failed; one not trusted gets nothing meanwhile."""
+        records = self._records
+        if (
+            not (self.are_asked and records.settings.enabled and records.settings.probe)
+            or kind not in _ASKED_FOR
+            or weight < _LIGHT
+            or (kind is Kind.DENIED and endpoint.denied.row < _DENIED_ROW)
+            or all(other.breaker.is_out for other in records.others(endpoint))
+        ):
+            return
+        if endpoint.breaker.suspect(kind, records.settings, now) and kind is Kind.DENIED:
+            self._ask_a_sibling(endpoint, now)
+
+    def drop(self, slot: int) -> None:
+        """Forgets a slot: its endpoint left."""
+        self._controls.pop(slot, None)
+
+    def due(self, now: float, most: int) -> list[int]:
+        """Slots to ask, a few at most; each is named once until it is `told`."""
+        records = self._records
+        found: list[int] = []
+        if not records.settings.enabled:
+            return found
+        for slot, is_asked in self._controls.items():
+            if len(found) < most and not is_asked:
+                self._controls[slot] = True
+                found.append(slot)
+        for slot in records.troubled:
+            breaker = records.endpoints[slot].breaker
+            if len(found) < most and breaker.probe_due(records.settings, now):
+                breaker.probing = True
+                found.append(slot)
+        return found
+
+    def told(
+        self,
+        slot: int,
+        reply: Reply | None,
+        now: float,
+        failed: Kind | None,
+        *,
+        refused: bool = False,
+    ) -> None:
+        """What came of one: a reply, a failure without one, or neither: it is out of reach here.
+
+        `refused` if nobody listens. That may be so for the picker alone, and counts only where a
+        client's attempt has just failed too.
+        """
+        records = self._records
+        was_control = self._controls.pop(slot, False)
+        endpoint = records.endpoints.get(slot)
+        if endpoint is None:
+            return
+        verdict = judge(reply) if reply is not None else None
+        if verdict == GOOD:
+            endpoint.admitted_at = now
+        if was_control:
+            self._tell_denied(endpoint.model, verdict == GOOD, now)
+        breaker = endpoint.breaker
+        if not breaker.probing:
+            return
+        records.version += 1
+        weight = 1.0
+        if refused and breaker.is_suspected and breaker.kind in _NO_ANSWER:
+            failed = Kind.STATUS
+        if verdict is Kind.DENIED and breaker.kind is Kind.DENIED:
+            admits = self._is_admitted_elsewhere(endpoint, now)
+            if breaker.is_suspected and not admits:
+                breaker.probing = False
+                breaker.refused = True
+                if not self._controls:
+                    self._tell_denied(endpoint.model, False, now)
+                return
+            # A client's key may be better than none, but not where siblings ask for none.
+            failed, weight = Kind.DENIED, 0.0 if admits else 2.0
+        elif verdict in _FAILURES:
+            failed = Kind(verdict)
+            if failed is breaker.kind is Kind.EVENT:
+                weight = 0.0  # as clients had it, and for them Envoy repeats nothing
+        if verdict is Kind.FULL and reply is not None:
+            if breaker.kind is Kind.RETRIED:
+                breaker.forgive(RETRIED, records.settings, now)
+            breaker.full(None, reply.retry_after_s, records.settings, now)
+        breaker.tell_probe(failed, weight, records.settings, records.rng, now)
+
+    # -- denials -------------------------------------------------------------------------------
+
+    def _ask_a_sibling(self, endpoint: Endpoint, now: float) -> None:
+        records = self._records
+        if self._is_admitted_elsewhere(endpoint, now):
+            return
+        for slot in records.siblings[endpoint.model]:
+            other = records.endpoints[slot]
+            if other is not endpoint and not other.breaker.is_out:
+                self._controls.setdefault(slot, False)
+                return
+
+    def _is_admitted_elsewhere(self, endpoint: Endpoint, now: float) -> bool:
+        return any(other.admits(now) for other in self._records.others(endpoint))
+
+    def _tell_denied(self, model: str, admitted: bool, now: float) -> None:
+        """A sibling has answered: those that deny are at fault where it does not."""
+        records = self._records
+        for slot in records.siblings.get(model, ()):
+            breaker = records.endpoints[slot].breaker
+            if breaker.is_suspected and breaker.refused:
+                kind = Kind.DENIED if admitted else None
+                breaker.tell_probe(kind, 0.0, records.settings, records.rng, now)
+                records.version += 1

@@ -1,0 +1,19 @@
+"""Metrics pages of a running fleet."""
+
+from __future__ import annotations
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+__all__ = ["read_totals"]
+
+
+async def read_totals(session: aiohttp.ClientSession, url: str) -> dict[str, float]:
+    """Sums of the samples by name; a name that is not there is an error and not 0."""
+    async with session.get(url) as answer:
+        text = await answer.text()
+    totals: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
+    return totals

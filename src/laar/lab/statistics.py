@@ -1,0 +1,141 @@
+"""The lab's statistics, all of them: means with 95 % intervals, tests, and what a test can see.
+
+Policies run on the same seeds meet the same requests and the same network, so their difference by
+seed varies far less than either: what is compared is paired by seed. Ratios are compared by their
+logarithms, whose mean and interval go back through the exponential: a ratio of 2 and one of 1/2
+cancel. Intervals and tests are Student's. Few seeds make an interval wide and a test blind; so
+nothing here is shown more easily with less data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import t as student  # type: ignore[import-untyped]
+
+__all__ = [
+    "ALPHA",
+    "CONFIDENCE",
+    "POWER",
+    "Estimate",
+    "below_zero",
+    "detectable",
+    "estimate",
+    "gain",
+    "holm",
+    "log_ratios",
+    "one_more",
+    "seeds_for",
+]
+
+CONFIDENCE = 0.95
+ALPHA = 0.05
+"""Chance of a wrong claim, over a family of claims together."""
+
+POWER = 0.8
+"""Chance to show an effect of the size that is called detectable."""
+
+_NO_SCATTER = 1e-12
+_SMALLEST = 1e-9  # under a logarithm
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over seeds and the half width of its 95 % interval; NaN width from one seed."""
+
+    mean: float
+    half: float
+
+    @property
+    def low(self) -> float:
+        """The interval's lower end; the mean itself where one seed gives no interval."""
+        return self.mean - (self.half if self.half == self.half else 0.0)
+
+    @property
+    def high(self) -> float:
+        """The interval's upper end."""
+        return self.mean + (self.half if self.half == self.half else 0.0)
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """The mean of one number a seed, at least one."""
+    array = np.asarray(values, np.float64)
+    n = len(array)
+    if n < 2:
+        return Estimate(float(array.mean()), float("nan"))
+    half = student.ppf(0.5 + CONFIDENCE / 2, n - 1) * array.std(ddof=1) / n**0.5
+    return Estimate(float(array.mean()), float(half))
+
+
+def gain(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
+    """How much less ours is, as a share of theirs: 1 - ours / theirs, seed by seed."""
+    return estimate([1.0 - a / b for a, b in zip(ours, theirs, strict=True)])
+
+
+def log_ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """The logarithm of ours / theirs, seed by seed."""
+    pairs = zip(ours, theirs, strict=True)
+    return [math.log(max(a, _SMALLEST) / max(b, _SMALLEST)) for a, b in pairs]
+
+
+def below_zero(values: Sequence[float]) -> float:
+    """One-sided p-value of "the mean is 0 or more"; 1 from one seed, which shows nothing.
+
+    Values without scatter (a deterministic tie) have a test without width: the mean decides.
+    """
+    array = np.asarray(values, np.float64)
+    n = len(array)
+    spread = float(array.std(ddof=1)) if n > 1 else math.nan
+    mean = float(array.mean())
+    if math.isnan(spread) or math.isnan(mean):
+        return 1.0
+    if spread < _NO_SCATTER:
+        return 0.0 if mean < 0 else 1.0
+    return float(student.cdf(mean / (spread / math.sqrt(n)), n - 1))
+
+
+def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
+    """Which hypotheses are refuted when all are tested together."""
+    refuted = [False] * len(p_values)
+    for tested, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        if p_values[index] > alpha / (len(p_values) - tested):
+            break
+        refuted[index] = True
+    return refuted
+
+
+def detectable(values: Sequence[float]) -> float:
+    """The smallest effect that so many seeds of such scatter show with a chance of `POWER`.
+
+    In the unit of the values; NaN from fewer than two.
+    """
+    n = len(values)
+    if n < 2:
+        return math.nan
+    spread = float(np.asarray(values, np.float64).std(ddof=1))
+    quantiles = student.ppf(1.0 - ALPHA, n - 1) + student.ppf(POWER, n - 1)
+    return float(quantiles * spread / math.sqrt(n))
+
+
+def seeds_for(values: Sequence[float], effect: float) -> float:
+    """How many seeds of such scatter show an effect of that size; infinite for none at all."""
+    least = detectable(values)
+    if effect == 0.0 or math.isnan(least):
+        return math.inf
+    return max(3.0, math.ceil(len(values) * (least / abs(effect)) ** 2))
+
+
+def one_more(draws: Sequence[float], intervals: int) -> float:
+    """Half the interval in which one more draw lies, where several such hold together (Bonferroni).
+
+    Args:
+        draws: two or more.
+        intervals: how many of them are to hold at once with a chance of `CONFIDENCE`.
+    """
+    n = len(draws)
+    spread = float(np.asarray(draws, np.float64).std(ddof=1))
+    quantile = float(student.ppf(1 - (1 - CONFIDENCE) / intervals / 2, n - 1))
+    return quantile * spread * math.sqrt(1 + 1 / n)

@@ -1,0 +1,168 @@
+"""`laar calibrate`: engines measured in a minute, an artifact, and what it is worth.
+
+`laar measure` and `laar fit` in one, with questions that are made on the spot and an end by the
+clock. The questions come in an order that may be cut anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from laar.accuracy.fitting.command import run_fit
+from laar.accuracy.fitting.evaluate import Replay
+from laar.accuracy.fitting.fit import Fit
+from laar.errors import SettingError
+from laar.measuring.measure import Progress, Question, Target, measure
+from laar.measuring.run import COLUMNS, key_headers, targets_of
+
+__all__ = ["Calibration", "calibrate"]
+
+MAX_QUESTIONS = 3000
+"""For each model; a minute is over before."""
+FEW_QUESTIONS = 60
+"""Below so many held-out questions a difference of ten points may be chance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What to ask, for how long, and where the results go.
+
+    Args:
+        endpoints: base URLs.
+        models: only these; all that are served where empty.
+        questions: in an order that may be cut anywhere.
+        seconds: until the asking ends; the fit takes some more.
+        outcomes: JSONL file of the outcomes; resumed if it exists.
+        out: the artifact.
+        concurrency: requests in flight at each endpoint.
+        timeout_s: of one request.
+        max_tokens: of an answer; None leaves it to the endpoint.
+        key_variable: environment variable with the API key.
+    """
+
+    endpoints: Sequence[str]
+    models: Sequence[str]
+    questions: Sequence[Question]
+    seconds: float
+    outcomes: Path
+    out: Path
+    concurrency: int = 1
+    timeout_s: float = 60.0
+    max_tokens: int | None = None
+    key_variable: str | None = None
+
+
+def calibrate(wanted: Calibration) -> Fit:
+    """Measures, fits, and prints how much an artifact is worth here.
+
+    Raises:
+        SettingError: an endpoint does not answer, or too few answers came in the time.
+    """
+    console = Console()
+    headers = key_headers(wanted.key_variable)
+    failed = asyncio.run(_ask(wanted, headers, console))
+    try:
+        fitted = run_fit([wanted.outcomes], out=wanted.out, report=None, json_file=None)
+    except SettingError as error:
+        raise SettingError(f"{error} (--seconds gives them more time)") from None
+    if failed:
+        console.print(f"{failed} requests got no answer; {wanted.outcomes} says why.")
+    show_worth(console, fitted.evaluation.replays, fitted.evaluation.queries)
+    return fitted
+
+
+async def _ask(wanted: Calibration, headers: Mapping[str, str], console: Console) -> int:
+    """Asks until the time is over; returns how many requests got no answer."""
+    targets = await targets_of(wanted.endpoints, wanted.models, headers)
+    failed = 0
+    with Bar(*COLUMNS, console=console) as bar:
+        task = bar.add_task("asking", total=None, note="")
+
+        def show(progress: Progress) -> None:
+            nonlocal failed
+            failed = progress.failed
+            note = f"{progress.correct} right, {progress.failed} without an answer"
+            bar.update(task, completed=progress.done, note=note)
+
+        try:
+            async with asyncio.timeout(wanted.seconds):
+                await _measure(wanted, targets, headers, show)
+        except TimeoutError:
+            pass
+    return failed
+
+
+async def _measure(
+    wanted: Calibration,
+    targets: Sequence[Target],
+    headers: Mapping[str, str],
+    show: Callable[[Progress], None],
+) -> None:
+    await measure(
+        targets,
+        wanted.questions,
+        wanted.outcomes,
+        concurrency=wanted.concurrency,
+        timeout_s=wanted.timeout_s,
+        headers=headers,
+        max_tokens=wanted.max_tokens,
+        progress=show,
+    )
+
+
+_NAMES = {
+    "any model": "any model, by chance",
+    "laar without an artifact": "laar without an artifact: the fastest model",
+    "laar": "laar with this artifact",
+    "oracle": "the best choice for each question",
+}
+_ORDER = ("any model", "laar without an artifact", "best single", "laar", "oracle")
+
+
+def show_worth(console: Console, replays: Sequence[Replay], questions: int) -> None:
+    """Prints what each way of choosing a model would have brought on held-out questions.
+
+    Args:
+        console: to print to.
+        replays: of an evaluation.
+        questions: held out.
+    """
+    if len({replay.ttca_s for replay in replays}) < 2:
+        console.print(
+            "One model answers as well as the others, or is the only one: an artifact changes "
+            "nothing here. laar is then worth its caches, queues, round trips and failures."
+        )
+        return
+    table = Table(title=f"On {questions} questions that the fit had not seen, on idle engines")
+    table.add_column("choice of the model", no_wrap=True)
+    for name in ("first answer right", "right after retries", "seconds to a right answer"):
+        table.add_column(name, justify="right")
+    kinds = {replay.policy.partition(":")[0]: replay for replay in replays}
+    for kind in _ORDER:
+        replay = kinds[kind]
+        table.add_row(
+            _NAMES.get(kind, f"always {replay.policy.partition(': ')[2]}, asked again"),
+            f"{replay.first_right:.0%}",
+            f"{replay.success_rate:.0%}",
+            f"{replay.ttca_s:.3g}",
+        )
+    console.print(table)
+    without, with_it = kinds["laar without an artifact"], kinds["laar"]
+    points = 100 * (with_it.first_right - without.first_right)
+    seconds = with_it.ttca_s - without.ttca_s
+    console.print(
+        f"The artifact changes the share of right first answers by {points:+.0f} points, and the "
+        f"seconds to a right answer by {seconds:+.3g}. Without any artifact "
+        "laar still chooses by cache, queue, round trip, failures and learned speed."
+    )
+    if questions < FEW_QUESTIONS:
+        console.print(
+            f"{questions} questions are few: ten points may be chance. --seconds 300 asks more."
+        )

@@ -1,0 +1,127 @@
+"""Questions that are made on the spot, each with an answer that can be checked.
+
+* `lookups`: a key among many, in three lengths: whether a model copes with long prompts.
+* `arithmetic`: sums and products, in three levels.
+* `formats`: answers that must be a given JSON and nothing else.
+
+They tell models apart on what they ask, and nothing else: a model that is right here may be wrong
+on a fleet's own questions, which `laar measure` takes as a file.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+from laar.errors import SettingError, unknown
+from laar.measuring.checks import CheckSpec
+from laar.measuring.kv_lookup import queries
+from laar.measuring.measure import Question
+from laar.measuring.run import kv_question
+
+__all__ = ["SETS", "made_questions"]
+
+LOOKUP_TOKENS = (512, 2048, 8192)
+"""Long enough to show the seconds that a token takes, short enough for a hundred in a minute."""
+
+_WORDS = ("amber", "birch", "cedar", "delta", "ember", "flint", "grove", "heath", "inlet", "jade")
+
+
+def made_questions(sets: Sequence[str], count: int, seed: int = 0) -> list[Question]:
+    """Questions in an order that may be cut anywhere: all sets and levels in turn.
+
+    Args:
+        sets: names from `SETS`.
+        count: how many.
+        seed: of what is asked; other seeds share no question.
+
+    Raises:
+        SettingError: a set of that name does not exist.
+    """
+    for name in sets:
+        if name not in SETS:
+            raise SettingError(f"--set: {unknown('set', name, SETS)}")
+    return list(islice(_in_turn([SETS[name](seed) for name in dict.fromkeys(sets)]), count))
+
+
+def _in_turn(streams: Sequence[Iterator[Question]]) -> Iterator[Question]:
+    while True:
+        for stream in streams:
+            yield next(stream)
+
+
+def _lookups(seed: int) -> Iterator[Question]:
+    index = 0
+    while True:
+        # One at a time and of all lengths in turn; `split` keeps them apart from `laar ttca`'s.
+        drawn = queries(
+            languages=("en",),
+            lengths_tokens=LOOKUP_TOKENS,
+            per_cell=1,
+            seed=_mixed(seed, index),
+            split="fit",
+        )
+        yield from map(kv_question, drawn)
+        index += 1
+
+
+def _arithmetic(seed: int) -> Iterator[Question]:
+    index = 0
+    while True:
+        rng = random.Random(f"arithmetic-{seed}-{index}")
+        a, b, c, d = (rng.randint(12, 989) for _ in range(4))
+        text, value = (
+            (f"{a} + {b}", a + b),
+            (f"{a} * {b % 90 + 10} - {c}", a * (b % 90 + 10) - c),
+            (
+                f"({a} + {b}) * {c % 90 + 10} - {d} * {b % 9 + 2}",
+                (a + b) * (c % 90 + 10) - d * (b % 9 + 2),
+            ),
+        )[index % 3]
+        yield _question(
+            f"arithmetic-{seed}-{index}",
+            f"What is {text}? End your answer with the number, in digits.",
+            CheckSpec(number=value),
+        )
+        index += 1
+
+
+def _formats(seed: int) -> Iterator[Question]:
+    index = 0
+    while True:
+        rng = random.Random(f"formats-{seed}-{index}")
+        words = rng.sample(_WORDS, 4)
+        counts = {word: rng.randint(1, 99) for word in words}
+        listed = ", ".join(f"{word} {count}" for word, count in counts.items())
+        text, value = (
+            ("an object with each name as a key and its count as the value", counts),
+            ("a list of the names, sorted by the alphabet", sorted(words)),
+            (
+                'an object with the keys "largest" (the name with the largest count) and "total" '
+                "(the sum of the counts)",
+                {"largest": max(counts, key=counts.__getitem__), "total": sum(counts.values())},
+            ),
+        )[index % 3]
+        yield _question(
+            f"formats-{seed}-{index}",
+            f"Names and counts: {listed}. Answer with JSON and nothing else: {text}.",
+            CheckSpec.model_validate({"json": value}),
+        )
+        index += 1
+
+
+def _question(name: str, text: str, check: CheckSpec) -> Question:
+    return Question(id=name, ask=lambda: [{"role": "user", "content": text}], check=check)
+
+
+def _mixed(seed: int, index: int) -> int:
+    return random.Random(f"lookups-{seed}-{index}").getrandbits(48)
+
+
+SETS: dict[str, Callable[[int], Iterator[Question]]] = {
+    "lookups": _lookups,
+    "arithmetic": _arithmetic,
+    "formats": _formats,
+}
+"""Endless streams of questions by name, from a seed."""

@@ -1,0 +1,125 @@
+"""Guards around extensions that other packages bring: what they return is checked on each request.
+
+A guard raises where an extension broke its promise, and the policy goes on without it: a filter is
+skipped, a scorer left out of the sum, a picker replaced by `max-score`. laar's own need no guard;
+the checks of `laar.testing` run over them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from laar.core.endpoints import Floats, Mask
+from laar.core.interfaces import Filter, Picker, Scorer, View
+from laar.core.policy import Policy
+
+__all__ = ["BrokenPromiseError", "GuardedFilter", "GuardedPicker", "GuardedScorer", "guarded"]
+
+MAX_REASONS = 16
+"""Reason codes of one scorer that metrics count by; any beyond is left out."""
+
+_REASON = re.compile(r"[a-z][a-z0-9-]{0,39}")
+_SHARED = (
+    *("slots", "tokens", "cached_tokens", "queued_tokens", "in_flight", "rtt_s", "probability"),
+    *("evidence", "seconds_per_token", "base_s", "times_tried", "answers", "pace", "published"),
+)
+
+
+class BrokenPromiseError(Exception):
+    """An extension returned no mask, no scores or no order; the text holds none of a request."""
+
+
+class GuardedFilter:
+    """A filter whose mask has one truth for each candidate."""
+
+    def __init__(self, inner: Filter, name: str) -> None:
+        self._inner = inner
+        self.name = name
+
+    def keep(self, view: View) -> Mask:
+        """The filter's mask, as truth values."""
+        _protect(view)
+        mask = np.asarray(self._inner.keep(view))
+        if mask.dtype != np.bool_ or mask.shape != view.slots.shape:
+            raise BrokenPromiseError(_unlike("a mask", mask, view))
+        return mask
+
+
+class GuardedScorer:
+    """A scorer whose scores are numbers in 0..1, one for each candidate."""
+
+    def __init__(self, inner: Scorer, name: str) -> None:
+        self._inner = inner
+        self.name = name
+        self._reasons: set[str] = set()
+
+    def score(self, view: View) -> Floats:
+        """The scorer's scores, clamped."""
+        _protect(view)
+        before = view.reason
+        scores = np.asarray(self._inner.score(view), np.float64)
+        if scores.shape != view.slots.shape:
+            raise BrokenPromiseError(_unlike("scores", scores, view))
+        if not np.isfinite(scores).all():
+            raise BrokenPromiseError("a score is not finite")
+        if view.reason != before and not self._known(view.reason):
+            view.reason = before
+        clamped: Floats = np.clip(scores, 0.0, 1.0)
+        return clamped
+
+    def _known(self, reason: object) -> bool:
+        if reason in self._reasons:
+            return True
+        new = isinstance(reason, str) and _REASON.fullmatch(reason)
+        if new and len(self._reasons) < MAX_REASONS:
+            self._reasons.add(str(reason))
+            return True
+        return False
+
+
+class GuardedPicker:
+    """A picker that names each position once."""
+
+    def __init__(self, inner: Picker, name: str) -> None:
+        self._inner = inner
+        self.name = name
+
+    def order(self, scores: Floats, view: View) -> Sequence[int]:
+        """The picker's order, as whole numbers."""
+        _protect(view)
+        order = [int(position) for position in self._inner.order(scores.copy(), view)]
+        if sorted(order) != list(range(len(scores))):
+            raise BrokenPromiseError(
+                f"an order of {len(scores)} candidates is not each of them once"
+            )
+        return order
+
+
+def guarded(policy: Policy, name: str) -> Policy:
+    """The same policy with guards around all its parts, for messages under one name."""
+    return replace(
+        policy,
+        filters=[GuardedFilter(each, name) for each in policy.filters],
+        scorers=[(GuardedScorer(each, name), weight) for each, weight in policy.scorers],
+        picker=GuardedPicker(policy.picker, name) if policy.picker else None,
+    )
+
+
+def _unlike(what: str, array: np.ndarray[Any, Any], view: View) -> str:
+    return f"{what} of the shape {array.shape} and type {array.dtype}, {len(view.slots)} candidates"
+
+
+def _protect(view: View) -> None:
+    """Makes the view's arrays read-only: writing to one is a fault of the extension's own.
+
+    Some of them are kept from one decision to the next.
+    """
+    for name in _SHARED:
+        array = getattr(view, name)
+        if isinstance(array, np.ndarray):
+            array.flags.writeable = False

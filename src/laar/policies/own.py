@@ -1,0 +1,144 @@
+"""laar's own filters, scorers, pickers and policies, by the names that settings use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+
+from laar.core.cost import CostWeights
+from laar.core.interfaces import Picker, Scorer
+from laar.core.outlook import Outlook
+from laar.core.policy import Policy
+from laar.policies.affinity import SessionAffinity
+from laar.policies.aibrix import LeastRequest, PrefixCache
+from laar.policies.chance import Random, RoundRobin
+from laar.policies.filters import Label
+from laar.policies.gorgo import Gorgo
+from laar.policies.gorgo_baselines import LeastLoad, SimpleSessionAffinity
+from laar.policies.laar_paper import LaarPaper
+from laar.policies.llm_d import (
+    ActiveRequests,
+    FewestTokens,
+    KvCacheUtilization,
+    PrefixCacheMatch,
+    QueueDepth,
+    RunningRequests,
+    StickyUntilSaturated,
+    TokenLoad,
+    llm_d,
+)
+from laar.policies.llm_router import PrefixAware
+from laar.policies.load import LeastLoaded, LoadAware, PowerOfTwo
+from laar.policies.pickers import MaxScore, RandomOrder, ShuffledMaxScore, WeightedRandom
+from laar.policies.registry import Factory, Kind
+from laar.policies.sglang import CacheAware, Lmetric, SessionsFirst
+
+__all__ = ["own"]
+
+
+def own(weights: CostWeights) -> dict[Kind, dict[str, Factory]]:
+    """The factories by kind and name.
+
+    Args:
+        weights: of the cost, where its parameters do not say otherwise.
+    """
+
+    def outlook(
+        *,
+        k_rtt: float = weights.k_rtt,
+        k_queue: float = weights.k_queue,
+        k_delay: float = weights.k_delay,
+        retry_penalty: float = weights.retry_penalty,
+    ) -> Outlook:
+        return Outlook(
+            replace(
+                weights,
+                k_rtt=k_rtt,
+                k_queue=k_queue,
+                k_delay=k_delay,
+                retry_penalty=retry_penalty,
+            )
+        )
+
+    return {
+        Kind.FILTER: {"label": Label, "prefix-affinity": StickyUntilSaturated},
+        Kind.SCORER: {"laar": outlook, **_SCORERS},
+        Kind.PICKER: {
+            "max-score": MaxScore,
+            "shuffled-max-score": ShuffledMaxScore,
+            "weighted-random": WeightedRandom,
+            "random": RandomOrder,
+        },
+        Kind.POLICY: {"laar": _alone("laar", outlook, knows_retries=True), **_POLICIES},
+    }
+
+
+def _alone(
+    name: str,
+    make: Callable[..., Scorer],
+    *,
+    picker: Callable[[], Picker] | None = None,
+    knows_retries: bool = False,
+) -> Factory:
+    """A policy of one scorer; its parameters are the scorer's."""
+
+    @wraps(make)
+    def policy(**given: object) -> Policy:
+        return Policy(
+            name=name,
+            scorers=[(make(**given), 1.0)],
+            picker=picker() if picker else None,
+            knows_retries=knows_retries,
+        )
+
+    return policy
+
+
+_SCORERS: dict[str, Factory] = {
+    "queue": QueueDepth,
+    "running-requests": RunningRequests,
+    "kv-cache-utilization": KvCacheUtilization,
+    "prefix-cache": PrefixCacheMatch,
+    "active-requests": ActiveRequests,
+    "token-load": TokenLoad,
+    "load-aware": LoadAware,
+    "least-loaded": LeastLoaded,
+    "session-affinity": SessionAffinity,
+    "gorgo": Gorgo,
+}
+
+_RULES: dict[str, Callable[..., Scorer]] = {
+    "llm-router": PrefixAware,
+    "aibrix-prefix-cache": PrefixCache,
+    "sglang-cache-aware": CacheAware,
+    "smg": CacheAware,  # SGLang's gateway under its own name: the same rule and thresholds
+    "vllm-router": SessionsFirst,
+    "lmetric": Lmetric,
+    "least-request": LeastRequest,
+    "least-load": LeastLoad,
+    "simple-session-affinity": SimpleSessionAffinity,
+    "session-affinity": SessionAffinity,
+    "least-loaded": LeastLoaded,
+    "p2c": PowerOfTwo,
+    "round-robin": RoundRobin,
+    "random": Random,
+}
+
+
+@wraps(StickyUntilSaturated)
+def _guide(**given: float) -> Policy:
+    """llm-d's guide; its parameters are its filter's."""
+    sticky = StickyUntilSaturated(**given)
+    return Policy(name="llm-d-guide", filters=[sticky], scorers=[(FewestTokens(), 1.0)])
+
+
+_POLICIES: dict[str, Factory] = {
+    "laar-paper": _alone("laar-paper", LaarPaper, knows_retries=True),
+    "gorgo": _alone("gorgo", Gorgo),
+    # llm-d's picker breaks ties by chance, and an idle fleet is all ties.
+    "load-aware": _alone("load-aware", LoadAware, picker=ShuffledMaxScore),
+    "llm-d": llm_d,
+    "llm-d-guide": _guide,
+    **{name: _alone(name, make) for name, make in _RULES.items()},
+}

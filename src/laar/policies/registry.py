@@ -1,0 +1,200 @@
+"""Filters, scorers, pickers and policies by name: laar's own, and those of installed packages.
+
+A package offers them as entry points of four groups, ``laar.filters``, ``laar.scorers``,
+``laar.pickers`` and ``laar.policies``. An entry point names a factory: a class or function whose
+keyword parameters, with their defaults, are what the settings may set.
+
+laar's own names come first: no package can replace one. A package's code runs only once the
+settings name one of its entry points. So an installed package costs nothing and breaks nothing
+until it is used, and no header of a request can load it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import EntryPoint, entry_points
+from inspect import Parameter, signature
+from typing import Any
+
+from laar.errors import SettingError, unknown
+
+__all__ = ["Factory", "Found", "Kind", "Parameters", "Registry"]
+
+Factory = Callable[..., Any]
+
+Parameters = Mapping[str, object]
+"""Values by parameter: texts, numbers, true or false."""
+
+
+class Kind(StrEnum):
+    """The four kinds of extension, as messages name them."""
+
+    FILTER = "filter"
+    SCORER = "scorer"
+    PICKER = "picker"
+    POLICY = "policy"
+
+    @property
+    def group(self) -> str:
+        """The group of entry points."""
+        return "laar.policies" if self is Kind.POLICY else f"laar.{self}s"
+
+    @property
+    def method(self) -> str:
+        """What an object of this kind must be able to do."""
+        return {"filter": "keep", "picker": "order"}.get(self, "score")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A factory, and where it comes from.
+
+    Args:
+        kind: of what it makes.
+        name: as in the settings.
+        factory: takes the parameters by keyword.
+        origin: entry point and package, for messages; empty for laar's own.
+    """
+
+    kind: Kind
+    name: str
+    factory: Factory
+    origin: str = ""
+
+    @property
+    def title(self) -> str:
+        """The beginning of a message about it."""
+        return f"{self.kind} `{self.name}`{self.origin and f' ({self.origin})'}"
+
+    def parameters(self) -> dict[str, Parameter]:
+        """What the settings may set."""
+        try:
+            known = signature(self.factory).parameters
+        except (TypeError, ValueError):  # written in C
+            return {}
+        named = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+        return {name: each for name, each in known.items() if each.kind in named}
+
+    def check(self, given: Parameters) -> None:
+        """Refuse parameters that it cannot be made with.
+
+        Raises:
+            SettingError: a parameter is unknown, missing, of another type than its default, or
+                not a finite number.
+        """
+        known = self.parameters()
+        for name, value in given.items():
+            if name not in known:
+                raise SettingError(f"{self.title}: {unknown('parameter', name, known)}")
+            fault = _fault(value, known[name].default)
+            if fault:
+                raise SettingError(f"{self.title}: `{name}` is {value!r}; {fault}")
+        for name, each in known.items():
+            if each.default is Parameter.empty and name not in given:
+                raise SettingError(f"{self.title}: give its parameter `{name}`")
+
+    def make(self, given: Parameters) -> Any:
+        """A new one.
+
+        Raises:
+            SettingError: as `check`, or the factory fails, or makes something else.
+        """
+        self.check(given)
+        try:
+            made = self.factory(**given)
+        except SettingError as error:
+            raise SettingError(f"{self.title}: {error}") from None
+        except Exception as error:  # another author's code: any fault is one of the settings
+            raise SettingError(
+                f"{self.title}: cannot be made: {_told(error)}; check its parameters"
+            ) from error
+        if not callable(getattr(made, self.kind.method, None)):
+            raise SettingError(
+                f"{self.title}: makes a {type(made).__name__} without a method "
+                f"`{self.kind.method}`; ask its author"
+            )
+        return made
+
+
+class Registry:
+    """Factories by kind and name.
+
+    Args:
+        own: laar's, by kind and name.
+    """
+
+    def __init__(self, own: Mapping[Kind, Mapping[str, Factory]]) -> None:
+        self._own = own
+
+    def names(self, kind: Kind) -> list[str]:
+        """All names of a kind, laar's first; loads nothing."""
+        installed = sorted({point.name for point in entry_points(group=kind.group)})
+        return list(dict.fromkeys([*self._own.get(kind, ()), *installed]))
+
+    def find(self, kind: Kind, name: str) -> Found:
+        """The factory of that name; an installed one is imported.
+
+        Raises:
+            SettingError: there is none, two packages have one, or it cannot be imported.
+        """
+        own = self._own.get(kind, {}).get(name)
+        if own is not None:
+            return Found(kind, name, own)
+        # A package may be reached by two paths; the same value is the same entry point.
+        points = {point.value: point for point in entry_points(group=kind.group, name=name)}
+        if not points:
+            raise SettingError(unknown(kind, name, self.names(kind)))
+        if len(points) > 1:
+            packages = " and ".join(sorted(_package(point) for point in points.values()))
+            raise SettingError(
+                f"{kind} `{name}`: the packages {packages} both have one (group {kind.group}); "
+                "uninstall one of them"
+            )
+        (point,) = points.values()
+        return _load(kind, point)
+
+
+def _load(kind: Kind, point: EntryPoint) -> Found:
+    package = _package(point)
+    origin = f"entry point `{point.name} = {point.value}` of {package}"
+    try:
+        factory = point.load()
+    except (Exception, SystemExit) as error:
+        raise SettingError(
+            f"{kind} `{point.name}`: {origin}, group {point.group}, cannot be loaded: "
+            f"{_told(error)}; install what it needs, or another version of {package}, or take "
+            f"`{point.name}` out of the settings"
+        ) from error
+    if not callable(factory):
+        raise SettingError(
+            f"{kind} `{point.name}`: {origin} is a {type(factory).__name__}; "
+            "it must name a class or function"
+        )
+    return Found(kind, point.name, factory, origin)
+
+
+def _package(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unnamed package"
+
+
+def _told(error: BaseException) -> str:
+    """An error in one line, cut where it is long."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
+
+
+def _fault(value: Any, default: object) -> str:
+    """What to give instead of a value that cannot stand for a default; empty when it can."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(default, bool):
+        return "" if isinstance(value, bool) else "give true or false"
+    if isinstance(default, str):
+        return "" if isinstance(value, str) else "give a text"
+    if isinstance(default, int | float):
+        whole = isinstance(default, int)
+        fits = number and math.isfinite(value) and (not whole or float(value) == int(value))
+        return "" if fits else f"give a {'whole' if whole else 'finite'} number"
+    fits = isinstance(value, str | bool) or (number and math.isfinite(value))
+    return "" if fits else "give a text, a finite number, or true or false"

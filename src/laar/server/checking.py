@@ -1,0 +1,137 @@
+"""What `laar serve` would refuse, found without serving.
+
+The same assembly as at a start, up to the ports: those are bound for a moment and given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from threading import Thread
+
+from laar.datalayer import load_endpoints, split_address
+from laar.errors import SettingError
+from laar.server.collectors import must_exist
+from laar.server.learning import artifact_of
+from laar.server.ports import ports_in_use
+from laar.server.runner import Runner
+from laar.server.tls import check_tls
+from laar.server.token_file import read_token_file
+from laar.settings import Loaded, Settings, declared_endpoints, remarks, value_at
+
+__all__ = ["faults", "warnings"]
+
+LOOK_UP_S = 2.0
+"""For all names together; a name that takes longer is no fault of the settings."""
+MAX_NAMES = 64
+"""Names looked up, each by a thread; a larger fleet's first ones tell whether its zone is known."""
+
+
+def faults(loaded: Loaded, *, ports: bool = True) -> list[str]:
+    """Every reason that a start with these settings would fail, each with its remedy.
+
+    Args:
+        loaded: the settings.
+        ports: whether the addresses have to be free; not beside a running picker.
+    """
+    settings = loaded.settings
+    found: dict[str, None] = {}
+    steps: list[Callable[[], object]] = [*_parts(settings), partial(_assemble, loaded)]
+    for step in steps:
+        try:
+            with loaded.located():
+                step()
+        except SettingError as fault:
+            found[str(fault)] = None
+    taken = ports_in_use(settings.listen) if ports else []
+    for other in (*taken, *_unwritable(settings)):
+        found[loaded.at(other.setting) + str(other).removeprefix(f"{other.setting}: ")] = None
+    return list(found)
+
+
+def warnings(loaded: Loaded) -> Iterator[str]:
+    """What a start would ignore, and names that do not resolve here."""
+    yield from remarks(loaded)
+    hosts = {
+        split_address(spec.address)[0]: source
+        for source, spec in declared_endpoints(loaded.settings)
+    }
+    for host, reason in _unresolved(list(hosts)).items():
+        yield (
+            f"{loaded.at(hosts[host])}{host} does not resolve here ({reason}); correct the name, "
+            "or ignore this where the picker runs elsewhere"
+        )
+
+
+def _parts(settings: Settings) -> Iterator[Callable[[], object]]:
+    """Each file by itself, since the assembly ends at its first fault."""
+    members = settings.endpoints_file
+    if members is not None:
+        yield partial(must_exist, members)
+    if members is not None and members.is_file():
+        yield partial(load_endpoints, members)
+    yield lambda: artifact_of(settings.accuracy)
+    yield lambda: read_token_file(
+        settings.accuracy.outcomes_token_file, "accuracy.outcomes_token_file"
+    )
+    yield lambda: read_token_file(
+        settings.decisions.viewers_token_file, "decisions.viewers_token_file"
+    )
+    tls = settings.listen.tls
+    if tls is not None:
+        yield lambda: check_tls(tls)
+
+
+def _assemble(loaded: Loaded) -> None:
+    async def start() -> None:
+        runner = Runner(loaded)
+        runner.prepare()
+        runner.picker.observability.exports.rehearse()
+
+    asyncio.run(start())
+
+
+def _unwritable(settings: Settings) -> Iterator[SettingError]:
+    """Files that serving writes, where it could not."""
+    for name in ("decisions.log", "tuner.state_file"):
+        path = value_at(settings, name)
+        if path is not None and not path.parent.is_dir():
+            yield SettingError(
+                f"{path.parent} is not a directory, so nothing would be kept; create it: "
+                f"mkdir -p {path.parent}",
+                setting=name,
+            )
+    eds = settings.envoy.eds_file
+    if eds is None:
+        return
+    above = next(path for path in eds.parents if path.exists())
+    if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
+        yield SettingError(
+            f"{eds} can't be written, so Envoy would hear of no endpoint: {above} is no directory "
+            f"that this user may write to; mkdir -p {eds.parent}, and make this user its owner",
+            setting="envoy.eds_file",
+        )
+
+
+def _unresolved(hosts: Sequence[str]) -> dict[str, str]:
+    """Names without an address, and why; those that take too long are left out."""
+    found: dict[str, str] = {}
+
+    def look_up(host: str) -> None:
+        try:
+            socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            found[host] = getattr(error, "strerror", None) or str(error)
+
+    # Not in a pool: a process waits for its threads at the end, and a dead DNS holds them long.
+    threads = [Thread(target=look_up, args=(host,), daemon=True) for host in hosts[:MAX_NAMES]]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + LOOK_UP_S
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    return dict(found)

@@ -1,0 +1,245 @@
+"""A hub on a local socket: the way between the workers of one machine, without a store.
+
+The parent process of `laar serve --workers` runs the `Hub`; each worker is a `HubClient`. A frame
+is a length, a letter and bytes. The hub passes each batch on to all others in the order it came,
+keeps those of the last minute and the last snapshot for a worker that starts, and gives the key
+out. The socket's directory is its owner's alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from laar.server.sharing.carrier import Away, Begun, Received
+from laar.server.tasks import cancel
+from laar.sharing.records import MAX_BATCH_BYTES
+from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES
+
+__all__ = ["Hub", "HubClient"]
+
+_LOG = logging.getLogger(__name__)
+
+_HISTORY_BYTES = 32 << 20
+"""Batches kept for a worker that starts: more than a minute of 1,000 decisions a second."""
+
+_SLOW_BYTES = 32 << 20
+"""A worker that has so much to read is cut off; it connects again and is sent a snapshot."""
+
+_TIMEOUT_S = 2.0
+_LONGEST = max(MAX_BATCH_BYTES, MAX_SNAPSHOT_BYTES)
+
+_BATCH, _SNAPSHOT, _KEY, _OPEN, _TURN = b"b", b"s", b"k", b"o", b"t"
+
+
+class Hub:
+    """The parent's side.
+
+    Args:
+        path: of the socket; must not exist.
+        history_s: seconds that batches are kept.
+        interval_s: seconds between two snapshots.
+        key: secret of the hashes; None to draw one.
+    """
+
+    def __init__(
+        self, path: Path, *, history_s: float, interval_s: float, key: bytes | None = None
+    ) -> None:
+        self._path = path
+        self._history_s = history_s
+        self._interval_s = interval_s
+        self._key = key or secrets.token_bytes(16)
+        self._history: deque[tuple[float, bytes]] = deque()
+        self._history_bytes = 0
+        self._snapshot = b""
+        self._workers: list[asyncio.StreamWriter] = []
+        self._server: asyncio.Server | None = None
+        self._turns: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listens."""
+        self._server = await asyncio.start_unix_server(self._serve, self._path)
+        self._turns = asyncio.create_task(self._give_turns())
+
+    async def stop(self) -> None:
+        """Closes the socket and all connections."""
+        if self._turns is not None:
+            await cancel([self._turns])
+        for worker in self._workers:
+            worker.close()
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _give_turns(self) -> None:
+        """Asks one worker after the other for a snapshot."""
+        turn = 0
+        while True:
+            await asyncio.sleep(self._interval_s)
+            if self._workers:
+                turn = (turn + 1) % len(self._workers)
+                _write(self._workers[turn], _TURN)
+
+    async def _serve(self, reader: asyncio.StreamReader, worker: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                kind, data = await _read(reader)
+                if kind == _OPEN:
+                    self._welcome(worker, starting=data == b"1")
+                elif kind == _SNAPSHOT:
+                    self._snapshot = data
+                    self._forget(all_of_it=True)  # it is in there
+                elif kind == _BATCH:
+                    self._pass_on(worker, data)
+        except (OSError, asyncio.IncompleteReadError, ValueError):
+            pass
+        finally:
+            if worker in self._workers:
+                self._workers.remove(worker)
+            worker.close()
+
+    def _welcome(self, worker: asyncio.StreamWriter, *, starting: bool) -> None:
+        _write(worker, _KEY, self._key)
+        _write(worker, _SNAPSHOT, self._snapshot if starting else b"")
+        if starting:
+            now = asyncio.get_running_loop().time()
+            for at, data in self._history:
+                _write(worker, _BATCH, _age(now - at) + data)
+        self._workers.append(worker)
+
+    def _pass_on(self, sender: asyncio.StreamWriter, data: bytes) -> None:
+        now = asyncio.get_running_loop().time()
+        self._history.append((now, data))
+        self._history_bytes += len(data)
+        self._forget()
+        for worker in list(self._workers):
+            if worker is sender:
+                continue
+            if worker.transport.get_write_buffer_size() > _SLOW_BYTES:
+                _LOG.warning("a worker does not keep up with the others; it is connected again")
+                self._workers.remove(worker)
+                worker.transport.abort()
+                continue
+            _write(worker, _BATCH, _age(0.0) + data)
+
+    def _forget(self, *, all_of_it: bool = False) -> None:
+        oldest = asyncio.get_running_loop().time() - self._history_s
+        while self._history and (
+            all_of_it or self._history_bytes > _HISTORY_BYTES or self._history[0][0] < oldest
+        ):
+            self._history_bytes -= len(self._history.popleft()[1])
+
+
+class HubClient:
+    """A worker's side; implements `laar.server.sharing.carrier.Carrier`.
+
+    Args:
+        path: of the hub's socket.
+        secret: of the hashes, from the settings; None for the hub's.
+    """
+
+    def __init__(self, path: Path, *, secret: bytes | None = None) -> None:
+        self._path = path
+        self._secret = secret
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._turn = False
+
+    @property
+    def place(self) -> str:
+        """The hub's order needs no name: a snapshot replaces what came before it."""
+        return ""
+
+    def after(self, place: str) -> None:
+        """See `Carrier`."""
+
+    async def open(self, key: bytes, *, starting: bool) -> Begun:
+        """See `Carrier`."""
+        await self.close()
+        try:
+            reader, writer = await asyncio.wait_for(
+                asyncio.open_unix_connection(self._path), _TIMEOUT_S
+            )
+            self._reader, self._writer = reader, writer
+            _write(writer, _OPEN, b"1" if starting else b"0")
+            _, found = await asyncio.wait_for(_read(reader), _TIMEOUT_S)
+            _, snapshot = await asyncio.wait_for(_read(reader), _TIMEOUT_S)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError) as fault:
+            raise _away(fault) from None
+        return Begun(key=self._secret or found, snapshot=snapshot or None)
+
+    async def send(self, batches: Sequence[bytes]) -> None:
+        """See `Carrier`."""
+        writer = self._open_writer()
+        for data in batches:
+            _write(writer, _BATCH, data)
+        try:
+            await asyncio.wait_for(writer.drain(), _TIMEOUT_S)
+        except (OSError, TimeoutError) as fault:
+            raise _away(fault) from None
+
+    async def receive(self) -> AsyncIterator[list[Received]]:
+        """See `Carrier`."""
+        reader = self._reader
+        yield []
+        while reader is not None:
+            try:
+                kind, data = await _read(reader)
+            except (OSError, asyncio.IncompleteReadError, ValueError) as fault:
+                raise _away(fault) from None
+            if kind == _TURN:
+                self._turn = True
+            elif kind == _BATCH:
+                yield [Received(data[4:], int.from_bytes(data[:4]) / 1e3)]
+
+    async def is_my_turn(self) -> bool:
+        """See `Carrier`."""
+        turn, self._turn = self._turn, False
+        return turn
+
+    async def put_snapshot(self, data: bytes) -> None:
+        """See `Carrier`."""
+        _write(self._open_writer(), _SNAPSHOT, data)
+
+    async def close(self) -> None:
+        """See `Carrier`."""
+        if self._writer is not None:
+            self._writer.close()
+            with contextlib.suppress(OSError, TimeoutError):
+                await asyncio.wait_for(self._writer.wait_closed(), _TIMEOUT_S)
+        self._reader = self._writer = None
+
+    def _open_writer(self) -> asyncio.StreamWriter:
+        if self._writer is None or self._writer.is_closing():
+            raise Away("the hub of the workers is gone; `laar serve --workers` has ended")
+        return self._writer
+
+
+def _away(fault: BaseException) -> Away:
+    return Away(f"the hub of the workers can't be reached ({type(fault).__name__})")
+
+
+def _age(seconds: float) -> bytes:
+    return int(max(0.0, seconds) * 1e3).to_bytes(4)
+
+
+def _write(writer: asyncio.StreamWriter, kind: bytes, data: bytes = b"") -> None:
+    writer.write(len(data).to_bytes(4) + kind + data)
+
+
+async def _read(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """A frame.
+
+    Raises:
+        ValueError: it is longer than any.
+    """
+    head = await reader.readexactly(5)
+    size = int.from_bytes(head[:4])
+    if size > _LONGEST + 4:
+        raise ValueError("too long")
+    return head[4:], await reader.readexactly(size)

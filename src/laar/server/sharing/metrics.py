@@ -1,0 +1,99 @@
+"""Metrics of sharing, read at each scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from laar.server.sharing.sharer import Sharer
+
+__all__ = ["SharingMetrics"]
+
+
+class SharingMetrics(Collector):
+    """What goes to other pickers, and what comes from them.
+
+    Args:
+        sharer: of this picker.
+    """
+
+    def __init__(self, sharer: Sharer) -> None:
+        self._sharer = sharer
+
+    def collect(self) -> Iterator[Metric]:
+        """Makes the metric families; called for each scrape."""
+        sharer, sharing = self._sharer, self._sharer.sharing
+        yield _gauge(
+            "laar_share_connected",
+            "1 while the store, or the hub of the workers, is reached; 0 where it is alone.",
+            sharer.connected,
+        )
+        yield _gauge(
+            "laar_share_peers", "Other pickers heard within the lease.", len(sharing.peers)
+        )
+        yield _gauge(
+            "laar_share_restored_prompts",
+            "Prompts whose blocks this picker took from a snapshot when it started.",
+            sharer.restored,
+        )
+        yield _gauge(
+            "laar_share_age_seconds",
+            "Age of the last batch of another picker when it was taken, by both wall clocks.",
+            sharing.age_s,
+        )
+        yield _gauge(
+            "laar_share_waiting_bytes",
+            "Records not sent yet; up to share.max_waiting_bytes.",
+            sharing.outbox.waiting_bytes,
+        )
+        records = CounterMetricFamily(
+            "laar_share_records",
+            "Records by kind and way: sent to others, taken from others.",
+            labels=("kind", "way"),
+        )
+        for way, counts in (("sent", sharing.outbox.sent), ("taken", sharing.taken)):
+            for kind, count in counts.items():
+                records.add_metric((kind, way), count)
+        yield records
+        moved = CounterMetricFamily(
+            "laar_share_bytes", "Bytes of batches, by way.", labels=("way",)
+        )
+        moved.add_metric(("sent",), sharer.sent_bytes)
+        moved.add_metric(("taken",), sharer.received_bytes)
+        yield moved
+        lost = CounterMetricFamily(
+            "laar_share_lost",
+            "What did not come through: batches missed, doubled (came again), records dropped "
+            "before they were sent, prefixes that go on from an unknown one, leases that ended, "
+            "and interruptions of the way to the others.",
+            labels=("what",),
+        )
+        for what, count in (
+            ("missed", sharing.missed),
+            ("doubled", sharing.doubled),
+            ("dropped", sharing.outbox.dropped),
+            ("unknown-prefix", sharing.unknown_prefixes),
+            ("lease", sharing.peers.ended_by_lease),
+            ("interruption", sharer.interruptions),
+        ):
+            lost.add_metric((what,), count)
+        yield lost
+        refused = CounterMetricFamily(
+            "laar_share_refused",
+            "Batches and records that were not read, by reason: no-batch, schema, namespace, "
+            "too-long, key (hashed with another secret), record, fault.",
+            labels=("reason",),
+        )
+        for reason, count in sharing.refused.items():
+            refused.add_metric((reason,), count)
+        yield refused
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text)
+    family.add_metric((), value)
+    return family

@@ -1,0 +1,297 @@
+"""The sharing of a running picker: its tasks, its way to the others, its snapshots.
+
+Without a way to the others the picker goes on alone, and says so as a problem: what it learns
+waits, and goes out when the way is open again. Requests never wait for any of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from laar.accuracy.online import OnlineOutcomes
+from laar.core.director import Director
+from laar.errors import SettingError
+from laar.server.sharing.carrier import Away, Carrier
+from laar.server.tasks import cancel
+from laar.server.whole_file import WholeFile
+from laar.settings.section import part
+from laar.settings.share import Share
+from laar.sharing import Champion, Sharing, SharingSettings
+from laar.sharing.snapshot import (
+    MAX_SNAPSHOT_BYTES,
+    SnapshotFault,
+    key_of,
+    read_snapshot,
+    restore,
+    snapshot,
+)
+from laar.telemetry.problems import Problems
+
+__all__ = ["Sharer", "new_origin", "secret_of"]
+
+_LOG = logging.getLogger(__name__)
+
+WARM_S = 1.0
+"""How long a start waits for what the others know; then it serves without."""
+
+_LOOK_S = 0.25
+_AGAIN_S = (0.1, 1.0)  # until the way is tried again, at first and at most
+_SLICE_S = 0.004  # of reading, before requests have their turn
+
+
+def new_origin() -> str:
+    """A name for this picker, since this start."""
+    return f"{socket.gethostname()}-{os.getpid()}/{secrets.token_hex(6)}"
+
+
+def secret_of(share: Share) -> bytes | None:
+    """The key of hashes by `secret_file`; None without one.
+
+    Raises:
+        SettingError: it can't be read, or is too short for a secret.
+    """
+    if share.secret_file is None:
+        return None
+    try:
+        secret = share.secret_file.read_bytes().strip()
+    except OSError as fault:
+        raise SettingError(f"share.secret_file {share.secret_file}: {fault.strerror}") from None
+    if len(secret) < 16:
+        raise SettingError("share.secret_file: shorter than 16 bytes; try `openssl rand -hex 32`")
+    return blake2b(secret, digest_size=16, person=b"laar-prefix").digest()
+
+
+class Sharer:
+    """Runs the sharing of one picker.
+
+    Args:
+        director: of the picker.
+        share: the settings.
+        carrier: the way to the others; None for snapshots on disk only.
+        origin: as the carrier knows this picker.
+        clock: monotonic seconds.
+        problems: gets a way that is closed, and snapshots that can't be used.
+        online: reported outcomes.
+        champion: the tuner.
+        on_cleared: called with an address whose cache is empty.
+    """
+
+    def __init__(
+        self,
+        director: Director,
+        share: Share,
+        carrier: Carrier | None,
+        *,
+        origin: str,
+        key: bytes,
+        clock: Callable[[], float],
+        problems: Problems,
+        online: OnlineOutcomes | None = None,
+        champion: Champion | None = None,
+        on_cleared: Callable[[str], None] = lambda _address: None,
+    ) -> None:
+        settings = part(SharingSettings, share)
+        self.sharing = Sharing(
+            director,
+            settings,
+            origin=origin,
+            key=key,
+            wall_clock=time.time,
+            online=online,
+            champion=champion,
+            on_cleared=on_cleared,
+        )
+        self.carrier = carrier
+        self.endpoints_known = asyncio.Event()
+        """Set once there is an endpoint: a snapshot is about endpoints."""
+        self.connected = False
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self.interruptions = 0
+        self.restored = 0
+        """Prompts whose blocks came from a snapshot."""
+        self._settings = settings
+        self._file: WholeFile | None = None
+        if carrier is None and share.snapshot_file is not None:
+            # Its owner alone may read it, for it holds the secret of hashes.
+            self._file = WholeFile(share.snapshot_file, mode=0o600)
+        self._online = online
+        self._clock = clock
+        self._problems = problems
+        self._starting = True
+        self._warm = asyncio.Event()
+        self._unsent: list[bytes] = []
+        self.sharing.outbox.closed = carrier is None
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """What is to run, by name."""
+        if self.carrier is None:
+            return {"snapshot": self._keep_file}
+        return {"share": self._run, "leases": self._look}
+
+    async def warmed(self) -> None:
+        """Waits until it knows what the others know; not for long."""
+        if self.carrier is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._warm.wait(), WARM_S)
+
+    async def stop(self) -> None:
+        """Says good-bye, and saves."""
+        if self._file is not None:
+            await self._save(self._file)
+        if self.carrier is None:
+            return
+        if self.connected:
+            self.sharing.leaving()
+            with contextlib.suppress(Away, TimeoutError):
+                await asyncio.wait_for(self._send(), 1.0)
+        await self.carrier.close()
+
+    # -- with others ---------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self.sharing.look(self._clock())
+
+    async def _run(self) -> None:
+        pause_s, most_s = _AGAIN_S
+        await self.endpoints_known.wait()
+        while True:
+            try:
+                await self._together()
+            except Away as fault:
+                if self.connected:
+                    self.interruptions += 1
+                    pause_s = _AGAIN_S[0]
+                self.connected = False
+                self._warm.set()
+                self._problems.report(
+                    "share", f"{fault}; this picker goes on alone, and keeps what it learns"
+                )
+            await asyncio.sleep(pause_s)
+            pause_s = min(most_s, 2.0 * pause_s)
+
+    async def _together(self) -> None:
+        """While the way is open."""
+        carrier = self.carrier
+        assert carrier is not None
+        begun = await carrier.open(self.sharing.key, starting=self._starting)
+        self.sharing.use_key(begun.key)
+        if begun.snapshot is not None:
+            await self._take_up(begun.snapshot, "the others' snapshot")
+        self._starting = False
+        self.sharing.hello(self._clock())
+        self.connected = True
+        self._problems.report("share", None)
+        parts = [
+            asyncio.ensure_future(each()) for each in (self._keep_sending, self._keep_receiving)
+        ]
+        parts.append(asyncio.ensure_future(self._keep_snapshots()))
+        try:
+            await asyncio.wait(parts, return_when=asyncio.FIRST_EXCEPTION)
+            for each in parts:
+                if each.done():
+                    each.result()
+        finally:
+            await cancel(parts)
+
+    async def _keep_sending(self) -> None:
+        while True:
+            await self._send()
+            await asyncio.sleep(self._settings.flush_ms / 1e3)
+
+    async def _send(self) -> None:
+        """Sends what waits; what could not be sent is sent again, under its number."""
+        assert self.carrier is not None
+        if not self._unsent:
+            self._unsent = self.sharing.batches(self._clock())
+        if self._unsent:
+            await self.carrier.send(self._unsent)
+            self.sent_bytes += sum(map(len, self._unsent))
+            self._unsent = []
+
+    async def _keep_receiving(self) -> None:
+        assert self.carrier is not None
+        async for received in self.carrier.receive():
+            began = self._clock()
+            for data, age_s in received:
+                self.received_bytes += len(data)
+                self.sharing.take(data, self._clock(), age_s=age_s)
+                if self._clock() - began > _SLICE_S:
+                    await asyncio.sleep(0)
+                    began = self._clock()
+            if not received or received[-1].age_s < self._settings.lease_s:
+                self._warm.set()
+        raise Away("the way to the other pickers was closed")
+
+    # -- snapshots -----------------------------------------------------------------------------
+
+    async def _keep_snapshots(self) -> None:
+        carrier = self.carrier
+        assert carrier is not None
+        while True:
+            await asyncio.sleep(self._settings.snapshot_interval_s / 4.0)
+            if await carrier.is_my_turn():
+                write = snapshot(
+                    self.sharing, self._online, self._clock(), with_key=False, place=carrier.place
+                )
+                await carrier.put_snapshot(await asyncio.to_thread(write))
+
+    async def _take_up(self, data: bytes, what: str) -> None:
+        namespace = self._settings.namespace
+        try:
+            told: dict[str, Any] = await asyncio.to_thread(read_snapshot, data, namespace)
+        except SnapshotFault as fault:
+            _LOG.warning("%s %s; starting without", what, fault)
+            return
+        if self.carrier is None:
+            self.sharing.use_key(key_of(told) or self.sharing.key)
+        self.restored = restore(self.sharing, self._online, told, self._clock())
+        if self.carrier is not None:
+            self.carrier.after(str(told.get("place", "")))
+        _LOG.info("took up the blocks of %d prompts from %s", self.restored, what)
+
+    async def _keep_file(self) -> None:
+        if self._file is None:
+            return
+        path = self._file.path
+        await self.endpoints_known.wait()
+        try:
+            data = await asyncio.to_thread(_read_file, path)
+            await self._take_up(data, f"share.snapshot_file {path}")
+        except FileNotFoundError:
+            pass
+        except OSError as fault:
+            _LOG.warning("share.snapshot_file %s can't be read: %s", path, fault.strerror)
+        while True:
+            await asyncio.sleep(self._settings.snapshot_interval_s)
+            await self._save(self._file)
+
+    async def _save(self, file: WholeFile) -> None:
+        write = snapshot(self.sharing, self._online, self._clock(), with_key=True)
+        try:
+            await asyncio.to_thread(file.write, write)
+            self._problems.report("share.snapshot_file", None)
+        except OSError as fault:
+            self._problems.report(
+                "share.snapshot_file",
+                f"{file.path} can't be written ({fault.strerror}); the next start will be cold",
+            )
+
+
+def _read_file(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MAX_SNAPSHOT_BYTES + 1)

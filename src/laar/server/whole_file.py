@@ -1,0 +1,39 @@
+"""A file that is replaced as a whole: a reader sees the old content or the new, never a part."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["WholeFile"]
+
+
+class WholeFile:
+    """Replaces one file, from any thread.
+
+    Args:
+        path: the file.
+        mode: permissions of a new file, before the process's mask.
+    """
+
+    def __init__(self, path: Path, *, mode: int = 0o666) -> None:
+        self.path = path
+        self._mode = mode
+        self._writing = threading.Lock()
+
+    def write(self, content: Callable[[], bytes]) -> None:
+        """Makes the content and replaces the file by it.
+
+        Raises:
+            OSError: it can't be written; the old content stays.
+        """
+        temporary = self.path.with_name(f".{self.path.name}.new")
+        with self._writing:  # a save that was cancelled goes on in its thread
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._mode)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content())
+                file.flush()
+                os.fsync(file.fileno())  # else a power cut may leave the name on an empty file
+            temporary.replace(self.path)

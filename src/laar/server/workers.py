@@ -1,0 +1,148 @@
+"""`laar serve --workers`: several processes on one port, which share what they know.
+
+The parent serves no request. It runs the hub that the workers share by, unless they share by a
+store, starts a worker again that ended, and hands signals on. The kernel gives each connection of a
+client to one worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from laar.errors import LaarError
+from laar.server.sharing.hub import Hub
+from laar.settings import Loaded
+from laar.settings.section import part
+from laar.sharing import SharingSettings
+
+__all__ = ["Worker", "run_workers"]
+
+_LOG = logging.getLogger(__name__)
+
+_AGAIN_S = (0.2, 5.0)  # until a worker is started again, at first and at most
+_SOUND_S = 30.0  # after which an end is no sign of the next one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """One process among several on the same ports.
+
+    Args:
+        index: 0, 1, 2 ...; its admin port is that much above the one in the settings.
+        home: directory of the parent, with the hub's socket where there is no store.
+    """
+
+    index: int
+    home: Path
+
+    @property
+    def hub(self) -> Path | None:
+        """The socket to share by; None where there is none."""
+        path = _hub(self.home)
+        return path if path.exists() else None
+
+    def started(self) -> None:
+        """Leaves a mark for the parent: no fault of the settings can end this worker now."""
+        _started(self.home, self.index).touch()
+
+
+def _hub(home: Path) -> Path:
+    return home / "hub"
+
+
+def _started(home: Path, index: int) -> Path:
+    return home / f"started-{index}"
+
+
+def run_workers(loaded: Loaded, count: int, command: Sequence[str]) -> None:
+    """Runs workers until SIGTERM or SIGINT; blocks.
+
+    Args:
+        loaded: the settings; each worker reads them again.
+        count: of workers.
+        command: starts one; its index and the parent's directory are added.
+
+    Raises:
+        LaarError: a worker could not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="laar-workers-") as directory:
+        asyncio.run(_Parent(loaded, count, command, Path(directory)).run())
+
+
+class _Parent:
+    def __init__(self, loaded: Loaded, count: int, command: Sequence[str], directory: Path) -> None:
+        self._share = loaded.settings.share
+        self._count = count
+        self._command = command
+        self._home = directory
+        self._processes: dict[int, asyncio.subprocess.Process] = {}
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop, number)
+        loop.add_signal_handler(signal.SIGHUP, self._pass_on, signal.SIGHUP)
+        hub = None
+        if self._share.url is None:
+            sharing = part(SharingSettings, self._share)
+            hub = Hub(
+                _hub(self._home),
+                history_s=sharing.history_s,
+                interval_s=sharing.snapshot_interval_s,
+            )
+            await hub.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index in range(self._count):
+                    group.create_task(self._keep(index))
+        except ExceptionGroup as faults:
+            raise faults.exceptions[0] from None
+        finally:
+            self._pass_on(signal.SIGKILL)  # none is left but after a fault
+            if hub is not None:
+                await hub.stop()
+
+    async def _keep(self, index: int) -> None:
+        """Keeps one worker running."""
+        loop = asyncio.get_running_loop()
+        pause_s, most_s = _AGAIN_S
+        while not self._stopping.is_set():
+            began = loop.time()
+            process = await asyncio.create_subprocess_exec(
+                *(*self._command, "--worker-index", str(index), "--worker-home", str(self._home))
+            )
+            self._processes[index] = process
+            try:
+                status = await process.wait()
+            except asyncio.CancelledError:
+                with contextlib.suppress(ProcessLookupError):
+                    process.terminate()
+                await process.wait()
+                raise
+            if self._stopping.is_set():
+                return
+            lived_s = loop.time() - began
+            if status > 0 and not _started(self._home, index).exists():
+                raise LaarError(f"worker {index} could not start; its error is above")
+            pause_s = _AGAIN_S[0] if lived_s > _SOUND_S else min(most_s, 2.0 * pause_s)
+            _LOG.warning("worker %d ended (%d); it starts again in %g s", index, status, pause_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause_s)
+
+    def _stop(self, number: int) -> None:
+        self._stopping.set()
+        self._pass_on(number)
+
+    def _pass_on(self, number: int) -> None:
+        for process in self._processes.values():
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(number)

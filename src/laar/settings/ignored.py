@@ -1,0 +1,126 @@
+"""Settings that are valid and still without effect, or without the effect that was meant.
+
+`laar check` prints these and `laar serve` logs them. They need no network and no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+
+from laar.core.endpoints import EndpointSpec
+from laar.datalayer import load_endpoints
+from laar.datalayer.endpoints_file import split_address
+from laar.errors import SettingError, unknown
+from laar.settings.settings import Loaded, Settings
+
+__all__ = ["declared_endpoints", "remarks"]
+
+KV_EVENTS_LABEL = "laar.dev/kv-events"
+
+_Needs = Callable[[Settings], bool]
+
+_WITHOUT: tuple[tuple[str, str, frozenset[str], _Needs], ...] = (
+    ("flow.", "flow.enabled", frozenset({"flow.tenant_header"}), lambda s: s.flow.enabled),
+    ("health.", "health.enabled", frozenset(), lambda s: s.health.breaker.enabled),
+    ("tuner.", "tuner.enabled", frozenset(), lambda s: s.tuner.enabled),
+    ("prefix.max_bytes", "prefix.enabled", frozenset(), lambda s: s.prefix.enabled),
+    ("accuracy.prior_weight", "accuracy.online", frozenset(), lambda s: s.accuracy.online),
+    ("accuracy.half_life_s", "accuracy.online", frozenset(), lambda s: s.accuracy.online),
+    ("accuracy.cap_per_hour", "accuracy.online", frozenset(), lambda s: s.accuracy.online),
+    (
+        "accuracy.state_interval_s",
+        "accuracy.state_file",
+        frozenset(),
+        lambda s: s.accuracy.state_file is not None,
+    ),
+    (
+        "decisions.log_",
+        "decisions.log",
+        frozenset(),
+        lambda s: s.decisions.log is not None or s.otlp.logs is not None,
+    ),
+    (
+        "otlp.s",
+        "otlp.traces or otlp.logs",
+        frozenset(),
+        lambda s: s.otlp.traces is not None or s.otlp.logs is not None,
+    ),
+    (
+        "routing.enforce_share",
+        "routing.mode: enforce",
+        frozenset(),
+        lambda s: s.routing.enforcement.mode == "enforce",
+    ),
+)
+"""Prefix of settings, what they need, exceptions, and whether it is there."""
+
+
+def remarks(loaded: Loaded) -> Iterator[str]:
+    """One line for each setting that serving ignores, with file, line, key and remedy."""
+    settings = loaded.settings
+    for name, origin in loaded.origins.items():
+        if origin == "default":
+            continue
+        for prefix, needed, without, given in _WITHOUT:
+            if name.startswith(prefix) and name not in {needed, *without} and not given(settings):
+                yield f"{loaded.at(name)}has no effect without {needed}; set that, or take it out"
+    specs = declared_endpoints(settings)
+    yield from _aliases(loaded, specs)
+    yield from _twice(loaded, specs)
+    yield from _kv_events(specs)
+    listen = settings.listen.admin
+    host, _ = split_address(listen)
+    shut = settings.decisions.viewers_token_file is None
+    if shut and not (host.startswith("127.") or host in {"localhost", "::1"}):
+        yield (
+            f"{loaded.at('listen.admin')}{listen} is open to the network, so the page, "
+            "/explain and /config are refused without decisions.viewers_token_file; set that"
+        )
+
+
+def declared_endpoints(settings: Settings) -> Sequence[tuple[str, EndpointSpec]]:
+    """Endpoints that the settings and their file name, each with its source; no network.
+
+    A file that cannot be used gives none.
+    """
+    found = [(f"endpoints.{i}", one.spec()) for i, one in enumerate(settings.endpoints)]
+    if settings.endpoints_file is not None:
+        try:
+            found += [("endpoints_file", spec) for spec in load_endpoints(settings.endpoints_file)]
+        except SettingError:
+            return found
+    return found
+
+
+def _aliases(loaded: Loaded, specs: Sequence[tuple[str, EndpointSpec]]) -> Iterator[str]:
+    if loaded.settings.kubernetes:
+        return  # pods name their models when they come
+    served = dict.fromkeys(model for _, spec in specs for model in spec.models)
+    for alias, models in loaded.settings.routing.director.aliases.items():
+        for model in models:
+            if model not in served:
+                yield (
+                    f"{loaded.at(f'routing.aliases.{alias}')}{unknown('model', model, served)}; "
+                    "until an endpoint serves it, the alias does without"
+                )
+
+
+def _twice(loaded: Loaded, specs: Sequence[tuple[str, EndpointSpec]]) -> Iterator[str]:
+    first: dict[str, EndpointSpec] = {}
+    for source, spec in specs:
+        other = first.setdefault(spec.address, spec)
+        if other.models != spec.models:
+            yield (
+                f"{loaded.at(source)}{spec.address} serves {', '.join(other.models)} by the "
+                f"settings and {', '.join(spec.models)} by the file; the first counts: keep one"
+            )
+
+
+def _kv_events(specs: Sequence[tuple[str, EndpointSpec]]) -> Iterator[str]:
+    labelled = [spec.address for _, spec in specs if KV_EVENTS_LABEL in spec.labels]
+    if labelled and not (find_spec("zmq") and find_spec("msgpack")):
+        yield (
+            f"label {KV_EVENTS_LABEL} of {', '.join(labelled[:5])}: KV cache events need packages "
+            "that are not installed: pip install 'laar[kv-events]'"
+        )

@@ -1,0 +1,52 @@
+"""Where pickers share what they know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, ClassVar
+from urllib.parse import urlsplit
+
+from annotated_types import MaxLen
+from pydantic import AfterValidator
+
+from laar.settings.section import Applies, Section, declared
+from laar.sharing import SharingSettings
+
+__all__ = ["Share"]
+
+_SCHEMES = ("redis", "rediss", "unix")
+
+
+def _store(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in _SCHEMES or not (parts.hostname or parts.path):
+        raise ValueError("give redis://HOST:PORT, rediss:// for TLS, or unix:///PATH of a socket")
+    if parts.password or parts.username:
+        raise ValueError(
+            "settings are shown by /config: give `username` and `password_file` instead"
+        )
+    return value
+
+
+@declared(SharingSettings)
+class Share(Section):
+    """Several pickers that know the same; a store needs the extra `share`."""
+
+    applies: ClassVar = Applies.AFTER_RESTART
+
+    url: Annotated[str, AfterValidator(_store)] | None = None
+    """Redis or Valkey that the pickers share, as redis://HOST:6379/0; rediss:// with TLS. None:
+    this picker is alone, or shares with the workers of its own `laar serve --workers`."""
+    username: Annotated[str, MaxLen(256)] | None = None
+    """User at the store, where it has users."""
+    password_file: Path | None = None
+    """File with the store's password."""
+    ca_file: Path | None = None
+    """PEM file of the authorities that a rediss:// store is verified by; None for the system's."""
+    secret_file: Path | None = None
+    """File with the secret that prompts are hashed with, the same for all pickers. None: the first
+    picker puts one into the store, and then a reader of the store could test guesses about prompts
+    against the hashes there."""
+    snapshot_file: Path | None = None
+    """File that a picker without a store keeps what it knows in, so that it starts warm. It holds
+    hashes and their secret, and is readable by its owner only. None: nothing is kept."""

@@ -1,0 +1,165 @@
+"""What the other pickers have in flight, summed up by endpoint and applied to this one's tables.
+
+A picker's load at an endpoint is a state that only it writes, so the sum over pickers needs no
+agreement: records may be lost, doubled or late, and the next one is right. It ends by lease: of a
+picker that sends nothing for `lease_s` nothing counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from laar.core.endpoints import EndpointTable
+from laar.core.engines import Engines
+from laar.sharing.prefixes import Entries
+from laar.sharing.records import Load
+
+__all__ = ["Peer", "Peers"]
+
+MAX_PEERS = 256
+"""Pickers known at a time, with those that left; beyond it the one not heard for longest goes."""
+
+FORGET_S = 600.0
+"""A picker not heard for so long is forgotten, with the numbers of its batches."""
+
+_NOTHING = Load("", *[0.0] * 9)
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """One other picker, as it is called since its start.
+
+    Attributes:
+        seq: of its last batch.
+        heard_at: when that was taken.
+        entries: its open entries; None where no prefixes are kept.
+        loads: at each endpoint where there is one.
+        synced: it has sent all its loads: one that is not there is zero.
+        gone: its lease is over, or it said so.
+    """
+
+    origin: str
+    seq: int
+    heard_at: float
+    entries: Entries | None
+    loads: dict[str, Load] = field(default_factory=dict)
+    synced: bool = False
+    gone: bool = False
+
+
+class Peers:
+    """All other pickers.
+
+    Args:
+        table: gets the sums.
+        engines: the same.
+        lease_s: as above.
+        entries: makes the entries of a new peer.
+    """
+
+    def __init__(
+        self,
+        table: EndpointTable,
+        engines: Engines,
+        *,
+        lease_s: float,
+        entries: Callable[[], Entries | None],
+    ) -> None:
+        self._table = table
+        self._engines = engines
+        self._lease_s = lease_s
+        self._entries = entries
+        self._peers: dict[str, Peer] = {}
+        self._version = table.version
+        self.ended_by_lease = 0
+
+    def __len__(self) -> int:
+        """Pickers that are there."""
+        return sum(not peer.gone for peer in self._peers.values())
+
+    def known(self) -> Iterable[Peer]:
+        """All that are there; to be looked at only."""
+        return [peer for peer in self._peers.values() if not peer.gone]
+
+    def find(self, origin: str, now: float) -> Peer:
+        """The peer of this name; a new one where there is none."""
+        peer = self._peers.get(origin)
+        if peer is None:
+            if len(self._peers) >= MAX_PEERS:
+                oldest = min(self._peers.values(), key=lambda each: each.heard_at)
+                self.leave(oldest, now)
+                del self._peers[oldest.origin]
+            peer = self._peers[origin] = Peer(origin, 0, now, self._entries())
+        return peer
+
+    def load(self, peer: Peer, load: Load, now: float) -> None:
+        """Takes a peer's load at an endpoint."""
+        before = peer.loads.get(load.address)
+        if any(load[1:]):
+            peer.loads[load.address] = load
+        else:
+            peer.loads.pop(load.address, None)
+        slot = self._table.slot_counted(load.address)
+        if slot < 0:
+            return
+        first = before is None and not peer.synced  # its past is not news
+        since = load if first else before or _NOTHING
+        self._apply(slot, load.address, now, load, since)
+
+    def all_loads(self, peer: Peer, named: set[str], now: float) -> None:
+        """The peer has sent all its loads: what is not `named` is zero."""
+        for address in [each for each in peer.loads if each not in named]:
+            self.load(peer, _NOTHING._replace(address=address), now)
+        peer.synced = True
+
+    def leave(self, peer: Peer, now: float) -> None:
+        """Ends all that a peer has in flight."""
+        peer.gone, peer.synced = True, False
+        loads, peer.loads = peer.loads, {}
+        for address in loads:
+            slot = self._table.slot_counted(address)
+            if slot >= 0:
+                self._apply(slot, address, now, _NOTHING, _NOTHING)
+        if peer.entries is not None:
+            peer.entries.leave()
+
+    def look(self, now: float) -> None:
+        """Ends leases, and gives endpoints that are new the loads that were there before them."""
+        for peer in list(self._peers.values()):
+            silent_s = now - peer.heard_at
+            if not peer.gone and silent_s > self._lease_s:
+                self.ended_by_lease += 1
+                self.leave(peer, now)
+            if silent_s > FORGET_S:
+                del self._peers[peer.origin]
+        if self._table.version != self._version:
+            self._version = self._table.version
+            for address in {each for peer in self._peers.values() for each in peer.loads}:
+                slot = self._table.slot_counted(address)
+                if slot >= 0:
+                    self._apply(slot, address, now, _NOTHING, _NOTHING)
+
+    def _apply(self, slot: int, address: str, now: float, load: Load, since: Load) -> None:
+        """Sets the sums at an endpoint, and adds what was sent there `since`."""
+        sums = [0.0] * 5
+        for peer in self._peers.values():
+            there = peer.loads.get(address)
+            if there is not None:
+                for place in range(5):
+                    sums[place] += there[1 + place]  # type: ignore[operator]
+        self._engines.elsewhere(
+            slot,
+            now,
+            ahead_s=sums[4],
+            sent=_more(load.sent, since.sent),
+            sent_s=_more(load.sent_s, since.sent_s),
+            hidden_s=_more(load.hidden_s, since.hidden_s),
+            read_s=_more(load.read_s, since.read_s),
+        )
+        self._table.count_elsewhere(slot, sums[:4])
+
+
+def _more(new: float, old: float) -> float:
+    """What a counter has grown by; one that is lower than it was began again."""
+    return new - old if new >= old else new

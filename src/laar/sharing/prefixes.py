@@ -1,0 +1,143 @@
+"""The prefix index of a picker that is not alone: what is entered here is entered there."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+from laar.core.beliefs import PrefixBeliefs
+from laar.core.endpoints import EndpointTable
+from laar.prefix.blocks import Chain
+from laar.prefix.index import Receipt
+from laar.sharing.chains import Chains
+from laar.sharing.records import Cleared, Ended, Entered, Record
+
+__all__ = ["Entries", "SharedPrefixes", "key_id"]
+
+CLEAR_ONCE_S = 5.0
+"""An endpoint's restart is seen by each picker for itself, at another moment: one clearing in this
+time is enough, or the second would forget what was entered since."""
+
+MAX_OPEN = 65_536
+"""Entries of one other picker that have not ended; the oldest counts as ended beyond it."""
+
+
+def key_id(key: bytes) -> str:
+    """Tells keys apart, and nothing about them."""
+    return blake2b(key, digest_size=4, person=b"laar-key-id").hexdigest()
+
+
+class SharedPrefixes:
+    """Reports what is entered; implements `laar.core.beliefs.PrefixWatcher`.
+
+    Args:
+        beliefs: of this picker.
+        table: names the slots.
+        add: takes the records.
+    """
+
+    def __init__(
+        self, beliefs: PrefixBeliefs, table: EndpointTable, add: Callable[[Record], None]
+    ) -> None:
+        self.beliefs = beliefs
+        self.chains = Chains()
+        self.now = 0.0
+        """Moves with the sharing: `clear` has no time of its own."""
+        self._table = table
+        self._add = add
+        self._next = 1
+        self._open: dict[Receipt, int] = {}
+        self._cleared_at: dict[int, float] = {}
+        beliefs.watcher = self
+
+    @property
+    def oldest_open(self) -> int:
+        """The oldest entry that has not ended, or the next one."""
+        return next(iter(self._open.values()), self._next)
+
+    def entered(self, slot: int, chain: Chain, receipt: Receipt) -> None:
+        """Sends a prompt that was entered here."""
+        if len(chain):
+            entry, self._next = self._next, self._next + 1
+            self._open[receipt] = entry
+            packed = self.chains.pack(chain.hashes)
+            address = self._table.spec(slot).address
+            self._add(Entered(entry, address, chain.total_bytes, *packed))
+
+    def ended(self, receipt: Receipt, *, ok: bool, share: float | None) -> None:
+        """Sends how it ended; a miss is evidence for all."""
+        entry = self._open.pop(receipt, None)
+        if entry is not None:
+            self._add(Ended(entry, ok=ok, share=None if share is None else round(share, 3)))
+
+    def cleared(self, slot: int) -> bool:
+        """Sends that a cache is empty, unless another picker has just seen the same."""
+        if not self._is_first(slot):
+            return False
+        self._add(Cleared(self._table.spec(slot).address))
+        return True
+
+    def heard_clear(self, slot: int) -> bool:
+        """Another picker saw it; whether that is news."""
+        if not self._is_first(slot):
+            return False
+        self.beliefs.heard_clear(slot)
+        return True
+
+    def _is_first(self, slot: int) -> bool:
+        at = self._cleared_at.get(slot)
+        self._cleared_at[slot] = self.now
+        return at is None or self.now - at >= CLEAR_ONCE_S
+
+
+class Entries:
+    """The open entries of one other picker.
+
+    Args:
+        prefixes: where they are entered.
+    """
+
+    def __init__(self, prefixes: SharedPrefixes) -> None:
+        self._prefixes = prefixes
+        self._open: OrderedDict[int, Receipt] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def enter(self, record: Entered, slot: int, capacity: int, now: float) -> bool:
+        """Enters a prompt; False where its beginning is not known here."""
+        prefixes = self._prefixes
+        hashes = prefixes.chains.unpack(record.known, record.anchor, record.tail)
+        if hashes is None:
+            return False
+        blocks = prefixes.beliefs.blocks(record.total_bytes)
+        if slot < 0 or record.entry in self._open or len(hashes) > blocks:
+            return True
+        prefixes.beliefs.make_room(capacity)
+        chain: Any = Chain(hashes, record.total_bytes)
+        self._open[record.entry] = prefixes.beliefs.heard(slot, chain, now)
+        if len(self._open) > MAX_OPEN:
+            prefixes.beliefs.settle(self._open.popitem(last=False)[1], None)
+        return True
+
+    def end(self, record: Ended) -> None:
+        """Its request ended; nothing where it is not known."""
+        receipt = self._open.pop(record.entry, None)
+        if receipt is None:
+            return
+        if record.ok:
+            self._prefixes.beliefs.settle(receipt, record.share)
+        else:
+            self._prefixes.beliefs.retract(receipt)
+
+    def end_before(self, oldest_open: int) -> None:
+        """All before it have ended, and how was missed: nothing is believed for their sake."""
+        while self._open and (entry := next(iter(self._open))) < oldest_open:
+            self._prefixes.beliefs.retract(self._open.pop(entry))
+
+    def leave(self) -> None:
+        """The picker is gone. Its requests most likely went on without it."""
+        while self._open:
+            self._prefixes.beliefs.settle(self._open.popitem(last=False)[1], None)

@@ -1,0 +1,302 @@
+"""One picker among several: what it learns goes to the others, what they learn comes in.
+
+Synchronous and pure: `batches` gives the bytes to send, `take` reads those of others, and `look` is
+called now and then. How the bytes travel is the caller's matter; they may be lost, doubled, late or
+wrong. What each kind of record promises is in `docs/decisions/0016-many-pickers.md`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from laar.accuracy.online import OnlineOutcomes, Taken
+from laar.core.beliefs import PrefixBeliefs
+from laar.core.director import Director
+from laar.core.engines import Sample
+from laar.health import Word
+from laar.sharing.outbox import Outbox
+from laar.sharing.peers import Peer, Peers
+from laar.sharing.prefixes import Entries, SharedPrefixes, key_id
+from laar.sharing.records import (
+    Cleared,
+    Ended,
+    Entered,
+    Heard,
+    Hello,
+    Learned,
+    Leaving,
+    Load,
+    Record,
+    Reported,
+    StoredAt,
+    Unreadable,
+    Weights,
+    read_batch,
+    write_batch,
+)
+from laar.sharing.settings import SharingSettings
+
+__all__ = ["Champion", "Sharing"]
+
+SAMPLES_A_S = 50.0
+"""Answers a second whose lesson about engines is sent: a line remembers some 500 of them, so more
+would only cost."""
+
+HELLO_EVERY_S = 1.0
+
+
+class Champion(Protocol):
+    """A tuner whose winners are shared; implemented by `laar.tuning.Tuner`."""
+
+    on_accepted: Callable[[dict[str, float], float], None] | None
+
+    def adopt(self, weights: dict[str, float], cost_s: float) -> bool:
+        """Serves another's winner if it is better than its own."""
+        ...
+
+
+class Sharing:
+    """Joins a director to those of other pickers.
+
+    The director's prefixes and its learners report to it from now on.
+
+    Args:
+        director: of this picker.
+        settings: what and how soon.
+        origin: this picker, since its start: unique for ever.
+        key: secret of the hashes.
+        wall_clock: seconds since 1970, for showing how old records are.
+        online: reported outcomes; None where they are not kept.
+        champion: the tuner; None where nothing is tuned.
+        on_cleared: called with the address of an endpoint that another picker saw emptied.
+    """
+
+    def __init__(
+        self,
+        director: Director,
+        settings: SharingSettings,
+        *,
+        origin: str,
+        key: bytes,
+        wall_clock: Callable[[], float],
+        online: OnlineOutcomes | None = None,
+        champion: Champion | None = None,
+        on_cleared: Callable[[str], None] = lambda _address: None,
+    ) -> None:
+        self.settings = settings
+        self.origin = origin
+        self.director = director
+        self._wall_clock = wall_clock
+        self._online = online
+        self._champion = champion
+        self._on_cleared = on_cleared
+        self.prefixes: SharedPrefixes | None = None
+        if isinstance(director.prefixes, PrefixBeliefs):
+            self.prefixes = SharedPrefixes(director.prefixes, director.table, self._add)
+        self.key = key
+        self.key_id = key_id(key)
+        self.outbox = Outbox(
+            director.table,
+            director.engines,
+            origin,
+            wall_clock=wall_clock,
+            max_waiting_bytes=settings.max_waiting_bytes,
+            beat_s=settings.lease_s / 3.0,
+            oldest_open=lambda: self.prefixes.oldest_open if self.prefixes else 0,
+        )
+        self.peers = Peers(
+            director.table,
+            director.engines,
+            lease_s=settings.lease_s,
+            entries=lambda: Entries(self.prefixes) if self.prefixes else None,
+        )
+        self.taken: Counter[str] = Counter()
+        """Records by kind that were taken."""
+        self.refused: Counter[str] = Counter()
+        """Batches that were not read, and records that made no sense, by reason."""
+        self.missed = 0
+        """Batches that never came."""
+        self.doubled = 0
+        """Batches that came again, or too late."""
+        self.unknown_prefixes = 0
+        """Prompts that go on from one that was not seen here."""
+        self.age_s = 0.0
+        """Age of the last batch when it was taken, by the two wall clocks."""
+        self.now = 0.0
+        self._hello_at = float("-inf")
+        self._samples, self._samples_at = SAMPLES_A_S, 0.0
+        self._listen()
+
+    # -- out -----------------------------------------------------------------------------------
+
+    def batches(self, now: float) -> list[bytes]:
+        """What there is to send now; call it every `flush_ms` while there is a way to send."""
+        self._at(now)
+        made = self.outbox.batches(now, self.key_id)
+        return [write_batch(self.settings.namespace, batch) for batch in made]
+
+    def hello(self, now: float) -> None:
+        """Makes itself known, and asks for all loads: at the start, and after an interruption."""
+        self._hello_at = now
+        self._add(Hello())
+        self.outbox.send_all_loads()
+        if self.prefixes is not None:
+            self.prefixes.chains.forget_sent()
+
+    def leaving(self) -> None:
+        """Says good-bye: the last batch tells the others not to wait for the lease."""
+        self._add(Leaving())
+
+    # -- in ------------------------------------------------------------------------------------
+
+    def take(self, data: bytes, now: float, *, age_s: float = 0.0) -> None:
+        """Takes a batch of another picker; what it cannot use it counts. Never raises.
+
+        Args:
+            data: as received.
+            now: seconds, monotonic.
+            age_s: how long it lay in the store: the loads of old ones do not count any more.
+        """
+        self._at(now)
+        try:
+            batch = read_batch(self.settings.namespace, data)
+        except Unreadable as fault:
+            self.refused[fault.reason] += 1
+            return
+        if batch.origin == self.origin:
+            return
+        self.refused["record"] += batch.bad
+        peer = self.peers.find(batch.origin, now)
+        if batch.seq <= peer.seq:
+            self.doubled += 1
+            return
+        if peer.seq and batch.seq > peer.seq + 1:
+            self.missed += batch.seq - peer.seq - 1
+            peer.synced = False
+            self._ask(now)
+        peer.seq, peer.heard_at, peer.gone = batch.seq, now - age_s, False
+        self.age_s = max(0.0, self._wall_clock() - batch.sent_at_s)
+        is_fresh = age_s <= self.settings.lease_s
+        same_key = batch.key_id == self.key_id
+        if not same_key:
+            self.refused["key"] += 1
+        for record in batch.records:
+            self.taken[type(record).__name__.lower()] += 1
+            try:
+                self._take(record, peer, now, is_fresh=is_fresh, same_key=same_key)
+            except Exception:  # noqa: BLE001 - what another says must not stop this one
+                self.refused["fault"] += 1
+        if batch.full and is_fresh:
+            named = {each.address for each in batch.records if isinstance(each, Load)}
+            self.peers.all_loads(peer, named, now)
+        if peer.entries is not None:
+            peer.entries.end_before(batch.oldest_open)
+
+    def look(self, now: float) -> None:
+        """Ends leases; call it a few times a second, whether there is a way to send or not."""
+        self._at(now)
+        self.peers.look(now)
+
+    def use_key(self, key: bytes) -> None:
+        """Hashes as the others do from now on; what was believed by another key is gone."""
+        if key == self.key:
+            return
+        self.key, self.key_id = key, key_id(key)
+        if self.prefixes is not None:
+            self.prefixes.chains = type(self.prefixes.chains)()
+            self.prefixes.beliefs.rekey(key)
+        self.hello(self.now)
+
+    def _take(
+        self, record: Record, peer: Peer, now: float, *, is_fresh: bool, same_key: bool
+    ) -> None:
+        match record:
+            case Load():
+                if is_fresh:
+                    self.peers.load(peer, record, now)
+            case Entered():
+                if same_key and peer.entries is not None:
+                    self._entered(record, peer.entries, now)
+            case Ended():
+                if peer.entries is not None:
+                    peer.entries.end(record)
+            case Cleared(address):
+                self._cleared(address)
+            case StoredAt():
+                self.director.stored.heard(*record)
+            case Heard(address, word):
+                slot = self.director.table.slot(address)
+                if slot >= 0 and self.director.health is not None and is_fresh:
+                    model = self.director.table.spec(slot).models[0]
+                    self.director.health.heard(slot, model, word, now)
+            case Learned(address, sample):
+                slot = self.director.table.slot(address)
+                if slot >= 0:
+                    self.director.engines.heard(slot, sample)
+            case Reported(outcome):
+                if self._online is not None:
+                    self._online.heard(outcome, now)
+            case Weights(weights, cost_s):
+                if self._champion is not None:
+                    self._champion.adopt(weights, cost_s)
+            case Hello():
+                self.outbox.send_all_loads()
+                if self.prefixes is not None:
+                    self.prefixes.chains.forget_sent()
+            case Leaving():
+                self.peers.leave(peer, now)
+
+    def _entered(self, record: Entered, entries: Entries, now: float) -> None:
+        table = self.director.table
+        if not entries.enter(record, table.slot(record.address), table.capacity, now):
+            self.unknown_prefixes += 1
+            self._ask(now)
+
+    def _cleared(self, address: str) -> None:
+        slot = self.director.table.slot(address)
+        if slot >= 0 and self.prefixes is not None and self.prefixes.heard_clear(slot):
+            self._on_cleared(address)
+
+    def _ask(self, now: float) -> None:
+        if now - self._hello_at >= HELLO_EVERY_S:
+            self.hello(now)
+
+    # -- from this picker ----------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        director = self.director
+        director.stored.on_note = lambda *noted: self._add(StoredAt(*noted))
+        director.engines.on_sample = self._sampled
+        if director.health is not None:
+            director.health.on_word = self._said
+        if self._online is not None:
+            self._online.on_taken = self._reported
+        if self._champion is not None:
+            self._champion.on_accepted = lambda *won: self._add(Weights(*won))
+
+    def _add(self, record: Record) -> None:
+        self.outbox.add(record)
+
+    def _said(self, slot: int, word: Word) -> None:
+        table = self.director.table
+        if slot in table.active:
+            self._add(Heard(table.spec(slot).address, word))
+
+    def _sampled(self, slot: int, sample: Sample) -> None:
+        passed_s = max(0.0, self.now - self._samples_at)
+        self._samples = min(SAMPLES_A_S, self._samples + passed_s * SAMPLES_A_S)
+        self._samples_at = self.now
+        table = self.director.table
+        if self._samples >= 1.0 and slot in table.active:
+            self._samples -= 1.0
+            self._add(Learned(table.spec(slot).address, sample))
+
+    def _reported(self, outcome: Taken) -> None:
+        self._add(Reported(outcome))
+
+    def _at(self, now: float) -> None:
+        self.now = now
+        if self.prefixes is not None:
+            self.prefixes.now = now

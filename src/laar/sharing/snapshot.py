@@ -1,0 +1,160 @@
+"""What a picker knows, in one piece: for one that starts.
+
+Data only: JSON behind a checksum. It may come from a store or a file that anyone wrote, so every
+part is checked and what makes no sense is left out. Loads are not in it: those of the others come
+within a second, and one's own are zero.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from laar.accuracy.online import OnlineOutcomes
+from laar.prefix.index import Kept
+from laar.sharing.records import MAX_TEXT_CHARS, read_hashes, write_hashes
+from laar.sharing.sharing import Sharing
+
+__all__ = ["MAX_SNAPSHOT_BYTES", "SnapshotFault", "key_of", "read_snapshot", "restore", "snapshot"]
+
+SCHEMA = 1
+
+MAX_BLOCKS = 1 << 20
+"""Blocks of prompts in a snapshot, the latest: 11 MB, the caches of some 100 busy endpoints. A
+collection of them holds the loop for about 10 ms."""
+
+MAX_STORED = 8192
+"""Stored answers in it, the latest."""
+
+MAX_SNAPSHOT_BYTES = 64 << 20
+
+_DIGEST_BYTES = 32
+
+
+class SnapshotFault(ValueError):  # noqa: N818 - what is wrong with it
+    """It cannot be used; the text says why."""
+
+
+def snapshot(
+    sharing: Sharing, online: OnlineOutcomes | None, now: float, *, with_key: bool, place: str = ""
+) -> Callable[[], bytes]:
+    """Collects what is known now; the function returned writes it, on any thread.
+
+    Args:
+        sharing: of the picker.
+        online: reported outcomes, if kept.
+        now: seconds, monotonic.
+        with_key: the secret of the hashes goes along: for the owner's own file.
+        place: in the stream of records, up to which they are in here.
+    """
+    director = sharing.director
+    table = director.table
+    uses: list[Kept] = []
+    if sharing.prefixes is not None:
+        uses = sharing.prefixes.beliefs.index.dump(MAX_BLOCKS)
+    addresses = {slot: table.spec(slot).address for slot in table.active.tolist()}
+    told: dict[str, Any] = {
+        "v": SCHEMA,
+        "ns": sharing.settings.namespace,
+        "key_id": sharing.key_id,
+        "place": place,
+        "stored": director.stored.latest(MAX_STORED),
+        "engines": director.engines.state(),
+    }
+    if with_key:
+        told["key"] = sharing.key.hex()
+
+    def write() -> bytes:
+        told["uses"] = [
+            [addresses[use.slot], use.start, use.proven, write_hashes(use.hashes), use.sizes]
+            for use in uses
+            if use.slot in addresses
+        ]
+        if online is not None:
+            told["outcomes"] = online.state(now)
+        data = orjson.dumps(told)
+        return _digest(data) + b"\n" + data
+
+    return write
+
+
+def read_snapshot(data: bytes, namespace: str) -> dict[str, Any]:
+    """The snapshot as plain values; may run on any thread.
+
+    Raises:
+        SnapshotFault: it is damaged, or of another version or namespace.
+    """
+    digest, _, body = data.partition(b"\n")
+    if len(data) > MAX_SNAPSHOT_BYTES or digest != _digest(body):
+        raise SnapshotFault("is damaged: its checksum is another")
+    try:
+        told = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise SnapshotFault("is no snapshot") from None
+    if not isinstance(told, dict) or told.get("v") != SCHEMA:
+        raise SnapshotFault(f"is not of version {SCHEMA}")
+    if told.get("ns") != namespace:
+        raise SnapshotFault("is of another namespace")
+    return told
+
+
+def key_of(told: dict[str, Any]) -> bytes | None:
+    """The secret of its hashes, where it is in it."""
+    try:
+        return bytes.fromhex(told["key"])
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def restore(
+    sharing: Sharing, online: OnlineOutcomes | None, told: dict[str, Any], now: float
+) -> int:
+    """Takes up a snapshot into a picker that knows nothing yet; returns how many prompts' blocks.
+
+    Prompts only where they were hashed with the same key.
+    """
+    director = sharing.director
+    kept = 0
+    if sharing.prefixes is not None and told.get("key_id") == sharing.key_id:
+        beliefs = sharing.prefixes.beliefs
+        beliefs.make_room(director.table.capacity)
+        kept = beliefs.index.restore(_uses(sharing, told.get("uses")))
+    for entry in _list(told.get("stored"))[-MAX_STORED:]:
+        if isinstance(entry, list) and len(entry) == 3 and all(map(_is_text, entry)):
+            director.stored.heard(*entry)
+    director.engines.restore(told.get("engines"))
+    if online is not None and len(online) == 0:
+        online.restore(told.get("outcomes"), now)
+    return kept
+
+
+def _uses(sharing: Sharing, entries: object) -> list[Kept]:
+    table = sharing.director.table
+    found = []
+    for entry in _list(entries):
+        try:
+            address, start, proven, hashes, sizes = entry
+            slot = table.slot(address)
+            if not all(type(each) is int for each in (start, proven, *sizes)) or proven < 0:
+                continue
+            if slot >= 0 and sizes:
+                found.append(Kept(slot, start, proven, read_hashes(hashes), tuple(sizes)))
+        except (ValueError, TypeError, binascii.Error):
+            continue
+    return found
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_TEXT_CHARS
+
+
+def _digest(body: bytes) -> bytes:
+    return blake2b(body, digest_size=_DIGEST_BYTES).hexdigest().encode()

@@ -1,0 +1,120 @@
+"""The last hour in memory, for the page's curves; Prometheus has all time and all labels.
+
+Bins of a minute in a ring. A decision costs one addition, an end some more; nothing is kept of
+a request but its times, and of those a bounded sample.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from laar.accuracy.reports import Answered
+from laar.explain.decision_record import DecisionRecord
+
+__all__ = ["BINS", "BIN_S", "History"]
+
+BIN_S = 60.0
+BINS = 61
+"""An hour, and the minute under way: what an operator looks back at after an alarm."""
+MAX_SAMPLES = 200
+"""Times kept of a bin, drawn evenly; the p50 of so many is good to some percent. With two kinds of
+times the ring takes at most a quarter of a megabyte."""
+
+
+@dataclass(slots=True)
+class _Sample:
+    """A bounded, even sample of values."""
+
+    values: list[float] = field(default_factory=list)
+    seen: int = 0
+
+    def add(self, value: float, rng: random.Random) -> None:
+        self.seen += 1
+        if len(self.values) < MAX_SAMPLES:
+            self.values.append(value)
+        elif (at := rng.randrange(self.seen)) < MAX_SAMPLES:
+            self.values[at] = value
+
+    def median(self) -> float | None:
+        return float(np.median(self.values)) if self.values else None
+
+
+@dataclass(slots=True)
+class _Bin:
+    number: int = -1
+    decisions: int = 0
+    ended: int = 0
+    failed: int = 0
+    found_tokens: float = 0.0
+    prompt_tokens: float = 0.0
+    ttft_s: _Sample = field(default_factory=_Sample)
+    ttca_s: _Sample = field(default_factory=_Sample)
+
+
+class History:
+    """Takes decisions, ends and judged answers; gives curves.
+
+    Args:
+        rng: draws the samples.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._ring = [_Bin() for _ in range(BINS)]
+
+    def decided(self, now: float) -> None:
+        """Counts a decision."""
+        self._at(now).decisions += 1
+
+    def settled(self, account: DecisionRecord, now: float) -> None:
+        """Counts the end of a request."""
+        end = account.end
+        if end is None:
+            return
+        current = self._at(now)
+        current.ended += 1
+        current.failed += not end.ok
+        if end.ok and end.ttft_s is not None:
+            current.ttft_s.add(end.ttft_s, self._rng)
+        if end.cached_tokens is not None and end.prompt_tokens:
+            current.found_tokens += end.cached_tokens
+            current.prompt_tokens += end.prompt_tokens
+
+    def answered(self, answered: Answered, now: float) -> None:
+        """Takes a judged answer; what counts is the time to a correct one."""
+        if answered.correct and answered.seconds is not None:
+            self._at(now).ttca_s.add(answered.seconds, self._rng)
+
+    def curves(self, now: float) -> dict[str, object]:
+        """The hour up to now, oldest first; None where a bin has no value.
+
+        `rate` is in decisions a second, `hits` a share of the prompt tokens, `failed` a share of
+        the requests that ended, the times are medians in seconds. The bin under way is left out.
+        """
+        bins = list(self._hour(now))
+        return {
+            "bin_s": BIN_S,
+            "rate": [b.decisions / BIN_S for b in bins],
+            "ttft_s": [b.ttft_s.median() for b in bins],
+            "ttca_s": [b.ttca_s.median() for b in bins],
+            "hits": [b.found_tokens / b.prompt_tokens if b.prompt_tokens else None for b in bins],
+            "failed": [b.failed / b.ended if b.ended else None for b in bins],
+        }
+
+    def _hour(self, now: float) -> Iterator[_Bin]:
+        last = math.floor(now / BIN_S)
+        for number in range(last - BINS + 1, last):
+            kept = self._ring[number % BINS]
+            yield kept if kept.number == number else _Bin()
+
+    def _at(self, now: float) -> _Bin:
+        number = math.floor(now / BIN_S)
+        at = number % BINS
+        if self._ring[at].number != number:
+            self._ring[at] = _Bin(number=number)
+        return self._ring[at]

@@ -1,0 +1,384 @@
+"""For authors of filters, scorers, pickers and policies: views to try them on, and what they keep.
+
+    @pytest.mark.parametrize("check", laar.testing.checks(MyScorer), ids=str)
+    def test_my_scorer_keeps_the_contract(check: laar.testing.Check) -> None:
+        check()
+
+Each check is one promise of `laar.Filter`, `laar.Scorer`, `laar.Picker` or `laar.Policy`, tried in
+situations that fleets get into: one endpoint, a thousand, none of them read yet, nothing cached,
+models without a measurement. laar runs the same checks over its own. No check needs pytest, a
+server or a network; a broken promise raises `AssertionError` with the situation in its text.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from laar.core.decision import DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointSpec, EndpointTable, Floats, Mask, Reading
+from laar.core.interfaces import Filter, Picker, Scorer, View
+from laar.core.policy import Policy
+from laar.core.request import Api, Request
+
+__all__ = ["Check", "check_all", "checks", "make_view"]
+
+Extension = Filter | Scorer | Picker | Policy
+Numbers = float | Sequence[float]
+
+_SEEDS = range(3)
+
+
+def make_view(
+    endpoints: int = 3,
+    *,
+    prompt: str = "Which of these is right?",
+    tokens: Numbers = 1000.0,
+    cached_tokens: Numbers = 0.0,
+    queued_tokens: Numbers = 0.0,
+    in_flight: Numbers = 0.0,
+    waiting: Numbers | None = 0.0,
+    running: Numbers | None = None,
+    kv_usage: Numbers = 0.0,
+    rtt_s: Numbers = 0.001,
+    probability: Numbers = 1.0,
+    evidence: Numbers = 50.0,
+    seconds_per_token: Numbers = 1e-4,
+    base_s: Numbers = 0.0,
+    times_tried: Numbers = 0.0,
+    models: Sequence[str] = ("model",),
+    labels: Sequence[Mapping[str, str]] = (),
+    session: str = "",
+    now: float = 0.0,
+    seed: int = 0,
+) -> View:
+    """A view of some endpoints, as a scorer gets it.
+
+    The endpoints are `10.0.0.0:8000`, `10.0.0.1:8000` and so on. Quantities are as in `laar.View`,
+    one number for all candidates or one for each.
+
+    Args:
+        endpoints: number of candidates.
+        prompt: the text of the request.
+        tokens: length of the prompt.
+        cached_tokens: the part of it that each endpoint is believed to hold.
+        queued_tokens: prompt tokens under way there.
+        in_flight: requests under way there, by the picker's count.
+        waiting: requests waiting in the engine as last scraped; None if it was never scraped.
+        running: requests running in the engine as last scraped; None for `in_flight`.
+        kv_usage: share of the KV cache in use.
+        rtt_s: round trip.
+        probability: P(correct).
+        evidence: outcomes behind it.
+        seconds_per_token: of prefill.
+        base_s: seconds that do not grow with the prompt.
+        times_tried: earlier attempts on the question with the endpoint's model.
+        models: served names, dealt to the endpoints in turn.
+        labels: of the first endpoints.
+        session: of the request.
+        now: the time.
+        seed: of the random source.
+    """
+    n = endpoints
+    table = EndpointTable()
+    table.replace(
+        "laar.testing",
+        [
+            EndpointSpec(
+                address=f"10.0.{i // 256}.{i % 256}:8000",
+                models=(models[i % len(models)],),
+                labels=labels[i] if i < len(labels) else {},
+            )
+            for i in range(n)
+        ],
+    )
+    busy = _each(in_flight, n)
+    if waiting is not None:
+        columns = (_each(waiting, n), busy if running is None else _each(running, n))
+        for i, spec in enumerate(table.specs()):
+            reading = Reading(
+                waiting=float(columns[0][i]),
+                running=float(columns[1][i]),
+                kv_usage=float(_each(kv_usage, n)[i]),
+                capacity_tokens=10_000.0,
+            )
+            table.read(spec.address, reading, now)
+    queued = _each(queued_tokens, n)
+    table.in_flight[:n], table.queued_tokens[:n] = busy, queued
+    table.queued_uncached_tokens[:n] = table.prefill_tokens[:n] = queued
+    spans = (prompt,) if prompt else ()
+    return View(
+        request=Request(
+            id="laar-testing", api=Api.CHAT, spans=spans, chars=len(prompt), session=session
+        ),
+        now=now,
+        rng=random.Random(seed),
+        table=table,
+        slots=np.arange(n),
+        tokens=_each(tokens, n),
+        cached_tokens=_each(cached_tokens, n),
+        queued_tokens=queued.copy(),
+        in_flight=busy.copy(),
+        rtt_s=_each(rtt_s, n),
+        probability=_each(probability, n),
+        evidence=_each(evidence, n),
+        seconds_per_token=_each(seconds_per_token, n),
+        base_s=_each(base_s, n),
+        times_tried=_each(times_tried, n),
+    )
+
+
+def _each(value: Numbers, n: int) -> Any:
+    return np.array(np.broadcast_to(np.asarray(value, np.float64), n))
+
+
+# -- situations --------------------------------------------------------------------------------
+
+
+def _mixed(n: int, seed: int, **changed: Any) -> View:
+    """A fleet in use, no two endpoints alike."""
+    draw = np.random.default_rng(seed)
+    tokens = 2000.0
+    model = np.arange(n) % 2
+    given: dict[str, Any] = {
+        "tokens": tokens,
+        "cached_tokens": draw.permutation(n) / n * tokens,
+        "queued_tokens": draw.uniform(0.0, 50_000.0, n),
+        "in_flight": draw.permutation(n) + 1.0,
+        "waiting": draw.permutation(n) + 0.5,
+        "kv_usage": draw.uniform(0.0, 1.0, n),
+        "rtt_s": draw.uniform(1e-4, 0.2, n),
+        "probability": draw.uniform(0.1, 1.0, 2)[model],
+        "seconds_per_token": draw.uniform(1e-5, 1e-3, 2)[model],
+        "base_s": draw.uniform(0.0, 0.1, 2)[model],
+        "models": ("small", "large"),
+        "seed": seed,
+        "now": 100.0,
+    }
+    return make_view(n, **{**given, **changed})
+
+
+def _part_of_a_fleet(seed: int) -> View:
+    """Candidates whose slots are neither the first ones nor next to each other."""
+    return _mixed(9, seed).at(np.array([1, 4, 5, 8]))
+
+
+_THOUSAND = "a thousand endpoints"
+_SITUATIONS: Mapping[str, Callable[[int], View]] = {
+    "a fleet in use": lambda seed: _mixed(5, seed),
+    "part of a fleet": _part_of_a_fleet,
+    "a single candidate": lambda seed: _mixed(1, seed),
+    "an idle fleet": lambda seed: make_view(4, seed=seed),
+    "endpoints that were never read": lambda seed: _mixed(4, seed, waiting=None),
+    "nothing cached": lambda seed: _mixed(4, seed, cached_tokens=0.0),
+    "all of it cached": lambda seed: _mixed(4, seed, cached_tokens=2000.0),
+    "an empty prompt": lambda seed: _mixed(4, seed, prompt="", tokens=0.0, cached_tokens=0.0),
+    "models never measured": lambda seed: _mixed(4, seed, evidence=0.0, probability=1.0),
+    "models never right": lambda seed: _mixed(4, seed, probability=0.0),
+    "every model tried before": lambda seed: _mixed(4, seed, times_tried=3.0),
+    "a session": lambda seed: _mixed(4, seed, session="one"),
+    _THOUSAND: lambda seed: _mixed(1000, seed),
+}
+
+
+# -- checks ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One promise. Calling it raises `AssertionError` where the promise is broken.
+
+    Args:
+        name: what is checked, a short text.
+        run: the check.
+    """
+
+    name: str
+    run: Callable[[], None]
+
+    def __call__(self) -> None:
+        """Check."""
+        try:
+            self.run()
+        except AssertionError:
+            raise
+        except Exception as error:
+            raise AssertionError(f"raises {type(error).__name__}: {error}") from error
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def checks(make: Callable[[], Extension], *, symmetric: bool = True) -> list[Check]:
+    """The promises of a filter, scorer, picker or policy, each as a check of its own.
+
+    Args:
+        make: makes a fresh one.
+        symmetric: whether its choice is independent of the order in which candidates are listed.
+            Off for those that choose by chance or in turn.
+    """
+    found = [Check(name, partial(_check_results, make, name)) for name in _SITUATIONS]
+    found.append(Check("the same seed gives the same result", partial(_check_repeats, make)))
+    found.append(Check("nothing that it is given changes", partial(_check_input, make)))
+    if symmetric:
+        name = "the order of candidates does not matter"
+        found.append(Check(name, partial(_check_symmetry, make)))
+    name = "what may not take the request is never chosen"
+    found.append(Check(name, partial(_check_masks, make)))
+    return found
+
+
+def check_all(make: Callable[[], Extension], *, symmetric: bool = True) -> None:
+    """Runs every check; raises one `AssertionError` that names all broken promises."""
+    broken = []
+    for check in checks(make, symmetric=symmetric):
+        try:
+            check()
+        except AssertionError as error:
+            broken.append(f"{check}: {error}")
+    assert not broken, "\n".join(broken)
+
+
+def _run(extension: Extension, view: View) -> Any:
+    """What it makes of a view: scores, a mask or an order."""
+    if isinstance(extension, Policy):
+        kept, scores = extension.keep(view), extension.score(view)
+        order = extension.order(scores, view, () if kept is None else (kept,))
+        for fault in view.faults:
+            raise AssertionError(f"its {fault.part} fails: {fault.error!r}") from fault.error
+        _check_order(np.asarray(order), view)
+        return scores
+    if hasattr(extension, "keep"):
+        return extension.keep(view)
+    if hasattr(extension, "order"):
+        return np.asarray(extension.order(_scores_for(view), view))
+    return extension.score(view)
+
+
+def _scores_for(view: View) -> Floats:
+    """Scores to order by: as different as the endpoints are."""
+    scores: Floats = 1.0 / (1.0 + view.in_flight)
+    return scores
+
+
+def _check_results(make: Callable[[], Extension], situation: str) -> None:
+    extension = make()
+    for seed in _SEEDS if situation != _THOUSAND else (0,):
+        view = _SITUATIONS[situation](seed)
+        result = _run(extension, view)
+        count = len(view.slots)
+        shape = np.shape(result)
+        assert shape == (count,), f"has the shape {shape} for {count} candidates"
+        if isinstance(extension, Policy) or hasattr(extension, "score"):
+            _check_scores(result)
+        elif hasattr(extension, "order"):
+            _check_order(result, view)
+        else:
+            assert result.dtype == np.bool_, f"is an array of {result.dtype}; give truth values"
+
+
+def _check_scores(scores: Floats) -> None:
+    assert np.isfinite(scores).all(), f"has scores that are not finite: {scores}"
+    low, high = float(scores.min()), float(scores.max())
+    assert low >= 0.0, f"scores {low}, below 0"
+    assert high <= 1.0 + 1e-9, f"scores {high}, above 1"
+
+
+def _check_order(order: Any, view: View) -> None:
+    once = sorted(order.tolist()) == list(range(len(view.slots)))
+    assert once, f"orders {len(view.slots)} candidates as {order}, not each of them once"
+
+
+def _check_repeats(make: Callable[[], Extension]) -> None:
+    first, second = make(), make()
+    for seed in range(10):
+        one, two = _run(first, _mixed(5, seed)), _run(second, _mixed(5, seed))
+        assert np.array_equal(one, two), f"two runs differ: {one} and {two}"
+
+
+def _check_input(make: Callable[[], Extension]) -> None:
+    extension = make()
+    for situation in _SITUATIONS.keys() - {_THOUSAND}:
+        view = _SITUATIONS[situation](3)
+        before = _values(view)
+        _run(extension, view)
+        for name, value in _values(view).items():
+            same = (
+                np.array_equal(value, before[name], equal_nan=value.dtype.kind == "f")
+                if isinstance(value, np.ndarray)
+                else value == before[name]
+            )
+            assert same, f"{situation}: `{name}` was changed"
+
+
+def _values(view: View) -> dict[str, Any]:
+    """Copies of what an extension may look at."""
+    kept = ("terms", "reason", "faults", "rng", "table", "weights", "engines")
+    found = {f.name: getattr(view, f.name) for f in fields(view) if f.name not in kept}
+    columns = {f"table.{name}": value for name, value in vars(view.table).items()}
+    arrays = {name: value for name, value in columns.items() if isinstance(value, np.ndarray)}
+    return copy.deepcopy({**found, **arrays})
+
+
+def _check_symmetry(make: Callable[[], Extension]) -> None:
+    for seed in _SEEDS:
+        view = _mixed(7, seed)
+        order = np.random.default_rng(seed).permutation(7)
+        moved = view.at(order)
+        moved.rng = random.Random(seed)
+        extension = make()
+        one, other = _run(extension, view), _run(make(), moved)
+        if isinstance(extension, Policy):  # it may settle the rest by chance
+            same = view.slots[one.argmax()] == moved.slots[other.argmax()]
+        elif hasattr(extension, "order"):
+            same = view.slots[one[0]] == moved.slots[other[0]]
+        else:
+            same = np.allclose(one[order], other, rtol=1e-9)
+        assert same, f"{one} becomes {other} when the candidates are listed as {order}"
+
+
+def _check_masks(make: Callable[[], Extension]) -> None:
+    """Through the director, as requests come."""
+    policy = _as_policy(make())
+    table = _mixed(6, 0, models=("model",)).table
+    settings = DirectorSettings(policy=policy.name)
+    director = Director(table, {policy.name: policy}, settings, rng=random.Random(0))
+    draw = np.random.default_rng(0)
+    for i in range(50):
+        room = draw.random(6) < 0.4
+        room[draw.integers(6)] = True
+        request = Request(id=str(i), api=Api.CHAT, model="model", spans=(f"{i % 3}",), chars=400)
+        decision = director.decide(request, 100.0 + i, partial(_room, room))
+        assert room[decision.slot], f"slot {decision.slot} was chosen; only {room} may be"
+        assert not director.degraded, f"it fails in the director: {dict(director.degraded)}"
+
+
+def _room(room: Mask, view: View) -> Mask:
+    kept: Mask = room[view.slots]
+    return kept
+
+
+def _as_policy(extension: Any) -> Policy:
+    if isinstance(extension, Policy):
+        return extension
+    even: tuple[Scorer, float] = (_Even(), 1.0)
+    if hasattr(extension, "keep"):
+        return Policy(name="under-test", filters=[extension], scorers=[even])
+    if hasattr(extension, "order"):
+        return Policy(name="under-test", scorers=[even], picker=extension)
+    return Policy(name="under-test", scorers=[(extension, 1.0)])
+
+
+class _Even:
+    """All candidates alike."""
+
+    def score(self, view: View) -> Floats:
+        """One."""
+        return np.ones(len(view.slots))

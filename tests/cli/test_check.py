@@ -1,0 +1,335 @@
+"""`laar check` finds what `laar serve` would refuse: file, line, key, value and remedy."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from laar.cli import app
+from laar.envoy import find_binary
+from laar.errors import SettingError
+from laar.lab.live.processes import free_ports
+from laar.server.runner import Runner
+from laar.settings import load
+
+FILES = {
+    "endpoints.yaml": "endpoints:\n- {address: '127.0.0.1:8000', model: m}\n",
+    "short.token": "abc",
+    "not.pem": "nothing of a certificate",
+    "old.json": '{"artifact_schema": 99}',
+    "weights.yaml": "policy: laar\nweights:\n  k_rttt: 0.4\n",
+    "faulty.yaml": "endpoints:\n- address: 127.0.0.1:8000\n  modle: m\n",
+    "file": "",
+}
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A settings file, and what has to be said about it."""
+
+    name: str
+    text: str
+    says: tuple[str, ...]
+    file: str = "laar.yaml"
+    line: int | None = None
+    endpoints: bool = True
+
+
+def wrong(
+    name: str,
+    text: str,
+    *says: str,
+    line: int | None = None,
+    endpoints: bool = True,
+    file: str = "laar.yaml",
+) -> Wrong:
+    return Wrong(name, text, says, file=file, line=line, endpoints=endpoints)
+
+
+WRONG = [
+    # keys
+    wrong("top key", "routng: {}", "routng", "did you mean `routing`?", line=1),
+    wrong("nested key", "routing:\n  polcy: x", "routing.polcy", "`policy`?", line=2),
+    wrong("nothing like it", "flow:\n  zzz: 1", "flow.zzz", "unknown key", "enabled", line=2),
+    wrong("key in a list", "context:\n  routes: [{nme: a}]", "routes[0].nme", "`name`?", line=2),
+    wrong("twice", "flow: {}\nflow: {}", "'flow' occurs twice; keep one", line=2),
+    # the file
+    wrong("not YAML", "routing: [", "not valid YAML", "brackets", line=1, endpoints=False),
+    wrong("a tab", "routing:\n\tpolicy: laar", "not valid YAML", line=2),
+    wrong("a list", "- a\n- b", "['a', 'b'] is not a map", "key: value", endpoints=False),
+    wrong("empty", "", "no endpoints: give", "`endpoints_file`", endpoints=False),
+    wrong("no file", "", "no such file", "laar init --endpoint", file="none.yaml"),
+    # values
+    wrong("no number", "routing:\n  k_rtt: fast", "routing.k_rtt", "'fast'", "a number", line=2),
+    wrong("too small", "routing:\n  k_rtt: -1", "k_rtt", "-1", "at least 0", line=2),
+    wrong("too large", "routing:\n  enforce_share: 50", "50", "at most 1", line=2),
+    wrong("not whole", "routing:\n  fallbacks: 1.5", "1.5", "whole number", line=2),
+    wrong("no boolean", "flow:\n  enabled: maybe", "'maybe'", "`true` or `false`", line=2),
+    wrong("no choice", "routing:\n  mode: sometimes", "'sometimes'", "'enforce'", line=2),
+    wrong("policy", "routing:\n  policy: laaar", "`laaar`", "did you mean `laar`?", line=2),
+    wrong(
+        "parameter", "routing:\n  baselines: {llm-router: {x: 1}}", "unknown parameter `x`", line=2
+    ),
+    wrong("objective", "tuner:\n  objective: p99", "unknown tuner.objective `p99`", "e2e-p95"),
+    wrong("bound", "tuner:\n  bounds: {k_rt: [0.1, 1]}", "unknown bound `k_rt`", "`k_rtt`?"),
+    wrong("tuned baseline", "tuner: {enabled: true}\nrouting: {policy: random}", "`random`"),
+    wrong("collector", "otlp:\n  traces: 127.0.0.1:4318", "give a whole URL", line=2),
+    wrong("routes", "context:\n  routes: [{name: a}, {name: a}]", "two routes", "rename one"),
+    # endpoints
+    wrong("scheme", "endpoints: [{address: 'http://a:1', model: m}]", "without http://", "as a:1"),
+    wrong("no port", "endpoints: [{address: a, model: m}]", "'a' has no port", "host:port"),
+    wrong("bad port", "endpoints: [{address: 'a:x', model: m}]", "'a:x'", "from 1 to 65535"),
+    wrong("no model", "endpoints: [{address: 'a:1'}]", "needs `model: name`", line=1),
+    wrong(
+        "same address",
+        "endpoints: [{address: 'a:1', model: m}, {address: 'a:1', model: n}]",
+        "[1] has the address a:1 of [0]; keep one",
+    ),
+    wrong("engine", "endpoints: [{address: 'a:1', model: m, engine: tgi}]", "'tgi'", "'vllm'"),
+    wrong("metrics", "endpoints: [{address: 'a:1', model: m, metrics_url: /m}]", "'/m'", "http://"),
+    wrong(
+        "no endpoints file",
+        "endpoints_file: none.yaml",
+        "none.yaml is not a file",
+        "laar init",
+        line=1,
+    ),
+    wrong(
+        "faulty endpoints file",
+        "endpoints_file: faulty.yaml",
+        "endpoints[0].modle",
+        "did you mean `model`?",
+        file="faulty.yaml",
+        line=3,
+    ),
+    wrong("no cluster", "kubernetes: [{pool: p}]", "kubernetes.0", "kubectl proxy", line=1),
+    # files
+    wrong(
+        "no artifact",
+        "accuracy:\n  capability: no.json",
+        "no.json is not a file",
+        "laar fit",
+        line=2,
+    ),
+    wrong("old artifact", "accuracy:\n  capability: old.json", "artifact_schema 99", line=2),
+    wrong(
+        "weights", "routing:\n  weights_file: weights.yaml", "`k_rttt`", file="weights.yaml", line=3
+    ),
+    wrong("no weights", "routing:\n  weights_file: no.yaml", "laar tune --export", line=2),
+    wrong(
+        "viewers", "decisions:\n  viewers_token_file: none", "openssl rand", "No such file", line=2
+    ),
+    wrong(
+        "token", "accuracy:\n  outcomes_token_file: short.token", "holds no token", "rand", line=2
+    ),
+    wrong("certificate", "listen:\n  tls: {certificate: no.pem, key: no.pem}", "no.pem", line=2),
+    wrong("not PEM", "listen:\n  tls: {certificate: not.pem, key: not.pem}", "is no PEM", line=2),
+    wrong("half TLS", "listen:\n  tls: {certificate: not.pem}", "belong together", line=2),
+    wrong("EDS", "envoy:\n  eds_file: file/run/e.json", "file", "mkdir -p", line=2),
+    wrong(
+        "log", "decisions:\n  log: no/d.jsonl", "is not a directory", "create it: mkdir -p", line=2
+    ),
+    wrong("state", "accuracy:\n  state_file: no/s.json", "mkdir -p", line=2),
+    # ports
+    wrong("taken", "listen:\n  admin: 127.0.0.1:TAKEN", "listen.admin", "choose another", line=2),
+    wrong(
+        "not ours", "listen:\n  health: 192.0.2.1:9003", "192.0.2.1:9003", "this machine's", line=2
+    ),
+    wrong(
+        "the same twice",
+        "listen: {ext_proc: '127.0.0.1:FREE', health: '127.0.0.1:FREE'}",
+        "listen.health: can't listen on 127.0.0.1:",
+        line=1,
+    ),
+]
+
+
+REFUSED = [case for case in WRONG if case.name not in ("EDS", "log")]
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def written(tmp_path: Path, taken: int) -> Callable[[Wrong], Path]:
+    def write(case: Wrong) -> Path:
+        for name, content in FILES.items():
+            (tmp_path / name).write_text(content)
+        free = free_ports(4)
+        text = case.text.replace("TAKEN", str(taken)).replace("FREE", str(free.pop()))
+        if case.endpoints and "endpoints" not in text and "kubernetes" not in text:
+            text += "\nendpoints: [{address: '127.0.0.1:8000', model: m}]\n"
+        if "listen" not in text and case.endpoints:
+            text += _listen(free)
+        (tmp_path / "laar.yaml").write_text(text)
+        return tmp_path / ("none.yaml" if case.file == "none.yaml" else "laar.yaml")
+
+    return write
+
+
+def _listen(ports: list[int]) -> str:
+    names = ("ext_proc", "health", "admin")
+    given = {n: f"127.0.0.1:{p}" for n, p in zip(names, ports, strict=False)}
+    return f"\nlisten: {given}\n"
+
+
+def test_there_are_forty_of_them() -> None:
+    assert len({case.name for case in WRONG}) >= 40
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: case.name)
+def test_what_cannot_be_served_is_named_with_file_line_key_and_remedy(
+    case: Wrong, written: Callable[[Wrong], Path], tmp_path: Path
+) -> None:
+    path = written(case)
+    done = CliRunner().invoke(app, ["check", "-c", str(path)])
+    assert done.exit_code == 2, done.output
+    assert done.stdout == ""
+    said = done.stderr.replace(f"{tmp_path}/", "")
+    line = r"\d+" if case.line is None else str(case.line)
+    where = (
+        rf"{re.escape(case.file)}(:{line})?: " if case.line is None else rf"{case.file}:{line}: "
+    )
+    faults = [one for one in said.splitlines() if re.match(f"(laar: )?{where}", one)]
+    assert any(all(text in fault for text in case.says) for fault in faults), said
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
+def test_serving_refuses_it_as_well(case: Wrong, written: Callable[[Wrong], Path]) -> None:
+    """Else `check` would be stricter than the start; EDS file and log are tried again for ever."""
+
+    async def start() -> None:
+        loaded = load(path)
+        with loaded.located():
+            runner = Runner(loaded)
+            started = asyncio.Event()
+            running = asyncio.create_task(runner.run(started=started))
+            waiting = asyncio.create_task(started.wait())
+            await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            runner.stop()
+            await running
+
+    path = written(case)
+    with pytest.raises(SettingError):
+        asyncio.run(asyncio.wait_for(start(), 20))
+
+
+def test_all_faults_are_printed_at_once(tmp_path: Path) -> None:
+    made = {
+        "endpoints_file": "none.yaml",
+        "decisions": {"viewers_token_file": "none"},
+        "accuracy": {"outcomes_token_file": "none"},
+    }
+    (tmp_path / "laar.yaml").write_text(yaml.safe_dump(made) + _listen(free_ports(3)))
+    done = CliRunner().invoke(app, ["check", "-c", str(tmp_path / "laar.yaml")])
+    assert done.exit_code == 2
+    for key in ("endpoints_file", "viewers_token_file", "outcomes_token_file"):
+        assert sum(f"{key}:" in line for line in done.stderr.splitlines()) == 1, done.stderr
+
+
+IGNORED = {
+    "flow: {patience: 7}": "flow.patience: has no effect without flow.enabled",
+    "prefix: {enabled: false, max_bytes: 2000000}": "prefix.max_bytes: has no effect",
+    "routing: {mode: shadow, enforce_share: 0.5}": "has no effect without routing.mode: enforce",
+    "routing: {aliases: {fast: [mm]}}": "unknown model `mm` (did you mean `m`?)",
+    "endpoints_file: endpoints.yaml": "the first counts",
+    "listen: {admin: '0.0.0.0:FREE'}": "are refused without decisions.viewers_token_file",
+}
+
+
+@pytest.mark.parametrize(("text", "says"), IGNORED.items())
+def test_what_serving_would_ignore_is_a_warning(tmp_path: Path, text: str, says: str) -> None:
+    for name, content in FILES.items():
+        (tmp_path / name).write_text(content.replace("model: m", "model: other"))
+    ports = free_ports(4)
+    text = text.replace("FREE", str(ports.pop()))
+    made = f"endpoints: [{{address: '127.0.0.1:8000', model: m}}]\n{text}\n"
+    made += "" if "listen" in text else _listen(ports)
+    (tmp_path / "laar.yaml").write_text(made)
+    done = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(tmp_path / "laar.yaml")])
+    assert done.exit_code == 0, done.stderr
+    warning = next(line for line in done.stderr.splitlines() if says in line)
+    assert "warning: " in warning
+    assert re.search(r"laar\.yaml:\d+: ", warning)
+
+
+def test_a_name_that_does_not_resolve_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr("laar.server.checking.socket.getaddrinfo", nothing)
+    (tmp_path / "laar.yaml").write_text("endpoints: [{address: 'gpu.invalid:80', model: m}]\n")
+    done = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(tmp_path / "laar.yaml")])
+    assert done.exit_code == 0
+    assert "laar.yaml:1: endpoints.0: gpu.invalid does not resolve" in done.stderr
+
+
+def test_the_label_of_cache_events_without_the_packages_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("laar.settings.ignored.find_spec", lambda _name: None)
+    endpoint = {"address": "127.0.0.1:1", "model": "m", "labels": {"laar.dev/kv-events": "5557"}}
+    (tmp_path / "laar.yaml").write_text(yaml.safe_dump({"endpoints": [endpoint]}))
+    done = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(tmp_path / "laar.yaml")])
+    assert done.exit_code == 0
+    assert "pip install 'laar[kv-events]'" in done.stderr
+
+
+def test_settings_made_by_init_have_no_fault_and_no_warning(tmp_path: Path) -> None:
+    (tmp_path / "laar.yaml").write_text(
+        "endpoints_file: endpoints.yaml\nenvoy: {eds_file: run/e.json}" + _listen(free_ports(3))
+    )
+    (tmp_path / "endpoints.yaml").write_text(FILES["endpoints.yaml"])
+    done = CliRunner().invoke(app, ["check", "-c", str(tmp_path / "laar.yaml")])
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert not (tmp_path / "run").exists()
+    assert yaml.safe_load(done.stdout)["endpoints_file"].endswith("endpoints.yaml")
+
+
+def test_for_envoy_its_file_its_ports_and_its_endpoints_count(tmp_path: Path, taken: int) -> None:
+    try:
+        find_binary()
+    except SettingError as error:
+        pytest.skip(f"no Envoy: {error}")
+
+    def check(*more: str) -> tuple[int, str]:
+        path = tmp_path / "laar.yaml"
+        done = CliRunner().invoke(app, ["check", "--with-envoy", *more, "-c", str(path)])
+        return done.exit_code, done.stderr
+
+    made = "endpoints_file: endpoints.yaml\n" + _listen(free_ports(3))
+    (tmp_path / "endpoints.yaml").write_text(FILES["endpoints.yaml"])
+    (tmp_path / "laar.yaml").write_text(made)
+    assert check()[0] == 2
+    assert "envoy.eds_file: --with-envoy needs it" in check()[1]
+    (tmp_path / "laar.yaml").write_text(made + "envoy: {eds_file: run/e.json}\n")
+    assert check("--no-ports") == (0, "")
+    done = CliRunner().invoke(
+        app,
+        [
+            *("envoy", "--shape", "sidecar", "--listen-port", str(taken), "--admin-port", "0"),
+            *("--ready-port", "0", "--eds-file", str(tmp_path / "run" / "e.json")),
+        ],
+    )
+    (tmp_path / "envoy.yaml").write_text(done.stdout)
+    status, said = check()
+    assert status == 2
+    assert f"Envoy can't listen on 127.0.0.1:{taken}" in said
+    (tmp_path / "envoy.yaml").write_text(done.stdout.replace("static_resources", "statics"))
+    status, said = check()
+    assert status == 2
+    assert "Envoy refuses the bootstrap" in said

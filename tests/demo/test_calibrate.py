@@ -1,0 +1,112 @@
+"""`laar calibrate`, against simulated endpoints whose speeds and accuracies are known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import orjson
+import pytest
+from laar_command import MODELS, laar
+
+from laar.accuracy import parse_artifact
+from laar.accuracy.fitting.outcomes import parse_outcome
+from laar.client.loop import Message
+from laar.errors import SettingError
+from laar.measuring.checks import decide
+from laar.measuring.kv_lookup import solve
+from laar.measuring.sets import SETS, made_questions
+from laar.sim.answers import AccuracySurface
+
+Endpoints = Callable[..., Awaitable[list[str]]]
+
+
+async def test_engines_are_measured_to_what_they_are_and_the_worth_is_printed(
+    sim_endpoints: Endpoints, tmp_path: Path
+) -> None:
+    urls = await sim_endpoints(time_scale=0.02)
+    out, outcomes = tmp_path / "capability.json", tmp_path / "calibration.jsonl"
+    ran = await laar(
+        *("calibrate", *urls, "--out", out, "--outcomes", outcomes, "--set", "lookups"),
+        *("--seconds", 8, "--concurrency", 4),
+    )
+    assert ran.status == 0, ran.text
+    artifact = parse_artifact(out.read_bytes(), source="")
+    surface = AccuracySurface.load()
+    for name in MODELS:
+        model = artifact.models[name]
+        asked = sum(cell.outcomes for cell in model.cells)
+        assert asked >= 30, ran.text
+        longest = max(model.cells, key=lambda cell: cell.bucket)
+        expected = surface.accuracy(name, "en", 8192)
+        assert abs(longest.correct / longest.outcomes - expected) < 0.3
+    for text in ("laar with this artifact", "any model, by chance", "right first answers by"):
+        assert text in ran.text
+    done = [parse_outcome(line) for line in outcomes.read_bytes().splitlines()]
+    assert all(outcome.ttft_s is not None for outcome in done if outcome.status == 200)
+
+
+async def test_a_slow_engine_is_found_slow_and_a_wrong_one_wrong(
+    sim_endpoints: Endpoints, tmp_path: Path
+) -> None:
+    """One at a quarter of the speed; whatever is no look-up, the simulated models get wrong."""
+    fast, slow = await sim_endpoints(time_scale=0.02), await sim_endpoints(time_scale=0.08)
+    out = tmp_path / "capability.json"
+    ran = await laar(
+        *("calibrate", fast[0], slow[1], "-o", out, "--outcomes", tmp_path / "o.jsonl"),
+        *("--set", "lookups", "--set", "arithmetic", "--seconds", 8, "--concurrency", 2),
+    )
+    assert ran.status == 0, ran.text
+    artifact = parse_artifact(out.read_bytes(), source="")
+    speeds = {name: artifact.models[name].speed for name in MODELS}
+    quick, late = (speeds[name] for name in MODELS)
+    assert quick is not None
+    assert late is not None
+    # 4 * 1.30e-4 against 1.37e-4 seconds a token, with the noise of a busy machine.
+    assert 1.5 < late.seconds_per_token / quick.seconds_per_token < 12
+    for model in artifact.models.values():
+        by_task = {cell.task: cell.correct / cell.outcomes for cell in model.cells}
+        assert by_task["kv-lookup"] > 0.5
+        assert any(share == 0 for task, share in by_task.items() if task != "kv-lookup")
+
+
+async def test_nothing_to_ask_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    ran = await laar("calibrate", "http://127.0.0.1:1", "--outcomes", tmp_path / "o.jsonl")
+    assert ran.status == 2
+    assert "is it running?" in ran.text
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_made_questions_are_answered_right_by_their_own_words_only(name: str) -> None:
+    """Each set has an answer that its check takes, worked out here from the text alone."""
+    for question in made_questions([name], 30, seed=7):
+        (message,) = question.ask()
+        assert decide(question.check, solved(message))
+        assert not decide(question.check, "I do not know: 0")
+
+
+def solved(message: Message) -> str:
+    text = str(message["content"])
+    if (found := solve(text)) is not None:
+        return found.value
+    if sum_ := re.match(r"What is ([\d +*()-]+)\?", text):
+        return f"It is {eval(sum_[1])}."
+    listed = text.partition(": ")[2].partition(". ")[0]
+    counts = {pair.split()[0]: int(pair.split()[1]) for pair in listed.split(", ")}
+    if "total" in text:
+        best = max(counts, key=lambda word: counts[word])
+        return (
+            "```json\n"
+            + orjson.dumps({"largest": best, "total": sum(counts.values())}).decode()
+            + "\n```"
+        )
+    return orjson.dumps(sorted(counts) if "alphabet" in text else counts).decode()
+
+
+def test_sets_come_in_turn_and_seeds_share_no_question() -> None:
+    one, other = (made_questions(list(SETS), 90, seed=seed) for seed in (1, 2))
+    assert len({question.id for question in [*one, *other]}) == 180
+    assert [q.id.partition("-")[0] for q in one[:3]] == ["kv", "arithmetic", "formats"]
+    with pytest.raises(SettingError, match="did you mean `lookups`"):
+        made_questions(["lookup"], 1)

@@ -1,0 +1,89 @@
+"""The release workflow: what it names exists, and its steps run as far as they need no registry."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+
+
+def release() -> Any:
+    spec = importlib.util.spec_from_file_location("release", ROOT / "deploy" / "release.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def steps() -> list[dict[str, Any]]:
+    return [step for job in WORKFLOW["jobs"].values() for step in job["steps"]]
+
+
+def test_the_workflow_runs_what_exists_and_publishes_after_the_tests() -> None:
+    # YAML 1.1 reads the key `on` as true.
+    assert WORKFLOW[True]["push"]["tags"] == ["v*"]
+    assert WORKFLOW["permissions"] == {"contents": "read"}
+    for text in (step["run"] for step in steps() if "run" in step):
+        for step in re.findall(r"deploy/release\.py (\w+)", text):
+            assert step in {"version", "build", "install"}
+    [build] = [step for step in steps() if "build-push" in step.get("uses", "")]
+    assert (ROOT / build["with"]["file"]).is_file()
+    assert build["with"]["sbom"] is True
+    assert build["with"]["provenance"] == "mode=max"
+    for name in ("packages", "image"):
+        assert set(WORKFLOW["jobs"][name]["needs"]) == {"build", "test"}
+    for step in steps():
+        assert "uses" not in step or re.search(r"@(v\d+|release/v\d+)$", step["uses"])
+
+
+def test_a_tag_must_name_the_version_and_the_changelog_must_have_it(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "laar"\nversion = "1.2.3"\n')
+    log = tmp_path / "CHANGELOG.md"
+    log.write_text("# Changelog\n\n## Unreleased\n")
+    check = release().check_version
+    with pytest.raises(SystemExit, match=r"tag v1\.2\.3"):
+        check("v1.2.4", tmp_path)
+    with pytest.raises(SystemExit, match="rename Unreleased"):
+        check("v1.2.3", tmp_path)
+    log.write_text("# Changelog\n\n## [1.2.3] - 2026-12-01\n")
+    check("v1.2.3", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_wheel_and_source_are_built_and_a_clean_environment_takes_the_wheel(tmp_path: Path) -> None:
+    """Skips where packages can't be installed."""
+
+    def run(*arguments: object) -> str:
+        done = subprocess.run(
+            [sys.executable, ROOT / "deploy" / "release.py", *map(str, arguments)],
+            capture_output=True, text=True, check=False, cwd=tmp_path,
+        )  # fmt: skip
+        if "Could not find a version" in done.stderr or "NewConnectionError" in done.stderr:
+            pytest.skip("no package index can be reached")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    dist = tmp_path / "dist"
+    run("build", dist)
+    [wheel], [source] = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as packed:
+        names = packed.namelist()
+    assert "laar/server/admin/page/parts.js" in names
+    assert all(name.startswith(("laar/", "laar-")) for name in names)
+    with tarfile.open(source) as packed:
+        inside = {name.partition("/")[2] for name in packed.getnames()}
+    assert {"pyproject.toml", "LICENSE", "README.md", "src/laar/cli/app.py"} <= inside
+    assert "base install: " in run("install", dist, tmp_path / "clean")

@@ -1,0 +1,94 @@
+"""The tutorial as a new user would follow it: each block in order, with its own ports.
+
+It runs in a network namespace of its own, since its ports are the defaults. Skipped, loudly, where
+none can be made.
+"""
+
+import subprocess
+import sys
+
+import pytest
+from docs_pages import DOCS, fences
+
+pytestmark = [pytest.mark.envoy, pytest.mark.timeout(240)]
+
+TUTORIAL = DOCS / "tutorial.md"
+STAYS = {
+    "--port 8001": "http://127.0.0.1:8001/health",
+    "--port 8002": "http://127.0.0.1:8002/health",
+    "laar serve": "http://127.0.0.1:8080/v1/models",
+}
+"""Commands that stay, and what answers once they are up."""
+SHORTER = {"--set lookups": "--set lookups --seconds 4 --concurrency 2"}
+
+HEAD = """
+set -euo pipefail
+ip link set lo up
+mkdir "$PLACE/bin"
+printf '#!/bin/sh\\nexec "%s" -m laar.cli "$@"\\n' "$PYTHON" > "$PLACE/bin/laar"
+chmod +x "$PLACE/bin/laar"
+export PATH="$PLACE/bin:$PATH"
+up() {
+  for _ in $(seq 300); do
+    if curl -sf "$1" -o /dev/null; then return; fi
+    sleep 0.2
+  done
+  echo "$1 did not come up"; cat "$PLACE"/*.log; exit 1
+}
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+"""
+
+
+def script():
+    """The page's blocks as one shell script."""
+    parts = [HEAD]
+    for number, fence in enumerate(fences(TUTORIAL)):
+        if fence.title:
+            parts.append(f"cat > {fence.title} <<'EOF'\n{fence.text}\nEOF")
+        if fence.language != "sh" or fence.text.startswith("pip "):
+            continue
+        text = fence.text.strip()
+        for long, short in SHORTER.items():
+            text = text.replace(long, short)
+        parts.append(f"echo '== {number}'")
+        known = [url for command, url in STAYS.items() if command in text]
+        if known:
+            parts.append(f'{text} > "$PLACE/{number}.log" 2>&1 &\nlast=$!\nup {known[0]}')
+        else:
+            parts.append(text)
+    # As Ctrl-C would: the picker and its Envoy, which were started last, end well.
+    parts.append('kill -TERM $last\nwait $last\necho "ended with $?"')
+    return "\n".join(parts)
+
+
+def test_every_command_of_the_tutorial_does_what_it_says(tmp_path, envoy_binary, monkeypatch):
+    alone = ["unshare", "-rn"]
+    probe = subprocess.run([*alone, "ip", "link", "set", "lo", "up"], capture_output=True)
+    if probe.returncode != 0:
+        pytest.skip(f"no network namespace of its own here: {probe.stderr.decode().strip()}")
+    monkeypatch.setenv("PLACE", str(tmp_path))
+    monkeypatch.setenv("PYTHON", sys.executable)
+    monkeypatch.setenv("COLUMNS", "140")
+    done = subprocess.run(
+        [*alone, "bash", "-c", script()], cwd=tmp_path, capture_output=True, text=True,
+        timeout=220, check=False,
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    at = 0
+    for text in (
+        "laar serve --with-envoy",  # what init says comes next
+        "eds_file: ",
+        '"id":"auto"',
+        "x-laar-cost-ms:",
+        "0.50",
+        "x-laar-exhausted: true",
+        "laar with this artifact",
+        " won by ",
+        "Envoy: modes, limits, time-outs and breakers fit",
+        "ended with 0",
+    ):
+        found = done.stdout.find(text, at)
+        assert found >= 0, f"{text!r} is not in what followed:\n{done.stdout[at:]}\n{done.stderr}"
+        at = found
+    assert "0.50" not in done.stdout[done.stdout.rindex("policy laar") :].split("==")[0]

@@ -1,0 +1,147 @@
+"""Every example runs as it stands, and the guides show the files that run."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from laar.cli import app
+from support.plugins import install, installed
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+CHEAP = EXAMPLES / "cheap_first"
+GUIDE = ROOT / "docs" / "guides" / "write-a-scorer.md"
+
+
+@pytest.fixture
+def cheap_first(tmp_path):
+    """Folders of the path with the example's package installed: its code, and its dist-info."""
+    text = (CHEAP / "pyproject.toml").read_text()
+    points = dict(re.findall(r'^([\w-]+) = "(\w+:\w+)"$', text, re.MULTILINE))
+    assert points == {"cheap-first": "cheap_first:CheapFirst"}
+    return CHEAP, install(tmp_path / "site", "cheap-first", {"laar.scorers": points})
+
+
+def run(*words, path=()):
+    """Runs Python beside laar; returns what it prints."""
+    given = os.pathsep.join(map(str, [*path, os.environ.get("PYTHONPATH", "")]))
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        env={**os.environ, "PYTHONPATH": given},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_scorer_passes_its_own_tests_and_serves_where_it_is_installed(cheap_first):
+    tests = run("-m", "pytest", "-q", "-p", "no:cacheprovider", CHEAP, path=cheap_first)
+    assert " passed" in tests
+    shown = run(
+        "-m", "laar.cli", "check", "--no-ports", "-c", CHEAP / "laar.yaml", path=cheap_first
+    )
+    assert "policy: thrifty" in shown
+
+
+def test_without_the_package_its_settings_are_refused_with_the_known_names():
+    checked = CliRunner().invoke(app, ["check", "-c", str(CHEAP / "laar.yaml")])
+    assert checked.exit_code == 2
+    assert "unknown scorer `cheap-first`; known: laar, queue," in " ".join(checked.output.split())
+
+
+def test_the_cheap_endpoint_is_taken_where_both_would_do(cheap_first):
+    from laar.server.picker import Picker
+    from laar.settings import load_settings
+
+    with installed(*cheap_first):
+        settings = load_settings(CHEAP / "laar.yaml")
+        picker = Picker(settings, seed=1)
+    picker.table.replace("file", [each.spec() for each in settings.endpoints])
+    body = {"model": "auto", "messages": [{"role": "user", "content": "Hello"}]}
+    told = picker.explain(json.dumps(body).encode(), {})
+    assert (told["policy"], told["endpoint"]) == ("thrifty", "127.0.0.1:8001")
+
+
+@contextmanager
+def gateway(answers):
+    """A gateway that gives these answers, one after the other."""
+    left = list(answers)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["content-length"]))
+            model, text = left.pop(0)
+            body = {
+                "model": model,
+                "choices": [{"message": {"role": "assistant", "content": text}}],
+            }
+            sent = json.dumps(body).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(sent)))
+            self.end_headers()
+            self.wfile.write(sent)
+
+        def log_message(self, *_args):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_the_client_asks_until_the_answer_is_right():
+    with gateway([("small", "17 times 23 is 381."), ("large", "It is 391.")]) as url:
+        printed = run(EXAMPLES / "until_correct.py", url)
+    assert re.fullmatch(r"right after \d+\.\d\d s; asked: small, large\n", printed)
+
+
+def test_one_fleet_of_three_engines_is_valid_and_each_is_read_by_its_names():
+    from laar.settings import load_settings
+
+    settings = load_settings(EXAMPLES / "three_engines" / "laar.yaml")
+    assert [each.engine for each in settings.endpoints] == ["vllm", "sglang", "tensorrt-llm"]
+
+
+def test_the_context_hook_sees_the_documents_of_the_request():
+    folder = EXAMPLES / "rag"
+    words = ["context", "doctor", str(folder / "request.json"), "--json"]
+    done = CliRunner().invoke(app, [*words, "-c", str(folder / "laar.yaml"), "--route", "rag"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.output)
+    assert (told["documents"], told["shape"]) == (4, "xml")
+
+
+def test_every_example_is_listed_and_has_its_test():
+    page = (EXAMPLES / "README.md").read_text()
+    here = Path(__file__).read_text()
+    for path in EXAMPLES.iterdir():
+        if path.name != "README.md" and not path.name.startswith((".", "__")):
+            assert f"]({path.name})" in page
+            assert path.name in here
+
+
+def test_the_guide_shows_the_files_of_the_example():
+    fences = re.findall(r'```\w+ title="([^"]+)"\n(.*?)```', GUIDE.read_text(), re.DOTALL)
+    shown = {name: text for name, text in fences if name != "composed.yaml"}
+    assert set(shown) == {"cheap_first.py", "pyproject.toml", "laar.yaml", "test_cheap_first.py"}
+    for name, text in shown.items():
+        assert text == (CHEAP / name).read_text(), name

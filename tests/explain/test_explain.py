@@ -1,0 +1,404 @@
+"""Why an endpoint was picked: rows, reasons, the sentence; and no prompt kept."""
+
+import gc
+import random
+
+import numpy as np
+import pytest
+
+from laar.core.cost import CostWeights
+from laar.core.decision import Completion, DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.filters import FilterSettings
+from laar.core.interfaces import Assessment, NoPrefixes
+from laar.core.policy import Policy
+from laar.core.request import Api, Request
+from laar.explain.decision_record import record_of
+from laar.explain.record import MAX_ROWS, explained, record
+from laar.policies import build_policies
+from laar.telemetry.decisions import DecisionMemory
+from laar.telemetry.tracing import attributes
+
+ALIASES = {"auto": (), "few": ("slow",)}
+SECRET = "an unmistakable secret "
+
+
+class Known:
+    """Says what a test tells it of each model: P(correct), seconds a token, fixed seconds."""
+
+    def __init__(self, **models):
+        self.models = models
+
+    def assess(self, request, models, tried, now):
+        right, per_token, base = (
+            np.array([self.models[m][i] for m in models], float) for i in range(3)
+        )
+        return Assessment(
+            tokens=np.full(len(models), 62_000.0),
+            probability=right,
+            evidence=np.full(len(models), 40.0),
+            seconds_per_token=per_token,
+            base_s=base,
+            cell=("ja", 65536, "generic"),
+            unknown=False,
+        )
+
+    def usage(self, request, model, prompt_tokens):
+        """Learns nothing."""
+
+
+def fleet(known, *endpoints, prefixes=None):
+    table = EndpointTable()
+    table.replace(
+        "test",
+        [
+            EndpointSpec(address=address, models=(model,), labels=labels)
+            for address, model, labels in ((*e, {})[:3] for e in endpoints)
+        ],
+    )
+    return Director(
+        table,
+        build_policies(CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.0, in_flight_tokens=0.0)),
+        DirectorSettings(aliases=ALIASES),
+        rng=random.Random(1),
+        assessor=known,
+        prefixes=prefixes,
+    )
+
+
+def request(model="auto", **fields):
+    text = SECRET * 20
+    return Request(
+        id="r-1",
+        api=Api.CHAT,
+        model=model,
+        spans=("\x1euser\x1f", text),
+        question=text,
+        chars=len(text),
+        **fields,
+    )
+
+
+def account(director, asked=None, now=0.0):
+    table = director.table
+    specs = {int(slot): table.spec(int(slot)) for slot in table.active}
+    return record_of(director.decide(asked or request(), now), specs, table, 1000.0)
+
+
+def told(director, asked=None, now=0.0):
+    return explained(account(director, asked, now))
+
+
+TWO = (("10.0.0.7:80", "granite"), ("10.0.0.8:80", "phi"))
+
+
+def test_the_sentence_says_that_a_faster_model_is_too_often_wrong():
+    director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
+    # granite: (0.5 + 2 * 1.24) / 0.9 = 3.31; phi: (0.5 + 2 * 0.62) / 0.41 = 4.24
+    assert told(director)["sentence"] == (
+        "granite at 10.0.0.7:80 won by 0.9 s: phi is faster (1.1 s against 1.7 s) but right with "
+        "P=0.41 against 0.90 on 62k tokens of Japanese."
+    )
+
+
+@pytest.mark.parametrize(
+    ("phi", "queued", "words"),
+    [
+        ((0.99, 1e-4, 0.5), 0, "phi is more often right (P=0.99 against 0.90) but slower"),
+        ((0.9, 1e-4, 0.5), 0, "phi is slower (6.7 s against 1.7 s; 62k tokens to read)."),
+        ((0.9, 2e-5, 9.0), 0, "phi is slower (10 s against 1.7 s; its model takes longer"),
+        ((0.5, 1e-4, 0.5), 0, "62k tokens to read), and right with P=0.50 against 0.90 on 62k"),
+        ((0.9, 2e-5, 0.5), 90_000, "phi is slower (3.6 s against 1.7 s; 90k tokens are queued"),
+    ],
+)
+def test_the_sentence_names_what_makes_most_of_the_difference(phi, queued, words):
+    director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=phi), *TWO)
+    slot = director.table.slot("10.0.0.8:80")
+    if queued:
+        director.engines.began(
+            slot, 0.0, work_s=queued * phi[1], others=0.0, rtt_s=0.0, base_s=phi[2], shown=True
+        )
+        director.table.reserve(slot, queued, queued)
+    sentence = told(director)["sentence"]
+    assert sentence.startswith("granite at 10.0.0.7:80 won by ")
+    assert words in sentence
+
+
+def test_a_tried_model_a_tie_one_candidate_and_a_plain_policy_have_words_of_their_own():
+    same = Known(granite=(0.9, 1e-5, 0.5), phi=(0.9, 1e-5, 0.5))
+    tried = told(fleet(same, *TWO), request(tried="granite"))
+    assert tried["sentence"].endswith("granite was tried already.")
+    assert tried["candidates"][1]["penalty"] >= 100.0
+    assert "won a tie" in told(fleet(same, *TWO))["sentence"]
+    assert "only candidate" in told(fleet(same, *TWO), request("phi"))["sentence"]
+    plain = told(fleet(same, *TWO), request(policy="least-loaded"))
+    assert "won a draw: phi has the same score by least-loaded" in plain["sentence"].replace(
+        "won a draw: granite", "won a draw: phi"
+    )
+    assert "cost_s" not in plain["candidates"][0]
+    opaque = told(fleet(same, *TWO), Request(id="r", api=Api.OPAQUE))
+    assert "drawn at random" in opaque["sentence"]
+    assert len(opaque["candidates"]) == 1
+
+
+def test_a_candidate_that_cannot_take_the_prompt_says_so():
+    director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.99, 1e-5, 0.5)), *TWO)
+    short = EndpointSpec(address="10.0.0.8:80", models=("phi",), max_model_len=32_768)
+    long = EndpointSpec(address="10.0.0.7:80", models=("granite",))
+    director.table.replace("test", [long, short])
+    shown = told(director)
+    assert shown["sentence"] == (
+        "granite at 10.0.0.7:80 was the only candidate left: phi takes no more than 33k tokens."
+    )
+    assert [row.get("why") for row in shown["candidates"]] == [
+        None,
+        "takes no more than 33k tokens",
+    ]
+
+
+def test_a_failed_part_is_told():
+    director = fleet(Known(), *TWO)  # knows neither model: raises
+    assert "could not be used" in told(director)["sentence"]
+
+
+def test_rows_are_by_rank_and_their_terms_add_up():
+    director = fleet(
+        Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.4), slow=(0.8, 1e-4, 1.0)),
+        *TWO,
+        ("10.0.0.9:80", "slow"),
+    )
+    director.table.round_trip("10.0.0.9:80", 0.2, 0.0)
+    rows = told(director)["candidates"]
+    assert [row["rank"] for row in rows] == [1, 2, 3]
+    costs = [row["cost_s"] for row in rows]
+    assert costs == sorted(costs)
+    for row in rows:
+        latency = row["rtt_s"] + row["base_s"] + row["prefill_s"] + row["queue_s"]
+        assert row["latency_s"] == pytest.approx(latency)
+        paid = latency + row["ttft_s"] + row["others_s"]  # a first token's seconds count twice
+        assert row["cost_s"] == pytest.approx(paid / row["probability"] * row["penalty"])
+
+
+def test_everybody_left_out_has_a_reason():
+    known = Known(**dict.fromkeys(("a", "slow"), (0.9, 1e-5, 0.5)))
+    labels = {"laar.dev/pool": "p"}
+    names = ("ok", "far", "full", "deep", "out")
+    director = fleet(
+        known,
+        *((f"10.0.0.{i}:80", "a", labels) for i in range(len(names))),
+        ("10.0.0.8:80", "slow", labels),
+        ("10.0.0.9:80", "a"),
+    )
+    table = director.table
+    table.failures[table.slot("10.0.0.1:80")] = 3
+    table.read("10.0.0.2:80", Reading(kv_usage=0.99), 0.0)
+    table.read("10.0.0.3:80", Reading(waiting=500.0), 0.0)
+    subset = frozenset(f"10.0.0.{i}" for i in (0, 1, 2, 3, 8, 9))
+    shown = told(director, request("a", subset=subset, pool="p"))
+    assert [row["endpoint"] for row in shown["candidates"]] == ["10.0.0.0:80"]
+    assert {row["endpoint"]: row["why"] for row in shown["filtered"]} == {
+        "10.0.0.1:80": "unreachable: 3 scrapes or probes failed in a row",
+        "10.0.0.2:80": "saturated: 99% of its KV cache is in use",
+        "10.0.0.3:80": "saturated: 500 requests wait in its engine",
+        "10.0.0.4:80": "outside the gateway's subset",
+        "10.0.0.8:80": "does not serve a",
+        "10.0.0.9:80": "not of the pool p",
+    }
+    few = told(director, request("few"))
+    assert {row["why"] for row in few["filtered"]} == {"does not serve few"}
+
+
+def test_reasons_are_those_of_the_moment_of_the_decision():
+    director = fleet(Known(granite=(0.9, 1e-5, 0), phi=(0.9, 1e-5, 0)), *TWO)
+    slot = director.table.slot("10.0.0.8:80")
+    director.table.failures[slot] = 7
+    kept = account(director)
+    director.table.failures[slot] = 0
+    director.table.replace("test", [])
+    assert "7 scrapes" in explained(kept)["filtered"][0]["why"]
+    changed = DirectorSettings(aliases={}, filters=FilterSettings(max_failures=99))
+    director.use(changed, director.policies)
+    assert "7 scrapes" in explained(kept)["filtered"][0]["why"]
+
+
+def test_records_logs_and_spans_keep_their_fields_in_their_order():
+    """Those who read them sort and select by these names."""
+    director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
+    kept = account(director, request(tried="phi"))
+    kept.end = Completion(status=200, cause="complete", latency_s=2.5, ttft_s=0.5, cached_tokens=9)
+    shown = record(kept)
+    assert " ".join(shown) == (
+        "id time request_id trace_id mode policy reason asked_model language bucket_tokens task "
+        "body_bytes endpoint model picked candidates candidates_total tried_models exhausted "
+        "completion"
+    )
+    assert " ".join(shown["completion"]) == (
+        "status cause served latency_s ttft_s prompt_tokens completion_tokens cached_tokens failed"
+    )
+    beliefs = (
+        "endpoint model region probability evidence tokens cached_tokens queued_tokens score rtt_s"
+    )
+    terms = "base_s prefill_s queue_s slow_s penalty latency_s answers cost_s ttft_s others_s"
+    candidate = shown["candidates"][shown["picked"]]
+    assert " ".join(candidate) == f"{beliefs} {terms}"
+    assert candidate["cost_s"] == pytest.approx((1.74 + 1.24) / 0.9)
+    plain = record(account(director, request(policy="least-loaded")))
+    assert " ".join(plain["candidates"][0]) == beliefs
+    opaque = record(account(director, Request(id="r", api=Api.OPAQUE)))
+    assert " ".join(opaque["candidates"][0]) == "endpoint model region"
+
+    told = attributes(record(kept, ranked=True))
+    assert set(told) == {
+        *(f"laar.decision.{name}" for name in ("id", "mode", "policy", "reason", "endpoint")),
+        *(f"laar.decision.{name}" for name in ("model", "candidates", "exhausted")),
+        *(f"laar.request.{name}" for name in ("id", "language", "bucket_tokens", "task")),
+        *("laar.request.tried_models", "gen_ai.request.model", "http.request.body.size"),
+        *(f"laar.chosen.{name}" for name in f"{beliefs} {terms}".split()[2:]),
+        *(
+            f"laar.runners_up.{name}"
+            for name in f"{beliefs} {terms}".split()
+            if name not in ("region", "evidence", "tokens", "base_s")
+        ),
+        *("http.response.status_code", "laar.end.cause", "laar.end.endpoint"),
+        *("laar.end.latency_s", "gen_ai.response.time_to_first_chunk"),
+        *("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"),
+        "gen_ai.usage.cache_read.input_tokens",
+    }
+    assert told["laar.runners_up.endpoint"] == ["10.0.0.8:80"]
+    assert told["gen_ai.response.time_to_first_chunk"] == 0.5
+
+
+def test_many_candidates_make_a_record_of_the_best():
+    known = Known(**{f"m{i}": (0.5, 1e-5 * (i + 1), 0.5) for i in range(3 * MAX_ROWS)})
+    director = fleet(known, *((f"10.0.{i}.1:80", f"m{i}") for i in range(3 * MAX_ROWS)))
+    for make in (explained, record):
+        shown = make(account(director))
+        assert len(shown["candidates"]) == MAX_ROWS
+        assert shown["candidates_total"] == 3 * MAX_ROWS
+        assert shown["candidates"][shown["picked"]]["endpoint"] == shown["endpoint"]
+        assert shown["candidates"][shown["picked"]]["model"] == "m0"
+
+
+def test_nothing_kept_holds_the_prompt():
+    director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
+    kept = account(director)
+    seen, todo = set(), [kept]
+    while todo:  # everything that the account keeps alive, but for types and modules
+        thing = todo.pop()
+        if id(thing) in seen or isinstance(thing, type) or callable(thing):
+            continue
+        seen.add(id(thing))
+        assert not (isinstance(thing, str) and SECRET in thing)
+        if thing is not kept.view.table:
+            todo += [t for t in gc.get_referents(thing) if not isinstance(t, type(gc))]
+    assert SECRET not in str(explained(kept))
+
+
+def test_explaining_reserves_nothing_and_agrees_with_deciding():
+    director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
+    would = director.preview(request(), 0.0)
+    assert not director.table.in_flight.any()
+    assert not director.table.queued_tokens.any()
+    assert would.id == ""
+    did = director.decide(request(), 0.0)
+    assert (did.address, did.cost_s) == (would.address, would.cost_s)
+    assert director.table.in_flight.sum() == 1
+
+
+class Warm(NoPrefixes):
+    """Believes the prompt to be held by the first endpoint."""
+
+    def chain(self, request, _weights=""):
+        return request.question
+
+    def match(self, chain, capacity):
+        return np.array([0.9, *[0.0] * (capacity - 1)])
+
+
+@pytest.mark.parametrize(
+    ("weak", "words"),
+    [
+        (0.1, "switching to strong raises P from 0.10 to 0.90"),
+        (0.3, "switching to strong would raise P from 0.30 to 0.90"),
+    ],
+)
+def test_leaving_a_warm_model_says_what_that_costs_and_brings(weak, words):
+    known = Known(weak=(weak, 1e-4, 1.0), strong=(0.9, 1e-4, 1.0))
+    director = fleet(known, ("10.0.0.1:80", "weak"), ("10.0.0.2:80", "strong"), prefixes=Warm())
+    sentence = told(director)["sentence"]
+    assert "Staying with weak saves 5.6 s of prefill" in sentence
+    assert words in sentence
+
+
+class Only:
+    """Keeps the endpoints with an address that it was given, and scores all the same."""
+
+    def __init__(self, *addresses):
+        self.addresses = addresses
+
+    def keep(self, view):
+        return np.isin([view.table.spec(int(s)).address for s in view.slots], self.addresses)
+
+    def score(self, view):
+        return np.linspace(1.0, 0.5, len(view.slots))
+
+
+@pytest.mark.parametrize(
+    ("kept", "tried", "room", "picked", "reasons"),
+    [
+        (("c:80",), "", (1, 1, 1), "c:80", {"a:80": "policy", "b:80": "policy"}),
+        (("c:80",), "", (1, 1, 0), "a:80", {"c:80": "room"}),
+        ((), "", (1, 1, 1), "a:80", {}),
+        (("a:80",), "ma", (1, 1, 1), "b:80", {"a:80": "tried"}),
+        (("a:80", "c:80"), "ma", (1, 1, 1), "c:80", {"a:80": "tried", "b:80": "policy"}),
+        (("a:80",), "ma", (1, 0, 0), "a:80", {"b:80": "room", "c:80": "room"}),
+    ],
+    ids=["filter", "room-first", "never-none", "retry-first", "both", "room-beats-the-retry-rule"],
+)
+def test_each_candidate_that_was_taken_out_says_by_what(kept, tried, room, picked, reasons):
+    known = Known(ma=(0.9, 1e-5, 0), mb=(0.9, 1e-5, 0), mc=(0.9, 1e-5, 0))
+    director = fleet(known, ("a:80", "ma"), ("b:80", "mb"), ("c:80", "mc"))
+    only = Only(*kept)
+    policy = Policy(name="only", scorers=[(only, 1.0)], filters=[only])
+    director.use(DirectorSettings(policy="only", retries="new-model"), {"only": policy})
+    decision = director.decide(request(tried=tried), 0.0, lambda _view: np.array(room, bool))
+    assert decision.address == picked
+    shown = explained(DecisionMemory(director.table, wall_clock=lambda: 0.0).account(decision))
+    words = {
+        "policy": "was left out by a filter of only",
+        "room": "has no room",
+        "tried": "was tried already",
+    }
+    rows = {row["endpoint"]: row for row in shown["candidates"]}
+    assert {a: row["why"] for a, row in rows.items() if "why" in row} == {
+        address: words[cause] for address, cause in reasons.items()
+    }
+    assert {a for a, row in rows.items() if row["score"] < 0} == set(reasons)
+    rival = shown["candidates"][1]
+    if "why" in rival:
+        assert rival["why"] in shown["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("picker", "scores", "words"),
+    [
+        (None, (0.5, 0.2), "won by the score of p: 0.5 against 0.2 of mb"),
+        (None, (0.5, 0.5), "won a draw: "),
+        ("last", (0.5, 0.2), "mb at b:80 was drawn by the picker of p, with a score of 0.2 agai"),
+    ],
+)
+def test_a_draw_is_not_told_as_a_win(picker, scores, words):
+    class Fixed:
+        def score(self, view):
+            return np.array(scores)
+
+        def order(self, scores, view):
+            return [1, 0]
+
+    known = Known(ma=(0.9, 1e-5, 0), mb=(0.9, 1e-5, 0))
+    director = fleet(known, ("a:80", "ma"), ("b:80", "mb"))
+    fixed = Fixed()
+    policy = Policy(name="p", scorers=[(fixed, 1.0)], picker=fixed if picker else None)
+    director.use(DirectorSettings(policy="p"), {"p": policy})
+    assert words in told(director)["sentence"]

@@ -1,0 +1,78 @@
+"""docs/results: the page says what the stored numbers say, and where they do not, why."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from statistics import mean
+
+import pytest
+from typer.testing import CliRunner
+
+from laar.cli import lab as commands
+from laar.lab.experiments import all_experiments
+from laar.lab.results import index_of, load, verdicts
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+KNOWN = {name: each for name, each in all_experiments().items() if each.claims}
+STORED = load(RESULTS)
+
+
+def test_the_page_is_made_of_the_stored_numbers() -> None:
+    assert (RESULTS / "index.md").read_text("utf-8") == index_of(KNOWN, STORED)
+
+
+@pytest.mark.parametrize("name", sorted(STORED))
+def test_what_is_stored_is_of_a_known_commit_and_enough_seeds(name: str) -> None:
+    run = STORED[name]
+    assert re.fullmatch(r"[0-9a-f]{7,12}", run.commit), "a run of changed code can't be repeated"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", run.date)
+    assert run.command.startswith(f"laar lab run {name} --seeds ")
+    assert not run.picture or (RESULTS / run.picture).is_file()
+    for one in verdicts(KNOWN[name], run):
+        assert one.outcome != "no verdict"
+        if one.outcome in ("contrary", "open") and one.claim.paper:
+            assert one.claim.why, f"{one.claim.name}: {one.verdict}, and nothing says why"
+
+
+@pytest.mark.parametrize(
+    ("page", "experiment", "claim"),
+    [
+        ("guides/rag.md", "context-turns", "ttft"),
+        ("guides/rag.md", "context-memories", "memories-20"),
+        ("guides/rag.md", "context-memories", "memories-100"),
+    ],
+)
+def test_what_the_guides_quote_is_stored(page: str, experiment: str, claim: str) -> None:
+    found = {one.claim.name: one for one in verdicts(KNOWN[experiment], STORED[experiment])}
+    assert found[claim].ours in (RESULTS.parent / page).read_text("utf-8").replace("\n", " ")
+
+
+def test_the_shares_that_the_guide_to_long_prompts_quotes_are_stored() -> None:
+    page = (RESULTS.parent / "guides" / "long-prompts.md").read_text("utf-8")
+    seen = STORED["medha-picker"].evidence
+    for values in (
+        seen["slack"][""].ours,
+        seen["sampled"][""].ours,
+        seen["sampled-no-queue"][""].theirs,
+    ):
+        assert f"{mean(values):.3f}" in page
+
+
+def test_all_of_it_takes_no_more_than_half_a_day_on_two_cores() -> None:
+    assert sum(each.hours(each.seeds) for each in KNOWN.values()) <= 12.0
+
+
+def test_a_run_is_stored_and_the_page_made(tmp_path: Path) -> None:
+    told = ["results", "engine-validation", "--directory", str(tmp_path), "--jobs", "1"]
+    ran = CliRunner().invoke(commands.app, told)
+    assert ran.exit_code == 0, ran.output
+    assert "reproduced" in ran.output
+    again = CliRunner().invoke(
+        commands.app, ["results", "--minutes", "0", "--directory", str(tmp_path)]
+    )
+    assert again.exit_code == 0, again.output
+    page = (tmp_path / "index.md").read_text("utf-8")
+    assert page == index_of(KNOWN, load(tmp_path))
+    assert "| The engine model is within a tenth of each published figure |" in page
+    assert "not run yet: needs about" in page

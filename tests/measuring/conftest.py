@@ -1,0 +1,5 @@
+"""Scripted chat endpoints on loopback."""
+
+from support.scripted_fleet import serve
+
+__all__ = ["serve"]

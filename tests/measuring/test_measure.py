@@ -1,0 +1,277 @@
+"""laar measure: resumable, paced, interrupted without loss, on files that were torn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+
+from laar.accuracy import MeasuredOutcome, parse_outcomes
+from laar.errors import SettingError
+from laar.measuring.checks import CheckSpec
+from laar.measuring.measure import (
+    Progress,
+    Question,
+    Summary,
+    Target,
+    discover,
+    measure,
+    mend,
+    read_questions,
+)
+from support.scripted_fleet import completion
+
+
+def question(number: int, check: dict[str, Any] | None = None) -> Question:
+    return Question(
+        id=f"q{number}",
+        ask=lambda: [
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": f"これは何 {number}?"},
+        ],
+        check=CheckSpec.model_validate(check or {"contains": "yes"}),
+    )
+
+
+def echo(number: int, body: dict[str, Any]) -> web.Response:
+    asked = body["messages"][-1]["content"]
+    return completion("yes" if body["model"] == "good" else f"no {asked}", prompt_tokens=11)
+
+
+def outcomes_of(out: Path) -> list[MeasuredOutcome]:
+    return list(parse_outcomes(out.read_bytes(), source=str(out)).outcomes)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_writes_one_outcome_for_each_model_and_question(
+    serve: Any, tmp_path: Path, stream: bool
+) -> None:
+    fleet = await serve(echo, models=("good", "bad"))
+    seen: list[Progress] = []
+    out = tmp_path / "outcomes.jsonl"
+    summary = await measure(
+        await discover([fleet.url]),
+        [question(n) for n in range(5)],
+        out,
+        stream=stream,
+        headers={"authorization": "Bearer k"},
+        max_tokens=9,
+        progress=seen.append,
+    )
+    assert summary == Summary(asked=10, resumed=0, unjudged=0, failed=0, mended_bytes=0)
+    rows = outcomes_of(out)
+    assert Counter((r.model, r.correct) for r in rows) == {("good", True): 5, ("bad", False): 5}
+    for row in rows:
+        assert (row.language, row.task, row.prompt_tokens) == ("ja", "generic", 11)
+        assert row.prompt_chars == len("be brief" + "これは何 0?")
+        assert row.latency_s > 0
+        assert (row.ttft_s is not None) == stream
+    assert [p.done for p in seen] == list(range(1, 11))
+    assert seen[-1] == Progress(done=10, total=10, correct=5, failed=0)
+    assert all(b["temperature"] == 0 and b["max_tokens"] == 9 for b in fleet.bodies)
+    assert all(h["authorization"] == "Bearer k" for h in fleet.headers)
+
+
+async def test_goes_on_where_a_torn_file_stopped(serve: Any, tmp_path: Path) -> None:
+    fleet = await serve(echo)
+    target = [Target(base_url=fleet.url, model="good")]
+    out = tmp_path / "outcomes.jsonl"
+    await measure(target, [question(n) for n in range(3)], out)
+    whole = out.read_bytes()
+    out.write_bytes(whole[:-10])
+    summary = await measure(target, [question(n) for n in range(5)], out)
+    assert (summary.asked, summary.resumed) == (3, 2)
+    assert summary.mended_bytes == len(whole.splitlines()[-1]) - 9
+    assert sorted(r.query_id for r in outcomes_of(out)) == [f"q{n}" for n in range(5)]
+    assert len(out.read_bytes().splitlines()) == 5
+    again = await measure(target, [question(n) for n in range(5)], out)
+    assert (again.asked, again.resumed) == (0, 5)
+
+
+def test_mending_keeps_all_that_can_be_read(tmp_path: Path) -> None:
+    out = tmp_path / "o.jsonl"
+    assert mend(out) == (0, set())
+    row = {
+        "query_id": "q",
+        "model": "m",
+        "correct": True,
+        "language": "en",
+        "prompt_chars": 1,
+        "latency_s": 1.0,
+    }
+    line = orjson.dumps(row)
+    failed = orjson.dumps(row | {"query_id": "f", "correct": None, "status": 503})
+    for content, kept, cut in [
+        (line, line + b"\n", 0),
+        (line + b"\n" + line[:9], line + b"\n", 9),
+        (b"garbage\n" + line + b"\n", b"garbage\n" + line + b"\n", 0),
+        (line + b"\n" + failed + b"\n", line + b"\n" + failed + b"\n", 0),
+        (b"", b"", 0),
+    ]:
+        out.write_bytes(content)
+        assert mend(out) == (cut, {("q", "m")} if content else set())
+        assert out.read_bytes() == kept
+
+
+async def test_an_interruption_loses_only_what_was_in_flight(serve: Any, tmp_path: Path) -> None:
+    reached = asyncio.Event()
+
+    def script(number: int, body: dict[str, Any]) -> web.Response:
+        if number == 4:
+            reached.set()
+            return _Silence()  # type: ignore[return-value]
+        return echo(number, body)
+
+    fleet = await serve(script)
+    out = tmp_path / "outcomes.jsonl"
+    target = [Target(base_url=fleet.url, model="good")]
+    run = asyncio.create_task(measure(target, [question(n) for n in range(9)], out))
+    async with asyncio.timeout(20):
+        await reached.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert [r.query_id for r in outcomes_of(out)] == ["q0", "q1", "q2", "q3"]
+    summary = await measure(target, [question(n) for n in range(9)], out)
+    assert (summary.asked, summary.resumed) == (5, 4)
+
+
+class _Silence(web.StreamResponse):
+    """Never answers."""
+
+    async def prepare(self, request: web.BaseRequest) -> Any:
+        await asyncio.sleep(60)
+
+
+async def test_requests_without_an_answer_are_noted_and_asked_again(
+    serve: Any, tmp_path: Path
+) -> None:
+    broken = True
+
+    def script(number: int, body: dict[str, Any]) -> web.Response:
+        return web.Response(status=400, text="no") if broken else echo(number, body)
+
+    fleet = await serve(script)
+    out = tmp_path / "outcomes.jsonl"
+    target = [Target(base_url=fleet.url, model="good")]
+    summary = await measure(target, [question(0)], out)
+    assert (summary.asked, summary.failed) == (1, 1)
+    row = orjson.loads(out.read_bytes())
+    assert (row["status"], row["correct"]) == (400, None)
+    assert "HTTP 400" in row["error"]
+    broken = False
+    assert (await measure(target, [question(0)], out)).resumed == 0
+    assert [r.correct for r in outcomes_of(out)] == [True]
+
+
+async def test_an_endpoint_that_turns_away_is_asked_again_at_once(
+    serve: Any, tmp_path: Path
+) -> None:
+    def script(number: int, body: dict[str, Any]) -> web.Response:
+        if number < 2:
+            return web.Response(status=503, headers={"retry-after": "0"})
+        return echo(number, body)
+
+    fleet = await serve(script)
+    target = [Target(base_url=fleet.url, model="good")]
+    summary = await measure(target, [question(0)], tmp_path / "o.jsonl")
+    assert (summary.asked, summary.failed, len(fleet.bodies)) == (1, 0, 3)
+
+
+async def test_a_check_that_hangs_or_raises_gives_no_verdict_and_stops_nothing(
+    serve: Any, tmp_path: Path
+) -> None:
+    fleet = await serve(lambda number, body: completion("a" * 60 + "!"))
+    checks = [{"regex": "^(a+)+$"}, {"python": "json:loads"}, {"contains": "!"}]
+    out = tmp_path / "o.jsonl"
+    summary = await measure(
+        [Target(base_url=fleet.url, model="good")],
+        [question(n, check) for n, check in enumerate(checks)],
+        out,
+        check_timeout_s=1,
+    )
+    assert (summary.asked, summary.unjudged, summary.failed) == (3, 2, 0)
+    rows = [orjson.loads(line) for line in out.read_bytes().splitlines()]
+    assert [row["correct"] for row in rows] == [None, None, True]
+    assert "longer than" in rows[0]["error"]
+    assert "JSONDecodeError" in rows[1]["error"]
+
+
+async def test_the_rate_is_a_limit_over_all_targets(serve: Any, tmp_path: Path) -> None:
+    fleet = await serve(echo, models=("good", "bad"))
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    await measure(
+        await discover([fleet.url]),
+        [question(n) for n in range(5)],
+        tmp_path / "o.jsonl",
+        rate_per_s=20,
+        concurrency=4,
+    )
+    assert loop.time() - started >= 9 / 20  # ten requests have nine gaps
+
+
+async def test_two_targets_of_a_model_share_its_questions(serve: Any, tmp_path: Path) -> None:
+    fleets = [await serve(echo), await serve(echo)]
+    targets = [Target(base_url=fleet.url, model="good") for fleet in fleets]
+    summary = await measure(targets, [question(n) for n in range(8)], tmp_path / "o.jsonl")
+    assert summary.asked == 8
+    assert sum(len(fleet.bodies) for fleet in fleets) == 8
+
+
+async def test_faults_of_settings_are_named(serve: Any, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="same id"):
+        await measure([], [question(1), question(1)], tmp_path / "o.jsonl")
+    target = [Target(base_url="http://127.0.0.1:9", model="m")]
+    with pytest.raises(SettingError, match="nowhere"):
+        await measure(target, [question(1)], tmp_path / "nowhere" / "o.jsonl")
+    with pytest.raises(SettingError, match="is it running"):
+        await discover(["http://127.0.0.1:9"])
+    empty = await serve(echo, models=())
+    with pytest.raises(SettingError, match="is one loaded"):
+        await discover([empty.url])
+
+
+def test_reads_an_evaluation_set(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    messages = [{"role": "user", "content": "hi"}]
+    lines = [
+        {"id": "one", "messages": messages, "check": {"exact": "x"}, "task": "qa"},
+        {"messages": messages, "check": {"number": 1, "tolerance": 0.1}},
+    ]
+    path.write_bytes(b"\n\n".join(map(orjson.dumps, lines)))
+    one, two = read_questions(path)
+    assert (one.id, one.task, one.check.exact) == ("one", "qa", "x")
+    assert one.ask() == messages
+    assert len(two.id) == 24
+    assert two.task is None
+    assert [q.id for q in read_questions(path)] == ["one", two.id]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (b"{", "not JSON"),
+        (b"[]", "dict|object|instance"),
+        (b'{"messages": [], "check": {"exact": "x"}}', "messages"),
+        (b'{"messages": [{}], "check": {"regex": "("}}', "regex"),
+        (b'{"messages": [{}], "check": {}}', "check"),
+        (b'{"messages": [{}], "check": {"exact": "x"}, "chek": 1}', "chek"),
+    ],
+)
+def test_a_bad_line_of_an_evaluation_set_is_named(
+    tmp_path: Path, line: bytes, complaint: str
+) -> None:
+    path = tmp_path / "set.jsonl"
+    good = b'{"messages": [{"role": "user", "content": "hi"}], "check": {"exact": "x"}}\n'
+    path.write_bytes(good + line)
+    with pytest.raises(SettingError, match=complaint) as fault:
+        list(read_questions(path))
+    assert f"{path}:2" in str(fault.value)
+    with pytest.raises(SettingError, match="nowhere"):
+        list(read_questions(tmp_path / "nowhere.jsonl"))

@@ -1,0 +1,115 @@
+"""Every policy of laar's, and every part that settings can compose, keeps what it promises.
+
+The suite is public (`laar.testing`). It must find what it looks for, so broken parts are here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from laar.core.cost import CostWeights
+from laar.core.interfaces import View
+from laar.core.policy import Policy
+from laar.policies import POLICY_NAMES, build_policies
+from laar.policies.own import own
+from laar.policies.registry import Kind
+from laar.testing import check_all, make_view
+
+BY_CHANCE_OR_IN_TURN = {
+    "p2c",
+    "random",
+    "round-robin",
+    "simple-session-affinity",  # a hash modulo the number of candidates
+    "weighted-random",
+}
+REQUIRED = {"label": {"label": "tier"}}
+
+
+MAKERS: dict[str, Callable[[], Any]] = {
+    **{f"policy {name}": lambda name=name: build_policies(CostWeights())[name]
+       for name in POLICY_NAMES},
+    **{f"{kind} {name}": partial(factory, **REQUIRED.get(name, {}))
+       for kind in (Kind.FILTER, Kind.SCORER, Kind.PICKER)
+       for name, factory in own(CostWeights())[kind].items()},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("title", MAKERS)
+def test_it_keeps_its_promises(title: str) -> None:
+    symmetric = title.split()[1] not in BY_CHANCE_OR_IN_TURN
+    check_all(MAKERS[title], symmetric=symmetric)
+
+
+class Scores:
+    """A scorer from a function of the view."""
+
+    def __init__(self, rule: Callable[[View], Any]) -> None:
+        self.rule = rule
+
+    def score(self, view: View) -> Any:
+        return self.rule(view)
+
+
+def shrinking(view: View) -> Any:
+    view.tokens *= 0.5
+    return np.ones(len(view.slots))
+
+
+def by_place(view: View) -> Any:
+    return 1.0 / (1.0 + np.arange(len(view.slots)))
+
+
+def unseeded(view: View) -> Any:
+    return np.random.default_rng().random(len(view.slots))
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (lambda view: np.full(len(view.slots), 7.0), "above 1"),
+        (lambda view: -view.in_flight, "below 0"),
+        (lambda view: view.table.waiting[view.slots] / 1e3, "never read: has scores that are not"),
+        (lambda view: view.cached_tokens / view.tokens, "an empty prompt: .*not finite"),
+        (lambda view: view.table.kv_usage[: len(view.slots)], "order of candidates does not"),
+        (lambda view: np.ones(3), "a single candidate: has the shape"),
+        (lambda view: view.table.nothing, "raises AttributeError"),
+        (shrinking, "`tokens` was changed"),
+        (by_place, "order of candidates does not matter"),
+        (unseeded, "two runs differ"),
+    ],
+)  # fmt: skip
+def test_the_suite_finds_a_broken_promise(rule: Callable[[View], Any], said: str) -> None:
+    with np.errstate(all="ignore"), pytest.raises(AssertionError, match=said):
+        check_all(lambda: Scores(rule))
+
+
+def test_the_suite_finds_a_filter_and_a_picker_that_are_none() -> None:
+    class Numbers:
+        def keep(self, view: View) -> Any:
+            return np.ones(len(view.slots))
+
+    class First:
+        def order(self, scores: Any, view: View) -> Any:
+            return [0] * len(scores)
+
+    with pytest.raises(AssertionError, match="give truth values"):
+        check_all(Numbers)
+    with pytest.raises(AssertionError, match="not each of them once"):
+        check_all(First)
+    policy = Policy(name="x", scorers=[(Scores(by_place), 1.0)], picker=First())
+    with pytest.raises(AssertionError, match="not each of them once"):
+        check_all(lambda: policy)
+
+
+def test_a_view_holds_what_it_was_asked_for() -> None:
+    view = make_view(3, waiting=[1, 2, 3], in_flight=2, models=("a", "b"), labels=[{"x": "y"}])
+    assert view.table.waiting[view.slots].tolist() == [1, 2, 3]
+    assert view.in_flight.tolist() == [2, 2, 2]
+    assert [view.table.spec(slot).models for slot in view.slots] == [("a",), ("b",), ("a",)]
+    assert view.table.spec(0).labels == {"x": "y"}
+    assert np.isnan(make_view(2, waiting=None).table.waiting[:2]).all()

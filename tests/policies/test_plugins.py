@@ -1,0 +1,288 @@
+"""Parts of policies that packages bring: found by name, checked, never the end of a request."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from laar.cli import app
+from laar.core.cost import CostWeights
+from laar.core.decision import DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.request import Api, Request
+from laar.policies import FilterUse, PickerUse, Profile, ScorerUse, build_policies, parse_policy
+from laar.server.picker import Picker
+from laar.settings import load_settings
+from laar.testing import make_view
+from support.plugins import install, installed
+
+PARTS = '''
+import numpy as np
+import laar
+
+class Even:
+    def __init__(self, *, value: float = 0.5, name: str = "x", top: int = 3, on: bool = True):
+        self.value = value
+    def score(self, view):
+        return np.full(len(view.slots), self.value)
+
+class Broken:
+    """Breaks a promise, the one that it is asked to break."""
+    def __init__(self, how: str):
+        self.how = how
+    def score(self, view):
+        n = len(view.slots)
+        if self.how == "raise":
+            raise KeyError(view.request.spans[0])
+        if self.how == "write":
+            view.rtt_s *= 0.0
+        if self.how == "reason":
+            view.reason = f"seen-{view.now:.0f}"
+        return {"nan": np.full(n, np.nan), "shape": np.ones(n + 1), "text": ["a"] * n,
+                "none": None, "seven": np.full(n, 7.0)}.get(self.how, np.linspace(1, 0, n))
+    def keep(self, view):
+        n = len(view.slots)
+        return {"shape": np.ones(n + 1, bool), "numbers": np.ones(n),
+                "all": np.zeros(n, bool)}[self.how]
+    def order(self, scores, view):
+        return {"short": [0], "twice": [0] * len(scores), "text": "no"}[self.how]
+
+class LastFirst:
+    def order(self, scores, view):
+        return list(range(len(scores)))[::-1]
+
+def mine(*, share: float = 1.0):
+    return laar.Policy(name="mine", scorers=[(Even(value=share), 1.0)], picker=LastFirst())
+
+def picky(*, size: float = 1.0):
+    raise ValueError("size is too small")
+
+number = 7
+'''
+POINTS = {
+    "laar.scorers": {
+        "even": "parts:Even",
+        "broken": "parts:Broken",
+        "laar": "parts:Even",
+        "gone": "parts:Gone",
+        "missing": "no_such_module:X",
+        "number": "parts:number",
+        "picky": "parts:picky",
+    },
+    "laar.filters": {"broken": "parts:Broken"},
+    "laar.pickers": {"broken": "parts:Broken", "last-first": "parts:LastFirst"},
+    "laar.policies": {"mine": "parts:mine", "even": "parts:Even", "twice": "parts:mine"},
+}
+
+
+@pytest.fixture(autouse=True)
+def packages(tmp_path: Path) -> Iterator[None]:
+    """Two packages: one with all that the tests need, one with a name that the other has too."""
+    site, other = tmp_path / "site", tmp_path / "other"
+    install(site, "some-parts", POINTS)
+    install(other, "more-parts", {"laar.policies": {"twice": "other_parts:mine"}})
+    (site / "parts.py").write_text(PARTS)
+    with installed(site, other):
+        yield
+
+
+def composed(*scorers: ScorerUse, picker: str = "max-score", **more: Any) -> Any:
+    """A policy of these scorers."""
+    profile = Profile(scorers=scorers, picker=PickerUse(name=picker, **more))
+    return build_policies(CostWeights(), profiles={"p": profile})["p"]
+
+
+def checked(directory: Path, **routing: Any) -> str:
+    """What `laar check` prints for these settings, in one line."""
+    document = {"endpoints": [{"address": "127.0.0.1:1", "model": "m"}], "routing": routing}
+    (directory / "laar.yaml").write_text(yaml.safe_dump(document))
+    result = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(directory / "laar.yaml")])
+    assert result.exit_code == (0 if "  policy:" in result.output else 2)
+    return " ".join(result.output.replace("\n", " ").split())
+
+
+def scorers(name: str, /, **parameters: Any) -> dict[str, Any]:
+    """Settings with a policy of one scorer."""
+    return {"policies": {"p": {"scorers": [{"name": name, "parameters": parameters}]}}}
+
+
+@pytest.mark.parametrize(
+    ("routing", "said"),
+    [
+        ({"policy": "nope"}, "routing.policy: unknown policy `nope`; known: laar, laar-paper,"),
+        ({"policy": "nope"}, "even, mine, twice"),
+        (scorers("nope"), "routing.policies: p: unknown scorer `nope`; known: laar, queue,"),
+        (scorers("gone"), "entry point `gone = parts:Gone` of some-parts 1.0, group laar.scorers, "
+         "cannot be loaded: AttributeError"),
+        (scorers("missing"), "No module named 'no_such_module'; install what it needs, or another "
+         "version of some-parts 1.0, or take `missing` out of the settings"),
+        (scorers("number"), "is a int; it must name a class or function"),
+        (scorers("picky"), "laar.yaml:6: routing.policies.p: scorer `picky` (entry point `picky = "
+         "parts:picky` of some-parts 1.0): cannot be made: ValueError: size is too small; check"),
+        (scorers("even", x=1), "unknown parameter `x`; known: value, name, top, on"),
+        (scorers("even", value="a"), "`value` is 'a'; give a finite number"),
+        (scorers("even", top=1.5), "`top` is 1.5; give a whole number"),
+        (scorers("even", name=1), "`name` is 1; give a text"),
+        (scorers("even", on=1), "`on` is 1; give true or false"),
+        (scorers("broken"), "give its parameter `how`"),
+        (scorers("broken", how=[1]), "`how` is [1]; give a text, a finite number, or true or"),
+        ({"policy": "twice"}, "the packages more-parts 1.0 and some-parts 1.0 both have one"),
+        ({"policy": "even"}, "policy `even` (entry point `even = parts:Even` of some-parts 1.0): "
+         "makes a Even; it must make a `laar.Policy`"),
+        ({"baselines": {"mine": {"x": 1}}}, "unknown parameter `x`; known: share"),
+        ({"policies": {"random": {"scorers": [{"name": "even"}]}}}, "laar has a policy `random`"),
+        ({"policies": {"A b": {"scorers": [{"name": "even"}]}}}, "`A b` is no name of a policy"),
+        ({"policies": {"p": {"scorers": []}}}, "routing.policies: p: give at least one scorer"),
+        ({"policies": {"p": {"scorers": [{"name": "even", "heavy": 1}]}}}, "unknown key"),
+        ({"policies": {"p": {"scorers": [{"name": "even", "weight": 0}]}}}, "it must be above 0"),
+    ],
+)  # fmt: skip
+def test_check_names_package_entry_point_and_remedy(
+    tmp_path: Path, routing: dict[str, Any], said: str
+) -> None:
+    printed = checked(tmp_path, **routing)
+    assert said in printed
+    assert "at least 1 item" not in printed
+
+
+def test_a_plugin_serves_by_its_name_alone_in_a_policy_and_on_a_command_line(
+    tmp_path: Path,
+) -> None:
+    routing = {
+        "policy": "mine",
+        "baselines": {"mine": {"share": 0.25}},
+        "policies": {
+            "p": {"scorers": [{"name": "queue"}, {"name": "even", "parameters": {"value": 0.25}}]}
+        },
+    }
+    assert "policy: mine" in checked(tmp_path, **routing)
+    picker = Picker(load_settings(tmp_path / "laar.yaml"), seed=1)
+    view = make_view(3)
+    mine = picker.director.policies["mine"]
+    assert mine.score(view).tolist() == [0.25] * 3
+    assert mine.order(mine.score(view), view, ()) == [2, 1, 0]
+    assert picker.director.policies["p"].score(view).tolist() == [0.625] * 3, "of 1 and 0.25"
+    assert parse_policy("mine:share=0.5") == ("mine", {"share": 0.5})
+
+
+def test_a_package_cannot_replace_a_name_of_laars() -> None:
+    policy = composed(ScorerUse(name="laar"))
+    assert type(policy.scorers[0][0]).__name__ == "Outlook"
+    assert policy.knows_retries
+
+
+def director_of(policy: Any) -> tuple[Director, list[str]]:
+    """A director of three endpoints, and what it reports of failing parts."""
+    table = EndpointTable()
+    specs = [EndpointSpec(address=f"10.0.0.{i}:80", models=("m",)) for i in range(3)]
+    table.replace("test", specs)
+    faults: list[str] = []
+    director = Director(
+        table,
+        {"p": policy},
+        DirectorSettings(policy="p"),
+        rng=random.Random(1),
+        on_fault=lambda fault: faults.append(f"{fault.part} {fault.extension.name}"),  # type: ignore[attr-defined]
+    )
+    return director, faults
+
+
+def request(text: str = "a secret") -> Request:
+    return Request(id="r", api=Api.CHAT, model="m", spans=(text,), chars=400)
+
+
+@pytest.mark.parametrize("how", ["raise", "write", "nan", "shape", "text", "none"])
+def test_a_scorer_that_breaks_its_promise_is_left_out_with_a_reason(how: str) -> None:
+    broken = ScorerUse(name="broken", weight=9.0, parameters={"how": how})
+    director, faults = director_of(composed(broken, ScorerUse(name="active-requests")))
+    director.table.reserve(0, 1.0, 1.0)
+    director.table.reserve(1, 1.0, 1.0)
+    decision = director.decide(request(), 0.0)
+    assert decision.reason == "degraded-scorer"
+    assert decision.address == "10.0.0.2:80", "the other scorer decides"
+    assert director.degraded["scorer"] == 1
+    assert faults == ["scorer broken"]
+    alone, _ = director_of(composed(broken))
+    alone.table.reserve(0, 1.0, 1.0)
+    assert alone.decide(request(), 0.0).address != "10.0.0.0:80", "the fewest in flight decide"
+
+
+def test_scores_are_clamped_and_a_scorer_has_only_so_many_reasons() -> None:
+    seven = composed(ScorerUse(name="broken", parameters={"how": "seven"}))
+    assert seven.score(make_view(3)).tolist() == [1.0] * 3
+    talker = composed(ScorerUse(name="broken", parameters={"how": "reason"}))
+    director, _ = director_of(talker)
+    reasons = {director.decide(request(), float(now)).reason for now in range(100)}
+    assert len(reasons) == 17, "16 of its own, and the policy's name"
+
+
+@pytest.mark.parametrize("how", ["shape", "numbers", "all"])
+def test_a_filter_that_breaks_its_promise_or_leaves_nothing_is_skipped(how: str) -> None:
+    profile = Profile(
+        filters=(FilterUse(name="broken", parameters={"how": how}),),
+        scorers=(ScorerUse(name="even"),),
+        picker=PickerUse(name="last-first"),
+    )
+    policy = build_policies(CostWeights(), profiles={"p": profile})["p"]
+    director, faults = director_of(policy)
+    decision = director.decide(request(), 0.0)
+    assert decision.address == "10.0.0.2:80"
+    assert decision.reason == ("p" if how == "all" else "degraded-filter")
+    assert faults == ([] if how == "all" else ["filter broken"])
+
+
+@pytest.mark.parametrize("how", ["short", "twice", "text"])
+def test_a_picker_that_breaks_its_promise_gives_way_to_the_best_score(how: str) -> None:
+    policy = composed(ScorerUse(name="active-requests"), picker="broken", parameters={"how": how})
+    director, faults = director_of(policy)
+    director.table.reserve(0, 1.0, 1.0)
+    director.table.reserve(2, 1.0, 1.0)
+    decision = director.decide(request(), 0.0)
+    assert (decision.address, decision.reason) == ("10.0.0.1:80", "degraded-picker")
+    assert faults == ["picker broken"]
+
+
+def test_a_picker_orders_only_what_may_take_the_request() -> None:
+    policy = composed(ScorerUse(name="even"), picker="last-first")
+    director, _ = director_of(policy)
+    room = np.array([True, True, False])
+    decision = director.decide(request(), 0.0, lambda view: room[view.slots])
+    assert (decision.address, decision.fallbacks) == (
+        "10.0.0.1:80",
+        ("10.0.0.0:80", "10.0.0.2:80"),
+    )
+
+
+def test_a_failing_part_is_reported_with_its_line_and_without_the_prompt(tmp_path: Path) -> None:
+    checked(tmp_path, policy="p", **scorers("broken", how="raise"))
+    picker = Picker(load_settings(tmp_path / "laar.yaml"), seed=1)
+    picker.table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
+    body = b'{"model": "m", "messages": [{"role": "user", "content": "a secret"}]}'
+    told: Any = picker.explain(body, {})
+    assert "A scorer of the policy failed" in told["sentence"]
+    message = picker.problems["scorer broken"]
+    assert "KeyError at " in message
+    assert "parts.py:" in message
+    assert "secret" not in str(dict(picker.problems))
+
+
+def test_changed_settings_keep_the_policies_that_are_set_as_before(tmp_path: Path) -> None:
+    both = {"even": {"scorers": [{"name": "even"}]}, **scorers("broken", how="raise")["policies"]}
+    checked(tmp_path, policies=both)
+    picker = Picker(load_settings(tmp_path / "laar.yaml"), seed=1)
+    before = dict(picker.director.policies)
+    both["p"]["scorers"][0]["parameters"]["how"] = "nan"
+    checked(tmp_path, policies=both, k_rtt=0.5)
+    settings = load_settings(tmp_path / "laar.yaml")
+    routing = settings.routing
+    picker.apply(settings, None, build_policies(routing.weights, routing.given, routing.policies))
+    after = picker.director.policies
+    assert {name for name in before if after[name] is not before[name]} == {"laar", "p"}

@@ -1,0 +1,294 @@
+"""Pickers that share through a real Redis or Valkey: partition, restart, full, wrong data."""
+
+import asyncio
+import random
+import time
+from contextlib import AsyncExitStack
+
+import pytest
+
+from laar.accuracy.online import OnlineOutcomes
+from laar.core.beliefs import PrefixBeliefs
+from laar.core.cost import CostWeights
+from laar.core.decision import Completion, DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointTable
+from laar.errors import SettingError
+from laar.health import Health, HealthSettings
+from laar.policies import build_policies
+from laar.server.sharing.sharer import Sharer, new_origin, secret_of
+from laar.server.sharing.store import Store
+from laar.server.tasks import Tasks
+from laar.settings.section import part
+from laar.settings.share import Share
+from laar.sharing import SharingSettings
+from laar.telemetry.problems import Problems
+from support.pickers import request, specs
+from support.stores import SERVERS, StoreProcess, binary_of
+from support.waiting import eventually
+
+A, B = "10.0.0.1:80", "10.0.0.2:80"
+OK = Completion(status=200, cause="complete", latency_s=0.1)
+
+
+class Member:
+    """A director with its sharer, as a picker has them, without ports."""
+
+    def __init__(self, share, number):
+        table = EndpointTable()
+        table.replace("test", specs(A, B))
+        rng = random.Random(number)
+        key = rng.randbytes(16)
+        self.problems = Problems()
+        self.director = Director(
+            table,
+            build_policies(CostWeights()),
+            DirectorSettings(),
+            rng=rng,
+            prefixes=PrefixBeliefs(key=key, max_bytes=8 << 20),
+            health=Health(HealthSettings(), rng=rng),
+        )
+        secret, origin = secret_of(share), new_origin()
+        settings = part(SharingSettings, share)
+        self.sharer = Sharer(
+            self.director,
+            share,
+            Store(share, settings, origin=origin, secret=secret) if share.url else None,
+            origin=origin,
+            key=secret or key,
+            clock=time.monotonic,
+            problems=self.problems,
+            online=OnlineOutcomes(),
+        )
+        self.sharer.endpoints_known.set()
+        self.tasks = Tasks(self.problems)
+
+    async def start(self):
+        for name, run in self.sharer.tasks().items():
+            self.tasks.spawn(name, run)
+        await self.sharer.warmed()
+        return self
+
+    async def kill(self):
+        await self.tasks.cancel()
+        if self.sharer.carrier is not None:
+            await self.sharer.carrier.close()
+
+    def decide(self, text="hello " * 50):
+        return self.director.decide(request(text), time.monotonic())
+
+    def settle(self, decision, status=200):
+        end = Completion(status=status, cause="complete", latency_s=0.1)
+        self.director.settle(decision, end)
+
+    @property
+    def in_flight(self):
+        return int(self.director.table.in_flight.sum())
+
+    def held(self, text):
+        prefixes, table = self.director.prefixes, self.director.table
+        chain = prefixes.chain(request(text))
+        return float(prefixes.match(chain, table.capacity).max())
+
+
+@pytest.fixture(params=SERVERS)
+def server(request, tmp_path):
+    store = StoreProcess(binary_of(request.param), tmp_path)
+    yield store
+    store.stop()
+
+
+@pytest.fixture
+async def members(server):
+    async with AsyncExitStack() as stack:
+
+        async def start(number=1, **settings):
+            share = Share(**{"url": server.url, "lease_s": 1.0} | settings)
+            member = Member(share, number)
+            stack.push_async_callback(member.kill)
+            return await member.start()
+
+        yield start
+
+
+async def test_pickers_know_of_each_other_and_of_a_killed_one_no_more(server, members):
+    await server.start()
+    p, q, r = [await members(n) for n in range(3)]
+    text = "a prompt of some length " * 40
+    held = p.decide(text)
+    await eventually(lambda: q.in_flight == r.in_flight == 1, what="the load at the others")
+    p.settle(held)
+    await eventually(lambda: q.in_flight == r.in_flight == 0, what="its end")
+    assert q.held(text) > 0.9
+    assert [len(each.sharer.sharing.peers) for each in (p, q, r)] == [2, 2, 2]
+    p.decide(text)
+    await eventually(lambda: q.in_flight == 1)
+    await p.kill()
+    await eventually(lambda: q.in_flight == r.in_flight == 0, what="the end of the lease")
+    assert q.sharer.sharing.peers.ended_by_lease == 1
+    await eventually(lambda: not p.problems, what="the end of the problem")
+    assert not q.problems
+
+
+async def test_a_picker_that_starts_is_warm_within_a_second(server, members):
+    await server.start()
+    p = await members(1, snapshot_interval_s=1.0)
+    early, late = "early words " * 60, "late words " * 60
+    p.settle(p.decide(early))
+
+    async def written():
+        return await server.ask("EXISTS", "laar:{laar}:snapshot") == 1
+
+    await eventually(written, what="a snapshot")
+    p.settle(p.decide(late))
+    await eventually(lambda: not p.sharer.sharing.outbox.waiting_bytes)
+    began = time.monotonic()
+    q = await members(2)
+    await eventually(lambda: q.held(late) > 0.9, timeout_s=1.0, what="what came after it")
+    assert q.held(early) > 0.9
+    assert time.monotonic() - began < 5.0  # a bound on the wait above, not a measurement
+
+
+async def test_each_goes_on_alone_and_all_merge_when_the_store_is_back(server, members):
+    await server.start()
+    p, q = await members(1), await members(2)
+    server.stop()
+    await eventually(lambda: "share" in p.problems and "share" in q.problems)
+    assert "goes on alone" in p.problems["share"]
+    texts = [f"{n} was asked meanwhile " * 30 for n in range(20)]
+    open_ones = [p.decide(text) for text in texts]
+    for decision in open_ones[:10]:
+        p.settle(decision)
+    await server.start()  # another one: it has neither the stream nor the key
+    await eventually(lambda: q.in_flight == 10, what="the loads", timeout_s=5.0)
+    await eventually(lambda: all(q.held(text) > 0.9 for text in texts), what="the prompts")
+    await eventually(lambda: not p.problems, what="the end of the problem")
+    assert not q.problems
+    assert p.sharer.interruptions == 1
+    for decision in open_ones[10:]:
+        p.settle(decision)
+    await eventually(lambda: q.in_flight == 0)
+
+
+async def test_a_picker_begins_without_a_store_and_finds_the_others_later(server, members):
+    p, q = await members(1), await members(2)
+    assert "share" in p.problems
+    text = "asked before there was a store " * 30
+    p.settle(p.decide(text))
+    await server.start()
+    await eventually(lambda: not p.problems and not q.problems)
+    p.settle(p.decide(text))  # another key may hold now: what was believed before may be gone
+    await eventually(lambda: q.held(text) > 0.9)
+    assert q.sharer.sharing.key == p.sharer.sharing.key
+
+
+async def test_a_full_store_is_a_problem_that_ends(server, members):
+    await server.start()
+    p, q = await members(1), await members(2)
+    await server.ask("CONFIG", "SET", "maxmemory", "1")
+    decision = p.decide()
+    await eventually(lambda: "share" in p.problems, what="the problem")
+    assert "memory" in p.problems["share"]
+    await server.ask("CONFIG", "SET", "maxmemory", "0")
+    await eventually(lambda: q.in_flight == 1, what="the load")
+    p.settle(decision)
+    await eventually(lambda: q.in_flight == 0)
+
+
+async def test_wrong_data_in_the_store_stops_no_picker(server, members):
+    await server.start()
+    stream = "laar:{laar}:records"
+    await server.ask("XADD", stream, "*", "b", b"\xff not a batch", "o", "x")
+    await server.ask("XADD", stream, "*", "else", "entirely")
+    await server.ask("SET", "laar:{laar}:snapshot", b"damaged\n{}")
+    p, q = await members(1), await members(2)
+    await server.ask("XADD", stream, "*", "b", b'{"v":99,"ns":"laar"}', "o", "y")
+    decision = p.decide()
+    await eventually(lambda: q.in_flight == 1)
+    assert q.sharer.sharing.refused["schema"] == 1
+    p.settle(decision)
+    await server.ask("DEL", stream)
+    await server.ask("SET", stream, "a string")
+    p.decide()
+    await eventually(lambda: "share" in p.problems, what="the problem")
+    await server.ask("DEL", stream)
+    await eventually(lambda: q.in_flight == 1, what="the load")
+    await eventually(lambda: not p.problems, what="the end of the problem")
+
+
+async def test_deployments_share_a_store_and_nothing_else(server, members, tmp_path):
+    await server.start()
+    secret = tmp_path / "secret"
+    secret.write_text("a secret that is long enough")
+    p = await members(1, secret_file=secret)
+    q = await members(2, namespace="other")
+    r = await members(3, secret_file=secret)
+    p.decide()
+    await eventually(lambda: r.in_flight == 1)
+    assert q.in_flight == 0
+    assert await server.ask("EXISTS", "laar:{laar}:key") == 0  # the secret is not in the store
+    assert r.sharer.sharing.key == p.sharer.sharing.key
+
+
+async def test_a_password_is_read_from_a_file(server, members, tmp_path):
+    await server.start()
+    await server.ask("CONFIG", "SET", "requirepass", "open sesame")
+    p = await members(1)
+    assert "share" in p.problems
+    password = tmp_path / "password"
+    password.write_text("open sesame\n")
+    q = await members(2, password_file=password)
+    assert q.sharer.connected
+    with pytest.raises(ValueError, match="password_file"):
+        Share(url="redis://:open@localhost")
+
+
+async def test_three_pickers_under_load_and_one_killed_lose_no_count(server, members):
+    await server.start()
+    pickers = [await members(n) for n in range(3)]
+    rng = random.Random(4)
+
+    async def ask(member, until):
+        while time.monotonic() < until:
+            decision = member.decide(f"{rng.random()} " * rng.randrange(1, 60))
+            await asyncio.sleep(0.02 * rng.random())
+            member.settle(decision, rng.choice([200, 200, 200, 503]))
+
+    until = time.monotonic() + 1.5
+    users = [asyncio.ensure_future(ask(pickers[n % 3], until)) for n in range(24)]
+    await asyncio.sleep(0.5)
+    for number, user in enumerate(users):
+        if number % 3 == 0:
+            user.cancel()
+    await pickers[0].kill()
+    await asyncio.gather(*users, return_exceptions=True)
+    left = pickers[1:]
+    await eventually(lambda: all(each.in_flight == 0 for each in left), what="counts of zero")
+    for each in left:
+        sharing = each.sharer.sharing
+        assert not each.director.table.queued_tokens.any()
+        assert sharing.missed == sharing.doubled == sharing.unknown_prefixes == 0
+        assert not sum(sharing.refused.values())
+
+
+async def test_a_picker_without_a_store_starts_from_its_own_snapshot(tmp_path):
+    share = Share(snapshot_file=tmp_path / "snapshot")
+    text = "remember me " * 60
+    p = await Member(share, 1).start()
+    p.settle(p.decide(text))
+    await p.sharer.stop()
+    await p.kill()
+    assert (tmp_path / "snapshot").stat().st_mode & 0o077 == 0
+    q = await Member(share, 2).start()
+    await eventually(lambda: q.held(text) > 0.9)
+    await q.kill()
+    (tmp_path / "snapshot").write_bytes(b"\x00 damaged")
+    r = await Member(share, 3).start()
+    r.settle(r.decide(text))
+    await r.kill()
+
+
+def test_a_short_secret_is_refused(tmp_path):
+    (tmp_path / "secret").write_text("short")
+    with pytest.raises(SettingError, match="16 bytes"):
+        secret_of(Share(secret_file=tmp_path / "secret"))

@@ -1,0 +1,162 @@
+"""`laar serve --workers`: processes on one port behind a real Envoy, which know the same."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import sys
+from contextlib import AsyncExitStack
+from io import BytesIO
+
+import aiohttp
+import orjson
+import psutil
+import pytest
+import yaml
+
+from laar.envoy import BootstrapOptions, EnvoyProcess, render
+from laar.lab.live.processes import LaarProcess
+from support import RecordingUpstream, eventually, free_port
+
+pytestmark = [pytest.mark.envoy, pytest.mark.timeout(240)]
+
+
+def consecutive_ports():
+    """A free port whose successor is free as well."""
+    while True:
+        port = free_port()
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+
+
+class Machine:
+    """Two workers, an Envoy and two endpoints."""
+
+    async def start(self, directory, stack):
+        self.http = await stack.enter_async_context(aiohttp.ClientSession())
+        upstreams = []
+        for _ in range(2):
+            upstream = RecordingUpstream()
+            upstreams.append(await stack.enter_async_context(upstream))
+        ports = {"ext_proc": free_port(), "health": free_port(), "admin": consecutive_ports()}
+        self.admin = ports["admin"]
+        eds = directory / "run" / "endpoints.json"
+        document = {
+            "endpoints": [{"address": u.address, "models": ["m"]} for u in upstreams],
+            "listen": {name: f"127.0.0.1:{port}" for name, port in ports.items()},
+            "envoy": {"eds_file": str(eds)},
+            "shutdown": {"drain_s": 0.3, "grace_s": 3.0},
+            "share": {"lease_s": 1.0},
+        }
+        settings = directory / "laar.yaml"
+        settings.write_text(yaml.safe_dump(document))
+        self.process = LaarProcess(
+            ("serve", "-c", str(settings), "--workers", "2"), directory / "picker.log"
+        )
+        await stack.enter_async_context(self.process)
+        await eventually(self.together, what="two workers that know each other", timeout_s=90.0)
+        options = BootstrapOptions(
+            picker=f"127.0.0.1:{ports['ext_proc']}",
+            listen_port=0,
+            ready_port=0,
+            admin_port=0,
+            eds_path=str(eds),
+        )
+        envoy = EnvoyProcess(render("standalone", options), directory)
+        self.url = (await stack.enter_async_context(envoy)).url()
+        return self
+
+    async def metric(self, index, name):
+        url = f"http://127.0.0.1:{self.admin + index}/metrics"
+        try:
+            async with self.http.get(url) as answer:
+                found = re.findall(rf"^{name}(?:{{.*}})? (\S+)$", await answer.text(), re.MULTILINE)
+        except aiohttp.ClientError:
+            return None
+        return sum(map(float, found)) if found else None
+
+    async def taken(self, index):
+        """Prompts that a worker heard of."""
+        url = f"http://127.0.0.1:{self.admin + index}/metrics"
+        async with self.http.get(url) as answer:
+            pattern = r'^laar_share_records_total\{kind="entered",way="taken"\} (\S+)$'
+            found = re.search(pattern, await answer.text(), re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    async def together(self):
+        return [await self.metric(index, "laar_share_peers") for index in (0, 1)] == [1.0, 1.0]
+
+    def workers(self):
+        return psutil.Process(self.process.pid).children()
+
+    async def ask(self, text="hello"):
+        body = {"model": "m", "messages": [{"role": "user", "content": text}]}
+        url = f"{self.url}/v1/chat/completions"
+        data = BytesIO(orjson.dumps(body))
+        headers = {"content-type": "application/json"}
+        async with self.http.post(url, data=data, headers=headers) as answer:
+            await answer.read()
+            return answer.status, answer.headers.get("x-laar-reason")
+
+
+@pytest.fixture
+async def machine(tmp_path, envoy_binary):
+    async with AsyncExitStack() as stack:
+        yield await Machine().start(tmp_path, stack)
+
+
+async def test_workers_share_a_killed_one_comes_back_and_a_stop_ends_all(machine):
+    assert len(machine.workers()) == 2
+    text = "a conversation that goes on " * 100
+    statuses = [(await machine.ask(text))[0] for _ in range(10)]
+    assert statuses == [200] * 10
+
+    async def heard():
+        taken = [await machine.taken(index) for index in (0, 1)]
+        return sum(taken) >= 10
+
+    await eventually(heard, what="the prompts of each at the other")
+    victim = machine.workers()[0]
+    victim.send_signal(signal.SIGKILL)
+    statuses = [(await machine.ask(text))[0] for _ in range(20)]
+    assert statuses == [200] * 20
+    await eventually(machine.together, what="a new worker", timeout_s=90.0)
+    assert victim.pid not in [worker.pid for worker in machine.workers()]
+    restored = [await machine.metric(index, "laar_share_restored_prompts") for index in (0, 1)]
+    heard = [await machine.taken(index) for index in (0, 1)]
+    assert sum(restored) + sum(heard) > 0, "the new one knows what was before"
+    # And a planned stop ends all of them.
+    workers = machine.workers()
+    statuses = [(await machine.ask())[0] for _ in range(5)]
+    os.kill(machine.process.pid, signal.SIGTERM)
+    statuses += [(await machine.ask())[0] for _ in range(20)]
+    await machine.process.stop()
+    assert set(statuses) == {200}
+    assert not any(worker.is_running() for worker in workers)
+
+
+async def test_a_fault_of_the_settings_ends_the_parent_with_one_error(tmp_path):
+    settings = tmp_path / "laar.yaml"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        listen = {
+            "ext_proc": f"127.0.0.1:{free_port()}",
+            "health": f"127.0.0.1:{free_port()}",
+            "admin": f"127.0.0.1:{taken.getsockname()[1]}",
+        }
+        document = {"endpoints": [{"address": "127.0.0.1:1", "models": ["m"]}], "listen": listen}
+        settings.write_text(yaml.safe_dump(document))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "laar.cli", "serve", "-c", str(settings), "-w", "2"),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, errors = await asyncio.wait_for(process.communicate(), 90)
+    assert process.returncode != 0
+    assert b"can't listen" in errors
+    assert b"Traceback" not in errors

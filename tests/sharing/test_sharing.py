@@ -1,0 +1,377 @@
+"""Several pickers: what one learns the others know, and what one loses they make good."""
+
+import orjson
+import pytest
+
+from laar.accuracy.features import Features
+from laar.core.decision import Completion
+from laar.core.endpoints import COUNTED
+from laar.core.request import Api, Request
+from laar.health import Reply
+from laar.health.breaker import State
+from laar.sharing import SharingSettings
+from laar.sharing.snapshot import SnapshotFault, read_snapshot, restore, snapshot
+from laar.tuning import Sample, Tuner, TunerSettings
+from support.pickers import Network, request, sharing_picker, specs
+
+A, B = "10.0.0.1:80", "10.0.0.2:80"
+OK = Completion(status=200, cause="complete", latency_s=1.0)
+
+
+def pair(*addresses, **options):
+    made = [sharing_picker(name, addresses or (A, B), **options) for name in ("p/1", "q/1")]
+    net = Network(made)
+    for _ in range(2):
+        net.exchange(0.0)
+    return (*made, net)
+
+
+def counted(picker):
+    return {name: float(getattr(picker.director.table, name).sum()) for name in COUNTED}
+
+
+def test_a_decision_counts_at_the_other_and_its_end_too():
+    p, q, net = pair()
+    decision = p.director.decide(request(), 1.0)
+    net.exchange(1.01)
+    assert counted(q) == pytest.approx(counted(p), abs=1e-3)
+    assert counted(q)["queued_tokens"] > 0
+    p.director.settle(decision, OK)
+    net.exchange(1.02)
+    assert not any(counted(q).values())
+
+
+def test_two_pickers_do_not_see_the_same_idle_endpoint_for_long():
+    p, q, net = pair()
+    first = p.director.decide(request("one " * 400), 1.0)
+    net.exchange(1.005)
+    second = q.director.decide(request("two " * 400), 1.006)
+    assert first.address != second.address
+
+
+def test_a_killed_pickers_reservations_end_with_its_lease():
+    p, q, net = pair()
+    p.director.decide(request(), 1.0)
+    net.exchange(1.01)
+    q.look(3.9)
+    assert counted(q)["in_flight"] == 1
+    q.look(4.2)
+    assert not any(counted(q).values())
+    assert not q.director.engines.ahead_s.any()
+    assert q.peers.ended_by_lease == 1
+
+
+def test_a_picker_that_leaves_counts_no_more_at_once():
+    p, q, net = pair()
+    p.director.decide(request(), 1.0)
+    net.exchange(1.01)
+    p.leaving()
+    net.exchange(1.02)
+    assert not any(counted(q).values())
+
+
+def test_a_lost_load_is_made_good_by_the_next_full_one():
+    p, q, net = pair()
+    decision = p.director.decide(request(), 1.0)
+    net.exchange(1.01)
+    p.director.settle(decision, OK)
+    net.flush(p, 1.02)
+    net.channels["p/1", "q/1"].clear()  # the end is lost, and nothing tells of it but the number
+    for step in range(8):
+        net.exchange(1.1 + step)
+    assert not any(counted(q).values())
+    assert q.missed == 1
+
+
+def test_what_comes_twice_counts_once():
+    p, q, net = pair()
+    p._online.observe("m", Features("en", 1024, "qa"), True, 1.0)
+    net.flush(p, 1.01)
+    channel = net.channels["p/1", "q/1"]
+    channel.append(channel[0])
+    net.deliver(1.02)
+    assert q._online.by_model(1.02)["m"].outcomes == pytest.approx(1.0, abs=1e-3)
+    assert q.doubled == 1
+
+
+def test_an_endpoint_that_is_found_later_has_the_others_load():
+    p, q, net = pair(A)
+    p.director.table.replace("test", specs(B))
+    p.director.decide(request(), 1.0)
+    net.exchange(1.01)
+    assert counted(q)["in_flight"] == 0
+    q.director.table.replace("test", specs(A, B))
+    q.look(1.1)
+    assert counted(q)["in_flight"] == 1
+
+
+def test_an_endpoint_that_left_keeps_its_slot_until_the_others_are_done():
+    p, q, net = pair(A)
+    decision = p.director.decide(request(), 1.0)
+    net.exchange(1.01)
+    q.director.table.replace("test", specs(B))
+    assert q.director.table.slot(A) < 0
+    assert q.director.table.slot_counted(A) >= 0
+    p.director.settle(decision, OK)
+    net.exchange(1.02)
+    assert q.director.table.slot_counted(A) < 0
+
+
+def test_a_conversation_goes_on_at_another_picker():
+    p, q, net = pair()
+    turn = "tell me of rivers " * 60
+    decision = p.director.decide(request(turn), 1.0)
+    p.director.settle(decision, OK)
+    net.exchange(1.01)
+    follow_up = q.director.decide(request(turn + "and of lakes " * 10), 2.0)
+    assert follow_up.address == decision.address
+    assert follow_up.uncached_tokens < 0.3 * follow_up.tokens
+
+
+def test_a_turn_costs_what_is_new_of_it():
+    p, q, net = pair()
+    text = "some words of a long prompt " * 4000
+    sizes = []
+    for turn in range(3):
+        decision = p.director.decide(request(text + "more " * 200 * turn), 1.0 + turn)
+        net.flush(p, 1.01 + turn)
+        sizes.append(sum(map(len, net.channels["p/1", "q/1"])))
+        net.deliver(1.02 + turn)
+        p.director.settle(decision, OK)
+        net.exchange(1.03 + turn)
+    assert sizes[0] > 1500
+    assert max(sizes[1:]) < 700
+    assert q.unknown_prefixes == 0
+
+
+def test_a_picker_that_begins_is_sent_whole_chains():
+    p, _, net = pair()
+    text = "some words of a long prompt " * 100
+    p.director.settle(p.director.decide(request(text), 1.0), OK)
+    net.exchange(1.01)
+    late = sharing_picker("late/1", (A, B))
+    everyone = Network([p, late])
+    late.hello(2.0)
+    everyone.exchange(2.0)
+    p.director.settle(p.director.decide(request(text + "again " * 50), 2.1), OK)
+    everyone.exchange(2.2)
+    table = late.director.table
+    chain = late.director.prefixes.chain(request(text))
+    assert late.director.prefixes.match(chain, table.capacity).max() > 0.9
+    assert late.unknown_prefixes == 0
+
+
+def test_a_miss_is_evidence_for_all():
+    """Two misses of proven prompts empty the belief here; the others believe the same."""
+    p, q, net = pair(A)
+    texts = ["gamma " * 1200, "alpha " * 1200, "beta " * 1200]
+    for at, text in enumerate([*texts, *texts[1:]]):
+        decision = p.director.decide(request(text), 1.0 + at)
+        cached = None if at < 3 else 0
+        end = Completion(
+            status=200, cause="complete", latency_s=0.1, prompt_tokens=1500, cached_tokens=cached
+        )
+        p.director.settle(decision, end)
+        net.exchange(1.5 + at)
+    assert p.prefixes.beliefs.index.stats().disproved_blocks > 0
+    assert (
+        q.prefixes.beliefs.index.stats().disproved_blocks
+        == p.prefixes.beliefs.index.stats().disproved_blocks
+    )
+
+
+def test_a_restart_that_both_see_is_forgotten_once():
+    p, q, net = pair(A)
+    p.director.prefixes.clear(0)
+    net.exchange(1.0)
+    q.director.settle(q.director.decide(request("new words " * 100), 1.1), OK)
+    q.director.prefixes.clear(0)  # its own scraper is a second later
+    chain = q.director.prefixes.chain(request("new words " * 100))
+    assert q.director.prefixes.match(chain, q.director.table.capacity)[0] > 0.9
+
+
+def test_another_key_shares_loads_and_no_prefixes():
+    p = sharing_picker("p/1", (A,), key=b"one")
+    q = sharing_picker("q/1", (A,), key=b"two")
+    net = Network([p, q])
+    p.director.decide(request("words " * 100), 1.0)
+    net.exchange(1.01)
+    assert counted(q)["in_flight"] == 1
+    assert q.prefixes.beliefs.index.stats().blocks == 0
+    q.use_key(b"one")
+    net.exchange(1.05)
+    p.director.decide(request("words " * 100), 1.1)
+    net.exchange(1.2)
+    assert q.prefixes.beliefs.index.stats().blocks > 0
+
+
+def test_failures_add_up_and_one_trial_is_enough():
+    p, q, net = pair(A, B)
+    for at, picker in enumerate((p, q, p)):
+        decision = picker.director.decide(request(), 1.0 + at)
+        picker.director.served_by(decision, A, 1.0 + at)
+        picker.director.replied(decision, Reply(status=503), 1.1 + at)
+        end = Completion(status=503, cause="complete", latency_s=0.1)
+        picker.director.settle(decision, end)
+        net.exchange(1.2 + at)
+    breakers = [x.director.health.of(x.director.table.slot(A)).breaker for x in (p, q)]
+    assert [breaker.state for breaker in breakers] == [State.OPEN, State.OPEN]
+    due = max(breaker.trial_at for breaker in breakers) + 1.5
+    trial = p.director.decide(request("other " * 40), due)
+    assert trial.trial
+    net.exchange(due + 0.01)
+    assert not q.director.decide(request("third " * 40), due + 0.02).trial
+    p.director.replied(trial, Reply(status=200), due + 0.1)
+    p.director.settle(trial, OK)
+    net.exchange(due + 0.2)
+    assert not any(breaker.is_out for breaker in breakers)
+
+
+def test_a_stored_answer_is_found_through_any_picker():
+    p, q, net = pair()
+    decision = p.director.decide(request(), 1.0)
+    end = Completion(status=200, cause="complete", latency_s=0.1, response_id="resp_1")
+    p.director.settle(decision, end)
+    net.exchange(1.2)
+    follow = Request(
+        id="f",
+        api=Api.RESPONSES,
+        model="m",
+        spans=("go on",),
+        question="go on",
+        chars=5,
+        response_id="resp_1",
+    )
+    assert q.director.decide(follow, 1.3).address == decision.address
+
+
+def test_engines_are_learned_from_the_answers_of_all():
+    p, q, net = pair(A)
+    for at in range(40):
+        decision = p.director.decide(request("x" * 4000, f"{at}"), float(at))
+        p.director.answering(decision, at + 0.4)
+        end = Completion(status=200, cause="complete", latency_s=0.6, ttft_s=0.4)
+        p.director.settle(decision, end)
+        net.exchange(at + 0.7)
+    mine, theirs = (x.director.engines._models["m"].constants() for x in (p, q))
+    assert theirs == pytest.approx(mine, rel=0.05)
+
+
+def test_a_winner_of_one_tuner_serves_at_the_others():
+    settings = TunerSettings(bounds={"w": (0.1, 10.0)}, window=20)
+    tuner = Tuner(settings, {"w": 1.0})
+    assert not tuner.adopt({"w": 2.0}, 0.5)  # nothing is measured here yet
+
+    now = 0.0
+    while tuner.export()["cost_s"] is None:
+        now += 0.1
+        version = tuner.weights(now).version
+        tuner.observe(Sample(version=version, ttft_s=1.0, e2e_s=1.0, ok=True), now)
+    assert not tuner.adopt({"w": 2.0}, 1.5)
+    assert not tuner.adopt({"other": 2.0}, 0.5)
+    assert tuner.adopt({"w": 2.0}, 0.5)
+    assert tuner.export()["weights"] == {"w": 2.0}
+    assert tuner.under_way["role"] == "incumbent"
+
+
+def test_a_backlog_is_bounded_and_its_loads_are_not_lost():
+    settings = SharingSettings(max_waiting_bytes=1 << 16)
+    p, q, net = pair(settings=settings)
+    decisions = [p.director.decide(request(f"{n} " * 300), 1.0 + n / 1e3) for n in range(600)]
+    assert p.outbox.dropped > 0
+    assert p.outbox.waiting_bytes <= 1 << 16
+    net.exchange(2.0)
+    assert counted(q)["in_flight"] == 600
+    for decision in decisions:
+        p.director.settle(decision, OK)
+    net.exchange(2.1)
+    assert not any(counted(q).values())
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "no-batch"),
+        (b"\xff\x00", "no-batch"),
+        (b"[]", "no-batch"),
+        (b'{"v":2,"ns":"laar"}', "schema"),
+        (b'{"v":1,"ns":"other"}', "namespace"),
+        (b'{"v":1,"ns":"laar"}', "no-batch"),
+        (b"x" * (5 << 20), "too-long"),
+    ],
+)
+def test_what_is_no_batch_is_counted(data, reason):
+    p, _, _ = pair()
+    p.take(data, 1.0)
+    assert p.refused[reason] == 1
+
+
+def test_records_that_make_no_sense_are_left_out_one_by_one():
+    p, _, _ = pair()
+    records = [
+        ["l", A, *[1.0] * 9],
+        ["l", A, *[-1.0] * 9],
+        ["l", A, 1e300, *[1.0] * 8],
+        ["p", 1, A, 100, 0, 0, "not base64"],
+        ["p", 2, A, 64, 0, 0, "AAAAAAAAAAA=" * 9],
+        ["p", 3, A, 640, 3, 12345, "AAAAAAAAAAA="],
+        ["h", A, "bad", "no-kind", 1.0],
+        ["h", A, "out", "status", 1e11],
+        ["e", A, True, 1, 1],
+        ["e", A, False, 1.0, 1.0, 1.0, 0.0],
+        ["o", "m", "en", 1024, "qa", True, 7.0, None, 0.0, ""],
+        ["zz"],
+        [],
+        "text",
+        None,
+        ["w", {"w": "x"}, 1.0],
+    ]
+    batch = {"v": 1, "ns": "laar", "from": "x/1", "seq": 1, "key": p.key_id, "t": 0.0, "open": 0}
+    p.take(orjson.dumps({**batch, "full": False, "d": records}), 1.0)
+    assert counted(p)["in_flight"] == 1
+    assert p.prefixes.beliefs.index.stats().blocks == 0
+    p.director.decide(request(), 1.1)
+
+
+def test_a_snapshot_makes_a_picker_as_warm_as_its_writer():
+    p, _, _ = pair()
+    texts = [f"{n} " * 20 + "shared words " * 60 * (1 + n % 3) for n in range(20)]
+    texts += [text + "more " * 40 for text in texts[:5]]
+    for at, text in enumerate(texts):
+        decision = p.director.decide(request(text), 1.0 + at)
+        took = Completion(status=200, cause="complete", latency_s=0.5, ttft_s=0.3)
+        p.director.answering(decision, 1.3 + at)
+        p.director.settle(decision, took)
+    p._online.observe("m", Features("en", 1024, "qa"), True, 30.0)
+    told = read_snapshot(snapshot(p, p._online, 40.0, with_key=True)(), "laar")
+    fresh = sharing_picker("fresh/1", (B, A))
+    assert restore(fresh, fresh._online, told, 1.0) > 0
+    for text in texts:
+        held = []
+        for picker in (p, fresh):
+            table = picker.director.table
+            matched = picker.director.prefixes.match(
+                picker.director.prefixes.chain(request(text)), table.capacity
+            )
+            held.append({a: round(float(matched[table.slot(a)]), 6) for a in (A, B)})
+        assert held[0] == held[1]
+    mine, theirs = (x.director.engines._models["m"].constants() for x in (p, fresh))
+    assert theirs == pytest.approx(mine)
+    assert fresh._online.by_model(1.0)["m"].outcomes == pytest.approx(1.0, abs=0.01)
+    one, other = (x.prefixes.beliefs.index.stats() for x in (p, fresh))
+    assert (one.uses, one.blocks, one.segments) == (other.uses, other.blocks, other.segments)
+    fresh.prefixes.beliefs.index.drop(0)  # nothing is left of what was taken up
+    fresh.prefixes.beliefs.index.drop(1)
+    assert fresh.prefixes.beliefs.index.stats().blocks == 0
+
+
+@pytest.mark.parametrize("damage", [b"", b"x\n{}", "flip", "namespace"])
+def test_a_damaged_snapshot_is_not_read(damage):
+    p, _, _ = pair()
+    data = snapshot(p, None, 1.0, with_key=False)()
+    if damage == "flip":
+        data = data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]
+    elif damage != "namespace":
+        data = damage
+    with pytest.raises(SnapshotFault):
+        read_snapshot(data, "other" if damage == "namespace" else "laar")

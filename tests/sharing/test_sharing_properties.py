@@ -1,0 +1,202 @@
+"""Whatever happens on the way between pickers: counts end at zero, and beliefs agree."""
+
+import orjson
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from laar.core.decision import Completion
+from laar.core.endpoints import COUNTED
+from support.pickers import Log, Network, request, sharing_picker, specs
+
+ADDRESSES = ("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80")
+PROMPTS = [
+    ("abcdefgh" * 40)[: 300 - 10 * branch] + f"{branch}" * (64 * length)
+    for branch in range(3)
+    for length in (1, 4, 40)
+]
+pickers = st.integers(0, 2)
+
+
+class Life(RuleBasedStateMachine):
+    """Three pickers, their requests, and a network that does what it likes."""
+
+    lossy = True
+
+    @initialize()
+    def begin(self):
+        self.now = 1.0
+        self.pickers = [sharing_picker(f"p{i}/1", ADDRESSES, seed=i + 1) for i in range(3)]
+        self.net = (Network if self.lossy else Log)(self.pickers)
+        self.open = {picker.origin: [] for picker in self.pickers}
+        self.proven, self.sent = [], []
+
+    def alive(self, number):
+        return self.pickers[number % len(self.pickers)]
+
+    @rule(number=pickers, prompt=st.sampled_from(PROMPTS))
+    def decide(self, number, prompt):
+        picker = self.alive(number)
+        self.now += 0.001
+        decision = picker.director.decide(request(prompt), self.now)
+        self.open[picker.origin].append((decision, prompt))
+        self.sent.append((decision.address, prompt))
+
+    @rule(number=pickers, which=st.integers(0, 9))
+    def first_byte(self, number, which):
+        picker = self.alive(number)
+        if flying := self.open[picker.origin]:
+            picker.director.answering(flying[which % len(flying)][0], self.now)
+
+    @rule(number=pickers, which=st.integers(0, 9), address=st.sampled_from(ADDRESSES))
+    def move(self, number, which, address):
+        picker = self.alive(number)
+        if flying := self.open[picker.origin]:
+            decision, prompt = flying[which % len(flying)]
+            picker.director.served_by(decision, address, self.now)
+            self.sent.append((decision.flight.address, prompt))
+
+    @rule(number=pickers, which=st.integers(0, 9), status=st.sampled_from([200, 200, 503]))
+    def end(self, number, which, status):
+        picker = self.alive(number)
+        if flying := self.open[picker.origin]:
+            decision, prompt = flying.pop(which % len(flying))
+            self.settle(picker, decision, prompt, status)
+
+    def settle(self, picker, decision, prompt, status):
+        took = self.now - decision.now
+        end = Completion(status=status, cause="complete", latency_s=took, ttft_s=took)
+        picker.director.settle(decision, end)
+        if status == 200:
+            self.proven.append((decision.flight.address, prompt))
+
+    @rule(number=pickers, passed=st.floats(0.001, 0.3))
+    def flush(self, number, passed):
+        self.now += passed
+        self.net.flush(self.alive(number), self.now)
+
+    @rule(passed=st.floats(0.001, 0.3))
+    def exchange(self, passed):
+        self.now += passed
+        self.net.exchange(self.now)
+
+    @rule(which=st.integers(0, 5))
+    def deliver_one(self, which):
+        if not self.lossy:
+            self.net.deliver_one(self.pickers[which % 3], self.now)
+            return
+        ((_, to), channel) = sorted(self.net.channels.items())[which]
+        for picker in self.pickers:
+            if picker.origin == to and channel:
+                picker.take(channel.popleft(), self.now)
+
+    @precondition(lambda self: self.lossy)
+    @rule(which=st.integers(0, 5), what=st.sampled_from(["lose", "double", "swap"]))
+    def disturb(self, which, what):
+        channel = sorted(self.net.channels.items())[which][1]
+        if not channel:
+            return
+        if what == "lose":
+            channel.popleft()
+        elif what == "double":
+            channel.append(channel[0])
+        else:
+            channel.rotate(1)
+
+    @precondition(lambda self: self.lossy and len(self.pickers) > 2)
+    @rule(number=pickers)
+    def kill(self, number):
+        """Its requests are answered all the same, and nobody counts them any more."""
+        picker = self.pickers.pop(number % len(self.pickers))
+        self.open.pop(picker.origin)
+
+    @precondition(lambda self: self.lossy)
+    @rule(number=pickers, some=st.sets(st.sampled_from(ADDRESSES), min_size=1))
+    def endpoints(self, number, some):
+        self.alive(number).director.table.replace("test", specs(*sorted(some)))
+
+    @precondition(lambda self: self.lossy)
+    @rule(
+        number=pickers,
+        change=st.sampled_from([{"ns": "other"}, {"v": 2}, {"v": True}, {"seq": -1}, {"d": 7}]),
+    )
+    def stranger(self, number, change):
+        """A batch of another deployment or version changes nothing."""
+        picker = self.alive(number)
+        before = counted(picker)
+        load = ["l", ADDRESSES[0], *[9.0] * 9]
+        batch = {"v": 1, "ns": "laar", "from": "x/1", "seq": 1, "key": "", "t": 0, "open": 0}
+        batch |= {"full": True, "d": [load]} | change
+        picker.take(orjson.dumps(batch), self.now)
+        assert counted(picker) == before
+
+    @invariant()
+    def adds_up(self):
+        for picker in getattr(self, "pickers", ()):
+            table = picker.director.table
+            own = table.own()[:, 0].sum()
+            assert own == len(self.open[picker.origin])
+            assert (table.elsewhere >= 0.0).all()
+            assert table.in_flight.sum() == own + table.elsewhere[:, 0].sum()
+
+    def teardown(self):
+        if not hasattr(self, "pickers"):
+            return
+        for picker in self.pickers:
+            for decision, prompt in self.open[picker.origin]:
+                self.settle(picker, decision, prompt, 200)
+            self.open[picker.origin] = []
+        steps = 40 if self.lossy else 4
+        for _ in range(steps):
+            self.now += 0.3
+            self.net.exchange(self.now)
+        for picker in self.pickers:
+            assert not any(counted(picker)), "something is still reserved"
+            assert not picker.director.engines.ahead_s.any()
+            assert not any(peer.entries and len(peer.entries) for peer in picker.peers.known())
+        self.agree()
+
+    def agree(self):
+        """With all records there, beliefs are equal; with some lost, none is unfounded."""
+        for address in ADDRESSES:
+            for prompt in PROMPTS:
+                held = [self.held(picker, address, prompt) for picker in self.pickers]
+                if self.lossy:
+                    assert max(held) <= longest(self.sent, address, prompt)
+                else:
+                    assert held == [longest(self.proven, address, prompt)] * len(held)
+
+    def held(self, picker, address, prompt):
+        table, prefixes = picker.director.table, picker.director.prefixes
+        slot = table.slot(address)
+        chain = prefixes.chain(request(prompt))
+        return round(float(prefixes.match(chain, table.capacity)[slot]) * len(prompt)) // 64
+
+
+class Orderly(Life):
+    """The same with one stream that loses nothing, which each reads at its own pace."""
+
+    lossy = False
+
+
+def longest(sent, address, prompt):
+    """Blocks of a prompt that some prompt sent to an address shares."""
+    return max(
+        (common(prompt, other) // 64 for where, other in sent if where == address), default=0
+    )
+
+
+def common(one, other):
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def counted(picker):
+    table = picker.director.table
+    return [float(getattr(table, name).sum()) for name in COUNTED]
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestOrderly = Orderly.TestCase
+TestOrderly.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

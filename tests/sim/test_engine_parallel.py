@@ -1,0 +1,207 @@
+"""The parallel engine: closed forms of its law, invariants under random loads."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.errors import RequestError, SettingError
+from laar.sim.engine import (
+    EngineProfile,
+    EngineSettings,
+    Job,
+    LinearCost,
+    ParallelEngine,
+    RooflineCost,
+    build_engine,
+    drive,
+    load_hardware,
+    load_model,
+    load_profile,
+    slowed,
+)
+
+BASE_S, PREFILL_S, TOKEN_S = 0.02, 1e-3, 0.05
+SLOTS, FACTOR = 16, 3.0
+COST = LinearCost(
+    seconds_per_token=PREFILL_S, decode_s_per_token=TOKEN_S, prefill_overhead_s=BASE_S
+)
+
+
+def engine(**given: object) -> ParallelEngine:
+    values = {
+        "num_blocks": 10_000,
+        "scheduler": "parallel",
+        "load_factor": FACTOR,
+        "max_num_seqs": SLOTS,
+    } | given
+    return ParallelEngine(COST, EngineSettings(**values), random.Random(0))  # type: ignore[arg-type]
+
+
+def job(name: str, arrival_s: float, prompt: int, output: int = 1, **given: object) -> Job:
+    return Job(id=name, arrival_s=arrival_s, prompt_tokens=prompt, output_tokens=output, **given)  # type: ignore[arg-type]
+
+
+def alone_s(prompt: int, output: int) -> tuple[float, float]:
+    """First token and end of a lone request."""
+    first_s = BASE_S + PREFILL_S * prompt
+    return first_s, first_s + (output - 1) * TOKEN_S
+
+
+@pytest.mark.parametrize("together", [1, 2, 7, SLOTS])
+@pytest.mark.parametrize("merge", [True, False])
+def test_all_times_grow_linearly_with_what_runs(together: int, merge: bool) -> None:
+    jobs = [job(str(i), 0.0, 500, 20) for i in range(together)]
+    timings = drive(engine(), jobs, merge=merge)
+    factor = 1 + (FACTOR - 1) * (together - 1) / (SLOTS - 1)
+    for timing in timings.values():
+        seen = (timing.first_token_s, timing.end_s)
+        assert seen == pytest.approx([factor * s for s in alone_s(500, 20)])
+
+
+def test_a_newcomer_slows_what_is_left_of_the_others() -> None:
+    """Half of the first prompt runs alone, the rest beside the second."""
+    timings = drive(engine(), [job("a", 0.0, 980, 1), job("b", 0.5, 5000, 1)])
+    factor = 1 + (FACTOR - 1) / (SLOTS - 1)
+    assert timings["a"].end_s == pytest.approx(0.5 + 0.5 * factor)
+    left_s = alone_s(5000, 1)[0] - 0.5
+    assert timings["b"].end_s == pytest.approx(0.5 + 0.5 * factor + left_s)
+
+
+def test_beyond_the_slots_it_is_first_come_first_served() -> None:
+    jobs = [job(str(i), i * 1e-3, 1000, 5) for i in range(3 * SLOTS)]
+    timings = drive(engine(), jobs)
+    firsts = [timings[str(i)].first_token_s for i in range(len(jobs))]
+    assert firsts == sorted(firsts)
+    assert firsts[SLOTS] > min(timings[str(i)].end_s for i in range(SLOTS))
+
+
+def test_a_prompt_is_found_from_the_moment_it_begins() -> None:
+    blocks = list(range(100))
+    jobs = [job("a", 0.0, 1600, 2, blocks=blocks), job("b", 0.001, 1600, 2, blocks=blocks)]
+    timings = drive(engine(), jobs)
+    assert timings["a"].cached_tokens == 0
+    assert timings["b"].cached_tokens == 99 * 16, "the last token is always computed"
+    assert timings["b"].end_s < timings["a"].end_s
+
+
+def test_caches_push_out_what_was_used_longest_ago() -> None:
+    prompts = {name: [hash((name, i)) for i in range(50)] for name in "abc"}
+    order = ["a", "b", "a", "c", "a", "b"]
+    jobs = [
+        job(f"{name}{i}", 10.0 * i, 800, 1, blocks=prompts[name]) for i, name in enumerate(order)
+    ]
+    timings = drive(engine(num_blocks=110), jobs)
+    cached = [timings[f"{name}{i}"].cached_tokens for i, name in enumerate(order)]
+    assert cached[2] > 0
+    assert cached[4] > 0
+    assert cached[5] < cached[2], "c pushed out part of b, which was used before a"
+
+
+loads = st.lists(
+    st.tuples(
+        st.floats(0, 5),
+        st.integers(1, 3000),
+        st.integers(1, 40),
+        st.sampled_from("abcd"),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(load=loads, slots=st.integers(1, 8), blocks=st.integers(200, 400))
+@settings(max_examples=60)
+def test_merged_steps_change_no_time_and_every_token_is_told(
+    load: list[tuple[float, int, int, str, bool]], slots: int, blocks: int
+) -> None:
+    """Merged and single runs agree but for the moment a newcomer waits for the step under way."""
+    jobs = [
+        job(
+            str(i),
+            at,
+            prompt,
+            output,
+            blocks=[hash((name, k)) for k in range((prompt + output) // 16)] if cached else (),
+        )
+        for i, (at, prompt, output, name, cached) in enumerate(sorted(load))
+    ]
+    given = {"max_num_seqs": slots, "num_blocks": blocks}
+    merged = drive(engine(**given), jobs)
+    single = drive(engine(**given), jobs, merge=False)
+    for name, timing in merged.items():
+        assert timing.end_s < float("inf")
+        assert single[name].end_s == pytest.approx(timing.end_s, abs=1e-6)
+        assert single[name].first_token_s == pytest.approx(timing.first_token_s, abs=1e-6)
+        assert single[name].cached_tokens == timing.cached_tokens
+
+
+@given(load=loads, aborted=st.sets(st.integers(0, 39)))
+@settings(max_examples=40)
+def test_tokens_add_up_and_memory_comes_back(
+    load: list[tuple[float, int, int, str, bool]], aborted: set[int]
+) -> None:
+    target = engine(max_num_seqs=4, num_blocks=300)
+    wanted = {}
+    for i, (_, prompt, output, name, _) in enumerate(load):
+        blocks = [hash((name, k)) for k in range((prompt + output) // 16)]
+        target.submit(job(str(i), 0.0, prompt, output, blocks=blocks))
+        wanted[str(i)] = output
+    now, told, steps = 0.0, dict.fromkeys(wanted, 0), 0
+    while (step := target.step(now)) is not None:
+        now += step.duration_s
+        steps += 1
+        assert steps < 100_000
+        for gain in step.progress:
+            told[gain.job_id] += gain.tokens
+            assert gain.finished == (told[gain.job_id] == wanted[gain.job_id])
+        if steps == 5:
+            for i in aborted:
+                target.abort(str(i))
+    assert all(told[n] == wanted[n] for n in wanted if int(n) not in aborted)
+    assert target.load().running == target.load().waiting == 0
+    assert target.load().kv_usage == 0.0
+
+
+def test_a_job_that_can_never_run_is_refused() -> None:
+    target = engine(num_blocks=10)
+    for bad in (job("x", 0, 161, 1), job("y", 0, 0, 1)):
+        with pytest.raises(RequestError):
+            target.submit(bad)
+    target.submit(job("z", 0, 100, 1))
+    with pytest.raises(RequestError):
+        target.submit(job("z", 0, 100, 1))
+
+
+def test_a_restart_loses_jobs_and_cache() -> None:
+    target = engine(max_num_seqs=1)
+    target.submit(job("a", 0.0, 160, 5, blocks=range(10)))
+    target.submit(job("b", 0.0, 160, 5))
+    target.step(0.0)
+    assert target.restart() == ("a", "b")
+    assert target.step(1.0) is None
+    assert drive(target, [job("c", 2.0, 160, 1, blocks=range(10))])["c"].cached_tokens == 0
+
+
+def test_the_profile_is_the_published_engine_and_can_be_slowed() -> None:
+    profile = load_profile("parallel")
+    fast = drive(build_engine(profile), [job("a", 0.0, 8000, 161)])["a"]
+    assert fast.first_token_s == pytest.approx(1.02)
+    assert fast.end_s == pytest.approx(2.02)
+    slow = drive(build_engine(slowed(profile, 2.5)), [job("a", 0.0, 8000, 161)])["a"]
+    assert slow.end_s == pytest.approx(2.5 * fast.end_s)
+
+
+def test_a_roofline_can_neither_be_slowed_nor_run_in_parallel() -> None:
+    cost = RooflineCost(load_hardware("a100"), load_model("llama-3-8b"))
+    profile = EngineProfile(
+        name="x", cost=cost, settings=EngineSettings(num_blocks=10, scheduler="parallel")
+    )
+    with pytest.raises(SettingError, match="linear"):
+        build_engine(profile)
+    with pytest.raises(SettingError, match="linear"):
+        slowed(profile, 2.0)

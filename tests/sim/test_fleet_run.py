@@ -1,0 +1,296 @@
+"""The virtual fleet: closed forms, readings as old as they are, and what stays bounded."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from array import array
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.core.roundtrip import smooth_rtt
+from laar.errors import SettingError
+from laar.lab.tally import Histogram, Tally
+from laar.sim.engine import EngineProfile, EngineSettings, LinearCost
+from laar.sim.fleet import (
+    Arrival,
+    BlockPrefixes,
+    Conversation,
+    Exchange,
+    FleetSettings,
+    Link,
+    LinkProfile,
+    Prompt,
+    Site,
+    VirtualClock,
+    VirtualFleet,
+    converse,
+    replay_open,
+    request_of,
+    spread,
+)
+
+PREFILL_S, DECODE_S = 1e-3, 0.01
+ENGINE = EngineProfile(
+    name="linear",
+    cost=LinearCost(seconds_per_token=PREFILL_S, decode_s_per_token=DECODE_S),
+    settings=EngineSettings(num_blocks=1000, max_num_batched_tokens=100_000),
+)
+
+
+def sites(count: int = 2, rtt_s: float = 0.1, jitter: float = 0.0) -> list[Site]:
+    link = LinkProfile(rtt_s=rtt_s, jitter=jitter)
+    return [Site(name=f"e{i}:80", model="m", engine=ENGINE, link=link) for i in range(count)]
+
+
+def prompt(tokens: int = 100, output: int = 5, start: int = 1) -> Prompt:
+    return Prompt(prompt_tokens=tokens, output_tokens=output, blocks=spread(start, tokens // 16))
+
+
+def arrivals(count: int, gap_s: float, **about: int) -> list[Arrival]:
+    return [
+        Arrival(at_s=i * gap_s, prompt=prompt(**about, start=1 + (i << 20))) for i in range(count)
+    ]
+
+
+def collected(fleet: VirtualFleet, asked: list[Arrival], cap: int = 64) -> list[Exchange]:
+    ended: list[Exchange] = []
+    replay_open(fleet, asked, lambda _arrival, exchange: ended.append(exchange), max_in_flight=cap)
+    return ended
+
+
+def test_a_lone_request_takes_its_round_trip_its_prefill_and_its_decoding() -> None:
+    fleet = VirtualFleet(sites(1), FleetSettings(), seed=0)
+    (seen,) = collected(fleet, arrivals(1, 0.0))
+    assert seen.first_s - seen.sent_s == pytest.approx(0.1 + 100 * PREFILL_S)
+    assert seen.latency_s == pytest.approx(0.1 + 100 * PREFILL_S + 4 * DECODE_S)
+
+
+def test_everything_reserved_is_given_back() -> None:
+    fleet = VirtualFleet(sites(3, jitter=0.3), FleetSettings(policy="gorgo"), seed=1)
+    assert len(collected(fleet, arrivals(60, 0.01))) == 60
+    table = fleet.director.table
+    for column in (table.in_flight, table.queued_tokens, table.prefill_tokens):
+        assert not column.any()
+
+
+def test_a_request_the_engine_refuses_ends_with_its_status_and_leaves_no_belief() -> None:
+    fleet = VirtualFleet(sites(1), FleetSettings(), seed=0)
+    ended = collected(fleet, [Arrival(at_s=0.0, prompt=prompt(tokens=20_000))])
+    assert [exchange.status for exchange in ended] == [400]
+    again = collected(fleet, arrivals(1, 0.0))
+    assert again[0].decision.uncached_tokens == pytest.approx(100)
+
+
+def test_a_scrape_is_as_old_as_its_way_here() -> None:
+    fleet = VirtualFleet(sites(1, rtt_s=0.4), FleetSettings(scrape_interval_s=1.0), seed=0)
+    reads = []
+    table = fleet.director.table
+    original = table.read
+    table.read = lambda name, reading, now: (
+        reads.append((now, reading.running)),
+        original(name, reading, now),
+    )[1]  # type: ignore[method-assign]
+    collected(fleet, [Arrival(at_s=0.0, prompt=prompt(tokens=5000, output=2))])
+    # The engine holds the request from 0.2 s to 5.21 s.
+    for now, running in reads:
+        made = now - 0.2
+        assert running == (1 if 0.2 <= made < 5.2 else 0), (now, running)
+    gaps = np.diff([now for now, _ in reads])
+    np.testing.assert_allclose(gaps, 1.0)
+
+
+def test_probes_go_through_the_products_smoothing() -> None:
+    fleet = VirtualFleet(sites(1, jitter=0.2), FleetSettings(probe_interval_s=1.0), seed=3)
+    twin = Link(LinkProfile(rtt_s=0.1, jitter=0.2), random.Random("3/link e0:80"))
+    draws = random.Random("3/probe e0:80")
+    expected = smooth_rtt(float("nan"), twin.rtt_s(0.0, draws.gauss(0.0, 1.0)))
+    assert fleet.director.table.rtt_s[0] == pytest.approx(expected)
+
+
+def test_beyond_the_cap_requests_wait_and_the_schedule_is_read_no_further() -> None:
+    read = []
+
+    def schedule() -> Iterator[Arrival]:
+        for arrival in arrivals(50, 0.001):
+            read.append(arrival)
+            yield arrival
+
+    fleet = VirtualFleet(sites(1), FleetSettings(), seed=0)
+    ahead, late = [], []
+
+    def ended(arrival: Arrival, exchange: Exchange) -> None:
+        ahead.append(len(read) - len(ahead))
+        late.append(exchange.sent_s - arrival.at_s)
+
+    replay_open(fleet, schedule(), ended, max_in_flight=4)
+    assert len(ahead) == 50
+    assert max(ahead) <= 5, "four in flight and the one that waits"
+    assert late[0] == 0.0
+    assert late[-1] > 1.0
+
+
+def test_a_schedule_of_any_length_takes_no_more_memory_once_caches_are_full() -> None:
+    held: list[int] = []
+
+    def schedule() -> Iterator[Arrival]:
+        for number in range(2_000):
+            if number in (500, 1_999):
+                held.append(tracemalloc.get_traced_memory()[0])
+            blocks = spread(number << 20, 93)  # nothing is ever asked twice
+            yield Arrival(
+                at_s=0.2 * number,
+                prompt=Prompt(prompt_tokens=1500, output_tokens=20, blocks=blocks),
+                session=f"session-{number}",
+            )
+
+    described = sites(3)
+    small = replace(described[0].engine.settings, num_blocks=2_000)
+    engine = replace(described[0].engine, settings=small)
+    fleet = VirtualFleet(
+        [replace(site, engine=engine) for site in described],
+        FleetSettings(prefix_bytes=1 << 20),
+        seed=0,
+    )
+    tally = Tally()
+    tracemalloc.start()
+    try:
+        replay_open(fleet, schedule(), tally.add)
+    finally:
+        tracemalloc.stop()
+    assert tally.numbers()["success"] == 1.0
+    assert held[1] - held[0] < 64 << 10, "bytes that 1,500 more requests left behind"
+
+
+def test_a_turn_is_sent_when_it_is_due_and_the_one_before_is_answered() -> None:
+    fleet = VirtualFleet(sites(1), FleetSettings(), seed=0)
+    turns = (prompt(), prompt(tokens=200), prompt(tokens=300))
+    seen: list[Exchange] = []
+    converse(
+        fleet,
+        [Conversation(session="s", turns=turns, due_s=(1.0, 1.0001, 60.0))],
+        lambda _arrival, exchange: seen.append(exchange),
+    )
+    assert [exchange.sent_s for exchange in seen] == [1.0, seen[0].end_s, 60.0]
+    assert seen[0].end_s > 1.0001
+    assert all(exchange.cached_tokens > 0 for exchange in seen[1:])
+
+
+def test_the_same_seed_gives_the_same_run_and_another_does_not() -> None:
+    def run(seed: int) -> dict[str, float]:
+        fleet = VirtualFleet(sites(3, jitter=0.3), FleetSettings(policy="random"), seed=seed)
+        tally = Tally()
+        replay_open(fleet, arrivals(80, 0.02), tally.add)
+        return tally.numbers()
+
+    assert run(5) == run(5)
+    assert run(5) != run(6)
+
+
+def test_policies_meet_the_same_network() -> None:
+    def trips(policy: str) -> list[float]:
+        fleet = VirtualFleet(sites(2, jitter=0.3), FleetSettings(policy=policy), seed=5)
+        ended = collected(fleet, arrivals(20, 30.0))  # so far apart that nothing queues
+        return [exchange.first_s - exchange.sent_s for exchange in ended]
+
+    assert trips("random") == pytest.approx(trips("least-loaded"))
+
+
+@pytest.mark.parametrize("bad", [[], sites(1) * 2])
+def test_a_fleet_that_makes_no_sense_is_refused(bad: list[Site]) -> None:
+    with pytest.raises(SettingError):
+        VirtualFleet(bad, FleetSettings(), seed=0)
+
+
+def test_an_unknown_policy_is_named_with_those_there_are() -> None:
+    with pytest.raises(SettingError, match="least-loaded"):
+        VirtualFleet(sites(1), FleetSettings(policy="nope"), seed=0)
+
+
+def test_a_block_size_the_ids_cannot_serve_is_refused() -> None:
+    odd = replace(ENGINE, settings=EngineSettings(num_blocks=10, block_size=24))
+    with pytest.raises(SettingError, match="multiple of 16"):
+        VirtualFleet([Site(name="e", model="m", engine=odd)], FleetSettings(), seed=0)
+
+
+def test_background_calls_keep_no_run_alive() -> None:
+    clock = VirtualClock()
+    ticks = []
+
+    def tick() -> None:
+        ticks.append(clock.now)
+        clock.later(clock.now + 1.0, tick)
+
+    clock.later(0.5, tick)
+    clock.at(3.0, lambda: None)
+    clock.run()
+    assert ticks == [0.5, 1.5, 2.5]
+    assert clock.now == 3.0
+
+
+def test_calls_due_together_run_in_the_order_they_were_made() -> None:
+    clock, seen = VirtualClock(), []
+    for name in "abc":
+        clock.at(1.0, seen.append, name)
+    clock.run()
+    assert seen == ["a", "b", "c"]
+
+
+def test_spells_take_their_share_of_the_time() -> None:
+    profile = LinkProfile(rtt_s=0.1, spell_rtt_s=0.5, spell_share=0.05, spell_s=10.0)
+    link = Link(profile, random.Random(1))
+    trips = [link.rtt_s(float(now), 0.0) for now in range(200_000)]
+    assert set(trips) == {0.1, 0.5}
+    assert np.mean(np.array(trips) == 0.5) == pytest.approx(0.05, abs=0.01)
+
+
+@given(shared=st.integers(0, 300), more=st.integers(0, 300), other=st.integers(0, 300))
+@settings(max_examples=60)
+def test_the_index_sees_of_ids_what_it_would_see_of_text(
+    shared: int, more: int, other: int
+) -> None:
+    """Against the grid's definition: whole blocks of 64, 256 and 1,024 bytes, four to a token."""
+    head = spread(7, shared)
+    first = array("Q", [*head, *spread(10**6, more)])
+    second = array("Q", [*head, *spread(2 * 10**6, other)])
+    beliefs = BlockPrefixes(key=b"k", max_bytes=1 << 20)
+    chains = []
+    for blocks in (first, second):
+        asked = Prompt(prompt_tokens=16 * len(blocks) + 5, output_tokens=1, blocks=blocks)
+        beliefs.upcoming = asked
+        chains.append(beliefs.chain(request_of(1, Arrival(at_s=0.0, prompt=asked))))
+    beliefs.match(chains[0], 2)
+    beliefs.index.insert(1, chains[0])
+    share = beliefs.match(chains[1], 2)
+    ends = [*range(0, 4097, 64), *range(4352, 32769, 256), *range(33792, 10**6, 1024)]
+    whole = max(end for end in ends if end <= 64 * shared)
+    assert share[0] == 0.0
+    assert share[1] * (16 * len(second) + 5) * 4 == pytest.approx(whole)
+
+
+@given(st.lists(st.floats(1e-4, 1e4), min_size=1, max_size=300))
+@settings(max_examples=50)
+def test_histogram_percentiles_are_those_of_the_values(values: list[float]) -> None:
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    for share in (0.01, 0.5, 0.95, 1.0):
+        exact = sorted(values)[max(0, int(np.ceil(share * len(values))) - 1)]
+        assert histogram.percentile(share) == pytest.approx(exact, rel=1.1e-3)
+    assert histogram.mean == pytest.approx(np.mean(values))
+
+
+def test_the_gorgo_fleet_is_readable() -> None:
+    from laar.sim.fleet_file import read_fleet
+
+    path = Path(__file__).parents[2] / "src/laar/sim/data/gorgo-fleet.yaml"
+    described = read_fleet(path)
+    assert [round(site.link.rtt_s * 1e3) for site in described.sites()] == [37, 279, 456]
+    tokens = {site.engine.settings.num_blocks * 128 for site in described.sites()}
+    assert tokens == {599_936}, "600k tokens, as set M says"

@@ -1,0 +1,116 @@
+"""Directors that share what they know over channels that a test controls."""
+
+import random
+from collections import deque
+
+from laar.accuracy.online import OnlineOutcomes
+from laar.core.beliefs import PrefixBeliefs
+from laar.core.cost import CostWeights
+from laar.core.decision import DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.request import Api, Request
+from laar.health import Health, HealthSettings
+from laar.policies import build_policies
+from laar.sharing import Sharing, SharingSettings
+
+KEY = b"k" * 16
+SETTINGS = SharingSettings()
+
+
+def request(text="hello " * 50, number="r"):
+    return Request(
+        id=number,
+        api=Api.CHAT,
+        model="m",
+        spans=(text,),
+        question=text,
+        chars=len(text),
+        first_token_seen=True,
+    )
+
+
+def specs(*addresses):
+    return [EndpointSpec(address=address, models=("m",)) for address in addresses]
+
+
+def sharing_picker(name, addresses, *, settings=SETTINGS, seed=1, key=KEY, wall_clock=lambda: 0.0):
+    """A director with prefixes, health and outcomes, and its sharing."""
+    table = EndpointTable()
+    table.replace("test", specs(*addresses))
+    rng = random.Random(seed)
+    director = Director(
+        table,
+        build_policies(CostWeights()),
+        DirectorSettings(),
+        rng=rng,
+        prefixes=PrefixBeliefs(key=key, max_bytes=8 << 20),
+        health=Health(HealthSettings(), rng=rng),
+    )
+    return Sharing(
+        director,
+        settings,
+        origin=name,
+        key=key,
+        wall_clock=wall_clock,
+        online=OnlineOutcomes(),
+    )
+
+
+class Network:
+    """A channel from each picker to each other; nothing arrives by itself."""
+
+    def __init__(self, pickers):
+        self.pickers = pickers
+        self.channels = {
+            (a.origin, b.origin): deque() for a in pickers for b in pickers if a is not b
+        }
+
+    def flush(self, sender, now):
+        for data in sender.batches(now):
+            for (origin, _), channel in self.channels.items():
+                if origin == sender.origin:
+                    channel.append(data)
+
+    def deliver(self, now):
+        by_name = {picker.origin: picker for picker in self.pickers}
+        for (_, to), channel in self.channels.items():
+            while channel:
+                data = channel.popleft()
+                if to in by_name:
+                    by_name[to].take(data, now)
+
+    def exchange(self, now):
+        for picker in self.pickers:
+            self.flush(picker, now)
+        self.deliver(now)
+        for picker in self.pickers:
+            picker.look(now)
+
+
+class Log:
+    """One stream that all pickers read at their own pace, as a store or a hub is."""
+
+    def __init__(self, pickers):
+        self.pickers = pickers
+        self.entries = []
+        self.read = {picker.origin: 0 for picker in pickers}
+
+    def flush(self, sender, now):
+        self.entries += sender.batches(now)
+
+    def deliver_one(self, picker, now):
+        if self.read[picker.origin] < len(self.entries):
+            data = self.entries[self.read[picker.origin]]
+            self.read[picker.origin] += 1
+            picker.take(data, now)
+            return True
+        return False
+
+    def exchange(self, now):
+        for picker in self.pickers:
+            self.flush(picker, now)
+        for picker in self.pickers:
+            while self.deliver_one(picker, now):
+                pass
+            picker.look(now)

@@ -1,0 +1,48 @@
+"""The last hour in memory."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laar.telemetry.history import BIN_S, BINS, MAX_SAMPLES, History
+
+
+def ended(ttft_s: float | None = None, *, ok: bool = True) -> Any:
+    end = SimpleNamespace(ok=ok, ttft_s=ttft_s, cached_tokens=30, prompt_tokens=120)
+    return SimpleNamespace(end=end)
+
+
+@given(st.lists(st.floats(0, 3 * BIN_S * BINS), max_size=200), st.floats(0, BIN_S * BINS))
+def test_it_counts_what_a_list_of_the_last_hour_would(times: list[float], later: float) -> None:
+    history = History(random.Random(1))
+    for at in sorted(times):
+        history.decided(at)
+    now = max(times, default=0.0) + later
+    last = int(now // BIN_S)
+    expected = [sum(int(at // BIN_S) == n for at in times) for n in range(last - BINS + 1, last)]
+    rates = history.curves(now)["rate"]
+    assert [round(rate * BIN_S) for rate in rates] == expected  # type: ignore[attr-defined]
+
+
+def test_what_was_not_measured_is_none_and_not_zero() -> None:
+    history = History(random.Random(1))
+    history.decided(5.0)
+    curves = history.curves(BIN_S + 1)
+    for name in ("ttft_s", "ttca_s", "hits", "failed"):
+        assert set(curves[name]) == {None}  # type: ignore[call-overload]
+
+
+def test_shares_and_medians_of_a_bin() -> None:
+    history = History(random.Random(1))
+    for number in range(10_000):
+        history.settled(ended(0.001 * number, ok=number % 4 > 0), 5.0)
+    curves: Any = history.curves(BIN_S + 1)
+    assert curves["failed"][-1] == 0.25
+    assert curves["hits"][-1] == 0.25
+    assert 3.5 < curves["ttft_s"][-1] < 6.5  # of a sample of 200, four standard errors
+    assert all(len(b.ttft_s.values) <= MAX_SAMPLES for b in history._ring)

@@ -1,0 +1,41 @@
+"""The public API is what `public_api.txt` holds: to change it is to change what users call.
+
+Write the file again by hand, with a line in the changelog.
+"""
+
+import operator
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import laar
+import laar.testing
+
+HERE = Path(__file__).parent
+GENERATOR = HERE.parent / "docs" / "reference" / "generate.py"
+
+
+def test_names_and_signatures_are_the_pinned_ones():
+    generator = runpy.run_path(str(GENERATOR))
+    names = [name for names in generator["PYTHON_API"].values() for name in names]
+    public = set(laar.__all__) | {f"testing.{name}" for name in laar.testing.__all__}
+    assert set(names) == public, "each has its place on the page"
+    signatures = [
+        generator["signature_of"](name, operator.attrgetter(name)(laar))
+        for name in names
+        if name not in generator["ALIASES"]
+    ]
+    assert "\n".join(signatures) + "\n" == (HERE / "public_api.txt").read_text()
+
+
+def test_every_name_is_there_and_no_other_is_promised():
+    assert set(laar.__all__) <= set(dir(laar))
+    assert laar.__version__.count(".") == 2
+    assert not hasattr(laar, "Director")
+
+
+def test_importing_laar_alone_imports_nothing_that_takes_time():
+    code = "import sys, laar; print(sorted({'numpy', 'aiohttp', 'grpc'} & sys.modules.keys()))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
