@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from laar.cli import app
 from laar.envoy import find_binary
 from laar.errors import SettingError
-from laar.lab.live.processes import free_ports
 from laar.server.runner import Runner
 from laar.settings import load
+from support.waiting import free_ports
 
 FILES = {
     "endpoints.yaml": "endpoints:\n- {address: '127.0.0.1:8000', model: m}\n",

@@ -89,6 +89,39 @@ def test_a_slow_device_behind_the_same_name_is_told_from_a_fast_one(shown, least
     assert least < ratio < 4.0
 
 
+def test_equal_endpoints_cost_the_same_however_their_answers_scatter():
+    spreads = []
+    for seed in range(10):
+        table, engines = fleet(*(f"{name}:1" for name in "abcd"))
+        rng = random.Random(seed)
+        serve(table, engines, lambda _s, work, _n: (work, rng.lognormvariate(0.0, 0.7)), 400)  # noqa: B023
+        answer_s = of(table, engines).answer_s
+        spreads.append(answer_s.max() / answer_s.min())
+    assert sorted(spreads)[5] == 1.0  # mostly not told apart at all
+    assert max(spreads) < 1.3
+
+
+def test_an_endpoint_that_was_slow_long_ago_is_taken_for_one_of_its_model():
+    table, engines = fleet("a:1", "b:1", "slow:1")
+    slow = table.slot("slow:1")
+
+    def one_by_one(slots, since, until):
+        for number, now in enumerate(range(since, until)):
+            slot = slots[number % len(slots)]
+            took_s = 0.8 if slot == slow else 0.2
+            one = engines.began(
+                slot, now, work_s=0.1, others=0.0, rtt_s=0.0, base_s=0.0, shown=False
+            )
+            table.reserve(slot, 1.0, 1.0)
+            engines.ended(one, now + took_s, ttft_s=None, latency_s=took_s, answer_tokens=9)
+            table.release(slot, 1.0, 1.0)
+        return of(table, engines).answer_s[slow] / of(table, engines).answer_s[0]
+
+    assert one_by_one(table.active.tolist(), 0, 300) > 2.0
+    others = [slot for slot in table.active.tolist() if slot != slow]
+    assert one_by_one(others, 300, 1500) < 1.1
+
+
 def test_an_engine_that_reads_side_by_side_is_told_from_one_that_reads_in_turn():
     table, engines = fleet("a:1", "b:1")
     serve(table, engines, lambda _slot, work, n: (work * (1.0 + 0.2 * n), 2.0 + 0.4 * n), 600)

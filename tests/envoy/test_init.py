@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from laar.cli.beside import bootstrap_beside
-from laar.lab.live.processes import LaarProcess, free_ports, wait_for
+from laar.lab.live.processes import LaarProcess, wait_for
 from laar.settings import load
-from support.waiting import eventually
+from support.waiting import eventually, free_ports
 
 
 async def _laar(*arguments: str) -> tuple[int, str]:

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 
-from laar.lab.live.processes import free_ports
+from laar.lab.live import processes
+
+_PORTS = range(10_000, 18_000)
+"""Below those that the lab's own commands take."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback TCP ports that were free just now; no other worker of this run looks at them."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    mine = range(_PORTS.start + worker, _PORTS.stop, workers)
+    return processes.free_ports(count, mine)
 
 
 def free_port() -> int:

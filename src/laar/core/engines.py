@@ -14,6 +14,9 @@ belong to a model and are shared by its endpoints; `f_p` and `f_d` are each endp
 against the others of its model, the one a first guess for the other. An engine such as vLLM has
 `w` = 1 and `s` = 0; one that runs all side by side the reverse.
 
+A pace differs from 1 by no more than what its samples show beyond their own scatter, and what an
+endpoint showed long ago counts little: equal endpoints cost the same and share the load.
+
 Where little was learned the priors stand: c(m) and the base of the artifact, vLLM's way to read
 prompts, and answers that a hundred others make twice as long. First tokens that nobody sees (of
 answers that are not read) leave the first line to those that are seen; prompts ahead then count by
@@ -52,6 +55,8 @@ MAX_MODELS = 1024
 _PACE_MEMORY = 60.0  # samples
 _PACE_DOUBT = 1.0  # samples that a pace of 1 weighs
 _PACE_TIE = 10.0  # samples that the other pace weighs
+_PACE_SURE = 2.0  # standard errors within which a pace counts as its model's
+_PACE_MEMORY_S = 120.0
 _UNKNOWN_LENGTH = 0.05  # what an answer of unknown length tells, against one of known length
 _FULL_SEEN = 3  # readings in a row before an engine's batch is taken to be full
 _LEAST_SLOTS = 4.0
@@ -137,14 +142,22 @@ _OTHER = (
     "full",
     "first_logs",
     "first_seen",
+    "first_scatter",
     "rest_logs",
     "rest_seen",
+    "rest_scatter",
+    "paced_at",
     "own_ahead_s",
     "sent",
     "sent_s",
     "hidden_s",
     "own_read_s",
     "others_ahead_s",
+)
+
+_PACED = (
+    *("first_logs", "first_seen", "first_scatter"),
+    *("rest_logs", "rest_seen", "rest_scatter"),
 )
 
 
@@ -168,8 +181,11 @@ class Engines:
     full: Floats
     first_logs: Floats
     first_seen: Floats
+    first_scatter: Floats
     rest_logs: Floats
     rest_seen: Floats
+    rest_scatter: Floats
+    paced_at: Floats
     own_ahead_s: Floats
     sent: Floats
     sent_s: Floats
@@ -415,10 +431,7 @@ class Engines:
     def state(self) -> dict[str, object]:
         """What is learned of models and, by address, of endpoints' paces; as plain values."""
         paces = {
-            self._table.spec(slot).address: [
-                float(getattr(self, name)[slot])
-                for name in ("first_logs", "first_seen", "rest_logs", "rest_seen")
-            ]
+            self._table.spec(slot).address: [float(getattr(self, name)[slot]) for name in _PACED]
             for slot in self._table.active.tolist()
             if slot < self._size and self.first_seen[slot] + self.rest_seen[slot] > 0.0
         }
@@ -436,13 +449,13 @@ class Engines:
                 self._model(name).restore(models[name])
         for address, known in paces.items() if isinstance(paces, dict) else ():
             slot = self._table.slot(address) if isinstance(address, str) else -1
-            if slot < 0 or not isinstance(known, list) or len(known) != 4:
+            if slot < 0 or not isinstance(known, list) or len(known) != len(_PACED):
                 continue
             if not all(type(each) in (int, float) and abs(each) < 1e4 for each in known):
                 continue
-            columns = (self.first_logs, self.first_seen, self.rest_logs, self.rest_seen)
-            for column, value in zip(columns, known, strict=True):
-                column[slot] = value
+            for name, value in zip(_PACED, known, strict=True):
+                getattr(self, name)[slot] = value
+            self.paced_at[slot] = math.inf  # as of the first request
         for model_id in range(len(self._table.models)):
             self._set_paces(np.flatnonzero(self._table.model_id == model_id))
         self._kept = None
@@ -511,11 +524,16 @@ class Engines:
     def _pace(self, slot: int, which: str, ratio: float, weight: float) -> None:
         """An endpoint's own pace: its samples against what its model takes."""
         logs, seen = getattr(self, f"{which}_logs"), getattr(self, f"{which}_seen")
+        scatter = getattr(self, f"{which}_scatter")
         keep = 1.0 - weight / _PACE_MEMORY
         most = math.log(MAX_FACTOR)
         log = min(most, max(-most, math.log(max(ratio, 1e-9))))
+        before = seen.item(slot)
+        if before > 0.0:
+            miss = weight * (log - logs.item(slot) / before)
+            scatter[slot] = scatter.item(slot) * keep * keep + miss * miss
         logs[slot] = logs[slot] * keep + weight * log
-        seen[slot] = seen[slot] * keep + weight
+        seen[slot] = before * keep + weight
         self._learned += 1
         if self._learned >= _PACES_TOGETHER:
             same = np.flatnonzero(self._table.model_id == self._table.model_id[slot])
@@ -526,9 +544,17 @@ class Engines:
     def _set_paces(self, same: Slots) -> None:
         """Works out the paces of a model's endpoints."""
         most = math.log(MAX_FACTOR)
+        if self._rate_at > -math.inf:
+            passed_s = np.maximum(self._rate_at - self.paced_at[same], 0.0)
+            faded = np.exp(-passed_s / _PACE_MEMORY_S)
+            self.paced_at[same] = self._rate_at
+            for name in _PACED:
+                getattr(self, name)[same] *= faded
         weights = self.first_seen[same] + self.rest_seen[same]
         total = float(weights.sum())
         both = (self.first_logs[same] + self.rest_logs[same]) / (weights + _PACE_DOUBT)
+        scatter = float(self.first_scatter[same].sum() + self.rest_scatter[same].sum())
+        doubt = _PACE_SURE**2 * scatter / max(total, 1e-9)
         for own, count, pace in (
             (self.first_logs[same], self.first_seen[same], self._first_pace),
             (self.rest_logs[same], self.rest_seen[same], self._rest_pace),
@@ -536,8 +562,12 @@ class Engines:
             logs = (own + _PACE_TIE * both) / (count + _PACE_TIE)
             # Against the others: what all share is in the model's lines.
             mean = float(logs @ weights) / total if total > 0.0 else 0.0
-            logs = np.where(weights > 0.0, logs - mean, 0.0)
-            pace[same] = np.exp(np.clip(logs, -most, most))
+            logs -= mean
+            # Breiman's garotte: nothing where the samples' scatter explains it, all of it far off.
+            seen = np.minimum(count + _PACE_TIE, weights)
+            far = logs * logs * seen
+            shown = np.maximum(0.0, 1.0 - doubt / np.maximum(far, 1e-12))
+            pace[same] = np.exp(np.clip(logs * shown, -most, most))
 
     # -- counts --------------------------------------------------------------------------------
 

@@ -31,14 +31,18 @@ _PORTS = range(18_000, 32_000)
 """Below those that Linux takes for outgoing connections: a free one stays free until it is used."""
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count: int, among: range = _PORTS) -> list[int]:
     """Ports of loopback that were free a moment ago, all different.
+
+    Args:
+        count: of them.
+        among: where to look.
 
     Raises:
         LaarError: hardly any port is free.
     """
     found: list[int] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
+    for port in random.sample(among, len(among)):
         with socket.socket() as one:
             try:
                 one.bind(("127.0.0.1", port))
@@ -47,7 +51,7 @@ def free_ports(count: int) -> list[int]:
         found.append(port)
         if len(found) == count:
             return found
-    raise LaarError(f"fewer than {count} of the ports {_PORTS.start} to {_PORTS.stop} are free")
+    raise LaarError(f"fewer than {count} of the ports {among.start} to {among.stop} are free")
 
 
 class LaarProcess:
