@@ -106,8 +106,8 @@ def test_a_full_cache_whose_conversations_come_back_takes_no_newcomer():
             name = turn % 6 if comes_back else turn
             told(f"{name} {DOCUMENT}", 1.0 + 5.0 * turn)
         d.table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in (NEAR, FAR)])
-        d.table.round_trip(FAR, 0.5, 130.0)
-        assert told(f"new {DOCUMENT}", 131.0) == where
+        d.table.round_trip(FAR, 0.5, 120.0)
+        assert told(f"new {DOCUMENT}", 121.0) == where
 
 
 @pytest.mark.parametrize("objective_s", [None, 0.05, 5.0])

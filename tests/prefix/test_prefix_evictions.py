@@ -1,101 +1,101 @@
-"""What comes back after a cache pushed it out: counted for each endpoint."""
+"""What comes back after a cache pushed it out: counted by its age."""
 
 from __future__ import annotations
 
 from array import array
 
+import numpy as np
 import pytest
 
+from laar.core.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
 from laar.prefix import GROWING, Chain
-from laar.prefix.evictions import MAX_SHARE, Evictions
+from laar.prefix.evictions import MAX_PROMPTS, MAX_SHARE, Evictions
 
-PROMPT_BYTES = 32_768
-ROOM_BYTES = 1_000_000
-
-
-def chain_of(name: int) -> Chain:
-    blocks = GROWING.blocks(PROMPT_BYTES)
-    return Chain(array("Q", [name * 100_000 + at for at in range(1, blocks + 1)]), PROMPT_BYTES)
+PROMPT_BYTES = 65_536
 
 
-class Fleet:
-    """Two endpoints; what is sent is in no cache unless the test says so."""
-
-    def __init__(self) -> None:
-        self.evictions = Evictions()
-        self.evictions.resize(2)
-        self.now = 1000.0
-
-    def send(self, slot: int, name: int, *, is_cached: bool = False) -> None:
-        chain = chain_of(name)
-        self.evictions.note(
-            *(slot, chain, self.now),
-            held=len(chain) if is_cached else 0,
-            anywhere_bytes=PROMPT_BYTES if is_cached else 0,
-            capacity_bytes=lambda _slot: ROOM_BYTES,
-        )
-
-    def again(self) -> list[float]:
-        return self.evictions.again().tolist()
+def chain_of(name: int, total_bytes: int = PROMPT_BYTES) -> Chain:
+    blocks = GROWING.blocks(total_bytes)
+    return Chain(array("Q", [name * 100_000 + at for at in range(1, blocks + 1)]), total_bytes)
 
 
-def test_prompts_that_come_back_after_they_left_make_only_their_endpoint_dear() -> None:
-    fleet = Fleet()
-    for name in range(20):
-        fleet.send(0, name)
-        fleet.send(1, 1000 + name)
-    assert fleet.again() == [0.0, 0.0]
-    for name in range(20):
-        fleet.send(0, name)
-        fleet.send(1, 2000 + name)
-    assert fleet.again()[0] == pytest.approx(0.46, abs=0.05)  # 20 of 40 prompts, less the doubt
-    assert fleet.again()[1] == 0.0
+def share_at(evictions: Evictions, age_s: float) -> float:
+    return float(evictions.again(np.array([age_s]))[0])
 
 
-def test_what_is_found_in_a_cache_was_not_pushed_out() -> None:
-    fleet = Fleet()
-    for _ in range(5):
-        for name in range(20):
-            fleet.send(0, name, is_cached=name > 0)
-    assert fleet.again()[0] < 0.5
-    fleet = Fleet()
-    fleet.send(0, 1)
-    for _ in range(20):
-        fleet.send(0, 1, is_cached=True)
-    assert fleet.again()[0] == 0.0
+def test_the_share_is_that_of_what_comes_back_within_as_long_again() -> None:
+    evictions = Evictions()
+    uses: list[tuple[float, int]] = []
+    for second in range(200):  # every other prompt is back 40 s after its first use
+        uses.append((float(second), second))
+        if second >= 40 and second % 2:
+            uses.append((float(second), second - 40))
+    for at, name in uses:
+        evictions.note(chain_of(name), at)
+    old = [
+        next((later - at for later, other in uses if other == name and later > at), 1e9)
+        for at, name in uses
+        if at < 199.0 - 64.0  # what became of the others in the octave from 32 s is not known yet
+    ]
+    at_risk = [gap for gap in old if gap >= 32.0]
+    share = sum(gap < 64.0 for gap in at_risk) / len(at_risk)
+    assert share_at(evictions, 32.0) == pytest.approx(share, abs=0.08)
+    assert share_at(evictions, 4.0) == share_at(evictions, 8.0) == share_at(evictions, 64.0) == 0.0
+    assert 0.0 < share_at(evictions, 38.0) < share_at(evictions, 32.0)  # in the midst of it
+    assert share_at(evictions, float("inf")) == 0.0
 
 
-def test_what_left_long_before_says_nothing_of_a_little_more_room() -> None:
-    fleet = Fleet()
-    for name in range(100):  # three times what the cache holds
-        fleet.send(0, name)
-    for name in range(10):
-        fleet.send(0, name)
-    assert fleet.again()[0] == 0.0
+def test_a_turn_that_goes_on_is_a_return_of_what_went_before() -> None:
+    evictions = Evictions()
+    for turn in range(1, 60):
+        for name in range(5):
+            whole = chain_of(name, PROMPT_BYTES + 2000 * turn)
+            evictions.note(whole, 10.0 * turn)
+    assert share_at(evictions, 8.0) == MAX_SHARE
 
 
-def test_the_share_has_a_cap_fades_and_goes_with_its_endpoint() -> None:
-    fleet = Fleet()
-    for _ in range(200):
-        fleet.send(0, 1)
-    assert fleet.again()[0] == MAX_SHARE
-    for _ in range(40):
-        fleet.now += 60.0
-        fleet.send(0, 2, is_cached=True)
-    assert fleet.again()[0] < 0.01
-    for _ in range(50):
-        fleet.send(1, 3)
-    assert fleet.again()[1] > 0.5
-    fleet.evictions.drop(1)
-    assert fleet.again()[1] == 0.0
-    fleet.send(0, 3)  # its ghost was the one that left
-    assert fleet.again()[1] == 0.0
+def test_what_a_few_prompts_did_proves_little_and_is_forgotten() -> None:
+    evictions = Evictions()
+    evictions.note(chain_of(1, 8192), 0.0)
+    evictions.note(chain_of(1, 8192), 10.0)
+    assert share_at(evictions, 8.0) < 0.1
+    for number in range(60):
+        evictions.note(chain_of(1), 100.0 + 10.0 * number)
+    seen = share_at(evictions, 8.0)
+    for number in range(60):  # nobody comes back any more
+        evictions.note(chain_of(1000 + number), 800.0 + 10.0 * number)
+    assert share_at(evictions, 8.0) < 0.1 < seen
 
 
 @pytest.mark.parametrize("now", [float("nan"), float("inf"), -float("inf"), -1e300, 1e300])
 def test_no_clock_makes_it_anything_but_a_share(now: float) -> None:
-    fleet = Fleet()
+    evictions = Evictions()
     for moment in (1000.0, now, 999.0, now, 2000.0):
-        fleet.now = moment
-        fleet.send(0, 1)
-        assert all(0.0 <= share <= MAX_SHARE for share in fleet.again())
+        evictions.note(chain_of(1), moment)
+        for age_s in (moment, 0.0, -1.0, 10.0, float("nan")):
+            assert 0.0 <= share_at(evictions, age_s) <= MAX_SHARE
+
+
+def test_it_remembers_a_bounded_number_of_prompts() -> None:
+    evictions = Evictions()
+    for name in range(MAX_PROMPTS + 500):
+        evictions.note(chain_of(name, 1024), 0.001 * name)
+    assert len(evictions) == MAX_PROMPTS
+
+
+def test_a_prompt_costs_others_only_where_it_pushes_out_what_they_come_back_for() -> None:
+    beliefs = PrefixBeliefs(key=b"test", max_bytes=8 << 20)
+    beliefs.make_room(3)
+    for slot in (0, 1, 2):
+        beliefs.set_capacity(slot, 8 * PROMPT_BYTES / BYTES_PER_TOKEN)
+    empty, busy, stale = 0, 1, 2
+    for name in range(8):
+        beliefs.settle(beliefs.insert(stale, chain_of(100 + name), 0.0), None)
+    for turn in range(20):
+        for name in range(8):
+            beliefs.settle(beliefs.insert(busy, chain_of(name), 1000.0 + 10.0 * turn), None)
+    fresh = chain_of(999)
+    again = beliefs.again(fresh, np.zeros(3), 1199.0)
+    assert again[busy] > 0.5
+    assert again[empty] == 0.0
+    assert again[stale] == 0.0

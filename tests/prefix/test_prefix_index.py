@@ -25,6 +25,7 @@ class Entry:
 
     used: int
     proof: int  # when a finished request last proved it; 0 if none did
+    claim: int  # when the request that used it last was sent
 
 
 @dataclass
@@ -37,6 +38,7 @@ class Oracle:
         default_factory=lambda: [{} for _ in range(SLOTS)]
     )
     missed: dict[int, tuple[Chain, int, int]] = field(default_factory=dict)
+    open: list[dict[int, Chain]] = field(default_factory=lambda: [{} for _ in range(SLOTS)])
 
     def match(self, chain: Chain) -> list[int]:
         def held(blocks: dict[int, tuple[int, Entry]]) -> int:
@@ -45,7 +47,14 @@ class Oracle:
 
         return [held(blocks) for blocks in self.slots]
 
-    def claim(self, slot: int, chain: Chain, *, settled: bool) -> tuple[int, int, int]:
+    def claim(
+        self, slot: int, chain: Chain, *, settled: bool, claim: int = 0
+    ) -> tuple[int, int, int]:
+        before = self.use(slot, chain, settled=settled, claim=claim)
+        self.fit(slot)
+        return before
+
+    def use(self, slot: int, chain: Chain, *, settled: bool, claim: int) -> tuple[int, int, int]:
         self.clock += 1
         blocks = self.slots[slot]
         matched = self.match(chain)[slot]
@@ -54,14 +63,22 @@ class Oracle:
         proof = path[proven - 1].proof if proven else 0
         for place, hash_ in enumerate(chain.hashes):
             proof_now = self.clock if settled else proof * (place < proven)
-            blocks[hash_] = (place, Entry(self.clock, proof_now))
-        self.fit(slot)
+            blocks[hash_] = (place, Entry(self.clock, proof_now, claim or self.clock))
         return matched, proven, proof
 
     def fit(self, slot: int) -> None:
         blocks = self.slots[slot]
+        spared = 0
         while self.held_bytes(slot) > self.capacity[slot]:
-            del blocks[min(blocks, key=lambda hash_: (blocks[hash_][1].used, -blocks[hash_][0]))]
+            first = min(blocks, key=lambda hash_: (blocks[hash_][1].used, -blocks[hash_][0]))
+            claim = blocks[first][1].claim
+            if claim in self.open[slot] and spared < 8:
+                spared += 1
+                claimed = self.open[slot][claim]
+                held = Chain(claimed.hashes[: self.match(claimed)[slot]], claimed.total_bytes)
+                self.use(slot, held, settled=False, claim=claim)
+                continue
+            del blocks[first]
 
     def held_bytes(self, slot: int) -> int:
         return sum(
@@ -129,15 +146,20 @@ def test_it_believes_what_a_brute_force_cache_of_each_endpoint_holds(
 ) -> None:
     index, oracle = PrefixIndex(SLOTS, grid=SMALL), Oracle([2_000_000] * SLOTS)
     open_: list[tuple[int, Receipt, int, int]] = []
+    stamps: dict[int, int] = {}
     for action, number, argument in steps:
         if action == "insert":
             chain = blocks_of(argument)  # type: ignore[arg-type]
             receipt = index.insert(number, chain)
+            sent = oracle.clock + 1
             matched, proven, proof = oracle.claim(number, chain, settled=False)
             assert (receipt.matched, receipt.proven) == (matched, proven)
             open_.append((number, receipt, proven, proof))
+            stamps[id(receipt)] = sent
+            oracle.open[number][sent] = chain
         elif action in ("retract", "settle") and open_:
             slot, receipt, proven, proof = open_.pop(number % len(open_))
+            del oracle.open[slot][stamps[id(receipt)]]
             if action == "retract":
                 index.retract(receipt)
                 others = [entry[1].chain for entry in open_ if entry[0] == slot]
@@ -156,6 +178,7 @@ def test_it_believes_what_a_brute_force_cache_of_each_endpoint_holds(
             oracle.slots[number].clear()
             oracle.missed.pop(number, None)
             oracle.capacity[number] = 2_000_000
+            oracle.open[number].clear()
             open_ = [entry for entry in open_ if entry[0] != number]
         elif action == "clear":
             index.clear(number)
@@ -163,7 +186,8 @@ def test_it_believes_what_a_brute_force_cache_of_each_endpoint_holds(
             oracle.missed.pop(number, None)
             for slot, receipt, _, _ in open_:
                 if slot == number:
-                    oracle.claim(slot, receipt.chain, settled=False)
+                    sent = stamps[id(receipt)]
+                    oracle.claim(slot, receipt.chain, settled=False, claim=sent)
         elif action == "capacity":
             index.set_capacity(number, argument)  # type: ignore[arg-type]
             oracle.capacity[number] = argument  # type: ignore[call-overload]

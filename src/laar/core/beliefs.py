@@ -168,7 +168,6 @@ class PrefixBeliefs:
         self.index = PrefixIndex(0, max_bytes)
         self.popular = PrefixDemand()
         self.evictions = Evictions()
-        self._anywhere: tuple[Chain, float] | None = None
         self._slots = 0
         self.watcher: PrefixWatcher | None = None
 
@@ -181,16 +180,13 @@ class PrefixBeliefs:
         """For each slot below `capacity`, the share of the prompt in 0..1 that it holds."""
         if capacity > self._slots:
             self.make_room(capacity)
-        shares = self.index.shares(chain)
-        self._anywhere = chain, float(shares.max(initial=0.0))
-        return shares
+        return self.index.shares(chain)
 
     def make_room(self, capacity: int) -> None:
         """Takes slots below `capacity`."""
         if capacity > self._slots:
             self._slots = capacity
             self.index.resize(capacity)
-            self.evictions.resize(capacity)
 
     def blocks(self, total_bytes: int) -> int:
         """Most blocks that a prompt of this length can have."""
@@ -203,8 +199,6 @@ class PrefixBeliefs:
             self.index.drop(slot)
         self.popular = PrefixDemand()
         self.evictions = Evictions()
-        self.evictions.resize(self._slots)
-        self._anywhere = None
 
     def insert(self, slot: int, chain: Chain, now: float) -> Receipt:
         """Notes that the slot will hold the prompt."""
@@ -216,25 +210,23 @@ class PrefixBeliefs:
     def heard(self, slot: int, chain: Chain, now: float) -> Receipt:
         """As `insert`, where another picker decided."""
         self.popular.note(chain, now)
-        found = self._anywhere
-        if found is None or found[0] is not chain:
-            found = chain, float(self.index.shares(chain).max(initial=0.0))
-        receipt = self.index.insert(slot, chain)
-        self.evictions.note(
-            *(slot, chain, now),
-            held=receipt.matched,
-            anywhere_bytes=found[1] * chain.total_bytes,
-            capacity_bytes=self.index.capacity_bytes,
-        )
-        return receipt
+        self.evictions.note(chain, now)
+        return self.index.insert(slot, chain, now)
 
     def demand(self, chain: Chain, now: float) -> Demand | None:
         """How many requests share how much of the prompt; None when nothing is known."""
         return self.popular.expected(chain, now)
 
-    def again(self) -> Floats:
-        """For each slot, which share of what its cache pushes out is asked for again."""
-        return self.evictions.again()
+    def again(self, chain: Chain, shares: Floats, now: float) -> Floats:
+        """For each slot, how much of what the prompt would push out there is asked for again.
+
+        A share of what is to be read of the prompt: 0 where the cache has room for that.
+        """
+        index, slots = self.index, len(shares)
+        fresh = np.maximum(chain.total_bytes * (1.0 - shares), 1.0)
+        over = index.held_bytes[:slots] + fresh - index.room_bytes[:slots]
+        again = self.evictions.again(now - index.oldest_at[:slots])
+        return again * np.clip(over / fresh, 0.0, 1.0)
 
     def retract(self, receipt: Receipt) -> None:
         """Takes an entry back: the request failed."""
@@ -252,7 +244,6 @@ class PrefixBeliefs:
         """Forgets a slot."""
         if slot < self._slots:
             self.index.drop(slot)
-            self.evictions.drop(slot)
 
     def clear(self, slot: int) -> None:
         """Forgets what the slot held; requests under way still count."""

@@ -302,10 +302,11 @@ class Chooser:
         chain = self._prefixes.chain(request, self._table.weights(request.model))
         if chain is None:
             return None, np.zeros(len(slots)), None, None
-        cached = self._prefixes.match(chain, self._table.capacity)[slots] * tokens
+        shares = self._prefixes.match(chain, self._table.capacity)
+        cached = shares[slots] * tokens
         if len(slots) < 2:
             return chain, cached, None, None
-        again = self._prefixes.again()
+        again = self._prefixes.again(chain, shares, now)
         return (
             *(chain, cached, self._prefixes.demand(chain, now)),
             None if again is None else again[slots],

@@ -58,6 +58,7 @@ _PACE_TIE = 10.0  # samples that the other pace weighs
 _PACE_SURE = 2.0  # standard errors within which a pace counts as its model's
 _PACE_MEMORY_S = 120.0
 _UNKNOWN_LENGTH = 0.05  # what an answer of unknown length tells, against one of known length
+_FEW_CAME = 10.0  # requests that the mean of all weighs in an endpoint's load
 _FULL_SEEN = 3  # readings in a row before an engine's batch is taken to be full
 _LEAST_SLOTS = 4.0
 _PACES_TOGETHER = 8  # samples between two workings-out of a model's paces
@@ -131,7 +132,7 @@ class Sample(NamedTuple):
     weight: float
 
 
-_ASKED = ("ahead_s", "since", "free_at", "load")
+_ASKED = ("ahead_s", "since", "free_at", "load", "came")
 _OTHER = (
     "at",
     "mean",
@@ -176,6 +177,7 @@ class Engines:
     flight_s: Floats
     done_s: Floats
     load: Floats
+    came: Floats
     read_at: Floats
     most: Floats
     full: Floats
@@ -241,13 +243,19 @@ class Engines:
         return made
 
     def asked(self, slots: Slots, now: float) -> Floats:
-        """What some endpoints were asked for: `ahead_s`, `since` and `free_at`; and their `loads`.
+        """What some endpoints were asked for: `ahead_s`, `since` and `free_at`; and their loads.
 
-        The last are seconds of prompts (by c(m)) that each was sent a second, of late.
+        The last are seconds of prompts (by c(m)) that each is sent a second: what it was of late,
+        and where few requests came, mostly what all were on average.
         """
         asked: Floats = self._asked.take(slots, axis=1)
-        asked[-1] *= _exp((self._load_from - now) / RATE_S)
-        return asked
+        asked[-2:] *= _exp((self._load_from - now) / RATE_S)
+        load, came = asked[-2:]
+        few = _FEW_CAME * (float(load.sum()) / len(load))
+        load *= came
+        load += few
+        load /= came + _FEW_CAME
+        return asked[:-1]
 
     def mean_in_flight(self, slots: Slots, now: float) -> Floats:
         """Requests in flight, on average of late."""
@@ -469,9 +477,13 @@ class Engines:
     def _arrived(self, slot: int, requests: float, work_s: float, now: float) -> None:
         # Kept as of one moment for all: then it fades by one factor.
         if not 0.0 <= now - self._load_from < _MOST_FADED * RATE_S:
-            self.load *= _exp((self._load_from - now) / RATE_S)
+            faded = _exp((self._load_from - now) / RATE_S)
+            self.load *= faded
+            self.came *= faded
             self._load_from = now
-        self.load[slot] += work_s / RATE_S * math.exp((now - self._load_from) / RATE_S)
+        scale = math.exp((now - self._load_from) / RATE_S)
+        self.load[slot] += work_s / RATE_S * scale
+        self.came[slot] += requests * scale
         rate, load = self.arrivals(now)
         self._rate, self._load = rate + requests / RATE_S, load + work_s / RATE_S
         self._rate_at = now

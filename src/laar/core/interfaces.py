@@ -138,8 +138,11 @@ class Prefixes(Protocol):
         """How many requests share how much of the prompt; None when nothing is known."""
         ...
 
-    def again(self) -> Floats | None:
-        """For each slot, which share of what its cache pushes out is asked for again."""
+    def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
+        """For each slot, how much of what the prompt would push out there is asked for again.
+
+        A share of what is to be read of the prompt; `shares` is from `match`.
+        """
         ...
 
     def retract(self, receipt: Receipt) -> None:
@@ -181,7 +184,7 @@ class NoPrefixes:
         """Nothing."""
         return
 
-    def again(self) -> None:
+    def again(self, chain: Chain, shares: Floats, now: float) -> None:
         """Nothing is pushed out."""
         return
 

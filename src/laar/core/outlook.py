@@ -17,13 +17,14 @@ alone, `load` the share of the time that the endpoint reads prompts. The constan
   an answer that is under way, half is over on average. The same for each of them: they wait for our
   prompt where prompts are read in turn (`w`), or go slower while it is read (`s`).
 * `later`: who comes to that endpoint while it is still busy with this prompt waits as well. Until
-  the work ahead is done, `(wait + read) / (1 - load)` seconds later as busy periods go, requests
-  come at the fleet's rate for each endpoint, and `w * read` is added to each of them. So long
-  prompts weigh more than in proportion, and a conversation does not move lightly.
-* `evicted`: what is read takes room in the endpoint's cache and pushes something else out. A share
-  `r` of that is asked for again, is read again, and pushes something out in turn. Each endpoint has
-  its own `r`, counted as it happens (`laar.prefix.evictions`): fast ones fill while slow ones have
-  room.
+  the work ahead is done, `wait / (1 - load)` seconds later as busy periods go, requests come at the
+  fleet's rate for each endpoint, and `w * read` is added to each of them; to those who come while
+  this prompt is read, half of that on average. So long prompts weigh more than in proportion, and
+  a conversation does not move lightly.
+* `evicted`: what is read takes room in the endpoint's cache and, where that is full, pushes out
+  what was used least recently. A share `r` of text of that age is asked for again, is read again,
+  and pushes something out in turn (`laar.prefix.evictions`). So a prompt goes where there is room,
+  or where only what is long forgotten leaves.
 * `queued`: the same for places in a full engine.
 * `invested`: a prefix that many ask for is worth a copy. They would be spared what the endpoints
   that hold it are busier, on average of late, than this one. As many are expected as came lately
@@ -201,7 +202,7 @@ def _priced(
     first = alone + wait
 
     # What it costs the others.
-    later = fleet.rate * (turns * (wait + read) / idle + 0.5 * slows * read)
+    later = fleet.rate * (turns * (wait + 0.5 * read) / idle + 0.5 * slows * read)
     work = read * (slowed + turns * n + FIRST * later)
     work = work + again / (1.0 - again) * (FIRST * (read + read * slowed) + work)
     others = weights.k_delay * (work + beside + FIRST * queued * (MAX_LOAD / (1.0 - MAX_LOAD)))

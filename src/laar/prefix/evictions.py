@@ -1,23 +1,22 @@
-"""What a cache pushes out is sometimes asked for again: how often, for each endpoint.
+"""What a cache pushes out is sometimes asked for again: how likely that is, by its age.
 
-A prompt that is read takes room in its endpoint's cache, and where that is full, something else
-leaves. That costs nothing where nobody comes back for it, and a whole prompt where a conversation
-goes on. Which of the two it is differs by endpoint (fast ones fill, slow ones have room), by load
-and by hour, so it is counted: of the text that each endpoint took in lately, how much that it had
-held was asked for later, when no endpoint held it any more.
+A prompt that is read takes room in its endpoint's cache, and where that is full, what was used
+least recently leaves. That costs nothing where it would never be asked for, and a whole prompt
+where a conversation goes on. Which of the two it is shows in the age of what leaves: an endpoint
+whose oldest prompts are of yesterday loses nothing, one whose oldest were used half a minute ago
+loses what is about to come back.
 
-A list of ghosts tells: for the last place of each prompt's coarse grid, which endpoint it was sent
-to, and how much that one had taken in by then. What comes back after the cache was filled more than
-`NEAR` times does not count: a little more room would not have saved it.
+So returns are counted by age, for the fleet as a whole: of the text that was not asked for during
+the first `a` seconds after it was used, the share that is asked for before `2 a` (a life table in
+half octaves, with what has not come back yet taken into account). Why not whether it ever comes
+back: a little more room in a cache keeps what leaves a little longer, not for ever. Where a cache
+is much too small for all that is asked for, that share is small, and it is right to be.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -27,36 +26,23 @@ from laar.prefix.demand import PLACES_BYTES
 
 __all__ = ["Evictions"]
 
+_AGES_S = tuple(2.0 ** (half / 2.0) for half in range(1, 27))
+"""Where ages are parted, to more than two hours; what is older counts as never asked for again."""
+
 MEMORY_S = 120.0
-"""How far back is looked: a few times as long as a turn of a conversation takes."""
+"""How far back is looked at least; for long ages a few times as long as these."""
 
 MAX_PROMPTS = 65_536
-"""Prompts remembered, some 10 MB; the oldest go first, as soon as they can't count any more."""
+"""Prompts remembered, some 15 MB; beyond it the oldest go."""
 
 MAX_SHARE = 0.75
 """What comes back pushes out something in turn, 1 / (1 - share) times in all: four at most."""
 
-NEAR = 2.0
-"""Times its size that a cache may take in before a prompt is asked for again, for that to count.
-
-What the last bit of room is worth shows in what had only just left, not in all that ever did."""
-
-_DOUBT_BYTES = 100_000.0  # taken in beside what was seen: a few prompts prove nothing
-_LEAST_BYTES = 1024  # missed of a prompt; a smaller part may be its answer
-_MOST_FADED = 50.0  # times the memory, until the sums are taken anew
-
-
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """The latest prompt that ended or passed at a place."""
-
-    slot: int
-    total_bytes: int
-    taken_by_then: float
+_DOUBT_BYTES = 100_000.0  # beside what was seen: a few prompts prove nothing
 
 
 class Evictions:
-    """Counts what comes back. Endpoints are small integers, the slots.
+    """Counts what comes back.
 
     Args:
         grid: the grid of the chains that come in.
@@ -64,84 +50,73 @@ class Evictions:
 
     def __init__(self, grid: Grid = GROWING) -> None:
         self._places = [bisect_right(grid.ends, place) - 1 for place in PLACES_BYTES]
-        self._last: dict[int, _Sent] = {}
-        self._sums = np.zeros((3, 0))  # taken in lately, of it asked for again, ever taken in
-        self._from_s, self._scale = 0.0, 1.0
+        # Prompts by their age: when each was used last, and its size.
+        self._waiting: list[dict[int, tuple[float, int]]] = [{} for _ in _AGES_S]
+        self._age_of: dict[int, int] = {}
+        self._returned = [0.0] * len(_AGES_S)
+        self._stayed_away = [0.0] * len(_AGES_S)
+        self._at = [0.0] * len(_AGES_S)
+        self._survival: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
-        return len(self._last)
+        return len(self._age_of)
 
-    def resize(self, slots: int) -> None:
-        """Makes room for more slots; never fewer."""
-        more = slots - self._sums.shape[1]
-        if more > 0:
-            self._sums = np.concatenate((self._sums, np.zeros((3, more))), axis=1)
-
-    def note(
-        self,
-        slot: int,
-        chain: Chain,
-        now: float,
-        *,
-        held: int,
-        anywhere_bytes: float,
-        capacity_bytes: Callable[[int], float],
-    ) -> None:
-        """A prompt is sent to a slot.
-
-        Args:
-            slot: the endpoint.
-            chain: the prompt.
-            now: the moment, seconds.
-            held: blocks of it that this endpoint is believed to hold.
-            anywhere_bytes: of it that the one that holds most is believed to hold.
-            capacity_bytes: of text that a slot's cache holds.
-        """
+    def note(self, chain: Chain, now: float) -> None:
+        """A prompt is sent somewhere."""
         known = bisect_right(self._places, len(chain))
-        if not known or slot >= self._sums.shape[1]:
+        if not known or not math.isfinite(now):
             return
-        taken, again, ever = self._sums
-        weight = self._weight(now)
-        hashes, total = chain.hashes, chain.total_bytes
+        self._grow_older(now)
+        hashes = chain.hashes
         for place in reversed(self._places[:known]):
-            sent = self._last.get(hashes[place - 1])
-            if sent is not None:
-                missed = min(sent.total_bytes, total) - anywhere_bytes
-                since = ever[sent.slot] - sent.taken_by_then
-                if missed >= _LEAST_BYTES and 0.0 <= since <= NEAR * capacity_bytes(sent.slot):
-                    again[sent.slot] += weight * missed
+            age = self._age_of.pop(hashes[place - 1], None)
+            if age is not None:
+                _, size = self._waiting[age].pop(hashes[place - 1])
+                self._count(self._returned, age, min(size, chain.total_bytes), now)
                 break
-        fresh = total - chain.bytes_of(held)
-        taken[slot] += weight * fresh
-        ever[slot] += fresh
         key = hashes[self._places[known - 1] - 1]
-        self._last.pop(key, None)  # so that it is the newest again
-        self._last[key] = _Sent(slot, total, float(ever[slot]))
-        for key, sent in list(islice(self._last.items(), 2)):
-            since = ever[sent.slot] - sent.taken_by_then
-            if len(self._last) > MAX_PROMPTS or since > NEAR * capacity_bytes(sent.slot):
-                del self._last[key]
+        self._age_of[key] = 0
+        self._waiting[0][key] = now, chain.total_bytes
+        if len(self._age_of) > MAX_PROMPTS:
+            oldest = next(waiting for waiting in reversed(self._waiting) if waiting)
+            key = next(iter(oldest))
+            del oldest[key], self._age_of[key]
 
-    def again(self) -> npt.NDArray[np.float64]:
-        """Of what each slot's cache pushes out, the share that is asked for again, 0 to 0.75."""
-        taken, again, _ = self._sums
-        share: npt.NDArray[np.float64] = again / (taken + _DOUBT_BYTES * self._scale)
-        return np.minimum(MAX_SHARE, share)
+    def again(self, ages_s: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """The share, 0 to `MAX_SHARE`, of text that leaves at these ages and is asked for again."""
+        if self._survival is None:
+            stay = [
+                math.log((away + _DOUBT_BYTES) / (back + away + _DOUBT_BYTES))
+                for back, away in zip(self._returned, self._stayed_away, strict=True)
+            ]
+            self._survival = np.cumsum([0.0, *stay])
+        places = 2.0 * np.log2(np.clip(np.nan_to_num(ages_s), 1.0, _AGES_S[-1]))
+        marks = np.arange(len(self._survival))
+        now = np.interp(places, marks, self._survival)
+        at_twice = np.interp(places + 2.0, marks, self._survival)
+        found: npt.NDArray[np.float64] = np.minimum(MAX_SHARE, -np.expm1(at_twice - now))
+        return found
 
-    def drop(self, slot: int) -> None:
-        """Forgets a slot's counts: its endpoint left."""
-        if slot < self._sums.shape[1]:
-            self._sums[:, slot] = 0.0
+    def _grow_older(self, now: float) -> None:
+        """Moves on what has not come back."""
+        for age, (waiting, until_s) in enumerate(zip(self._waiting, _AGES_S, strict=True)):
+            while waiting:
+                key, (used_at, size) = next(iter(waiting.items()))
+                if now - used_at < until_s:
+                    break
+                del waiting[key]
+                self._count(self._stayed_away, age, size, now)
+                if age + 1 < len(_AGES_S):
+                    self._waiting[age + 1][key] = used_at, size
+                    self._age_of[key] = age + 1
+                else:
+                    del self._age_of[key]
 
-    def _weight(self, now: float) -> float:
-        """Of what happens now: the sums are kept as of one moment, so that all fade by one."""
-        if not math.isfinite(now):
-            return self._scale
-        passed_s = now - self._from_s
-        if not 0.0 <= passed_s < _MOST_FADED * MEMORY_S:
-            # To what they are now; where the clock was set back, to what they were at the last.
-            back = max(0.0, passed_s) / MEMORY_S
-            self._sums[:2] *= math.exp(-min(700.0, back)) if back else 1.0 / self._scale
-            self._from_s, passed_s = now, 0.0
-        self._scale = math.exp(passed_s / MEMORY_S)
-        return self._scale
+    def _count(self, counts: list[float], age: int, size: int, now: float) -> None:
+        memory_s = max(MEMORY_S, 8.0 * _AGES_S[age])
+        faded = math.exp(-min(700.0, max(0.0, now - self._at[age]) / memory_s))
+        self._returned[age] *= faded
+        self._stayed_away[age] *= faded
+        self._at[age] = now
+        counts[age] += size
+        self._survival = None

@@ -62,6 +62,9 @@ MISS_RATIO = 0.5
 of a prompt (English 4 bytes, Japanese or code under 3), so a smaller gap may be arithmetic."""
 
 
+_MOST_SPARED = 8
+"""Open requests whose blocks are looked after at one eviction."""
+
 _FEW_HOLDERS = 32
 """Up to so many are taken one by one: quicker than whole columns."""
 
@@ -79,12 +82,16 @@ class _Segment:
 class _Use:
     """The blocks, from ``start`` on, for which one request was an endpoint's latest use."""
 
-    __slots__ = ("hashes", "proven", "stamp", "start", "witness")
+    __slots__ = ("at", "claim", "hashes", "proven", "stamp", "start", "witness")
 
-    def __init__(self, hashes: array[int], stamp: int, proven: int, witness: int) -> None:
+    def __init__(
+        self, hashes: array[int], stamp: int, claim: int, at: float, proven: int, witness: int
+    ) -> None:
         self.hashes = hashes
         self.start = 0
         self.stamp = stamp
+        self.claim = claim  # the stamp of the request's first use: it may be open still
+        self.at = at
         self.proven = proven  # so many blocks, from the prompt's start, are proven,
         self.witness = witness  # and this is the stamp of the use that proved the deepest
 
@@ -169,7 +176,9 @@ class PrefixIndex:
         self._segments: dict[int, _Segment] = {}
         self._caches = [_Cache(slot) for slot in range(slots)]
         self._held_bytes = np.zeros(slots, np.int64)
-        self._stamp = 0
+        self._room_bytes = np.full(slots, DEFAULT_CAPACITY_BYTES, np.int64)
+        self._oldest_at = np.zeros(slots)
+        self._stamp, self._now = 0, 0.0
         self._segment_blocks = self._use_blocks = self._uses = 0
         self._evicted_capacity = self._evicted_memory = self._disproved = 0
 
@@ -224,15 +233,17 @@ class PrefixIndex:
         bits = np.unpackbits(rows.reshape(-1, width), axis=1, count=len(found), bitorder="little")
         np.take((0, *values), np.add.reduce(bits, axis=0, dtype=np.uint16), out=found)
 
-    def insert(self, slot: int, chain: Chain) -> Receipt:
+    def insert(self, slot: int, chain: Chain, now: float = 0.0) -> Receipt:
         """Enter a prompt at the decision to send it to a slot.
 
         Every receipt must come back once, to `settle` or to `retract`: open ones are remembered.
         """
-        cache = self._caches[slot]
-        matched, proven, witness = self._enter(cache, chain.hashes, settled=False)
-        cache.claims[self._stamp] = chain.hashes
-        return Receipt(chain, matched, proven, cache, self._stamp, witness)
+        cache, self._now = self._caches[slot], now
+        matched, proven, witness = self._use(cache, chain.hashes, settled=False)
+        stamp = self._stamp
+        self._fit(cache)
+        cache.claims[stamp] = chain.hashes
+        return Receipt(chain, matched, proven, cache, stamp, witness)
 
     def retract(self, receipt: Receipt) -> None:
         """Take back the entry of a request that failed.
@@ -269,7 +280,8 @@ class PrefixIndex:
             # Nothing was used since, so this is all that claiming again would change.
             latest.proven, latest.witness = end, latest.stamp
         else:
-            self._enter(cache, receipt.chain.hashes, settled=True)
+            self._use(cache, receipt.chain.hashes, settled=True)
+            self._fit(cache)
 
     def drop(self, slot: int) -> None:
         """Forget everything about a slot: its endpoint was removed.
@@ -279,7 +291,7 @@ class PrefixIndex:
         cache = self._caches[slot]
         cache.claims.clear()  # receipts still out are void: another endpoint may get the slot
         self.clear(slot)
-        cache.capacity_bytes = DEFAULT_CAPACITY_BYTES
+        cache.capacity_bytes = self._room_bytes[slot] = DEFAULT_CAPACITY_BYTES
 
     def clear(self, slot: int) -> None:
         """Forget what the slot's engine held: its cache was emptied, or the engine restarted.
@@ -291,8 +303,9 @@ class PrefixIndex:
         while cache.by_age:
             self._cut(cache, _oldest(cache), 0)
         cache.missed = None
-        for hashes in cache.claims.values():
-            self._enter(cache, hashes, settled=False)
+        for stamp, hashes in cache.claims.items():
+            self._use(cache, hashes, settled=False, claim=stamp)
+            self._fit(cache)
 
     def set_capacity(self, slot: int, capacity_bytes: int) -> None:
         """Say how much prompt text the slot's engine can hold; 0 when it caches no prefixes.
@@ -301,7 +314,7 @@ class PrefixIndex:
         block_size``) times the bytes per token seen on that model.
         """
         cache = self._caches[slot]
-        cache.capacity_bytes = capacity_bytes
+        cache.capacity_bytes = self._room_bytes[slot] = capacity_bytes
         self._fit(cache)
 
     def dump(self, max_blocks: int) -> list[Kept]:
@@ -372,7 +385,8 @@ class PrefixIndex:
                 self._segment_blocks += size
             segment.holders |= 1 << kept.slot
             place += size
-        use = _Use(kept.hashes, self._stamp, min(kept.proven, kept.start + end), self._stamp)
+        proven = min(kept.proven, kept.start + end)
+        use = _Use(kept.hashes, self._stamp, self._stamp, self._now, proven, self._stamp)
         use.start = kept.start
         cache.by_head[kept.hashes[0]] = cache.by_age[use.stamp] = use
         self._uses += 1
@@ -384,15 +398,24 @@ class PrefixIndex:
         more = range(len(self._caches), slots)
         self._caches += [_Cache(slot) for slot in more]
         self._held_bytes = np.concatenate([self._held_bytes, np.zeros(len(more), np.int64)])
+        room = np.full(len(more), DEFAULT_CAPACITY_BYTES, np.int64)
+        self._room_bytes = np.concatenate([self._room_bytes, room])
+        self._oldest_at = np.concatenate([self._oldest_at, np.zeros(len(more))])
 
     @property
     def held_bytes(self) -> npt.NDArray[np.int64]:
         """Bytes of prompt that each slot is believed to hold, shape ``(slots,)``; do not write."""
         return self._held_bytes
 
-    def capacity_bytes(self, slot: int) -> int:
-        """Bytes of prompt that the slot's engine is taken to hold."""
-        return self._caches[slot].capacity_bytes
+    @property
+    def room_bytes(self) -> npt.NDArray[np.int64]:
+        """Bytes of prompt that each slot's engine can hold, shape ``(slots,)``; do not write."""
+        return self._room_bytes
+
+    @property
+    def oldest_at(self) -> npt.NDArray[np.float64]:
+        """When the prompt that each slot would lose first was used last; do not write."""
+        return self._oldest_at
 
     def stats(self) -> IndexStats:
         """Sizes and counters for metrics."""
@@ -420,8 +443,13 @@ class PrefixIndex:
             witness = max(witness, cache.missed_stamp)
         cache.missed, cache.missed_stamp = hashes[: receipt.proven], witness
 
-    def _enter(self, cache: _Cache, hashes: array[int], *, settled: bool) -> tuple[int, int, int]:
-        """Make the prompt the slot's latest use; returns blocks held before, proven, witness."""
+    def _use(
+        self, cache: _Cache, hashes: array[int], *, settled: bool, claim: int = 0
+    ) -> tuple[int, int, int]:
+        """Make the prompt the slot's latest use; returns blocks held before, proven, witness.
+
+        Evicts nothing yet. `claim` names the open request that it is for, where it is a known one.
+        """
         self._stamp += 1
         held, proven, witness = 0, 0, 0
         end = len(hashes)
@@ -441,13 +469,12 @@ class PrefixIndex:
                 del cache.by_age[use.stamp]
                 self._uses -= 1
         evidence = (end, self._stamp) if settled else (proven, witness)
-        use = _Use(hashes, self._stamp, *evidence)
+        use = _Use(hashes, self._stamp, claim or self._stamp, self._now, *evidence)
         cache.by_head[hashes[0]] = cache.by_age[use.stamp] = use
         self._uses += 1
         self._use_blocks += end
         self._tag(1 << cache.slot, hashes, held)
         self._held_bytes[cache.slot] += self._ends[end] - self._ends[held]
-        self._fit(cache)
         return held, proven, witness
 
     def _tag(self, bit: int, hashes: array[int], held: int) -> None:
@@ -502,15 +529,27 @@ class PrefixIndex:
         return end - keep
 
     def _fit(self, cache: _Cache) -> None:
-        """Evict down to the slot's capacity, to the block, then to the index's memory."""
+        """Evict down to the slot's capacity, to the block, then to the index's memory.
+
+        What open requests claim is spared: an engine keeps it until they end, and so longer than
+        what was used last by a request that ended meanwhile.
+        """
+        spared = 0
         while (excess := int(self._held_bytes[cache.slot]) - cache.capacity_bytes) > 0:
             use = _oldest(cache)
+            claimed = cache.claims.get(use.claim)
+            if claimed is not None and spared < _MOST_SPARED:
+                spared += 1
+                held = claimed[: use.start + len(use.hashes)]
+                self._use(cache, held, settled=False, claim=use.claim)
+                continue
             limit_bytes = self._ends[use.start + len(use.hashes)] - excess
             keep = max(bisect_right(self._ends, limit_bytes) - 1 - use.start, 0)
             self._evicted_capacity += self._cut(cache, use, keep)
         while self._size_bytes() > self._max_bytes:
             largest = self._caches[int(self._held_bytes.argmax())]
             self._evicted_memory += self._cut(largest, _oldest(largest), 0)
+        self._oldest_at[cache.slot] = _oldest(cache).at if cache.by_age else self._now
 
     def _size_bytes(self) -> int:
         return (
