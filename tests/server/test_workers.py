@@ -163,6 +163,9 @@ async def test_an_outcome_may_be_reported_to_any_worker(machine):
         return cells == [1.0, 1.0]
 
     await eventually(counted, what="what was learned at both")
+    async with machine.http.get(f"http://127.0.0.1:{machine.admin}/fleet") as answer:
+        shown = (await answer.json())["about"]["sharing"]
+    assert (shown["connected"], shown["pickers"]) == (True, 1)
 
 
 async def test_a_fault_of_the_settings_ends_the_parent_with_one_error(tmp_path):

@@ -117,6 +117,7 @@ class Picker:
             rng=rng,
             problems=self.problems,
             calibrated=self.learning.calibrated,
+            sharing=lambda: self.sharer.shown() if self.sharer else None,
         )
         self.context = ContextHooks(
             settings, clock=clock, rng=rng, degraded=self.director.degraded, problems=self.problems

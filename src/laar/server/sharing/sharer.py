@@ -140,6 +140,19 @@ class Sharer:
         self._unsent: list[bytes] = []
         self.sharing.outbox.closed = carrier is None
 
+    def shown(self) -> dict[str, object] | None:
+        """How it stands with the others, for the page and the doctor; None without a way."""
+        if self.carrier is None:
+            return None
+        sharing = self.sharing
+        return {
+            "connected": self.connected,
+            "pickers": len(sharing.peers),
+            "age_s": sharing.age_s,
+            "waiting_bytes": sharing.outbox.waiting_bytes,
+            "refused": {reason: count for reason, count in sharing.refused.items() if count},
+        }
+
     # -- life ----------------------------------------------------------------------------------
 
     def tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
