@@ -73,6 +73,7 @@ class Store:
         self._origin = origin.encode()
         self._interval_ms = int(settings.snapshot_interval_s * 1000)
         self._history_ms = int(settings.history_s * 1000)
+        self._gather_s = settings.flush_ms / 1e3
         self._where = share.url.partition("://")[2]
         base = f"laar:{{{settings.namespace}}}:"
         self._records, self._snapshot = base + "records", base + "snapshot"
@@ -156,6 +157,10 @@ class Store:
             yield received
             if entries:
                 self.place = entries[-1][0].decode()
+            if 0 < len(entries) < _AT_ONCE:
+                # A read costs as much for one entry as for many: the next ones gather, as they do
+                # at their sender. Where there is more to catch up with, the next read follows.
+                await asyncio.sleep(self._gather_s)
 
     async def is_my_turn(self) -> bool:
         """See `Carrier`."""
