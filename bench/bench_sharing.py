@@ -41,7 +41,7 @@ DEADLINES_S = {
     "cost": 90.0,
     "workers": 90.0,
     "outage": 90.0,
-    "kill": 60.0,
+    "kill": 90.0,
     "staleness": 100.0,
 }
 """Twice what each takes on a quiet machine, and not more than that altogether."""

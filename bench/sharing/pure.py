@@ -14,7 +14,7 @@ import orjson
 
 from bench.chaos.guard import Guard
 from bench.sharing.figures import Figures, rank
-from bench.sharing.member import MEET_S, Driven, Spec
+from bench.sharing.member import Driven, Spec
 from laar.lab.suite.case import Case, Pickers, run_case
 from laar.lab.suite.table import SUITE
 from laar.server.sharing.hub import Hub
@@ -28,6 +28,8 @@ CASES = ("art-x2", "agents-8k")
 """Conversations of 18,000 tokens; agents behind one prompt."""
 SEEDS = (1, 2)
 MINUTES_SHARE = 0.5
+GUARD_S = 900.0
+"""Long after every part's deadline: for a run that hangs."""
 WAYS = {
     "4 pickers, 20 ms": Pickers(4, 0.02),
     "4 pickers, nothing shared": Pickers(4, None),
@@ -63,7 +65,7 @@ async def ages(figures: Figures, *, store: str | None, rate: float, seconds: flo
     """Pickers in processes of their own, at a steady rate of decisions of all together."""
     with tempfile.TemporaryDirectory(prefix="laar-bench-") as directory:
         place = Path(directory)
-        with Guard(place, deadline_s=6 * (seconds + MEET_S)) as guard:
+        with Guard(place, deadline_s=GUARD_S) as guard:
             try:
                 alone = await _members(guard, "alone", "", 2, rate, seconds)
                 alone_s = _cpu_s(alone)

@@ -34,7 +34,7 @@ WORKER_CLIENTS = 192
 
 @asynccontextmanager
 async def _stand(
-    *, pickers: int, store: str | None = None, workers: int = 1, deadline_s: float = 300.0
+    *, pickers: int, store: str | None = None, workers: int = 1, deadline_s: float = 900.0
 ) -> AsyncIterator[Stand]:
     plan = Plan(
         endpoints=(Endpoint(model="m", names=("m",), told=("m",)),) * ENDPOINTS,
