@@ -162,6 +162,6 @@ EXPERIMENTS = (
             ),
         ),
         seeds=4,
-        minutes=12.0,
+        minutes=5.0,
     ),
 )
