@@ -1,6 +1,7 @@
 """`python -m bench [NAME ...]`: runs the benchmarks, all of the short ones by default.
 
-What follows the name of one of the long ones (`chaos`, `failing`, `soak`) are its own options.
+What follows the name of one of the long ones (`chaos`, `failing`, `sharing`, `soak`) are its own
+options.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import importlib
 import sys
 from pathlib import Path
 
-LONG = ("chaos", "failing", "soak")
+LONG = ("chaos", "failing", "sharing", "soak")
 """Run by name only, with options of their own; their `main` returns an exit status."""
 
 

@@ -1,15 +1,18 @@
-"""Faults of endpoints, pickers, Envoy, files, disk, clock and settings, by a seeded schedule.
+"""Faults of endpoints, pickers, store, Envoy, files, disk, clock, settings, by a seeded schedule.
 
-A real Envoy, two pickers and six endpoints of two models, verified load, three faults at a time.
+A real Envoy, two pickers that share by a Redis or Valkey, six endpoints of two models, verified
+load, three faults at a time.
 Every request has to end within its deadline with a right answer or with an error that names its
 reason; counters go back to zero and memory to its level; an endpoint that only fails gets trials
-and no more; all endpoints have their work again afterwards. Printed: the faults survived, the
-requests by end, and what each kind of fault cost beside the quiet fleet of the same run.
+and no more; all endpoints have their work again afterwards, and the pickers know each other.
+Printed: the faults survived, the requests by end, and what each kind of fault cost beside the quiet
+fleet of the same run.
 
     python -m bench chaos
     python -m bench chaos --seconds 60 --seed 7 --shapes standalone --json chaos.json
 
-The clock is set where libfaketime is installed (Debian: ``apt install libfaketime``). Exit status:
+The clock is set where libfaketime is installed (Debian: ``apt install libfaketime``); the pickers
+share where redis-server or valkey-server and the extra `share` are. Exit status:
 0 every promise held, 3 one did not.
 """
 
@@ -19,10 +22,12 @@ import argparse
 import asyncio
 import os
 import random
+import shutil
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import orjson
@@ -33,6 +38,7 @@ from bench.chaos.asking import End, Ended, Names, Question, draw
 from bench.chaos.judging import Judgement, judge
 from bench.chaos.load import Load
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
+from bench.chaos.store_trouble import STORE_TROUBLES, apart
 from bench.chaos.trouble import (
     CLOCK_TROUBLE,
     ENDPOINT_TROUBLES,
@@ -88,6 +94,7 @@ class Run:
     leftovers: dict[str, float] = field(default_factory=dict)
     memory: dict[str, tuple[int, int]] = field(default_factory=dict)
     idle: list[str] = field(default_factory=list)
+    apart: list[str] = field(default_factory=list)
 
     def broken_promises(self, judgement: Judgement) -> list[str]:
         """Each in words; none where all held."""
@@ -103,6 +110,8 @@ class Run:
             broken.append(f"counters did not return to zero: {self.leftovers}")
         if self.idle:
             broken.append(f"healthy again, but without requests: {', '.join(self.idle)}")
+        if self.apart:
+            broken.append(f"does not share again: {', '.join(self.apart)}")
         for name, (before, after) in self.memory.items():
             if after > before * MEMORY_FACTOR + MEMORY_SLACK_BYTES:
                 broken.append(f"memory of {name} went from {before >> 20} to {after >> 20} MiB")
@@ -113,13 +122,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs, prints, and returns 3 where a promise was broken."""
     options = _parser().parse_args(argv)
     console = Console() if sys.stdout.isatty() else Console(width=140)
-    clock = _clock_library()
+    clock, store = _clock_library(), _store()
+    if store is None:
+        console.print(
+            "[bold]SKIPPED: sharing[/]; it needs redis-server or valkey-server, and redis"
+        )
     if clock is None:
         console.print("[bold]SKIPPED: setting the clock[/]; it needs libfaketime")
     shapes: list[Shape] = options.shapes.split(",")
     documents, broken, faults, requests = [], [], 0, 0
     for shape in shapes:
-        run = asyncio.run(_run(shape, options.seconds / len(shapes), options.seed, clock))
+        each_s = options.seconds / len(shapes)
+        run = asyncio.run(_run(shape, each_s, options.seed, clock, store))
         judgement = judge(
             run.ended,
             run.struck,
@@ -160,7 +174,14 @@ def _clock_library() -> Path | None:
     return next((Path(p) for p in (*named, *_FAKETIME) if Path(p).is_file()), None)
 
 
-async def _run(shape: Shape, seconds: float, seed: int, clock: Path | None) -> Run:
+def _store() -> Path | None:
+    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    return Path(found) if found and find_spec("redis") else None
+
+
+async def _run(
+    shape: Shape, seconds: float, seed: int, clock: Path | None, store: Path | None
+) -> Run:
     """One shape: a quiet time, the troubles, and the recovery."""
     plan = Plan(
         endpoints=(_SMALL,) * 3 + (_LARGE,) * 3,
@@ -168,6 +189,7 @@ async def _run(shape: Shape, seconds: float, seed: int, clock: Path | None) -> R
         shape=shape,
         all_files=True,
         clock=clock,
+        store=store,
         settings={
             "routing": {"aliases": {"auto": [], "chat": ["small"]}},
             "shutdown": {"drain_s": 2.0, "grace_s": 5.0},
@@ -216,6 +238,8 @@ async def _under_load(stand: Stand, run: Run, seed: int, clock: Path | None) -> 
     system: tuple[Trouble, ...] = (
         SYSTEM_TROUBLES if clock is None else (*SYSTEM_TROUBLES, CLOCK_TROUBLE)
     )
+    if stand.plan.store is not None:
+        system = (*system, *STORE_TROUBLES)
     lanes = [
         Lane(
             stand,
@@ -237,6 +261,7 @@ async def _under_load(stand: Stand, run: Run, seed: int, clock: Path | None) -> 
         for lane in lanes:
             group.create_task(lane.run(until_s))
     run.idle = await _without_requests(stand, run)
+    run.apart = await apart(stand, SETTLE_S)
 
 
 def _rng(seed: int, what: str) -> random.Random:

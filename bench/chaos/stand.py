@@ -63,6 +63,8 @@ class Plan:
         all_files: give the pickers an artifact, weights and a decision log too.
         engines: module that runs the endpoints.
         clock: library (libfaketime) that lets the pickers' clock be set; None for the real one.
+        workers: processes of each picker.
+        store: server of Redis or Valkey that the pickers share by; None for pickers alone.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -73,6 +75,8 @@ class Plan:
     all_files: bool = False
     engines: str = "bench.chaos.engines"
     clock: Path | None = None
+    workers: int = 1
+    store: Path | None = None
 
 
 class Stand:
@@ -95,6 +99,8 @@ class Stand:
         self.pickers: list[Child] = []
         self.envoy: Child | None = None
         self.engines: Child | None = None
+        self.store: Child | None = None
+        self.store_socket = self.directory / "store"
         self.url = ""
         self._envoy_admin = ""
         self._envoys = 0
@@ -123,6 +129,8 @@ class Stand:
             document["decisions"] = {"log": str(log)}
         if index == 0:
             document["envoy"] = {"eds_file": str(self.eds_directory / "endpoints.json")}
+        if self.plan.store is not None:
+            document["share"] = {"url": f"unix://{self.store_socket}", "lease_s": 2.0}
         for sections in (self.plan.settings or {}, changes):
             for name, values in sections.items():
                 document[name] = {**document.get(name, {}), **values}
@@ -179,11 +187,24 @@ class Stand:
         self.engines = await self.guard.start("engines", command)
         for address in self.addresses:
             await self._ready(f"http://{address}/health", self.engines)
+        await self.start_store()
         for index in range(self.plan.pickers):
             self.pickers.append(await self._picker(index))
         await asyncio.gather(*(self.picker_ready(index) for index in range(self.plan.pickers)))
         if self.plan.pickers:
             await self.start_envoy()
+
+    async def start_store(self) -> None:
+        """Starts the store, empty, and waits until it listens; nothing where there is none."""
+        if self.plan.store is None:
+            return
+        self.store_socket.unlink(missing_ok=True)
+        options = ("--port", "0", "--unixsocket", self.store_socket, "--save", "")
+        command = [self.plan.store, *options, "--dir", self.directory]
+        self.store = await self.guard.start("store", command)
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while not self.store_socket.exists():  # noqa: ASYNC110 - another process makes it
+                await asyncio.sleep(_POLL_S / 10)
 
     async def _picker(self, index: int) -> Child:
         environment = {}
@@ -197,6 +218,8 @@ class Stand:
             }
         settings = str(self.settings_file(index))
         command = [sys.executable, "-m", "laar.cli", "serve", "-c", settings]
+        if self.plan.workers > 1:
+            command += ["--workers", str(self.plan.workers)]
         return await self.guard.start(f"picker-{index}", command, environment)
 
     async def restart_picker(self, index: int) -> None:

@@ -101,7 +101,15 @@ class Machine:
         headers = {"content-type": "application/json"}
         async with self.http.post(url, data=data, headers=headers) as answer:
             await answer.read()
+            self.decision = answer.headers.get("x-laar-decision-id")
             return answer.status, answer.headers.get("x-laar-reason")
+
+    async def report(self, index, decision, *, correct):
+        url = f"http://127.0.0.1:{self.admin + index}/outcomes"
+        body = orjson.dumps({"decision_id": decision, "correct": correct})
+        headers = {"content-type": "application/json"}
+        async with self.http.post(url, data=body, headers=headers) as answer:
+            return (await answer.json())["verdicts"][0]
 
 
 @pytest.fixture
@@ -138,6 +146,26 @@ async def test_workers_share_a_killed_one_comes_back_and_a_stop_ends_all(machine
     await machine.process.stop()
     assert set(statuses) == {200}
     assert not any(worker.is_running() for worker in workers)
+
+
+async def test_an_outcome_may_be_reported_to_any_worker(machine):
+    verdicts = set()
+    for _ in range(6):
+        assert (await machine.ask())[0] == 200
+        verdicts |= {
+            await machine.report(index, machine.decision, correct=False) for index in (0, 1)
+        }
+    assert "passed" in verdicts
+    assert verdicts <= {"passed", "taken", "repeated"}
+
+    async def counted():
+        cells = [await machine.metric(index, "laar_outcome_cells") for index in (0, 1)]
+        return cells == [1.0, 1.0]
+
+    await eventually(counted, what="what was learned at both")
+    async with machine.http.get(f"http://127.0.0.1:{machine.admin}/fleet") as answer:
+        shown = (await answer.json())["about"]["sharing"]
+    assert (shown["connected"], shown["pickers"]) == (True, 1)
 
 
 async def test_a_fault_of_the_settings_ends_the_parent_with_one_error(tmp_path):

@@ -320,6 +320,8 @@ def test_records_that_make_no_sense_are_left_out_one_by_one():
         ["e", A, True, 1, 1],
         ["e", A, False, 1.0, 1.0, 1.0, 0.0],
         ["o", "m", "en", 1024, "qa", True, 7.0, None, 0.0, ""],
+        ["j", "an id", "yes"],
+        ["j", 7, True],
         ["zz"],
         [],
         "text",

@@ -34,7 +34,9 @@ def specs(*addresses):
     return [EndpointSpec(address=address, models=("m",)) for address in addresses]
 
 
-def sharing_picker(name, addresses, *, settings=SETTINGS, seed=1, key=KEY, wall_clock=lambda: 0.0):
+def sharing_picker(
+    name, addresses, *, settings=SETTINGS, seed=1, key=KEY, wall_clock=lambda: 0.0, **options
+):
     """A director with prefixes, health and outcomes, and its sharing."""
     table = EndpointTable()
     table.replace("test", specs(*addresses))
@@ -53,7 +55,7 @@ def sharing_picker(name, addresses, *, settings=SETTINGS, seed=1, key=KEY, wall_
         origin=name,
         key=key,
         wall_clock=wall_clock,
-        online=OnlineOutcomes(),
+        **{"online": OnlineOutcomes()} | options,
     )
 
 

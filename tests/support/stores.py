@@ -15,9 +15,11 @@ class StoreProcess:
 
     def __init__(self, binary, directory, *options):
         self.socket = directory / "store"
+        self.log = directory / "store.log"
         self._command = [
             binary,
             *("--port", "0", "--unixsocket", str(self.socket), "--save", "", "--dir", directory),
+            *("--logfile", str(self.log)),
             *options,
         ]
         self._process = None

@@ -41,6 +41,8 @@ class Verdict(StrEnum):
     UNKNOWN = "unknown"
     REPEATED = "repeated"
     CONTRADICTORY = "contradictory"
+    PASSED = "passed"
+    """Another picker decided, and takes the report."""
 
 
 class Answered(NamedTuple):
@@ -91,6 +93,8 @@ class OutcomeReports:
         on_answered: Callable[[Answered], None] = lambda _answered: None,
     ) -> None:
         self.on_answered = on_answered
+        self.pass_on: Callable[[str, bool], bool] = lambda _decision_id, _correct: False
+        """Gives a report of an unknown decision to other pickers; False where none decided it."""
         self._success = success
         self._max_pending = max_pending
         self._decisions: dict[str, _Decision] = {}
@@ -160,6 +164,10 @@ class OutcomeReports:
         decision = self._decisions.get(decision_id)
         return None if decision is None else decision.correct
 
+    def knows(self, decision_id: str) -> bool:
+        """Whether a decision is remembered here."""
+        return decision_id in self._decisions
+
     def previous_of(self, decision_id: str) -> str | None:
         """The decision of the attempt before, where the retry's chain is known."""
         decision = self._decisions.get(decision_id)
@@ -168,6 +176,8 @@ class OutcomeReports:
     def report(self, decision_id: str, correct: bool, now: float) -> Verdict:
         """Takes a client's word on a decision's answer, and what it says of those before it."""
         verdict = self._judge(decision_id, correct, now)
+        if verdict is Verdict.UNKNOWN and self.pass_on(decision_id, correct):
+            verdict = Verdict.PASSED
         self.verdicts[verdict] += 1
         decision = self._decisions.get(decision_id)
         if decision is not None and verdict in (Verdict.TAKEN, Verdict.LIMITED):

@@ -1,4 +1,4 @@
-"""`laar doctor`: looks at the endpoints, the picker and Envoy, and says what to change.
+"""`laar doctor`: looks at the endpoints, the picker, its store and Envoy, and says what to change.
 
 Everything is read over HTTP with short time-outs; nothing is changed, and each endpoint is asked
 for one token. What can't be reached is a finding too. The picker's own admin port gives the
@@ -28,6 +28,7 @@ from laar.doctor.answers import answer_findings
 from laar.doctor.envoy import envoy_findings
 from laar.doctor.envoy_checks import DECISION_MARGIN_S, Needs
 from laar.doctor.findings import Finding, Level
+from laar.doctor.sharing import sharing_findings, store_findings
 from laar.server.reload import RESTART
 from laar.settings import Settings
 
@@ -108,11 +109,14 @@ class Doctor:
         )
 
     async def examine(self) -> list[Finding]:
-        """Every finding, the parts in order: endpoints, picker, Envoy."""
+        """Every finding, the parts in order: endpoints, picker, store, Envoy."""
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as http:
             parts = await asyncio.gather(
-                self._endpoints(http), self._picker(http), self._envoy(http)
+                self._endpoints(http),
+                self._picker(http),
+                store_findings(self._settings.share),
+                self._envoy(http),
             )
         return [finding for part in parts for finding in part]
 
@@ -289,6 +293,7 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
         what = f"enforces {shown['about']['enforced']:.0%} of its decisions; the rest is shadow"
         remedy = "when it agrees with you: routing.mode: enforce, routing.enforce_share: 1"
         found.append(_warning(where, what, remedy))
+    found += sharing_findings(where, shown["about"].get("sharing"))
     counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no endpoints"
     return [*found, _fine(where, f"laar {running}, policy {shown['about']['policy']}: {counts}")]
 

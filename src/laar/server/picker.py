@@ -101,6 +101,7 @@ class Picker:
         self.metrics.add(TunerMetrics(self.tuner.shown if self.tuner else None))
         self.health = Health(settings.health.breaker, rng=rng)
         self._faulty: set[str] = set()
+        self._id_begins = ""  # of decisions
         self.director = self._director()
         self.metrics.director = self.director
         self.sharer = self._sharer(hub)
@@ -116,6 +117,7 @@ class Picker:
             rng=rng,
             problems=self.problems,
             calibrated=self.learning.calibrated,
+            sharing=lambda: self.sharer.shown() if self.sharer else None,
         )
         self.context = ContextHooks(
             settings, clock=clock, rng=rng, degraded=self.director.degraded, problems=self.problems
@@ -196,7 +198,7 @@ class Picker:
             build_policies(routing.weights, routing.given, routing.policies),
             routing.director,
             rng=self.rng,
-            new_id=lambda: secrets.token_hex(16),
+            new_id=lambda: self._id_begins + secrets.token_hex(16),
             assessor=self.learning.assessor,
             prefixes=self.prefixes,
             tuner=self.tuner.tuner if self.tuner else None,
@@ -226,9 +228,13 @@ class Picker:
             clock=self.clock,
             problems=self.problems,
             online=self.learning.online,
+            reports=self.learning.reports,
             champion=self.tuner.tuner if self.tuner else None,
             on_cleared=lambda address: self.context.forget(address),
+            on_judged=lambda decision, correct: self.context.reported(decision, correct),
         )
+        if carrier is not None:
+            self._id_begins = sharer.sharing.tag
         self.metrics.add(SharingMetrics(sharer))
         return sharer
 

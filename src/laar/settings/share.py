@@ -43,6 +43,10 @@ class Share(Section):
     """File with the store's password."""
     ca_file: Path | None = None
     """PEM file of the authorities that a rediss:// store is verified by; None for the system's."""
+    cert_file: Path | None = None
+    """PEM file with the certificate that a rediss:// store knows this picker by, where it asks."""
+    key_file: Path | None = None
+    """PEM file with that certificate's key; None where `cert_file` has it as well."""
     secret_file: Path | None = None
     """File with the secret that prompts are hashed with, the same for all pickers. None: the first
     picker puts one into the store, and then a reader of the store could test guesses about prompts

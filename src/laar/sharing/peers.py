@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from laar.core.endpoints import EndpointTable
 from laar.core.engines import Engines
 from laar.sharing.prefixes import Entries
 from laar.sharing.records import Load
 
-__all__ = ["Peer", "Peers"]
+__all__ = ["TAG_CHARS", "Peer", "Peers", "tag_of"]
 
 MAX_PEERS = 256
 """Pickers known at a time, with those that left; beyond it the one not heard for longest goes."""
@@ -23,7 +24,15 @@ MAX_PEERS = 256
 FORGET_S = 600.0
 """A picker not heard for so long is forgotten, with the numbers of its batches."""
 
+TAG_CHARS = 6
+
 _NOTHING = Load("", *[0.0] * 9)
+
+
+def tag_of(origin: str) -> str:
+    """What the ids of a picker's decisions begin with, so that reports of outcomes find it."""
+    size = TAG_CHARS // 2
+    return blake2b(origin.encode(), digest_size=size, person=b"laar-decision").hexdigest()
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +40,7 @@ class Peer:
     """One other picker, as it is called since its start.
 
     Attributes:
+        tag: of the ids of its decisions.
         seq: of its last batch.
         heard_at: when that was taken.
         entries: its open entries; None where no prefixes are kept.
@@ -40,6 +50,7 @@ class Peer:
     """
 
     origin: str
+    tag: str
     seq: int
     heard_at: float
     entries: Entries | None
@@ -90,7 +101,7 @@ class Peers:
                 oldest = min(self._peers.values(), key=lambda each: each.heard_at)
                 self.leave(oldest, now)
                 del self._peers[oldest.origin]
-            peer = self._peers[origin] = Peer(origin, 0, now, self._entries())
+            peer = self._peers[origin] = Peer(origin, tag_of(origin), 0, now, self._entries())
         return peer
 
     def load(self, peer: Peer, load: Load, now: float) -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "Entered",
     "Heard",
     "Hello",
+    "Judged",
     "Learned",
     "Leaving",
     "Load",
@@ -142,6 +143,13 @@ class Reported(NamedTuple):
     outcome: Taken
 
 
+class Judged(NamedTuple):
+    """A client reported an outcome to a picker that did not decide: the one that did takes it."""
+
+    decision_id: str
+    correct: bool
+
+
 class Weights(NamedTuple):
     """Weights that won at the tuner of another picker, and their cost."""
 
@@ -166,6 +174,7 @@ Record = (
     | Heard
     | Learned
     | Reported
+    | Judged
     | Weights
     | Hello
     | Leaving
@@ -301,7 +310,7 @@ def _six(number: float) -> float:
     return float(f"{number:.6g}")
 
 
-_TAGS = {Cleared: "c", StoredAt: "a", Weights: "w", Hello: "?", Leaving: "x"}
+_TAGS = {Cleared: "c", StoredAt: "a", Judged: "j", Weights: "w", Hello: "?", Leaving: "x"}
 
 
 def _load(*fields: Any) -> Load:
@@ -359,6 +368,12 @@ def _reported(
     return Reported(Taken(_text(model), features, correct, weight, prior, offset, _text(tenant)))
 
 
+def _judged(decision_id: Any, correct: Any) -> Judged:
+    if type(correct) is not bool:
+        raise ValueError
+    return Judged(_text(decision_id), correct)
+
+
 def _weights(weights: Any, cost_s: Any) -> Weights:
     if not isinstance(weights, dict) or len(weights) > 64:
         raise ValueError
@@ -375,6 +390,7 @@ _READERS: dict[str, Callable[..., Record]] = {
     "h": _heard,
     "e": _learned,
     "o": _reported,
+    "j": _judged,
     "w": _weights,
     "?": lambda: Hello(),
     "x": lambda: Leaving(),

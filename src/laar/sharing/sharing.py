@@ -12,12 +12,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from laar.accuracy.online import OnlineOutcomes, Taken
+from laar.accuracy.reports import OutcomeReports, Verdict
 from laar.core.beliefs import PrefixBeliefs
 from laar.core.director import Director
 from laar.core.engines import Sample
 from laar.health import Word
 from laar.sharing.outbox import Outbox
-from laar.sharing.peers import Peer, Peers
+from laar.sharing.peers import TAG_CHARS, Peer, Peers, tag_of
 from laar.sharing.prefixes import Entries, SharedPrefixes, key_id
 from laar.sharing.records import (
     Cleared,
@@ -25,6 +26,7 @@ from laar.sharing.records import (
     Entered,
     Heard,
     Hello,
+    Judged,
     Learned,
     Leaving,
     Load,
@@ -45,6 +47,8 @@ SAMPLES_A_S = 50.0
 would only cost."""
 
 HELLO_EVERY_S = 1.0
+
+_ID_CHARS = 64  # of a decision's id at most
 
 
 class Champion(Protocol):
@@ -69,8 +73,11 @@ class Sharing:
         key: secret of the hashes.
         wall_clock: seconds since 1970, for showing how old records are.
         online: reported outcomes; None where they are not kept.
+        reports: decisions that outcomes may be reported for; None where none is.
         champion: the tuner; None where nothing is tuned.
         on_cleared: called with the address of an endpoint that another picker saw emptied.
+        on_judged: called with a decision and whether its answer was right, where the report came
+            to another picker and was taken here.
     """
 
     def __init__(
@@ -82,14 +89,18 @@ class Sharing:
         key: bytes,
         wall_clock: Callable[[], float],
         online: OnlineOutcomes | None = None,
+        reports: OutcomeReports | None = None,
         champion: Champion | None = None,
         on_cleared: Callable[[str], None] = lambda _address: None,
+        on_judged: Callable[[str, bool], None] = lambda _decision_id, _correct: None,
     ) -> None:
         self.settings = settings
         self.origin = origin
         self.director = director
         self._wall_clock = wall_clock
         self._online = online
+        self._reports = reports
+        self._on_judged = on_judged
         self._champion = champion
         self._on_cleared = on_cleared
         self.prefixes: SharedPrefixes | None = None
@@ -136,6 +147,11 @@ class Sharing:
         self._at(now)
         made = self.outbox.batches(now, self.key_id)
         return [write_batch(self.settings.namespace, batch) for batch in made]
+
+    @property
+    def tag(self) -> str:
+        """What the ids of this picker's decisions have to begin with."""
+        return tag_of(self.origin)
 
     def hello(self, now: float) -> None:
         """Makes itself known, and asks for all loads: at the start, and after an interruption."""
@@ -238,6 +254,8 @@ class Sharing:
             case Reported(outcome):
                 if self._online is not None:
                     self._online.heard(outcome, now)
+            case Judged(decision_id, correct):
+                self._judged(decision_id, correct, now)
             case Weights(weights, cost_s):
                 if self._champion is not None:
                     self._champion.adopt(weights, cost_s)
@@ -259,6 +277,13 @@ class Sharing:
         if slot >= 0 and self.prefixes is not None and self.prefixes.heard_clear(slot):
             self._on_cleared(address)
 
+    def _judged(self, decision_id: str, correct: bool, now: float) -> None:
+        reports = self._reports
+        if reports is None or not reports.knows(decision_id):
+            return
+        if reports.report(decision_id, correct, now) is Verdict.TAKEN:
+            self._on_judged(decision_id, correct)
+
     def _ask(self, now: float) -> None:
         if now - self._hello_at >= HELLO_EVERY_S:
             self.hello(now)
@@ -273,6 +298,8 @@ class Sharing:
             director.health.on_word = self._said
         if self._online is not None:
             self._online.on_taken = self._reported
+        if self._reports is not None:
+            self._reports.pass_on = self._pass_on
         if self._champion is not None:
             self._champion.on_accepted = lambda *won: self._add(Weights(*won))
 
@@ -295,6 +322,16 @@ class Sharing:
 
     def _reported(self, outcome: Taken) -> None:
         self._add(Reported(outcome))
+
+    def _pass_on(self, decision_id: str, correct: bool) -> bool:
+        """Sends a report to the picker that decided, if it is there."""
+        if len(decision_id) > _ID_CHARS:
+            return False
+        tag = decision_id[:TAG_CHARS]
+        if not any(peer.tag == tag for peer in self.peers.known()):
+            return False
+        self._add(Judged(decision_id, correct))
+        return True
 
     def _at(self, now: float) -> None:
         self.now = now

@@ -66,6 +66,7 @@ class Observability:
         clock: monotonic seconds.
         rng: samples the log.
         calibrated: whether the accuracy of any model is known.
+        sharing: how it stands with other pickers; None where it shares with none.
         problems: gets the faults of the decision log and of the exports.
     """
 
@@ -81,10 +82,11 @@ class Observability:
         rng: random.Random,
         problems: Problems,
         calibrated: Callable[[], bool] = lambda: True,
+        sharing: Callable[[], dict[str, object] | None] = lambda: None,
     ) -> None:
         kept = settings.decisions
         self.history = History(random.Random(0))
-        self._calibrated = calibrated
+        self._calibrated, self._sharing = calibrated, sharing
         count = reports.on_answered
 
         def answered(judged: Answered) -> None:
@@ -144,8 +146,11 @@ class Observability:
         self.exports.apply(settings)
 
     def _frame(self) -> dict[str, object]:
-        self._about["calibrated"] = self._calibrated()
+        self._update_about()
         return self.page.frame(self._clock())
+
+    def _update_about(self) -> None:
+        self._about |= {"calibrated": self._calibrated(), "sharing": self._sharing()}
 
     def decided(self, decision: Decision) -> None:
         """Remembers a decision."""
@@ -174,6 +179,7 @@ class Observability:
         ]
 
     async def _show_fleet(self, _request: Request) -> Response:
+        self._update_about()
         body = orjson.dumps(self.page.fleet(self._clock()), option=orjson.OPT_INDENT_2)
         return Response(body, media_type="application/json")
 

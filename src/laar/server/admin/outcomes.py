@@ -173,7 +173,7 @@ def _report(
 
 
 def _counted(verdicts: Sequence[Verdict]) -> dict[str, int]:
-    accepted = sum(verdict is Verdict.TAKEN for verdict in verdicts)
+    accepted = sum(verdict in (Verdict.TAKEN, Verdict.PASSED) for verdict in verdicts)
     return {"accepted": accepted, "ignored": len(verdicts) - accepted}
 
 

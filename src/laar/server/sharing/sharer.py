@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from laar.accuracy.online import OnlineOutcomes
+from laar.accuracy.reports import OutcomeReports
 from laar.core.director import Director
 from laar.errors import SettingError
 from laar.server.sharing.carrier import Away, Carrier
@@ -82,8 +83,10 @@ class Sharer:
         clock: monotonic seconds.
         problems: gets a way that is closed, and snapshots that can't be used.
         online: reported outcomes.
+        reports: decisions that outcomes may be reported for.
         champion: the tuner.
         on_cleared: called with an address whose cache is empty.
+        on_judged: called with an outcome that was reported to another picker and taken here.
     """
 
     def __init__(
@@ -97,8 +100,10 @@ class Sharer:
         clock: Callable[[], float],
         problems: Problems,
         online: OnlineOutcomes | None = None,
+        reports: OutcomeReports | None = None,
         champion: Champion | None = None,
         on_cleared: Callable[[str], None] = lambda _address: None,
+        on_judged: Callable[[str, bool], None] = lambda _decision_id, _correct: None,
     ) -> None:
         settings = part(SharingSettings, share)
         self.sharing = Sharing(
@@ -108,8 +113,10 @@ class Sharer:
             key=key,
             wall_clock=time.time,
             online=online,
+            reports=reports if carrier is not None else None,
             champion=champion,
             on_cleared=on_cleared,
+            on_judged=on_judged,
         )
         self.carrier = carrier
         self.endpoints_known = asyncio.Event()
@@ -132,6 +139,19 @@ class Sharer:
         self._warm = asyncio.Event()
         self._unsent: list[bytes] = []
         self.sharing.outbox.closed = carrier is None
+
+    def shown(self) -> dict[str, object] | None:
+        """How it stands with the others, for the page and the doctor; None without a way."""
+        if self.carrier is None:
+            return None
+        sharing = self.sharing
+        return {
+            "connected": self.connected,
+            "pickers": len(sharing.peers),
+            "age_s": sharing.age_s,
+            "waiting_bytes": sharing.outbox.waiting_bytes,
+            "refused": {reason: count for reason, count in sharing.refused.items() if count},
+        }
 
     # -- life ----------------------------------------------------------------------------------
 

@@ -13,8 +13,11 @@ Sending and receiving have a connection each. No call waits longer than a second
 from __future__ import annotations
 
 import asyncio
+import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 from laar.errors import SettingError
 from laar.server.sharing.carrier import Away, Begun, Received
@@ -22,7 +25,7 @@ from laar.settings.share import Share
 from laar.sharing import SharingSettings
 from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES
 
-__all__ = ["Store"]
+__all__ = ["Seen", "Store"]
 
 _TIMEOUT_S = 1.0
 _BLOCK_MS = 1000
@@ -30,6 +33,13 @@ _AT_ONCE = 200  # entries of one read
 _KEPT_S = 86_400  # without a picker the store forgets all in a day
 
 T = TypeVar("T")
+
+
+class Seen(NamedTuple):
+    """How a store is: seconds that it took to answer, and since its last record; None for none."""
+
+    took_s: float
+    record_age_s: float | None
 
 
 class Store:
@@ -63,6 +73,7 @@ class Store:
         self._origin = origin.encode()
         self._interval_ms = int(settings.snapshot_interval_s * 1000)
         self._history_ms = int(settings.history_s * 1000)
+        self._gather_s = settings.flush_ms / 1e3
         self._where = share.url.partition("://")[2]
         base = f"laar:{{{settings.namespace}}}:"
         self._records, self._snapshot = base + "records", base + "snapshot"
@@ -75,8 +86,8 @@ class Store:
             "protocol": 2,
             "client_name": "laar",
         }
-        if share.url.startswith("rediss") and share.ca_file is not None:
-            options["ssl_ca_certs"] = str(share.ca_file)
+        if share.url.startswith("rediss"):
+            options |= _tls(share)
         options = {name: value for name, value in options.items() if value is not None}
         self._client: Any = client.Redis.from_url(share.url, socket_timeout=_TIMEOUT_S, **options)
         self._reader: Any = client.Redis.from_url(
@@ -101,6 +112,16 @@ class Store:
                 snapshot = await self._ask(self._client.get(self._snapshot))
             self.place = f"{max(0, int(self._now_ms()) - self._history_ms)}-0"
         return Begun(key=found, snapshot=snapshot)
+
+    async def look(self) -> Seen:
+        """Asks how the store is; changes nothing there. Raises `Away` as the others do."""
+        began = time.perf_counter()
+        seconds, micros = await self._ask(self._client.time())
+        took_s = time.perf_counter() - began
+        last = await self._ask(self._client.xrevrange(self._records, count=1))
+        now_ms = seconds * 1e3 + micros / 1e3
+        age_s = max(0.0, now_ms - _number(last[0][0])[0]) / 1e3 if last else None
+        return Seen(took_s, age_s)
 
     async def _see_where(self) -> None:
         """Begins again where the store has lost its entries: an older place is beyond its end."""
@@ -136,6 +157,10 @@ class Store:
             yield received
             if entries:
                 self.place = entries[-1][0].decode()
+            if 0 < len(entries) < _AT_ONCE:
+                # A read costs as much for one entry as for many: the next ones gather, as they do
+                # at their sender. Where there is more to catch up with, the next read follows.
+                await asyncio.sleep(self._gather_s)
 
     async def is_my_turn(self) -> bool:
         """See `Carrier`."""
@@ -173,6 +198,34 @@ class Store:
         except self._faults as fault:
             text = str(fault).splitlines()[0][:200] if str(fault) else type(fault).__name__
             raise Away(f"the store {self._where} can't be used ({text})") from None
+
+
+def _tls(share: Share) -> dict[str, Any]:
+    """The client's options for TLS; the store's name and its authority are always checked.
+
+    Raises:
+        SettingError: a file cannot be used; otherwise each connection would fail for ever.
+    """
+    try:
+        context = ssl.create_default_context(cafile=share.ca_file)
+        if share.cert_file is not None:
+            # Without a password a key that needs one would be asked for on the terminal.
+            context.load_cert_chain(share.cert_file, share.key_file, password="")
+    except (OSError, ValueError) as fault:
+        files = {"ca_file": share.ca_file, "cert_file": share.cert_file, "key_file": share.key_file}
+        named = ", ".join(f"share.{name} {path}" for name, path in files.items() if path)
+        raise SettingError(f"{named}: can't be used for TLS: {fault}") from None
+    return {
+        "ssl_cert_reqs": "required",
+        "ssl_check_hostname": True,
+        "ssl_ca_certs": _path(share.ca_file),
+        "ssl_certfile": _path(share.cert_file),
+        "ssl_keyfile": _path(share.key_file or share.cert_file),
+    }
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _read(share: Share) -> str | None:

@@ -295,7 +295,9 @@ function show(frame) {
   const about = frame.about;
   const mode = about.enforced >= 1 ? "enforcing" : about.enforced <= 0 ? "shadow"
     : `enforcing ${share(about.enforced)}`;
-  $("#about").textContent = `${about.version}, policy ${about.policy}, ${mode}`;
+  const others = about.sharing && (about.sharing.connected ? about.sharing.pickers : 0);
+  const together = !about.sharing ? "" : others ? `, shares with ${others} more` : ", alone";
+  $("#about").textContent = `${about.version}, policy ${about.policy}, ${mode}${together}`;
   $("#uncalibrated").hidden = about.calibrated !== false;
   showFigures(frame);
   showFleet(frame);

@@ -1,0 +1,1 @@
+"""What `python -m bench sharing` is made of."""

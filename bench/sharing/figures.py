@@ -1,0 +1,81 @@
+"""Figures as they are measured: printed at once, and judged where there is a target."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, field
+
+__all__ = ["Figure", "Figures", "rank"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One number of a part; `met` is None where nothing is asked of it."""
+
+    part: str
+    name: str
+    value: float
+    unit: str
+    target: str = ""
+    met: bool | None = None
+
+
+@dataclass(slots=True)
+class Figures:
+    """All that was measured, and the parts that were not."""
+
+    found: list[Figure] = field(default_factory=list)
+    unfinished: dict[str, str] = field(default_factory=dict)
+
+    def add(
+        self,
+        part: str,
+        name: str,
+        value: float,
+        unit: str,
+        *,
+        at_most: float | None = None,
+        at_least: float | None = None,
+    ) -> None:
+        """Takes a figure and prints it."""
+        target, met = "", None
+        if at_most is not None:
+            target, met = f"<= {at_most:g}", value <= at_most
+        if at_least is not None:
+            target, met = f">= {at_least:g}", value >= at_least
+        one = Figure(part=part, name=name, value=value, unit=unit, target=target, met=met)
+        self.found.append(one)
+        verdict = "" if met is None else f"   target {target}: {'met' if met else 'MISSED'}"
+        print(f"  {name}: {value:,.3f} {unit}{verdict}", flush=True)
+
+    @property
+    def sound(self) -> bool:
+        """Every part came to its end, and every target was met."""
+        return not self.unfinished and all(one.met is not False for one in self.found)
+
+    def document(self) -> dict[str, object]:
+        """Plain values, for a file."""
+        return {"figures": [asdict(one) for one in self.found], "unfinished": self.unfinished}
+
+    async def run(self, part: str, within_s: float, work: Callable[[], Awaitable[None]]) -> None:
+        """Runs a part; one that fails or takes too long is noted, and the next one follows."""
+        print(f"{part} (at most {within_s:.0f} s)", flush=True)
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(within_s):
+                await work()
+        except TimeoutError:
+            self.unfinished[part] = f"not finished within {within_s:.0f} s"
+        except (OSError, RuntimeError, ValueError) as fault:
+            self.unfinished[part] = f"{type(fault).__name__}: {str(fault)[:500]}"
+        if part in self.unfinished:
+            print(f"  UNFINISHED: {self.unfinished[part]}")
+        print(f"  took {time.monotonic() - began:.0f} s", flush=True)
+
+
+def rank(values: list[float], share: float) -> float:
+    """The value that this share of them does not exceed; NaN of none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")

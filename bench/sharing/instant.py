@@ -1,0 +1,100 @@
+"""Endpoints that answer at once: ``python -m bench.sharing.instant SPEC.json``.
+
+They read just enough of HTTP/1.1 to take a request from Envoy or from a scraper, so they cost next
+to nothing beside a picker. Each remembers which turns of a conversation it has answered: the header
+`x-hit` says whether a cache would have held the turn before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import uvloop
+
+_ANSWER = orjson.dumps(
+    {
+        "model": "m",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "yes"}}],
+        "usage": {"prompt_tokens": 100, "completion_tokens": 1, "total_tokens": 101},
+    }
+)
+_MODELS = orjson.dumps({"data": [{"id": "m"}]})
+_METRICS = b"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0\n"
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_TALK = re.compile(rb"\r\nx-talk: *(\S+)\r\nx-turn: *(\d+)", re.IGNORECASE)
+_HEAD_END = b"\r\n\r\n"
+
+
+class Connection(asyncio.Protocol):
+    """One connection of Envoy or a scraper.
+
+    Args:
+        turns: the last turn of each conversation at this endpoint.
+    """
+
+    def __init__(self, turns: dict[bytes, int]) -> None:
+        self._turns = turns
+        self._transport: Any = None
+        self._read = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        self._read += data
+        while (end := self._read.find(_HEAD_END)) >= 0:
+            head = self._read[:end]
+            found = _LENGTH.search(head)
+            if found is None and b"transfer-encoding: chunked" in head.lower():
+                last = self._read.find(b"0" + _HEAD_END, end)
+                if last < 0:
+                    return
+                whole = last + 5
+            else:
+                whole = end + 4 + (int(found[1]) if found else 0)
+            if len(self._read) < whole:
+                return
+            self._read = self._read[whole:]
+            self._answer(head + b"\r\n")
+
+    def _answer(self, head: bytes) -> None:
+        hit, body = b"-", _ANSWER
+        if head.startswith(b"GET"):
+            body = _METRICS if b" /metrics" in head else _MODELS
+        elif talk := _TALK.search(head):
+            name, turn = talk[1], int(talk[2])
+            if turn:
+                hit = b"1" if self._turns.get(name) == turn - 1 else b"0"
+            self._turns[name] = turn
+        self._transport.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-hit: %b\r\n"
+            b"content-length: %d\r\n\r\n%b" % (hit, len(body), body)
+        )
+
+
+async def serve(spec: list[dict[str, Any]]) -> None:
+    """Runs them until SIGTERM."""
+    loop = asyncio.get_running_loop()
+    for one in spec:
+        turns: dict[bytes, int] = {}
+
+        def connected(turns: dict[bytes, int] = turns) -> Connection:
+            return Connection(turns)
+
+        await loop.create_server(connected, "127.0.0.1", int(one["port"]))
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    await stopped.wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(orjson.loads(Path(sys.argv[1]).read_bytes())))

@@ -1,0 +1,147 @@
+"""Parts without Envoy: the price of staleness in the lab, and the age and bytes of what is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+
+from bench.chaos.guard import Guard
+from bench.sharing.figures import Figures, rank
+from bench.sharing.member import Driven, Spec
+from laar.lab.suite.case import Case, Pickers, run_case
+from laar.lab.suite.table import SUITE
+from laar.server.sharing.hub import Hub
+
+__all__ = ["ages", "staleness"]
+
+TARGET_SHARE = 0.03
+TARGET_AGE_MS = 20.0
+TARGET_BYTES = 1024
+CASES = ("art-x2", "agents-8k")
+"""Conversations of 18,000 tokens; agents behind one prompt."""
+SEEDS = (1, 2)
+MINUTES_SHARE = 0.5
+GUARD_S = 900.0
+"""Long after every part's deadline: for a run that hangs."""
+WAYS = {
+    "4 pickers, 20 ms": Pickers(4, 0.02),
+    "4 pickers, nothing shared": Pickers(4, None),
+}
+
+
+async def staleness(figures: Figures) -> None:
+    """The price of not knowing what the others have just done, in virtual time.
+
+    A sample of the experiment `many_pickers`, which has the claim: few seeds, one delay.
+    """
+    cases: dict[str, Case] = {case.name: case for case in SUITE}
+    for name in CASES:
+        alone = await _means(cases[name], None)
+        for way, pickers in WAYS.items():
+            many = await _means(cases[name], pickers)
+            for what, unit, more in (
+                ("ttft_p95_s", "of one picker's TTFT p95", many["ttft_p95_s"]),
+                ("hit_rate", "of one picker's hit rate", many["hit_rate"]),
+            ):
+                figures.add("staleness", f"{name}, {way}", more / alone[what], unit)
+
+
+async def _means(case: Case, pickers: Pickers | None) -> dict[str, float]:
+    runs = []
+    for seed in SEEDS:
+        runs.append(run_case(case, "laar", seed, share=MINUTES_SHARE, pickers=pickers))
+        await asyncio.sleep(0)  # the part's deadline has its turn
+    return {name: statistics.fmean(run[name] for run in runs) for name in runs[0]}
+
+
+async def ages(figures: Figures, *, store: str | None, rate: float, seconds: float) -> None:
+    """Pickers in processes of their own, at a steady rate of decisions of all together."""
+    with tempfile.TemporaryDirectory(prefix="laar-bench-") as directory:
+        place = Path(directory)
+        with Guard(place, deadline_s=GUARD_S) as guard:
+            try:
+                alone = await _members(guard, "alone", "", 2, rate, seconds)
+                alone_s = _cpu_s(alone)
+                figures.add("age", "a decision and its end alone", alone_s * 1e6, "us of CPU")
+                hub = Hub(place / "hub", history_s=60.0, interval_s=20.0)
+                await hub.start()
+                try:
+                    path = str(place / "hub")
+                    driven = await _members(guard, "hub", path, 2, rate, seconds)
+                finally:
+                    await hub.stop()
+                _show(figures, "hub, 2 workers", driven, alone_s)
+                if store is None:
+                    raise RuntimeError("no redis-server and no valkey-server is installed")
+                socket = place / "store"
+                command = [store, "--port", "0", "--unixsocket", socket, "--save", ""]
+                await guard.start("store", [*command, "--dir", place])
+                while not socket.exists():  # noqa: ASYNC110 - another process makes it
+                    await asyncio.sleep(0.01)
+                for count in (2, 4):
+                    driven = await _members(guard, "store", str(socket), count, rate, seconds)
+                    name = f"{Path(store).name}, {count} pickers"
+                    _show(figures, name, driven, alone_s)
+            finally:
+                await guard.kill_all()
+
+
+async def _members(
+    guard: Guard, way: str, path: str, count: int, rate: float, seconds: float
+) -> list[Driven]:
+    began, children = time.monotonic(), []
+    for number in range(count):
+        spec = Spec(way=way, path=path, number=number, count=count, rate=rate, seconds=seconds)
+        out = guard.directory / f"{way}-{count}-{number}.json"
+        command = [
+            sys.executable,
+            "-m",
+            "bench.sharing.member",
+            orjson.dumps(asdict(spec)).decode(),
+        ]
+        children.append((await guard.start(out.stem, [*command, out]), out))
+    for child, _ in children:
+        await child.ended()
+    try:
+        driven = [Driven(**orjson.loads(out.read_bytes())) for _, out in children]
+    except FileNotFoundError:
+        logs = "\n".join(child.log_tail(500) for child, out in children if not out.exists())
+        took_s = time.monotonic() - began
+        raise RuntimeError(f"a picker ended early, after {took_s:.0f} s: {logs}") from None
+    return driven
+
+
+def _cpu_s(driven: list[Driven]) -> float:
+    """CPU for each decision, less what the processes take while nothing is decided."""
+    spent = sum(one.cpu_s - one.idle_share * one.took_s for one in driven)
+    return spent / sum(one.decided for one in driven)
+
+
+def _show(figures: Figures, name: str, driven: list[Driven], alone_s: float) -> None:
+    decided = sum(one.decided for one in driven)
+    ages_ms = [age for one in driven for age in one.ages_ms]
+    waits_ms = [wait for one in driven for wait in one.waits_ms]
+    # The wait and the way are measured apart; the sum of both p99 is above the p99 of the sum.
+    age_ms = rank(ages_ms, 0.99) + rank(waits_ms, 0.99)
+    rate = decided / max(one.took_s for one in driven)
+    figures.add("age", f"{name}: decisions of all", rate, "a second")
+    figures.add("age", f"{name}: age at the others, p50", rank(ages_ms, 0.5), "ms after sending")
+    figures.add(
+        *("age", f"{name}: age at the others, p99, with the wait to be sent", age_ms, "ms"),
+        at_most=TARGET_AGE_MS,
+    )
+    sent = sum(one.sent_bytes for one in driven)
+    figures.add("age", f"{name}: sent", sent / decided, "bytes a decision", at_most=TARGET_BYTES)
+    cost_us = 1e6 * (_cpu_s(driven) - alone_s)
+    figures.add("age", f"{name}: more CPU, of a decision's picker", cost_us, "us a decision")
+    idle = 100.0 * statistics.fmean(one.idle_share for one in driven)
+    figures.add("age", f"{name}: idle", idle, "% of a core each")
+    unknown = sum(one.unknown for one in driven)
+    figures.add("age", f"{name}: prompts with an unknown beginning", unknown, "")

@@ -1,0 +1,254 @@
+"""Parts with real pickers behind a real Envoy: CPU, workers, a store that stops, a kill."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+
+from bench.chaos.guard import Child
+from bench.chaos.stand import Endpoint, Plan, Stand, standing
+from bench.sharing.figures import Figures, rank
+from bench.sharing.talking import Talkers, failed, hit_rate, took_s
+
+__all__ = ["cost", "kill", "outage", "workers"]
+
+ENDPOINTS = 4
+CLIENTS = 16
+WARM_S = 2.0
+ROUNDS = 3
+TARGET_CPU = 1.15
+TARGET_HITS = 0.97
+TARGET_WORKERS = 1.7
+TARGET_BACK_S = 2.0
+WORKER_CLIENTS = 192
+"""More than the streams of one connection, so that Envoy opens several."""
+
+
+@asynccontextmanager
+async def _stand(
+    *, pickers: int, store: str | None = None, workers: int = 1, deadline_s: float = 900.0
+) -> AsyncIterator[Stand]:
+    plan = Plan(
+        endpoints=(Endpoint(model="m", names=("m",), told=("m",)),) * ENDPOINTS,
+        pickers=pickers,
+        workers=workers,
+        store=Path(store) if store else None,
+        engines="bench.sharing.instant",
+        settings={"shutdown": {"drain_s": 0.5, "grace_s": 2.0}},
+    )
+    async with standing(plan, deadline_s=deadline_s) as stand:
+        if store:
+            await _together(stand)
+        yield stand
+
+
+async def _together(stand: Stand) -> None:
+    """Waits until every picker has heard all others, and has nothing left to send."""
+    pickers = range(stand.plan.pickers)
+    while not all([await _is_together(stand, n) for n in pickers]):  # noqa: ASYNC110 - a page
+        await asyncio.sleep(0.02)
+
+
+async def _is_together(stand: Stand, index: int) -> bool:
+    metrics = await stand.metrics(index)
+    return (
+        metrics.get("laar_share_connected") == 1.0
+        and metrics.get("laar_share_peers") == stand.plan.pickers - 1.0
+        and metrics.get("laar_share_waiting_bytes", 0.0) < 4096
+    )
+
+
+def _processes(children: Sequence[Child]) -> list[psutil.Process]:
+    found = []
+    for child in children:
+        process = psutil.Process(child.pid)
+        found += [process, *process.children(recursive=True)]
+    return found
+
+
+def _cpu_s(processes: Sequence[psutil.Process]) -> float:
+    """User and system time of processes and all their threads, by Linux' clock of each."""
+    return sum(time.clock_gettime_ns((~each.pid << 3) | 2) for each in processes) / 1e9
+
+
+async def cost(figures: Figures, *, store: str, rate: float, seconds: float) -> None:
+    """CPU a request of two pickers that share, beside two that do not, by turns."""
+    async with AsyncExitStack() as stack:
+        sharing = await stack.enter_async_context(_stand(pickers=2, store=store))
+        alone = await stack.enter_async_context(_stand(pickers=2))
+        sums: dict[str, list[float]] = {"sharing": [], "alone": []}
+        hits: dict[str, list[float]] = {"sharing": [], "alone": []}
+        for number in range(ROUNDS + 1):
+            for name, stand in (("alone", alone), ("sharing", sharing)):
+                processes = _processes(stand.pickers)
+                idle = _cpu_s(processes)
+                await asyncio.sleep(1.0)
+                idle = _cpu_s(processes) - idle
+                talkers = Talkers(stand.url, clients=CLIENTS, rate=rate, seed=number)
+                before, began = _cpu_s(processes), time.monotonic()
+                ended = await talkers.during(seconds)
+                spent = _cpu_s(processes) - before - idle * (time.monotonic() - began)
+                if failed(ended):
+                    raise RuntimeError(f"{failed(ended)} of {len(ended)} requests failed")
+                if number:  # the first round warms up
+                    sums[name].append(spent / len(ended))
+                    hits[name].append(hit_rate(ended))
+        for name in sums:
+            figures.add("cost", f"two pickers, {name}", 1e6 * _mean(sums[name]), "us a request")
+            figures.add("cost", f"two pickers, {name}: hit rate", _mean(hits[name]), "")
+        ratio = _mean(sums["sharing"]) / _mean(sums["alone"])
+        figures.add("cost", "CPU with sharing, beside without", ratio, "x", at_most=TARGET_CPU)
+
+
+async def workers(figures: Figures, *, seconds: float) -> None:
+    """Two workers beside one, as fast as they answer.
+
+    Envoy, the clients and the endpoints need CPU as well. With four cores or more the picker has
+    two of its own; with fewer all share them, and the requests a second cannot double.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    apart = len(cores) >= 4
+    async with AsyncExitStack() as stack:
+        stands = {n: await stack.enter_async_context(_stand(pickers=1, workers=n)) for n in (1, 2)}
+        await _workers_meet(stands[2])
+        if apart:
+            _pin([psutil.Process()], cores[2:])
+            for stand in stands.values():
+                around = [child for child in (stand.envoy, stand.engines) if child is not None]
+                _pin(_processes(around), cores[2:])
+                _pin(_processes(stand.pickers), cores[:2])
+        rates: dict[int, list[float]] = {1: [], 2: []}
+        costs: dict[int, list[float]] = {1: [], 2: []}
+        hits: dict[int, list[float]] = {1: [], 2: []}
+        for number in range(ROUNDS + 1):
+            for many, stand in stands.items():
+                processes = _processes(stand.pickers)
+                talkers = Talkers(stand.url, clients=WORKER_CLIENTS, seed=number)
+                before, began = _cpu_s(processes), time.monotonic()
+                ended = await talkers.during(seconds if number else WARM_S)
+                took = time.monotonic() - began
+                if failed(ended):
+                    raise RuntimeError(f"{failed(ended)} of {len(ended)} requests failed")
+                if number:
+                    rates[many].append(len(ended) / took)
+                    costs[many].append((_cpu_s(processes) - before) / len(ended))
+                    hits[many].append(hit_rate(ended))
+        if apart:
+            _pin([psutil.Process()], cores)
+    for many in (1, 2):
+        figures.add("workers", f"{many}: requests", _mean(rates[many]), "a second")
+        figures.add("workers", f"{many}: CPU of the picker", 1e6 * _mean(costs[many]), "us each")
+    gain = _mean(rates[2]) / _mean(rates[1])
+    name = "requests a second, two workers beside one"
+    if apart:
+        figures.add("workers", name, gain, "x", at_least=TARGET_WORKERS)
+    else:
+        figures.add("workers", f"{name}, the cores shared with Envoy and clients", gain, "x")
+    room = 2.0 * _mean(costs[1]) / _mean(costs[2])
+    figures.add(
+        *("workers", "requests in the same CPU for each core, two workers beside one", room, "x"),
+        at_least=TARGET_WORKERS,
+    )
+    ratio = _mean(hits[2]) / _mean(hits[1])
+    figures.add("workers", "hit rate, two workers beside one", ratio, "x", at_least=TARGET_HITS)
+
+
+async def _workers_meet(stand: Stand) -> None:
+    while (await stand.metrics(0)).get("laar_share_peers") != 1.0:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+
+
+def _pin(processes: Sequence[psutil.Process], cores: Sequence[int]) -> None:
+    """Runs all threads of processes on these cores."""
+    for process in processes:
+        for thread in process.threads():
+            os.sched_setaffinity(thread.id, cores)
+
+
+async def outage(figures: Figures, *, store: str, rate: float, seconds: float) -> None:
+    """The store stops under load and comes back empty."""
+    async with _stand(pickers=2, store=store) as stand:
+        talkers = Talkers(stand.url, clients=CLIENTS, rate=rate)
+        asking = asyncio.create_task(talkers.run())
+        try:
+            await asyncio.sleep(WARM_S)
+            marks = [time.monotonic()]
+            await asyncio.sleep(max(3.0, seconds / 3.0))
+            marks.append(time.monotonic())
+            assert stand.store is not None
+            await stand.store.end(signal.SIGKILL)
+            await asyncio.sleep(seconds)
+            marks.append(time.monotonic())
+            connected = [(await stand.metrics(n))["laar_share_connected"] for n in (0, 1)]
+            if any(connected):
+                raise RuntimeError("a picker did not notice that the store is gone")
+            await stand.start_store()
+            back = time.monotonic()
+            await _together(stand)
+            merged_s = time.monotonic() - back
+            await asyncio.sleep(2.0)
+        finally:
+            talkers.stop()
+            await asking
+    before, during = (
+        [one for one in talkers.ended if from_s <= one.began_s < until_s]
+        for from_s, until_s in pairwise(marks)
+    )
+    after = [one for one in talkers.ended if one.began_s >= marks[2]]
+    figures.add("outage", "failed", failed(during) + failed(after), "requests", at_most=0)
+    for share in (0.5, 0.99):
+        ratio = rank(took_s(during), share) / rank(took_s(before), share)
+        figures.add("outage", f"time of a request, p{100 * share:.0f}, beside before", ratio, "x")
+    slow_s = 2.0 * max(took_s(before))
+    slowed = sum(took > slow_s for took in took_s(during))
+    name = "slower than twice the slowest before"
+    figures.add("outage", name, slowed, f"of {len(during)} requests", at_most=0)
+    figures.add("outage", "hit rate before", hit_rate(before), "")
+    figures.add("outage", "hit rate without the store", hit_rate(during), "")
+    figures.add("outage", "merged after its return", merged_s, "s", at_most=TARGET_BACK_S)
+
+
+async def kill(figures: Figures, *, store: str, rate: float, seconds: float) -> None:
+    """One of two pickers is killed under load, and later started again."""
+    async with _stand(pickers=2, store=store) as stand:
+        talkers = Talkers(stand.url, clients=CLIENTS, rate=rate)
+        asking = asyncio.create_task(talkers.run())
+        try:
+            await asyncio.sleep(WARM_S)
+            from_s = time.monotonic()
+            await asyncio.sleep(seconds)
+            killed_s = time.monotonic()
+            await stand.pickers[1].end(signal.SIGKILL)
+            await asyncio.sleep(TARGET_BACK_S + seconds)
+            again_s = time.monotonic()
+            await stand.restart_picker(1)
+            await _together(stand)
+            back_s = time.monotonic()
+            await asyncio.sleep(seconds)
+        finally:
+            talkers.stop()
+            await asking
+    ended = talkers.ended
+    before = [one for one in ended if from_s <= one.began_s < killed_s]
+    after = [one for one in ended if killed_s + TARGET_BACK_S <= one.began_s < again_s]
+    back = [one for one in ended if one.began_s >= back_s]
+    lost = [one for one in ended if one.began_s >= killed_s]
+    figures.add("kill", "failed", failed(lost), f"of {len(lost)} requests", at_most=0)
+    figures.add("kill", "hit rate before", hit_rate(before), "")
+    name = f"hit rate from {TARGET_BACK_S:g} s after it, beside before"
+    share = hit_rate(after) / hit_rate(before)
+    figures.add("kill", name, share, "x", at_least=TARGET_HITS)
+    share = hit_rate(back) / hit_rate(before)
+    figures.add("kill", "hit rate with a new one, beside before", share, "x", at_least=TARGET_HITS)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

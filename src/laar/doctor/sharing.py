@@ -1,0 +1,79 @@
+"""Whether pickers that share know the same: the store, and what a picker hears of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from laar.doctor.findings import Finding, Level
+from laar.errors import SettingError
+from laar.server.sharing.carrier import Away
+from laar.server.sharing.store import Store
+from laar.settings.section import part
+from laar.settings.share import Share
+from laar.sharing import SharingSettings
+
+__all__ = ["sharing_findings", "store_findings"]
+
+_LATE_S = 1.0
+_REFUSED = {
+    "key": (Level.ERROR, "give all pickers the same share.secret_file"),
+    "schema": (Level.WARNING, "run one version of laar"),
+}
+
+
+async def store_findings(share: Share) -> list[Finding]:
+    """Asks the store that the settings name; nothing without one."""
+    if share.url is None:
+        return []
+    where = f"store {share.url}"
+    settings = part(SharingSettings, share)
+    try:
+        store = Store(share, settings, origin="doctor", secret=b"")
+    except SettingError as fault:
+        return [Finding(level=Level.ERROR, where=where, what=str(fault))]
+    try:
+        seen = await store.look()
+    except Away as fault:
+        remedy = "start it, or see share.url, its password and its certificates"
+        what = f"{fault}: each picker goes on alone"
+        return [Finding(level=Level.ERROR, where=where, what=what, remedy=remedy)]
+    finally:
+        await store.close()
+    answers = f"answers in {1e3 * seen.took_s:.1f} ms"
+    if seen.record_age_s is None or seen.record_age_s > settings.lease_s:
+        since = "never" if seen.record_age_s is None else f"{seen.record_age_s:.0f} s ago"
+        what = (
+            f"{answers}, but a picker of namespace {settings.namespace} last wrote to it: {since}"
+        )
+        remedy = "start the pickers, or give them this share.url and share.namespace"
+        return [Finding(level=Level.WARNING, where=where, what=what, remedy=remedy)]
+    what = f"{answers}; its last record is {1e3 * seen.record_age_s:.0f} ms old"
+    return [Finding(level=Level.OK, where=where, what=what)]
+
+
+def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> list[Finding]:
+    """What a picker says of the others; a store that it can't reach is among its problems.
+
+    Args:
+        where: the picker.
+        shown: of `/fleet`; None where it shares with none.
+    """
+    if not shown or not shown["connected"]:
+        return []
+    if not shown["pickers"]:
+        remedy = "start another with the same share.url and share.namespace, or take `share` out"
+        what = "shares what it knows, but hears no other picker: it is alone"
+        return [Finding(level=Level.WARNING, where=where, what=what, remedy=remedy)]
+    found = []
+    for reason, (level, remedy) in _REFUSED.items():
+        if count := shown["refused"].get(reason):
+            what = f"could not use {count} batches of other pickers: they have another {reason}"
+            found.append(Finding(level=level, where=where, what=what, remedy=remedy))
+    age_s = float(shown["age_s"])
+    if age_s > _LATE_S:
+        what = f"what it hears of other pickers is {age_s:.1f} s old, by both machines' clocks"
+        remedy = "see how soon the store answers, and run NTP"
+        found.append(Finding(level=Level.WARNING, where=where, what=what, remedy=remedy))
+    what = f"knows of {shown['pickers']} more; what it hears of them is {1e3 * age_s:.0f} ms old"
+    return [*found, Finding(level=Level.OK, where=where, what=what)]

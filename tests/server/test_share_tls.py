@@ -1,0 +1,157 @@
+"""TLS to a real store, which shows a certificate and asks for one."""
+
+import datetime as dt
+import ipaddress
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from laar.errors import SettingError
+from laar.server.sharing.carrier import Away
+from laar.server.sharing.store import Store
+from laar.settings.section import part
+from laar.settings.share import Share
+from laar.sharing import SharingSettings
+from support import free_port
+from support.stores import SERVERS, StoreProcess, binary_of
+
+
+class Authority:
+    """Signs certificates for 127.0.0.1, or for another name."""
+
+    def __init__(self, directory, name):
+        self.directory, self.name = directory, name
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        ca = x509.BasicConstraints(ca=True, path_length=None)
+        self._certificate = self._sign(name, self._key, ca)
+        self.path = directory / f"{name}.pem"
+        self.path.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
+
+    def issue(self, name, *, host="127.0.0.1"):
+        """A pair; its paths."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
+        certificate = self._sign(name, key, address)
+        paths = self.directory / f"{name}.crt", self.directory / f"{name}.key"
+        paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        paths[1].write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return paths
+
+    def _sign(self, name, key, extension):
+        now = dt.datetime.now(dt.UTC)
+        day = dt.timedelta(days=1)
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, self.name)])
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(issuer)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - day)
+            .not_valid_after(now + day)
+            .add_extension(extension, critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority(tmp_path, "authority")
+
+
+@pytest.fixture(params=SERVERS)
+async def secured(request, tmp_path, authority):
+    """Starts a store with a certificate; gives its port."""
+    stores = []
+
+    async def start(pair):
+        port = free_port()
+        store = StoreProcess(
+            binary_of(request.param),
+            tmp_path,
+            *("--tls-port", str(port), "--tls-auth-clients", "yes"),
+            *("--tls-cert-file", str(pair[0]), "--tls-key-file", str(pair[1])),
+            *("--tls-ca-cert-file", str(authority.path)),
+        )
+        stores.append(store)
+        try:
+            await store.start()
+        except AssertionError:
+            if "TLS" in store.log.read_text():
+                pytest.skip(f"{request.param} was built without TLS")
+            raise
+        return f"rediss://127.0.0.1:{port}"
+
+    yield start
+    for store in stores:
+        store.stop()
+
+
+async def talk(url, **files):
+    """Sends a batch and reads it back at another picker."""
+    share = Share(url=url, **files)
+    settings = part(SharingSettings, share)
+    one, other = [Store(share, settings, origin=f"{n}/1", secret=None) for n in range(2)]
+    try:
+        await other.open(b"k" * 16, starting=True)
+        begun = await one.open(b"j" * 16, starting=True)
+        await one.send([b"a batch"])
+        async for received in other.receive():
+            if received:
+                return begun.key, [each.data for each in received]
+    finally:
+        await one.close()
+        await other.close()
+
+
+async def test_both_sides_show_a_certificate_of_the_authority(secured, authority):
+    url = await secured(authority.issue("store"))
+    cert, key = authority.issue("picker")
+    told = await talk(url, ca_file=authority.path, cert_file=cert, key_file=key)
+    assert told == (b"k" * 16, [b"a batch"])
+
+
+async def test_a_certificate_and_its_key_may_be_in_one_file(secured, authority, tmp_path):
+    url = await secured(authority.issue("store"))
+    both = tmp_path / "both.pem"
+    both.write_bytes(b"".join(path.read_bytes() for path in authority.issue("picker")))
+    assert (await talk(url, ca_file=authority.path, cert_file=both))[1] == [b"a batch"]
+
+
+async def test_a_picker_without_a_certificate_is_turned_away(secured, authority):
+    url = await secured(authority.issue("store"))
+    with pytest.raises(Away, match="can't be used"):
+        await talk(url, ca_file=authority.path)
+
+
+async def test_a_store_of_another_authority_or_name_is_not_talked_to(secured, authority, tmp_path):
+    cert, key = authority.issue("picker")
+    url = await secured(authority.issue("store", host="10.1.2.3"))
+    with pytest.raises(Away, match=r"(?i)certificate"):
+        await talk(url, ca_file=authority.path, cert_file=cert, key_file=key)
+    with pytest.raises(Away, match=r"(?i)certificate"):
+        await talk(url, cert_file=cert, key_file=key)  # by the system's authorities
+    other = Authority(tmp_path, "other")
+    with pytest.raises(Away, match=r"(?i)certificate"):
+        await talk(url, ca_file=other.path, cert_file=cert, key_file=key)
+
+
+@pytest.mark.parametrize("name", ["ca_file", "cert_file"])
+def test_a_file_that_is_no_certificate_is_an_error_at_the_start(tmp_path, name):
+    pytest.importorskip("redis", reason="needs the client of Redis: pip install 'laar[share]'")
+    path = tmp_path / "wrong.pem"
+    for content in (None, "no certificate"):
+        if content is not None:
+            path.write_text(content)
+        share = Share(url="rediss://127.0.0.1:1", **{name: path})
+        with pytest.raises(SettingError, match=f"share.{name}"):
+            Store(share, part(SharingSettings, share), origin="1/1", secret=None)

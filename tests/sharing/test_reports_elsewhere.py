@@ -1,0 +1,87 @@
+"""An outcome may be reported to any picker: the one that decided takes it."""
+
+from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.features import Features
+from laar.accuracy.online import OnlineOutcomes
+from laar.accuracy.reports import OutcomeReports, Verdict
+from laar.accuracy.success import SuccessModel
+from support.pickers import Network, sharing_picker
+
+CELL = Features("en", 1024, "qa")
+
+
+def pair():
+    made, judged = [], []
+    for name in ("p/1", "q/1"):
+        online = OnlineOutcomes()
+        reports = OutcomeReports(SuccessModel(CapabilityModel(), online))
+        made.append(
+            sharing_picker(
+                name,
+                ("10.0.0.1:80",),
+                online=online,
+                reports=reports,
+                on_judged=lambda *told: judged.append(told),
+            )
+        )
+    net = Network(made)
+    for _ in range(2):
+        net.exchange(0.0)
+    return (*made, net, judged)
+
+
+def decided(picker, number):
+    name = f"{picker.tag}{number:032x}"
+    picker._reports.decided(name, "m", CELL, ())
+    return name
+
+
+def outcomes(picker, now):
+    return {name: round(known.outcomes, 3) for name, known in picker._online.by_model(now).items()}
+
+
+def test_a_report_reaches_the_picker_that_decided_and_moves_all():
+    p, q, net, judged = pair()
+    name = decided(p, 1)
+    assert q._reports.report(name, False, 1.0) is Verdict.PASSED
+    net.exchange(1.01)
+    net.exchange(1.02)
+    assert p._reports.outcome_of(name) is False
+    assert p._reports.verdicts[Verdict.TAKEN] == 1
+    assert judged == [(name, False)]
+    assert outcomes(p, 1.1) == outcomes(q, 1.1) == {"m": 1.0}
+
+
+def test_a_report_counts_once_wherever_it_is_sent_again():
+    p, q, net, judged = pair()
+    name = decided(p, 1)
+    assert p._reports.report(name, True, 1.0) is Verdict.TAKEN
+    for correct in (True, False, True):
+        assert q._reports.report(name, correct, 1.0) is Verdict.PASSED
+    for step in range(3):
+        net.exchange(1.1 + step / 100)
+    assert outcomes(p, 1.2) == outcomes(q, 1.2) == {"m": 1.0}
+    assert p._reports.verdicts[Verdict.REPEATED] == 2
+    assert p._reports.verdicts[Verdict.CONTRADICTORY] == 1
+    assert not judged
+
+
+def test_an_id_that_no_picker_gave_out_is_unknown_and_sent_nowhere():
+    p, q, net, _ = pair()
+    name = decided(p, 1)
+    for unknown in ("", "x", q.tag + "0" * 32, name + "0" * 100, "ffffff" + "0" * 32):
+        assert q._reports.report(unknown, True, 1.0) is Verdict.UNKNOWN
+    p.leaving()
+    net.exchange(1.01)
+    assert q._reports.report(name, True, 1.02) is Verdict.UNKNOWN
+    assert not q.outbox.waiting_bytes
+
+
+def test_a_report_of_a_decision_that_is_forgotten_goes_no_further():
+    p, q, net, _ = pair()
+    assert q._reports.report(p.tag + "0" * 32, True, 1.0) is Verdict.PASSED
+    net.exchange(1.01)
+    net.exchange(1.02)
+    assert not p._reports.verdicts
+    assert q.outbox.sent["judged"] == 1
+    assert p.outbox.sent["judged"] == 0
