@@ -22,6 +22,12 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
+@pytest.fixture(params=["grpc", "h2"])
+def transport(request):
+    """Each test runs on both."""
+    return request.param
+
+
 async def health(address, name):
     async with grpc.aio.insecure_channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)

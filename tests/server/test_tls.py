@@ -24,6 +24,12 @@ from support import eventually
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
+@pytest.fixture(params=["grpc", "h2"])
+def transport(request):
+    """Each test runs on both."""
+    return request.param
+
+
 def make_pair(directory, name, *, days=1):
     """A certificate for 127.0.0.1 that is its own authority; its paths by setting."""
     key = ec.generate_private_key(ec.SECP256R1())

@@ -282,7 +282,9 @@ class ExternalProcessor:
         return Refused(error)
 
     @staticmethod
-    def _joining(spans: Spans, metadata: Metadata) -> Callable[[str, str], Trace | None]:
+    def _joining(
+        spans: Spans, metadata: Callable[[], Metadata]
+    ) -> Callable[[str, str], Trace | None]:
         return lambda parent, state: spans.join(metadata(), parent, state)
 
     def note(self, action: Action, now: float) -> None:
