@@ -20,12 +20,15 @@ from laar.server.h2.framing import (
 if TYPE_CHECKING:
     from laar.server.h2.connection import Connection
 
-__all__ = ["Call", "Handler"]
+__all__ = ["FRAME_BYTES", "Call", "Handler"]
 
 _LOG = logging.getLogger(__name__)
 
 _CHOKED_BYTES = 1 << 20
 """Answers that wait for the peer, beyond which it is not listened to on this stream."""
+
+FRAME_BYTES = 1 << 16
+"""Most that a frame is given, so that calls take turns; many peers take 16 KB only."""
 
 _CREDIT_SHARE = 2
 """A stream's window is given back when this part of it is used up: a half."""
@@ -181,7 +184,7 @@ class Call:
     # -- for the connection: what is written ---------------------------------------------------
 
     def write(self) -> bool:
-        """Writes the next frame; whether there is more that could be written."""
+        """Writes the next frame to the library; whether there is more that could be written."""
         connection = self._connection
         h2 = connection.h2
         stream = h2.streams.get(self.stream_id)
@@ -194,7 +197,11 @@ class Call:
                 return False
             h2.send_headers(self.stream_id, _RESPONSE)
         if self._out:
-            room = min(h2.local_flow_control_window(self.stream_id), h2.max_outbound_frame_size)
+            room = min(
+                h2.local_flow_control_window(self.stream_id),
+                h2.max_outbound_frame_size,
+                FRAME_BYTES,
+            )
             if room <= 0:
                 connection.blocked.add(self)  # a window update brings it back
                 return False

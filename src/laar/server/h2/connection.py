@@ -49,6 +49,7 @@ KEEPALIVE_S, ALIVE_S = 30.0, 20.0
 whose machine has gone sends no reset; its requests would count for two hours."""
 
 _UNSENT_BYTES = 256 << 10
+_FRAMES_A_WRITE = 8
 _FLOODED_BYTES = 4 << 20
 """Answers to a peer's control frames, which it does not read."""
 
@@ -327,7 +328,7 @@ class Connection(asyncio.Protocol):
                     call.ready = True
                     self._ready.append(call)
                 unsent += 1
-                if unsent >= _FRAMES_A_WRITE:
+                if unsent >= _FRAMES_A_WRITE:  # and then look whether the socket takes more
                     unsent = 0
                     transport.write(self.h2.data_to_send())
         except Exception:  # noqa: BLE001 - a connection's guard
@@ -424,8 +425,6 @@ class Connection(asyncio.Protocol):
         elif self._transport is not None:
             self._transport.abort()
 
-
-_FRAMES_A_WRITE = 16
 
 _REACTIONS: dict[type, Callable[[Connection, Any], None]] = {
     events.RequestReceived: Connection._request,

@@ -162,7 +162,8 @@ def metadata_of(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str |
         if name.endswith("-bin"):
             for part in value.split(b","):
                 try:
-                    found.append((name, base64.b64decode(part + b"=" * (-len(part) % 4))))
+                    padded = part + b"=" * (-len(part) % 4)
+                    found.append((name, base64.b64decode(padded, validate=True)))
                 except (binascii.Error, ValueError):
                     continue
         else:
