@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from jh2.config import H2Configuration
 from jh2.connection import H2Connection
-from jh2.settings import SettingCodes
+from jh2.settings import SettingCodes, Settings
 
 from laar.server.h2 import H2Server
 from support import free_port
@@ -100,7 +100,8 @@ class Peer:
         try:
             if greet:
                 if window is not None:
-                    peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: window})
+                    initial = {SettingCodes.INITIAL_WINDOW_SIZE: window}
+                    peer.h2.local_settings = Settings(client=True, initial_values=initial)
                 peer.h2.initiate_connection()
                 await peer.flush()
             yield peer

@@ -42,7 +42,10 @@ HEADER_LIST_BYTES = 16 << 10
 """As gRPC's own limit. Beyond it a call fails, beyond `MAX_HEADER_BLOCK_BYTES` the connection."""
 
 GREETING_S = 10.0
-"""Until the peer's preface and settings are here, and until a connection that failed is cut."""
+"""Until the peer's preface and settings are here."""
+
+LINGER_S = 1.0
+"""For a peer to read why its connection is closed."""
 
 KEEPALIVE_S, ALIVE_S = 30.0, 20.0
 """A silent peer is asked after the first, and given up after the second, as with grpc.aio. An Envoy
@@ -402,7 +405,7 @@ class Connection(asyncio.Protocol):
         self._transport.close()
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(GREETING_S, self._transport.abort)
+        self._timer = self._loop.call_later(LINGER_S, self._transport.abort)
 
     def _greeting_is_late(self) -> None:
         if self._transport is not None and not self._greeted:
