@@ -33,7 +33,11 @@ FRAME_BYTES = 1 << 16
 _CREDIT_SHARE = 2
 """A stream's window is given back when this part of it is used up: a half."""
 
-_RESPONSE = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+_RESPONSE = [
+    (b":status", b"200"),
+    (b"content-type", b"application/grpc"),
+    (b"grpc-accept-encoding", b"identity"),
+]
 
 
 class Handler(Protocol):

@@ -371,8 +371,9 @@ class Connection(asyncio.Protocol):
         if self._draining or self._closing or self._transport is None:
             return
         self._draining = True
-        self.h2.ping(_DRAIN_PING)  # its answer comes when the peer knows
         self._goaway(_LAST_STREAM)
+        self.h2.ping(_DRAIN_PING)  # its answer comes when the peer knows
+        self._pump()
 
     def cut(self) -> None:
         """Ends all calls and closes."""

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from enum import IntEnum
 from urllib.parse import quote_from_bytes
 
+from jh2.hpack import NeverIndexedHeaderTuple
+
 __all__ = ["CallError", "Code", "Unframer", "frame", "metadata_of", "status_headers", "timeout_s"]
 
 _PREFIX_BYTES = 5
@@ -136,7 +138,8 @@ def status_headers(code: Code, text: str = "") -> list[tuple[bytes, bytes]]:
     headers = [(b"grpc-status", b"%d" % code)]
     if text:
         told = quote_from_bytes(text.encode("utf-8", "replace"), safe=_MESSAGE_SAFE)
-        headers.append((b"grpc-message", told.encode()))
+        # Of the peer's making, and so not to stay in the table of compressed headers.
+        headers.append(NeverIndexedHeaderTuple(b"grpc-message", told.encode()))
     return headers
 
 
