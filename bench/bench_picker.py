@@ -49,7 +49,7 @@ ROUNDS = 3
 WARM_UP_REQUESTS = 40
 DISTINCT_BODIES = 16
 CHUNK_GAP_S = 0.001
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 SHAPES: tuple[Shape, ...] = ("sidecar", "gateway")
 
 
