@@ -6,13 +6,8 @@ import asyncio
 
 import grpc
 import pytest
-import uvloop
 from h2_peers import serving
-from test_tls import make_pair
 
-from laar.server.tls import ServerTls
-from laar.settings import Tls
-from laar.telemetry.problems import Problems
 from support import eventually
 
 
@@ -162,36 +157,3 @@ async def test_after_the_grace_what_is_open_is_cut(served, channel):
         await call.read()
     assert ended.value.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
     assert served.count("closed") == 1
-
-
-def test_it_serves_on_the_loop_that_serves_with_certificates_on_both_sides(tmp_path):
-    """The other tests run on Python's own loop."""
-    own, client, renewed = (make_pair(tmp_path, name) for name in ("own", "client", "renewed"))
-    trusted = {"client_ca": client[0]}
-
-    def shown(pair):
-        settings = Tls(certificate=pair[0], key=pair[1], **trusted)
-        return ServerTls(settings, Problems()).context()
-
-    async def ask(served, authority, presented):
-        credentials = grpc.ssl_channel_credentials(
-            authority[0].read_bytes(), presented[1].read_bytes(), presented[0].read_bytes()
-        )
-        address = f"127.0.0.1:{served.port}"
-        options = [("grpc.max_receive_message_length", -1)]
-        async with grpc.aio.secure_channel(address, credentials, options) as channel:
-            call = echo(channel)
-            await call.write(b"many5000000")
-            return await call.read()
-
-    async def main():
-        async with serving() as served:
-            await served.server.use_tls(shown(own))
-            assert len(await ask(served, own, client)) == 5_000_000
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await ask(served, own, own)
-            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-            await served.server.use_tls(shown(renewed))
-            assert await ask(served, renewed, client)
-
-    uvloop.run(main())

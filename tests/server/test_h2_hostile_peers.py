@@ -300,7 +300,6 @@ async def test_a_goaway_lets_open_calls_finish(served):
 @pytest.mark.parametrize(
     ("change", "status"),
     [
-        ((":path", "/test.Test/None"), Code.UNIMPLEMENTED),
         ((":path", "nothing"), Code.UNIMPLEMENTED),
         ((":method", "GET"), Code.UNIMPLEMENTED),
         (("content-type", "text/plain"), Code.UNIMPLEMENTED),

@@ -13,16 +13,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import jh2.events as events
-from jh2.config import H2Configuration
-from jh2.connection import H2Connection
 from jh2.errors import ErrorCodes
 from jh2.exceptions import ProtocolError
-from jh2.hyperframe.frame import GoAwayFrame
-from jh2.settings import SettingCodes, Settings
 
 from laar.server.h2.call import Call
 from laar.server.h2.framing import CallError, Code, timeout_s
-from laar.server.h2.guard import MAX_FRAME_BYTES, MAX_HEADER_BLOCK_BYTES, Budget, FloodError, Guard
+from laar.server.h2.guard import Budget, FloodError, Guard
+from laar.server.h2.library import (
+    CONNECTION_WINDOW_BYTES,
+    HEADER_LIST_BYTES,
+    STREAM_WINDOW_BYTES,
+    goaway,
+    greet,
+    new_library,
+)
 
 if TYPE_CHECKING:
     from laar.server.h2.listening import H2Server
@@ -31,15 +35,8 @@ __all__ = ["Connection"]
 
 _LOG = logging.getLogger(__name__)
 
-STREAM_WINDOW_BYTES = 1 << 20
-CONNECTION_WINDOW_BYTES = 16 << 20
-"""What a peer may send ahead of us; the rest of a long body waits on its side."""
-
 HELD_BYTES = 512 << 20
 """Unfinished messages of one connection."""
-
-HEADER_LIST_BYTES = 16 << 10
-"""As gRPC's own limit. Beyond it a call fails, beyond `MAX_HEADER_BLOCK_BYTES` the connection."""
 
 GREETING_S = 10.0
 """Until the peer's preface and settings are here."""
@@ -59,34 +56,6 @@ _FLOODED_BYTES = 4 << 20
 _PING = b"laar-liv"
 _DRAIN_PING = b"laar-bye"
 _LAST_STREAM = 2**31 - 1
-
-
-class _Library(H2Connection):  # type: ignore[misc]  # it ships no types
-    """jh2's connection without two things that cost by the number of open streams."""
-
-    MAX_CLOSED_STREAMS = 1024
-
-    _prune_at = 64
-
-    @property
-    def open_inbound_streams(self) -> int:
-        """None: who calls limits them. Each call went through all streams; this one now and then.
-
-        A stream too many would also end the connection, since the peer may not know the limit yet.
-        """
-        if len(self.streams) >= self._prune_at:
-            super().open_inbound_streams  # noqa: B018 - forgets the closed ones
-            self._prune_at = 2 * len(self.streams) + 64
-        return 0
-
-
-_CONFIG = H2Configuration(
-    client_side=False,
-    header_encoding=None,
-    validate_outbound_headers=False,
-    normalize_outbound_headers=False,
-    normalize_inbound_headers=False,
-)
 
 
 class Connection(asyncio.Protocol):
@@ -118,7 +87,7 @@ class Connection(asyncio.Protocol):
         now = self._loop.time()
         self.guard = Guard(now)
         self._resets = Budget(1000, 200, now)
-        self.h2 = _new_library(server.max_streams)
+        self.h2 = new_library(server.max_streams)
 
     # -- asyncio.Protocol ----------------------------------------------------------------------
 
@@ -131,8 +100,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES)
-        self.h2.initiate_connection()
-        self.h2.increment_flow_control_window(CONNECTION_WINDOW_BYTES - 65535)
+        greet(self.h2)
         self._pump()
         self._timer = self._loop.call_later(GREETING_S, self._greeting_is_late)
         if self._server.stopping:
@@ -163,10 +131,6 @@ class Connection(asyncio.Protocol):
         self._credit()
         self._pump()
 
-    def eof_received(self) -> bool:
-        """Closes."""
-        return False
-
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends all calls."""
         self._closing = True
@@ -196,8 +160,7 @@ class Connection(asyncio.Protocol):
         if not call.ready and call.stream_id in self._calls:
             call.ready = True
             self._ready.append(call)
-        if not self._reading and self._pumping is None and not self._closing:
-            self._pumping = self._loop.call_soon(self._pump)
+        self._write_soon()
 
     def credit(self, call: Call, count: int) -> None:
         """Lets the peer send more on a stream."""
@@ -264,8 +227,7 @@ class Connection(asyncio.Protocol):
 
     def _data(self, event: Any) -> None:
         self._owed_bytes += event.flow_controlled_length
-        call = self._calls.get(event.stream_id)
-        if call is not None:
+        if (call := self._calls.get(event.stream_id)) is not None:
             call.data_received(event.data, event.flow_controlled_length)
 
     def _stream_ended(self, event: Any) -> None:
@@ -274,21 +236,18 @@ class Connection(asyncio.Protocol):
 
     def _stream_reset(self, event: Any) -> None:
         call = self._calls.pop(event.stream_id, None)
-        if call is None:
-            return
-        call.lost()
+        if call is not None:
+            call.lost()
         # Envoy resets each stream at its end. One that got no answer was work for nothing.
-        if not call.answered and not self._resets.spend(self._loop.time()):
+        if call is not None and not call.answered and not self._resets.spend(self._loop.time()):
             raise FloodError("too many calls that are reset at once")
 
     def _window(self, event: Any) -> None:
-        if event.stream_id:
-            call = self._calls.get(event.stream_id)
-            if call is not None and call in self.blocked:
-                self.blocked.discard(call)
-                self.wants_write(call)
-        else:
+        if not event.stream_id:
             self._windows(event)
+        elif (call := self._calls.get(event.stream_id)) and call in self.blocked:
+            self.blocked.discard(call)
+            self.wants_write(call)
 
     def _windows(self, _event: Any) -> None:
         """All that wait for a window of the connection, or for settings, try again."""
@@ -359,10 +318,9 @@ class Connection(asyncio.Protocol):
             self.h2.reset_stream(stream_id, code)
 
     def _goaway(self, last_stream_id: int, code: int = 0) -> None:
-        """Says GOAWAY without the library, which would take no frame more."""
+        """Says GOAWAY, after all that was said before."""
         assert self._transport is not None
-        gone = GoAwayFrame(0, last_stream_id=last_stream_id, error_code=code)
-        self._transport.write(self.h2.data_to_send() + gone.serialize())
+        self._transport.write(self.h2.data_to_send() + goaway(last_stream_id, code))
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -439,19 +397,3 @@ _REACTIONS: dict[type, Callable[[Connection, Any], None]] = {
     events.RemoteSettingsChanged: Connection._settings,
     events.PingAckReceived: Connection._ping_answered,
 }
-
-
-def _new_library(max_streams: int) -> H2Connection:
-    library = _Library(config=_CONFIG)
-    library.local_settings = Settings(
-        client=False,
-        initial_values={
-            SettingCodes.MAX_CONCURRENT_STREAMS: max_streams,
-            SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
-            SettingCodes.MAX_FRAME_SIZE: MAX_FRAME_BYTES,
-            SettingCodes.MAX_HEADER_LIST_SIZE: HEADER_LIST_BYTES,
-        },
-    )
-    library.max_inbound_frame_size = MAX_FRAME_BYTES
-    library.decoder.max_header_list_size = MAX_HEADER_BLOCK_BYTES
-    return library
