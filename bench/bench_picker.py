@@ -3,10 +3,11 @@
 All run in one go, in turns, on the same machine, so the ratios stand even where the microseconds do
 not: the no-op picker is what gRPC and JSON parsing cost anybody in Python. It runs twice: behind an
 Envoy that sends it the request's headers first, as pickers are set up everywhere, and behind laar's
-own bootstrap, whose native shape saves that message.
-Loopback only, a few hundred requests for each figure, 8 connections.
+own bootstrap, whose native shape saves that message. laar runs on both transports
+(`listen.transport`). Loopback only, a few hundred requests for each figure, 8 connections.
 
     python -m bench picker
+    python -m bench.bench_picker 0.3     # with 0.3 of the requests
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -47,7 +49,7 @@ ROUNDS = 3
 WARM_UP_REQUESTS = 40
 DISTINCT_BODIES = 16
 CHUNK_GAP_S = 0.001
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 SHAPES: tuple[Shape, ...] = ("sidecar", "gateway")
 
 
@@ -96,17 +98,18 @@ def noop_argv(place: Place) -> Sequence[str]:
     return [*module, "--port", str(place.port), "--endpoint", place.endpoint]
 
 
-def laar_argv(place: Place) -> Sequence[str]:
+def laar_argv(place: Place, transport: str) -> Sequence[str]:
     """The real picker."""
     path = place.directory / "laar.yaml"
-    path.write_text(yaml.safe_dump(laar_settings(place)))
-    return [str(Path(sys.executable).with_name("laar")), "serve", "-c", str(path)]
+    path.write_text(yaml.safe_dump(laar_settings(place, transport)))
+    return [sys.executable, "-m", "laar.cli", "serve", "-c", str(path)]
 
 
-def laar_settings(place: Place) -> dict[str, object]:
+def laar_settings(place: Place, transport: str) -> dict[str, object]:
     """The smallest settings that serve the one endpoint."""
     return {
         "listen": {
+            "transport": transport,
             "ext_proc": f"127.0.0.1:{place.port}",
             "health": f"127.0.0.1:{place.health_port}",
             "admin": f"127.0.0.1:{place.admin_port}",
@@ -127,7 +130,8 @@ class Subject:
 SUBJECTS = (
     Subject(name="no-op, usual Envoy", argv=noop_argv, usual=True),
     Subject(name="no-op, our Envoy", argv=noop_argv),
-    Subject(name="laar", argv=laar_argv),
+    Subject(name="laar on grpc", argv=partial(laar_argv, transport="grpc")),
+    Subject(name="laar on h2", argv=partial(laar_argv, transport="h2")),
 )
 
 
@@ -145,18 +149,23 @@ def send_headers_first(bootstrap: dict[str, Any]) -> None:
     host["routes"][0].pop("typed_per_filter_config", None)
 
 
-def main() -> None:
-    asyncio.run(compare(SUBJECTS))
+def main(share: float = 1.0) -> None:
+    asyncio.run(compare(SUBJECTS, share))
 
 
-async def compare(subjects: Sequence[Subject]) -> None:
-    """Measure the subjects and print the table; the last one's ratios are to each of the others."""
+async def compare(subjects: Sequence[Subject], share: float) -> None:
+    """Measure the subjects and print the table; the last one's ratios are to each of the others.
+
+    Args:
+        subjects: the pickers.
+        share: of the requests that each figure takes.
+    """
     table = Table("bodies", "request", *(f"{subject.name}, us" for subject in subjects))
     for subject in subjects[:-1]:
         table.add_column(f"ratio to {subject.name}")
     worst = 0.0
     for shape in SHAPES:
-        figures = await measure(shape, subjects)
+        figures = await measure(shape, subjects, share)
         for case, costs in zip(CASES, figures, strict=True):
             ratios = [costs[-1] / cost for cost in costs[:-1]]
             if case.judged:
@@ -172,7 +181,7 @@ async def compare(subjects: Sequence[Subject]) -> None:
     )
 
 
-async def measure(shape: Shape, subjects: Sequence[Subject]) -> list[list[float]]:
+async def measure(shape: Shape, subjects: Sequence[Subject], share: float) -> list[list[float]]:
     """Microseconds of CPU for each request: a row for each case, a column for each subject."""
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="laar-bench-")))
@@ -192,12 +201,13 @@ async def measure(shape: Shape, subjects: Sequence[Subject]) -> list[list[float]
             for _, url in running:
                 await _ask(session, url, case, bodies, WARM_UP_REQUESTS)
             rounds = []
+            count = max(CONNECTIONS, round(case.requests * share))
             for _ in range(ROUNDS):
                 costs = []
                 for pid, url in running:
                     before_ns = _cpu_ns(pid)
-                    await _ask(session, url, case, bodies, case.requests)
-                    costs.append((_cpu_ns(pid) - before_ns) / case.requests / 1000)
+                    await _ask(session, url, case, bodies, count)
+                    costs.append((_cpu_ns(pid) - before_ns) / count / 1000)
                 rounds.append(costs)
             figures.append([statistics.median(costs) for costs in zip(*rounds, strict=True)])
         return figures
@@ -348,4 +358,4 @@ async def _answer(request: web.Request) -> web.StreamResponse:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(float, sys.argv[1:]))

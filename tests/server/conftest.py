@@ -18,8 +18,9 @@ from support import RecordingUpstream, free_port
 class Gateway:
     """Upstreams, a picker in this process, and Envoy; one test's worth."""
 
-    def __init__(self, directory, stack):
+    def __init__(self, directory, stack, transport):
         self.directory = directory
+        self._transport = transport
         self._stack = stack
         self.settings_file = directory / "laar.yaml"
         self.eds = directory / "eds" / "endpoints.json"
@@ -45,7 +46,8 @@ class Gateway:
         document = {
             "endpoints_file": str(self.endpoints_file),
             "listen": {
-                name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")
+                "transport": self._transport,
+                **{name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")},
             },
             "readings": {"scrape_interval_s": 0.1, "probe_interval_s": 0.1},
             "envoy": {"eds_file": str(self.eds)},
@@ -112,7 +114,13 @@ class Gateway:
 
 
 @pytest.fixture
-async def gateway(tmp_path, envoy_binary):
+def transport():
+    """What serves the ext_proc port; a module that has a fixture of this name tries others."""
+    return "grpc"
+
+
+@pytest.fixture
+async def gateway(tmp_path, envoy_binary, transport):
     """What a test builds its gateway from; everything is stopped after it."""
     async with AsyncExitStack() as stack:
-        yield Gateway(tmp_path, stack)
+        yield Gateway(tmp_path, stack, transport)

@@ -23,6 +23,12 @@ SHAPES = ["standalone", "gateway"]
 ONE_AT_A_TIME = {"enabled": True, "max_requests": 1, "min_hold_s": 50}
 
 
+@pytest.fixture(params=["grpc", "h2"])
+def transport(request):
+    """Each test runs on both."""
+    return request.param
+
+
 class Got(NamedTuple):
     status: int
     headers: Mapping[str, str]

@@ -17,7 +17,7 @@ from laar.flow.admission import Admission, FlowSettings
 from laar.flow.item import Limits
 from laar.flow.saturation import Saturation
 from laar.policies import build_policies
-from laar.server.flow_control import FlowControl
+from laar.server.flow_control import FlowControl, Waiting
 from support import eventually
 
 END = Completion(status=200, cause="complete", latency_s=0.0)
@@ -48,7 +48,11 @@ class Door:
         asked = Request(
             id=str(number), api=Api.CHAT, model="m", chars=40, body_bytes=40, tenant=tenant
         )
-        return asyncio.create_task(self.gate.decide(asked))
+        return asyncio.create_task(self._answer(asked))
+
+    async def _answer(self, asked):
+        answer = self.gate.ask(asked)
+        return await answer.outcome() if isinstance(answer, Waiting) else (answer, 0.0)
 
     def end(self, decision):
         self.director.settle(decision, END)

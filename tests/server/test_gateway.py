@@ -19,6 +19,12 @@ pytestmark = pytest.mark.envoy
 SHAPES = ["standalone", "gateway"]
 
 
+@pytest.fixture(params=["grpc", "h2"])
+def transport(request):
+    """Each test runs on both."""
+    return request.param
+
+
 def chat(model="auto", text="hello", **fields):
     return orjson.dumps({"messages": [{"role": "user", "content": text}], "model": model, **fields})
 

@@ -14,6 +14,12 @@ from laar.wire import ext_proc_pb2 as pb
 from support import eventually, free_port
 
 
+@pytest.fixture(params=["grpc", "h2"])
+def transport(request):
+    """Each test runs on both."""
+    return request.param
+
+
 @pytest.fixture
 async def picker(gateway):
     gateway.members(("10.9.0.1:80", "m"))

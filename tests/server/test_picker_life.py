@@ -23,6 +23,7 @@ from support import Answer, RecordingUpstream, eventually, free_port
 pytestmark = pytest.mark.envoy
 
 SHAPES = ["standalone", "gateway"]
+TRANSPORTS = ["grpc", "h2"]
 CLIENTS = 8
 BODY = orjson.dumps({"messages": [{"role": "user", "content": "hello"}], "model": "m"})
 LONGEST_WAIT_S = 2.0
@@ -88,8 +89,9 @@ class Load:
 class World:
     """A picker in a process, Envoy and two endpoints."""
 
-    def __init__(self, directory, shape, stack):
+    def __init__(self, directory, shape, transport, stack):
         self.directory, self.shape, self._stack = directory, shape, stack
+        self.transport = transport
 
     async def start(self):
         upstreams = [await self._stack.enter_async_context(RecordingUpstream()) for _ in range(2)]
@@ -99,7 +101,10 @@ class World:
         self._admin = ports["admin"]
         document = {
             "endpoints": [{"address": u.address, "models": ["m"]} for u in upstreams],
-            "listen": {name: f"127.0.0.1:{port}" for name, port in ports.items()},
+            "listen": {
+                "transport": self.transport,
+                **{name: f"127.0.0.1:{port}" for name, port in ports.items()},
+            },
             "envoy": {"eds_file": str(eds)},
             "shutdown": {"drain_s": 1.0, "grace_s": 5.0},
         }
@@ -129,14 +134,17 @@ class World:
 
 
 @asynccontextmanager
-async def world(directory, shape):
+async def world(directory, shape, transport):
     async with AsyncExitStack() as stack:
-        yield await World(directory, shape, stack).start()
+        yield await World(directory, shape, transport, stack).start()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_no_request_fails_when_a_picker_leaves_and_comes_back(tmp_path, envoy_binary, shape):
-    async with world(tmp_path, shape) as it, Load(it.url) as load:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_no_request_fails_when_a_picker_leaves_and_comes_back(
+    tmp_path, envoy_binary, shape, transport
+):
+    async with world(tmp_path, shape, transport) as it, Load(it.url) as load:
         await load.some_more(decided=True)
         it.signal("SIGTERM")
         await load.some_more(decided=False)
@@ -148,10 +156,11 @@ async def test_no_request_fails_when_a_picker_leaves_and_comes_back(tmp_path, en
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_killed_picker_costs_at_most_what_was_passing_through_it(
-    tmp_path, envoy_binary, shape
+    tmp_path, envoy_binary, shape, transport
 ):
-    async with world(tmp_path, shape) as it, Load(it.url) as load:
+    async with world(tmp_path, shape, transport) as it, Load(it.url) as load:
         await load.some_more(decided=True)
         it.signal("SIGKILL")
         await load.some_more(decided=False)
@@ -162,8 +171,9 @@ async def test_a_killed_picker_costs_at_most_what_was_passing_through_it(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_nobody_waits_long_for_a_picker_that_hangs(tmp_path, envoy_binary, shape):
-    async with world(tmp_path, shape) as it, Load(it.url) as load:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_nobody_waits_long_for_a_picker_that_hangs(tmp_path, envoy_binary, shape, transport):
+    async with world(tmp_path, shape, transport) as it, Load(it.url) as load:
         await load.some_more(decided=True)
         it.signal("SIGSTOP")
         try:
@@ -177,8 +187,11 @@ async def test_nobody_waits_long_for_a_picker_that_hangs(tmp_path, envoy_binary,
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_an_answer_goes_on_while_the_picker_leaves(tmp_path, envoy_binary, http, shape):
-    async with world(tmp_path, shape) as it:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_an_answer_goes_on_while_the_picker_leaves(
+    tmp_path, envoy_binary, http, shape, transport
+):
+    async with world(tmp_path, shape, transport) as it:
         more = asyncio.Event()
 
         async def answer():

@@ -18,10 +18,17 @@ from typer.testing import CliRunner
 
 from laar.cli import app
 from laar.errors import SettingError
+from laar.lab.live.processes import LaarProcess
 from laar.wire import ext_proc_pb2 as pb
-from support import eventually
+from support import eventually, free_port
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.fixture(params=["grpc", "h2"])
+def transport(request):
+    """Each test runs on both."""
+    return request.param
 
 
 def make_pair(directory, name, *, days=1):
@@ -189,6 +196,40 @@ async def test_with_a_client_authority_callers_without_a_certificate_are_refused
             return False
 
     await eventually(accepted, what="the new authority")
+
+
+async def test_laar_serve_has_certificates_on_both_sides(tmp_path, transport):
+    """A process of its own, whose event loop is uvloop's; the other tests run on Python's."""
+    own, client, renewed = (make_pair(tmp_path, name) for name in ("own", "client", "renewed"))
+    ports = {name: free_port() for name in ("ext_proc", "health", "admin")}
+    document = {
+        "endpoints": [{"address": "127.0.0.1:1", "models": ["m"]}],
+        "listen": {
+            "transport": transport,
+            "tls": {**put(tmp_path, own), "client_ca": str(client[0])},
+            **{name: f"127.0.0.1:{port}" for name, port in ports.items()},
+        },
+    }
+    settings = tmp_path / "laar.yaml"
+    settings.write_text(yaml.safe_dump(document))
+
+    async def accepts(authority, presented):
+        ca = authority[0].read_bytes()
+        pair = presented[1].read_bytes(), presented[0].read_bytes()
+        credentials = grpc.ssl_channel_credentials(ca, *pair)
+        async with grpc.aio.secure_channel(document["listen"]["ext_proc"], credentials) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            try:
+                await stub.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=5)
+            except grpc.aio.AioRpcError:
+                return False
+            return True
+
+    async with LaarProcess(("serve", "-c", str(settings)), tmp_path / "laar.log"):
+        await eventually(lambda: accepts(own, client), what="the start", timeout_s=60)
+        assert not await accepts(own, own)
+        put(tmp_path, renewed)
+        await eventually(lambda: accepts(renewed, client), what="the new one", timeout_s=60)
 
 
 @pytest.mark.envoy

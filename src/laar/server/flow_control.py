@@ -11,7 +11,7 @@ came in the same moment is given back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Hashable
 
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
@@ -20,10 +20,35 @@ from laar.envoy.endpoints_file import ENVOY_LEARNS_S
 from laar.errors import RequestError
 from laar.flow.admission import Admission, Outcome
 
-__all__ = ["FlowControl"]
+__all__ = ["FlowControl", "Waiting"]
 
 _TICK_S = 0.1
 """Between two looks at who may go when nothing was heard; a tenth of a scrape's interval."""
+
+
+class Waiting:
+    """A request that waits; its outcome is waited for, or it is forgotten."""
+
+    def __init__(self, future: asyncio.Future[Outcome], forget: Callable[[], None]) -> None:
+        self._future = future
+        self.forget = forget
+        """Gives up: the client is gone. A decision that came in the same moment is given back."""
+
+    async def outcome(self) -> tuple[Decision, float]:
+        """The decision, and the seconds it had to wait; forgotten when cancelled.
+
+        Raises:
+            RequestError: no endpoint can serve it, or it was shed.
+            Exception: deciding failed by an internal error.
+        """
+        try:
+            outcome = await self._future
+        except BaseException:
+            self.forget()
+            raise
+        if isinstance(outcome.verdict, Exception):
+            raise outcome.verdict
+        return outcome.verdict, outcome.waited_s
 
 
 class FlowControl:
@@ -53,10 +78,8 @@ class FlowControl:
         self._opening: asyncio.TimerHandle | None = None
         self._called = False
 
-    async def decide(
-        self, request: Request, held: Callable[[], Awaitable[None]] | None = None
-    ) -> tuple[Decision, float]:
-        """The decision, and the seconds it had to wait; `held` is called before it waits.
+    def ask(self, request: Request) -> Decision | Waiting:
+        """The decision, or the wait for it where the request has to wait.
 
         Raises:
             RequestError: no endpoint can serve it, or it was shed.
@@ -68,19 +91,10 @@ class FlowControl:
             self._call()  # its arrival may have shown that others will expire
             raise
         if isinstance(answer, Decision):
-            return answer, 0.0
+            return answer
         future = self._waiting[answer] = asyncio.get_running_loop().create_future()
         self._call()  # where it goes may have room; a burst of arrivals shares one look
-        try:
-            if held is not None:
-                await held()
-            outcome = await future
-        except BaseException:  # also that `held` found the client gone
-            self._forget(answer, future)
-            raise
-        if isinstance(outcome.verdict, Exception):
-            raise outcome.verdict
-        return outcome.verdict, outcome.waited_s
+        return Waiting(future, lambda: self._forget(answer, future))
 
     def answering(self, decision: Decision, *, ok: bool) -> None:
         """The first byte of its answer was seen; `ok` when the endpoint took it."""

@@ -9,10 +9,15 @@ answer of ours says more than Envoy's. It ends with the drain, and Envoy then se
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from laar.protocol.agreed import PICKING_SERVICE
+
+if TYPE_CHECKING:
+    from laar.server.h2 import H2Server
 
 __all__ = ["Health"]
 
@@ -32,7 +37,7 @@ class Health:
         self._servicer = health.aio.HealthServicer()
         self.ready = False
 
-    def add_to(self, server: grpc.aio.Server) -> None:
+    def add_to(self, server: grpc.aio.Server | H2Server) -> None:
         """Mounts the service; the picker's own port and the health port both serve it."""
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 

@@ -12,11 +12,23 @@ import grpc
 
 from laar.datalayer import split_address
 from laar.errors import SettingError
+from laar.server.extproc import SERVICE, ExternalProcessor
 
 if TYPE_CHECKING:
+    from laar.server.h2 import H2Server
+    from laar.server.tls import ServerTls
     from laar.settings import Listen
 
-__all__ = ["Ports", "bind", "cannot_listen", "health_server", "picking_server", "ports_in_use"]
+__all__ = [
+    "Ports",
+    "bind",
+    "bind_picking",
+    "cannot_listen",
+    "check_transport",
+    "health_server",
+    "picking_server",
+    "ports_in_use",
+]
 
 _LONGEST_MESSAGE_BYTES = 64 << 20
 _METADATA_BYTES = 1 << 20
@@ -55,24 +67,69 @@ class Ports:
     admin: int = 0
 
 
+def check_transport(listen: Listen) -> None:
+    """Finds out whether the chosen transport is installed.
+
+    Raises:
+        SettingError: it is not.
+    """
+    if listen.transport == "h2":
+        try:
+            import jh2  # noqa: F401
+        except ImportError:
+            raise SettingError(
+                "h2 needs the package jh2: pip install 'laar[h2]'", setting="listen.transport"
+            ) from None
+
+
 def picking_server(
-    handlers: Iterable[grpc.GenericRpcHandler], max_body_bytes: int, *, together: bool = False
-) -> grpc.aio.Server:
+    processor: ExternalProcessor,
+    transport: str,
+    max_body_bytes: int,
+    *,
+    together: bool = False,
+) -> grpc.aio.Server | H2Server:
     """The server that Envoys ask, not bound yet.
 
     Args:
-        handlers: the services.
+        processor: serves the streams.
+        transport: `listen.transport`.
         max_body_bytes: longest request body; longer messages than it needs are refused.
         together: other processes listen on the same port.
     """
-    longest = max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES)
-    lengths = [
-        (f"grpc.max_{way}_message_length", min(longest, _INT32_MAX)) for way in ("receive", "send")
-    ]
+    longest = min(max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES), _INT32_MAX)
+    if transport == "h2":
+        from laar.server.extproc.over_h2 import ProcessCall
+        from laar.server.h2 import H2Server
+
+        limit = {"max_streams": _STREAMS} if together else {}
+        own = H2Server(longest_bytes=longest, together=together, **limit)
+        own.add_method(SERVICE, "Process", lambda call: ProcessCall(processor, call))
+        return own
+    lengths = [(f"grpc.max_{way}_message_length", longest) for way in ("receive", "send")]
     ways = (_TOGETHER, ("grpc.max_concurrent_streams", _STREAMS)) if together else (_ALONE,)
     server = grpc.aio.server(options=(*_PICKING_OPTIONS, *ways, *lengths))
-    server.add_generic_rpc_handlers(tuple(handlers))
+    server.add_generic_rpc_handlers((processor.handler(),))
     return server
+
+
+async def bind_picking(
+    server: grpc.aio.Server | H2Server, address: str, tls: ServerTls | None
+) -> int:
+    """Binds the server that Envoys ask; returns the port.
+
+    Raises:
+        SettingError: the address cannot be listened on.
+    """
+    if isinstance(server, grpc.aio.Server):
+        return bind(server, "ext_proc", address, tls.credentials() if tls else None)
+    if tls is not None:
+        tls.on_change = server.use_tls
+        await server.use_tls(tls.context())
+    try:
+        return server.bind(address)
+    except OSError:
+        raise cannot_listen("ext_proc", address) from None
 
 
 def health_server(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -23,7 +24,14 @@ from laar.server.fleet import FleetState
 from laar.server.flow_control import FlowControl
 from laar.server.health import Health
 from laar.server.picker import Picker
-from laar.server.ports import Ports, bind, health_server, picking_server
+from laar.server.ports import (
+    Ports,
+    bind,
+    bind_picking,
+    check_transport,
+    health_server,
+    picking_server,
+)
 from laar.server.reload import Policies, SettingsReloader
 from laar.server.tasks import Tasks
 from laar.server.tls import ServerTls
@@ -31,6 +39,9 @@ from laar.server.token_file import read_token_file
 from laar.server.workers import Worker
 from laar.settings import Loaded, Settings, remarks
 from laar.telemetry.problems import Problems
+
+if TYPE_CHECKING:
+    from laar.server.h2 import H2Server
 
 __all__ = ["Runner"]
 
@@ -101,6 +112,7 @@ class Runner:
             SettingError: one of them cannot be used.
         """
         settings = self.picker.settings
+        check_transport(settings.listen)
         if settings.listen.tls is not None:
             self._tls = ServerTls(settings.listen.tls, self.picker.problems)
         self.collectors.prepare()
@@ -117,7 +129,10 @@ class Runner:
             _LOG.warning("%s", remark)
         together = self._worker is not None
         picking = picking_server(
-            [self.processor.handler()], settings.stream.max_body_bytes, together=together
+            self.processor,
+            settings.listen.transport,
+            settings.stream.max_body_bytes,
+            together=together,
         )
         probed = health_server(self._outcome_handlers(), together=together)
         for server in (picking, probed):
@@ -130,7 +145,7 @@ class Runner:
             await self.health.start()
             self.collectors.start(self.tasks)
             listen = settings.listen
-            self.ports.ext_proc = bind(picking, "ext_proc", listen.ext_proc, self._credentials())
+            self.ports.ext_proc = await bind_picking(picking, listen.ext_proc, self._follow_tls())
             self.ports.health = bind(probed, "health", listen.health)
             await self.fleet.publish()
             await picking.start()
@@ -170,7 +185,7 @@ class Runner:
             tasks.spawn(name, part)
         tasks.spawn("settings", lambda: self.reloader.follow(self.apply))
 
-    async def _drain(self, server: grpc.aio.Server) -> None:
+    async def _drain(self, server: grpc.aio.Server | H2Server) -> None:
         shutdown = self.picker.settings.shutdown
         await self.health.leave()
         _LOG.info("not ready any more; serving on for %g s", shutdown.drain_s)
@@ -281,10 +296,9 @@ class Runner:
             )
         ]
 
-    def _credentials(self) -> grpc.ServerCredentials | None:
+    def _follow_tls(self) -> ServerTls | None:
         tls = self._tls
-        if tls is None:
-            return None
-        self.picker.metrics.certificate_expires_at_s = lambda: tls.expires_at_s
-        self.tasks.spawn("tls", tls.run)
-        return tls.credentials()
+        if tls is not None:
+            self.picker.metrics.certificate_expires_at_s = lambda: tls.expires_at_s
+            self.tasks.spawn("tls", tls.run)
+        return tls

@@ -13,7 +13,10 @@ don't verify go on as before, and those that do go on without the picker either 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -46,6 +49,24 @@ class _Identity:
             [(self.key, self.certificate)], root_certificates=self.client_ca
         )
 
+    def context(self) -> ssl.SSLContext:
+        """The same for Python's own TLS."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        context.set_alpn_protocols(["h2"])
+        # OpenSSL's loader reads files only; this one is in memory.
+        pair = os.memfd_create("laar-tls")
+        try:
+            os.write(pair, self.key + b"\n" + self.certificate)
+            context.load_cert_chain(f"/proc/self/fd/{pair}")
+        finally:
+            os.close(pair)
+        if self.client_ca is not None:
+            context.load_verify_locations(cadata=self.client_ca.decode("latin-1"))
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
 
 class ServerTls:
     """The certificate in use.
@@ -63,6 +84,8 @@ class ServerTls:
         self._problems = problems
         self._shown = _load(settings, None)
         self._given = self._shown
+        self.on_change: Callable[[ssl.SSLContext], Awaitable[None]] | None = None
+        """Called with what takes the place of `context`."""
 
     @property
     def expires_at_s(self) -> float:
@@ -77,6 +100,10 @@ class ServerTls:
             require_client_authentication=self._settings.client_ca is not None,
         )
 
+    def context(self) -> ssl.SSLContext:
+        """The same, as it is now, for Python's own TLS."""
+        return self._shown.context()
+
     async def run(self) -> None:
         """Follow the files until cancelled."""
         while True:
@@ -85,7 +112,10 @@ class ServerTls:
             except SettingError as error:
                 self._problems.report("tls", f"{error}; the certificate read before stays in use")
             else:
+                before = self._shown
                 self._take(found, datetime.now(UTC))
+                if self._shown is not before and self.on_change is not None:
+                    await self.on_change(self.context())
             await asyncio.sleep(RELOAD_S)
 
     def _take(self, found: _Identity, now: datetime) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le, MaxLen
 from pydantic import AfterValidator, model_validator
@@ -62,6 +62,10 @@ class Listen(Section):
     """Names by which browsers and tools reach the admin port, without port, such as a Service's;
     `localhost` and IP addresses always may. Under another name, which a hostile page can point
     here, the port shows nothing but metrics and health."""
+    transport: Literal["grpc", "h2"] = "grpc"
+    """What serves the ext_proc port: gRPC's own server, or laar's over HTTP/2 (extra `h2`), which
+    spends less on each message. `grpc` until `h2` has served as long; docs/performance.md has both
+    measured. The health port is always gRPC's."""
     tls: Tls | None = None
     """TLS on the ext_proc port. None by default: on loopback it only costs. Health and admin are
     always plain."""

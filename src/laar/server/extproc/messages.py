@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
 from laar.protocol import agreed
 from laar.protocol import headers as names
 from laar.protocol.events import (
@@ -34,7 +32,7 @@ from laar.protocol.events import (
 )
 from laar.wire import ext_proc_pb2 as pb
 
-__all__ = ["event_of", "message_of", "patience", "try_read_message"]
+__all__ = ["event_of", "message_of", "patience"]
 
 _MANY_DIGITS = 9
 _STATUS = re.compile(r"[1-5][0-9]{2}", re.ASCII)
@@ -58,14 +56,6 @@ _PLAIN = {
 
 
 # -- messages to events ------------------------------------------------------------------------
-
-
-def try_read_message(data: bytes) -> pb.ProcessingRequest | DecodeError:
-    """A message, or the error as a value: grpc would log a traceback for each that is raised."""
-    try:
-        return pb.ProcessingRequest.FromString(data)
-    except DecodeError as error:
-        return error
 
 
 def event_of(message: pb.ProcessingRequest) -> Event | None:

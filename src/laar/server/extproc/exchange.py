@@ -1,0 +1,150 @@
+"""One ext_proc stream between a transport and the machine: bytes in, answers out, nothing awaited.
+
+A transport hands over each message and then writes what `answers` holds. Nearly always that is all.
+Where the machine has to wait (a long body is read by another thread, or flow control holds the
+request) it gets a `Wait` back; it lets `go_on` finish that before it hands over the next message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+
+from laar.errors import RequestError
+from laar.protocol.events import Ask, Event, Failed, HasRead, Immediate, Noted, Read, Served
+from laar.protocol.openai import try_read
+from laar.protocol.stream import Stream
+from laar.server.extproc.messages import event_of, message_of, patience
+from laar.server.flow_control import Waiting
+from laar.wire import ext_proc_pb2 as pb
+
+if TYPE_CHECKING:
+    from laar.server.extproc.processor import ExternalProcessor
+
+__all__ = ["Exchange", "Wait"]
+
+Wait = Callable[[], Awaitable[Event]]
+"""What the machine waits for; not begun yet."""
+
+
+class Exchange:
+    """One stream.
+
+    Args:
+        processor: decides, counts and settles.
+        stream: the machine.
+        let_go: has the transport close the stream as a success.
+    """
+
+    def __init__(
+        self, processor: ExternalProcessor, stream: Stream, let_go: Callable[[], None]
+    ) -> None:
+        self._processor = processor
+        self._stream = stream
+        self._held: Waiting | None = None
+        self.let_go = let_go
+        self.answers: list[bytes] = []
+        """To be written, and cleared, by the transport."""
+        self.over = False
+        """The transport is to close the stream once the answers are written."""
+        self.unreadable = False
+        """It is to close it as one whose peer is no Envoy."""
+
+    @property
+    def queued(self) -> bool:
+        """Whether flow control holds the request."""
+        return self._held is not None
+
+    @property
+    def only_watches(self) -> bool:
+        """Whether nothing is expected of this stream any more but to see its end."""
+        return self._stream.only_watches
+
+    def receive(self, data: bytes) -> Wait | None:
+        """Takes one message through the machine; what it waits for, if it has to."""
+        try:
+            message = pb.ProcessingRequest.FromString(data)
+        except DecodeError:
+            self._processor.fault("a message that is none of Envoy's ended its stream")
+            self.over = self.unreadable = True
+            return None
+        try:
+            event = event_of(message)
+            return None if event is None else self._take(event)
+        except Exception:  # noqa: BLE001 - a stream's guard
+            self._go_on_without()
+            return None
+
+    async def go_on(self, wait: Wait) -> Wait | None:
+        """Waits, and takes what came of it through the machine; what it then waits for."""
+        try:
+            return self._take(await wait())
+        except Exception:  # noqa: BLE001 - a stream's guard
+            self._go_on_without()
+            return None
+
+    def close(self) -> None:
+        """Settles what is open: the exchange is over, whatever ended it. Once only."""
+        if self._held is not None:
+            self._held.forget()
+        self._processor.closed(self, self._stream)
+
+    def _take(self, event: Event) -> Wait | None:
+        processor, stream, answers = self._processor, self._stream, self.answers
+        now = processor.clock()
+        pending: Event | None = event
+        while pending is not None:
+            actions, pending = stream.receive(pending, now), None
+            for action in actions:
+                kind = type(action)
+                if kind is Read:
+                    assert isinstance(action, Read)
+                    return self._reading(action)
+                if kind is Ask:
+                    assert isinstance(action, Ask)
+                    asked = processor.decide(action, now)
+                    if isinstance(asked, Waiting):
+                        self._held = asked
+                        answers.append(patience(processor.longest_decision_s))
+                        return self._waiting(action, asked, now)
+                    pending = asked
+                elif kind is Served:
+                    processor.note(action, now)
+                    pending = Noted()
+                elif (answer := message_of(action)) is not None:
+                    answers.append(answer)
+                    self.over = kind is Immediate
+                else:
+                    processor.note(action, now)
+        return None
+
+    def _reading(self, action: Read) -> Wait:
+        async def read() -> Event:
+            loop = asyncio.get_running_loop()
+            reader = self._processor.reader
+            return HasRead(await loop.run_in_executor(reader, try_read, action.api, action.body))
+
+        return read
+
+    def _waiting(self, ask: Ask, held: Waiting, received: float) -> Wait:
+        async def wait() -> Event:
+            try:
+                decision, waited_s = await held.outcome()
+            except RequestError as error:
+                return self._processor.refused(ask.request, error)
+            finally:
+                self._held = None
+            return self._processor.decided(decision, received + waited_s)
+
+        return wait
+
+    def _go_on_without(self) -> None:
+        """After an internal error: lets the request go on, or closes the stream where that does."""
+        self._processor.fault("a stream failed; its request goes on without the picker", trace=True)
+        actions = self._stream.receive(Failed(), self._processor.clock())
+        answers = [message for action in actions if (message := message_of(action))]
+        self.answers += answers
+        self.over = not answers

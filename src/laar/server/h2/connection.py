@@ -1,0 +1,399 @@
+"""One HTTP/2 connection: an event-loop protocol around jh2's state machine.
+
+What one read brings is handled and answered before the next, in one write. What waits, waits in the
+calls: for the peer's windows, for its socket, or for their handlers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import jh2.events as events
+from jh2.errors import ErrorCodes
+from jh2.exceptions import ProtocolError
+
+from laar.server.h2.call import Call
+from laar.server.h2.framing import CallError, Code, timeout_s
+from laar.server.h2.guard import Budget, FloodError, Guard
+from laar.server.h2.library import (
+    CONNECTION_WINDOW_BYTES,
+    HEADER_LIST_BYTES,
+    STREAM_WINDOW_BYTES,
+    goaway,
+    greet,
+    new_library,
+)
+
+if TYPE_CHECKING:
+    from laar.server.h2.listening import H2Server
+
+__all__ = ["Connection"]
+
+_LOG = logging.getLogger(__name__)
+
+HELD_BYTES = 512 << 20
+"""Unfinished messages of one connection."""
+
+GREETING_S = 10.0
+"""Until the peer's preface and settings are here."""
+
+LINGER_S = 1.0
+"""For a peer to read why its connection is closed."""
+
+KEEPALIVE_S, ALIVE_S = 30.0, 20.0
+"""A silent peer is asked after the first, and given up after the second, as with grpc.aio. An Envoy
+whose machine has gone sends no reset; its requests would count for two hours."""
+
+_UNSENT_BYTES = 256 << 10
+_FRAMES_A_WRITE = 8
+_FLOODED_BYTES = 4 << 20
+"""Answers to a peer's control frames, which it does not read."""
+
+_PING = b"laar-liv"
+_DRAIN_PING = b"laar-bye"
+_LAST_STREAM = 2**31 - 1
+
+
+class Connection(asyncio.Protocol):
+    """A connection.
+
+    Args:
+        server: has the methods and the limits.
+    """
+
+    def __init__(self, server: H2Server) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._calls: dict[int, Call] = {}
+        self._ready: deque[Call] = deque()
+        self.blocked: set[Call] = set()
+        """Calls that wait for one of the peer's windows."""
+        self._reading = False
+        self._pumping: asyncio.Handle | None = None
+        self._unwritable = False
+        self._closing = False
+        self._greeted = False
+        self._draining = False  # the peer was told
+        self._refusing = False  # and it knows
+        self._owed_bytes = 0  # of the connection's window
+        self._held_bytes = 0
+        self._heard = True
+        self._timer: asyncio.TimerHandle | None = None
+        now = self._loop.time()
+        self.guard = Guard(now)
+        self._resets = Budget(1000, 200, now)
+        self.h2 = new_library(server.max_streams)
+
+    # -- asyncio.Protocol ----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greets."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._server.connections.add(self)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.selected_alpn_protocol() != "h2":
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=_UNSENT_BYTES)
+        greet(self.h2)
+        self._pump()
+        self._timer = self._loop.call_later(GREETING_S, self._greeting_is_late)
+        if self._server.stopping:
+            self.drain()
+
+    def data_received(self, data: bytes) -> None:
+        """Handles what came, and writes what it causes."""
+        if self._closing:
+            return
+        self._heard = self._reading = True
+        try:
+            seen = self.guard.feed(data, self._loop.time())
+            for event in self.h2.receive_data(seen) if seen else ():
+                react = _REACTIONS.get(type(event))
+                if react is not None:
+                    react(self, event)
+        except FloodError as error:
+            self._fail(str(error), ErrorCodes.ENHANCE_YOUR_CALM)
+        except ProtocolError as error:  # the library has a GOAWAY ready
+            self._fail(f"the peer broke HTTP/2: {type(error).__name__}", None)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - what panics in Rust is no Exception
+            _LOG.error("a connection failed", exc_info=error)
+            self._fail("an internal error", ErrorCodes.INTERNAL_ERROR)
+        finally:
+            self._reading = False
+        self._credit()
+        self._pump()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends all calls."""
+        self._closing = True
+        self.blocked.clear()
+        for handle in (self._timer, self._pumping):
+            if handle is not None:
+                handle.cancel()
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.lost()
+        self._ready.clear()
+        self._server.forget(self)
+
+    def pause_writing(self) -> None:
+        """The peer reads slowly: its answers wait in their calls."""
+        self._unwritable = True
+
+    def resume_writing(self) -> None:
+        """Goes on."""
+        self._unwritable = False
+        self._pump()
+
+    # -- for calls -----------------------------------------------------------------------------
+
+    def wants_write(self, call: Call) -> None:
+        """Has a call write, at the end of this read or, outside of one, of this turn."""
+        if not call.ready and call.stream_id in self._calls:
+            call.ready = True
+            self._ready.append(call)
+        self._write_soon()
+
+    def credit(self, call: Call, count: int) -> None:
+        """Lets the peer send more on a stream."""
+        stream = self.h2.streams.get(call.stream_id)
+        if stream is not None and stream.open and not self._closing:
+            self.h2.increment_flow_control_window(count, call.stream_id)
+            self._write_soon()
+
+    def hold_bytes(self, count: int) -> bool:
+        """Counts bytes that calls hold, or hold no more; False beyond the limit."""
+        self._held_bytes += count
+        return count <= 0 or self._held_bytes <= HELD_BYTES
+
+    def finished(self, call: Call, *, reset: bool) -> None:
+        """Forgets a call whose end is written; `reset` tells a peer that sends to stop."""
+        if reset:
+            self._reset(call.stream_id, ErrorCodes.NO_ERROR)
+        self._calls.pop(call.stream_id, None)
+
+    # -- what the peer says --------------------------------------------------------------------
+
+    def _request(self, event: Any) -> None:
+        stream_id = event.stream_id
+        if self._refusing or len(self._calls) >= self._server.max_streams:
+            self._reset(stream_id, ErrorCodes.REFUSED_STREAM)
+            return
+        call = self._calls[stream_id] = Call(
+            self,
+            stream_id,
+            event.headers,
+            longest_bytes=self._server.longest_bytes,
+            window_bytes=STREAM_WINDOW_BYTES,
+        )
+        try:
+            self._begin(call, event.headers)
+        except CallError as error:
+            call.end(error.code, error.text)
+
+    def _begin(self, call: Call, headers: list[tuple[bytes, bytes]]) -> None:
+        """Finds the handler.
+
+        Raises:
+            CallError: there is none, or this is no call that can be served.
+        """
+        named = dict(headers)
+        size = sum(len(name) + len(value) + 32 for name, value in headers)
+        if size > HEADER_LIST_BYTES:
+            raise CallError(Code.RESOURCE_EXHAUSTED, "the metadata is too long")
+        if named.get(b":method") != b"POST":
+            raise CallError(Code.UNIMPLEMENTED, "a call is a POST")
+        if not named.get(b"content-type", b"").startswith(b"application/grpc"):
+            raise CallError(Code.UNIMPLEMENTED, "a call has the content-type application/grpc")
+        opened = self._server.methods.get(named.get(b":path", b""))
+        if opened is None:
+            raise CallError(Code.UNIMPLEMENTED, "Method not found!")
+        if (given := named.get(b"grpc-timeout")) is not None:
+            seconds = timeout_s(given.decode("latin-1"))
+            call.deadline = self._loop.call_later(seconds, call.expire)
+        try:
+            call.handler = opened(call)
+        except Exception:  # noqa: BLE001 - a call's guard
+            _LOG.exception("a call could not begin")
+            raise CallError(Code.UNKNOWN, "internal error") from None
+
+    def _data(self, event: Any) -> None:
+        self._owed_bytes += event.flow_controlled_length
+        if (call := self._calls.get(event.stream_id)) is not None:
+            call.data_received(event.data, event.flow_controlled_length)
+
+    def _stream_ended(self, event: Any) -> None:
+        if (call := self._calls.get(event.stream_id)) is not None:
+            call.remote_ended()
+
+    def _stream_reset(self, event: Any) -> None:
+        call = self._calls.pop(event.stream_id, None)
+        if call is not None:
+            call.lost()
+        # Envoy resets each stream at its end. One that got no answer was work for nothing.
+        if call is not None and not call.answered and not self._resets.spend(self._loop.time()):
+            raise FloodError("too many calls that are reset at once")
+
+    def _window(self, event: Any) -> None:
+        if not event.stream_id:
+            self._windows(event)
+        elif (call := self._calls.get(event.stream_id)) and call in self.blocked:
+            self.blocked.discard(call)
+            self.wants_write(call)
+
+    def _windows(self, _event: Any) -> None:
+        """All that wait for a window of the connection, or for settings, try again."""
+        blocked, self.blocked = self.blocked, set()
+        for call in blocked:
+            self.wants_write(call)
+
+    def _settings(self, event: Any) -> None:
+        if not self._greeted:
+            self._greeted = True
+            self._keep_alive()
+        self._windows(event)
+
+    def _ping_answered(self, event: Any) -> None:
+        if event.ping_data == _DRAIN_PING and not self._refusing:
+            self._refusing = True
+            self._goaway(self.h2.highest_inbound_stream_id)
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def _write_soon(self) -> None:
+        if not self._reading and self._pumping is None and not self._closing:
+            self._pumping = self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Writes what may be written, a frame of each call in turn."""
+        if self._pumping is not None:
+            self._pumping.cancel()
+            self._pumping = None
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        unsent = 0
+        self._reading = True  # what handlers send meanwhile is written here
+        try:
+            while self._ready and not self._unwritable:
+                call = self._ready.popleft()
+                call.ready = False
+                if call.write():
+                    call.ready = True
+                    self._ready.append(call)
+                unsent += 1
+                if unsent >= _FRAMES_A_WRITE:  # and then look whether the socket takes more
+                    unsent = 0
+                    transport.write(self.h2.data_to_send())
+        except Exception:  # noqa: BLE001 - a connection's guard
+            _LOG.exception("a connection failed")
+            self._fail("an internal error", ErrorCodes.INTERNAL_ERROR)
+            return
+        finally:
+            self._reading = False
+        if data := self.h2.data_to_send():
+            transport.write(data)
+        if self._unwritable and transport.get_write_buffer_size() > _FLOODED_BYTES:
+            transport.abort()
+        elif not self._calls and (self._refusing or self.guard.leaving):
+            transport.close()
+
+    def _credit(self) -> None:
+        """Gives the connection's window back: what streams may hold has a limit of its own."""
+        if self._owed_bytes >= CONNECTION_WINDOW_BYTES // 2 and not self._closing:
+            self.h2.increment_flow_control_window(self._owed_bytes)
+            self._owed_bytes = 0
+
+    def _reset(self, stream_id: int, code: ErrorCodes) -> None:
+        stream = self.h2.streams.get(stream_id)
+        if stream is not None and not stream.closed:
+            self.h2.reset_stream(stream_id, code)
+
+    def _goaway(self, last_stream_id: int, code: int = 0) -> None:
+        """Says GOAWAY, after all that was said before."""
+        assert self._transport is not None
+        self._transport.write(self.h2.data_to_send() + goaway(last_stream_id, code))
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Tells the peer to open no more streams; the connection closes when the open ones end."""
+        if self._draining or self._closing or self._transport is None:
+            return
+        self._draining = True
+        self._goaway(_LAST_STREAM)
+        self.h2.ping(_DRAIN_PING)  # its answer comes when the peer knows
+        self._pump()
+
+    def cut(self) -> None:
+        """Ends all calls and closes."""
+        if self._transport is None or self._closing:
+            return
+        for stream_id, call in tuple(self._calls.items()):
+            call.lost()
+            self._reset(stream_id, ErrorCodes.CANCEL)
+        self._calls.clear()
+        self._goaway(self.h2.highest_inbound_stream_id)
+        self._close()
+
+    def _fail(self, why: str, code: ErrorCodes | None) -> None:
+        self._server.complain(why)
+        if self._transport is None or self._transport.is_closing():
+            return
+        if code is None:
+            self._transport.write(self.h2.data_to_send())
+        else:
+            self._goaway(self.h2.highest_inbound_stream_id, code)
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.lost()
+        self._close()
+
+    def _close(self) -> None:
+        """Closes once all is written, which a peer that does not read would put off."""
+        assert self._transport is not None
+        self._closing = True
+        self._transport.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(LINGER_S, self._transport.abort)
+
+    def _greeting_is_late(self) -> None:
+        if self._transport is not None and not self._greeted:
+            self._transport.abort()
+
+    def _keep_alive(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._heard:
+            self._heard = False
+            self._timer = self._loop.call_later(KEEPALIVE_S, self._keep_alive)
+            return
+        self.h2.ping(_PING)
+        self._write_soon()
+        self._timer = self._loop.call_later(ALIVE_S, self._is_alive)
+
+    def _is_alive(self) -> None:
+        if self._heard:
+            self._keep_alive()
+        elif self._transport is not None:
+            self._transport.abort()
+
+
+_REACTIONS: dict[type, Callable[[Connection, Any], None]] = {
+    events.RequestReceived: Connection._request,
+    events.DataReceived: Connection._data,
+    events.StreamEnded: Connection._stream_ended,
+    events.StreamReset: Connection._stream_reset,
+    events.WindowUpdated: Connection._window,
+    events.RemoteSettingsChanged: Connection._settings,
+    events.PingAckReceived: Connection._ping_answered,
+}

@@ -1,0 +1,174 @@
+"""What gRPC puts on HTTP/2: messages with a length before them, statuses, time-outs.
+
+Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable
+from enum import IntEnum
+from urllib.parse import quote_from_bytes
+
+from jh2.hpack import NeverIndexedHeaderTuple
+
+__all__ = ["CallError", "Code", "Unframer", "frame", "metadata_of", "status_headers", "timeout_s"]
+
+_PREFIX_BYTES = 5
+_FEW_PIECES = 64
+_SMALL_PIECE_BYTES = 1024
+_UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_MOST_DIGITS = 8
+_MESSAGE_SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) != "%")
+
+
+class Code(IntEnum):
+    """gRPC's status codes that are given here."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+class CallError(Exception):
+    """Ends a call.
+
+    Args:
+        code: its status.
+        text: why.
+    """
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+class Unframer:
+    """Puts messages together from pieces, however they are cut.
+
+    Args:
+        longest_bytes: longest message that is taken.
+    """
+
+    __slots__ = ("_longest_bytes", "_missing", "_pieces", "_prefix", "held_bytes")
+
+    def __init__(self, longest_bytes: int) -> None:
+        self._longest_bytes = longest_bytes
+        self._prefix = b""
+        self._missing = 0  # bytes of the message that has begun
+        self._pieces: list[bytes] = []
+        self.held_bytes = 0
+        """Of a message that is not whole yet."""
+
+    @property
+    def midway(self) -> bool:
+        """Whether a message has begun that is not whole."""
+        return bool(self._prefix or self._missing)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The messages that a piece completes.
+
+        Raises:
+            CallError: a message is compressed or too long.
+        """
+        messages: list[bytes] = []
+        at, end = 0, len(data)
+        while at < end:
+            if self._missing:
+                at = self._continue(data, at, messages)
+                continue
+            if self._prefix or end - at < _PREFIX_BYTES:
+                taken = _PREFIX_BYTES - len(self._prefix)
+                self._prefix += data[at : at + taken]
+                at = min(at + taken, end)
+                if len(self._prefix) < _PREFIX_BYTES:
+                    break
+                length = self._length(self._prefix, 0)
+                self._prefix = b""
+            else:
+                length = self._length(data, at)
+                at += _PREFIX_BYTES
+            if end - at >= length:
+                messages.append(data[at : at + length])
+                at += length
+            else:
+                self._missing = length
+        return messages
+
+    def _continue(self, data: bytes, at: int, messages: list[bytes]) -> int:
+        """Takes what belongs to the message that has begun; where it ends in the data."""
+        piece = data[at : at + self._missing] if at or len(data) > self._missing else data
+        pieces = self._pieces
+        pieces.append(piece)
+        self.held_bytes += len(piece)
+        self._missing -= len(piece)
+        if not self._missing:
+            messages.append(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            pieces.clear()
+            self.held_bytes = 0
+        elif len(pieces) > _FEW_PIECES + self.held_bytes // _SMALL_PIECE_BYTES:
+            pieces[:] = [b"".join(pieces)]  # a piece of one byte is 34 as an object
+        return at + len(piece)
+
+    def _length(self, data: bytes, at: int) -> int:
+        if data[at]:
+            raise CallError(Code.UNIMPLEMENTED, "compressed messages are not taken")
+        length = int.from_bytes(data[at + 1 : at + _PREFIX_BYTES], "big")
+        if length > self._longest_bytes:
+            text = f"Received message larger than max ({length} vs. {self._longest_bytes})"
+            raise CallError(Code.RESOURCE_EXHAUSTED, text)
+        return length
+
+
+def frame(message: bytes) -> bytes:
+    """A message with its length before it."""
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+def status_headers(code: Code, text: str = "") -> list[tuple[bytes, bytes]]:
+    """The trailers that end a call."""
+    headers = [(b"grpc-status", b"%d" % code)]
+    if text:
+        told = quote_from_bytes(text.encode("utf-8", "replace"), safe=_MESSAGE_SAFE)
+        # Of the peer's making, and so not to stay in the table of compressed headers.
+        headers.append(NeverIndexedHeaderTuple(b"grpc-message", told.encode()))
+    return headers
+
+
+def timeout_s(value: str) -> float:
+    """Seconds of a ``grpc-timeout``.
+
+    Raises:
+        CallError: it is none.
+    """
+    digits, unit = value[:-1], _UNIT_S.get(value[-1:])
+    if unit is None or not (digits.isascii() and digits.isdigit()) or len(digits) > _MOST_DIGITS:
+        raise CallError(Code.INTERNAL, "grpc-timeout is malformed")
+    return int(digits) * unit
+
+
+def metadata_of(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str | bytes]]:
+    """A call's metadata as grpc.aio shows it: text, or bytes where the name ends with ``-bin``."""
+    found: list[tuple[str, str | bytes]] = []
+    for raw, value in headers:
+        if raw.startswith(b":"):
+            continue
+        name = raw.decode("latin-1")
+        if name.endswith("-bin"):
+            for part in value.split(b","):
+                try:
+                    padded = part + b"=" * (-len(part) % 4)
+                    found.append((name, base64.b64decode(padded, validate=True)))
+                except (binascii.Error, ValueError):
+                    continue
+        else:
+            found.append((name, value.decode("latin-1")))
+    return found

@@ -1,0 +1,160 @@
+"""The server: its sockets, its methods, its connections, and how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import math
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+
+import grpc
+
+from laar.datalayer import split_address
+from laar.server.h2.call import Call, Handler
+from laar.server.h2.connection import GREETING_S, Connection
+from laar.server.h2.coroutine_methods import opened
+
+__all__ = ["H2Server"]
+
+_LOG = logging.getLogger(__name__)
+
+MOST_STREAMS = 100_000
+"""On one connection: as many as the breaker of laar's own bootstraps lets through."""
+
+_BACKLOG = 1024
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+_COMPLAIN_EVERY_S = 10.0
+
+
+class H2Server:
+    """A gRPC server; `bind`, `start` and `stop` as grpc.aio's.
+
+    Args:
+        longest_bytes: longest message that is taken.
+        max_streams: on one connection at a time.
+        together: other processes listen on the same port.
+    """
+
+    def __init__(
+        self, *, longest_bytes: int, max_streams: int = MOST_STREAMS, together: bool = False
+    ) -> None:
+        self.longest_bytes = longest_bytes
+        self.max_streams = max_streams
+        self.methods: dict[bytes, Callable[[Call], Handler]] = {}
+        self.connections: set[Connection] = set()
+        self.stopping = False
+        self._together = together
+        self._sockets: list[socket.socket] = []
+        self._tls: ssl.SSLContext | None = None
+        self._listening: list[asyncio.Server] = []
+        self._gone = asyncio.Event()
+        self._complained_at = -math.inf
+
+    # -- methods -------------------------------------------------------------------------------
+
+    def add_method(self, service: str, name: str, begin: Callable[[Call], Handler]) -> None:
+        """Serves a method; `begin` is called for each call."""
+        self.methods[f"/{service}/{name}".encode()] = begin
+
+    def add_generic_rpc_handlers(self, _handlers: object) -> None:
+        """Nothing: what is generated for grpc.aio registers its methods by name as well."""
+
+    def add_registered_method_handlers(
+        self, service: str, methods: Mapping[str, grpc.RpcMethodHandler]
+    ) -> None:
+        """Serves a service that is written for grpc.aio, whose methods take one message."""
+        for name, method in methods.items():
+            self.add_method(service, name, opened(method))
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def bind(self, address: str) -> int:
+        """Binds to ``host:port``; returns the port.
+
+        Raises:
+            OSError: the address cannot be listened on.
+        """
+        host, port = split_address(address)
+        known = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for family, at in dict.fromkeys((family, str(at[0])) for family, *_, at in known):
+            try:
+                listener = socket.create_server(
+                    (at, port),
+                    family=family,
+                    backlog=_BACKLOG,
+                    reuse_port=self._together,
+                    dualstack_ipv6=at == "::" and socket.has_dualstack_ipv6(),
+                )
+            except OSError as error:
+                if error.errno in _NOT_HERE and self._sockets:
+                    continue  # `localhost` is often in two families, of which one is off
+                self._close()
+                raise
+            self._sockets.append(listener)
+        return port
+
+    async def start(self) -> None:
+        """Takes connections."""
+        await self._listen()
+
+    async def use_tls(self, context: ssl.SSLContext) -> None:
+        """Shows a certificate from now on; open connections stay as they are."""
+        self._tls = context
+        if self._listening and not self.stopping:
+            await self._listen()
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no new connections and calls; cuts what is open after the grace."""
+        self.stopping = True
+        self._close()
+        for connection in tuple(self.connections):
+            connection.drain()
+        if self.connections and grace_s > 0:
+            try:
+                await asyncio.wait_for(self._gone.wait(), grace_s)
+            except TimeoutError:
+                _LOG.info("%d connections are cut", len(self.connections))
+        for connection in tuple(self.connections):
+            connection.cut()
+
+    # -- for connections -----------------------------------------------------------------------
+
+    def forget(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        if self.stopping and not self.connections:
+            self._gone.set()
+
+    def complain(self, why: str) -> None:
+        """Logs, once in a while, that a connection was closed for a fault of its peer."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._complained_at + _COMPLAIN_EVERY_S:
+            self._complained_at = now
+            _LOG.warning("a connection to the ext_proc port was closed: %s", why)
+
+    def _close(self) -> None:
+        for listening in self._listening:
+            listening.close()
+        for listener in self._sockets:
+            listener.close()
+        self._listening, self._sockets = [], []
+
+    async def _listen(self) -> None:
+        """Listens on the same sockets again: both take from one queue, so no client is refused."""
+        loop = asyncio.get_running_loop()
+        before = self._listening
+        self._listening = [
+            await loop.create_server(
+                lambda: Connection(self),
+                sock=listener.dup(),
+                ssl=self._tls,
+                ssl_handshake_timeout=GREETING_S if self._tls else None,
+                backlog=_BACKLOG,
+            )
+            for listener in self._sockets
+        ]
+        for listening in before:
+            listening.close()

@@ -1,0 +1,166 @@
+"""gRPC's bytes however they are cut, and frames' limits however reads cut them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from h2_peers import PREFACE, frame
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laar.server.h2 import framing
+from laar.server.h2.framing import CallError, Code, Unframer, metadata_of, status_headers, timeout_s
+from laar.server.h2.guard import MAX_FRAME_BYTES, FloodError, Guard
+
+messages = st.lists(st.binary(max_size=300), max_size=8)
+
+
+def cut(data, cuts):
+    """The data in pieces."""
+    marks = sorted({0, len(data), *(c % (len(data) + 1) for c in cuts)})
+    return [data[a:b] for a, b in itertools.pairwise(marks)]
+
+
+@given(messages, st.lists(st.integers(0, 5000), max_size=40))
+def test_messages_are_the_same_however_they_are_cut(sent, cuts):
+    unframer = Unframer(300)
+    stream = b"".join(framing.frame(message) for message in sent)
+    got = [message for piece in cut(stream, cuts) for message in unframer.feed(piece)]
+    assert got == sent
+    assert not unframer.midway
+    assert unframer.held_bytes == 0
+
+
+@given(st.binary(min_size=1, max_size=300), st.integers(0, 400))
+def test_a_message_that_is_not_whole_is_noticed(message, at):
+    unframer = Unframer(300)
+    stream = framing.frame(message)
+    unframer.feed(stream[: at % len(stream)])
+    assert unframer.midway is (at % len(stream) > 0)
+
+
+def test_a_byte_at_a_time_costs_no_object_for_each():
+    unframer = Unframer(1 << 20)
+    stream = framing.frame(b"x" * 100_000)
+    for number in range(len(stream) - 1):
+        assert unframer.feed(stream[number : number + 1]) == []
+    assert len(unframer._pieces) < 300
+    assert unframer.feed(stream[-1:]) == [b"x" * 100_000]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "code"),
+    [
+        (b"\x01\0\0\0\0", Code.UNIMPLEMENTED),
+        (b"\xff\0\0\0\0", Code.UNIMPLEMENTED),
+        (b"\0\0\0\0\x0b", Code.RESOURCE_EXHAUSTED),
+        (b"\0\xff\xff\xff\xff", Code.RESOURCE_EXHAUSTED),
+    ],
+)
+def test_what_cannot_be_taken_has_the_status_of_grpc(prefix, code):
+    with pytest.raises(CallError) as found:
+        Unframer(10).feed(prefix)
+    assert found.value.code is code
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("1S", 1.0), ("250m", 0.25), ("7u", 7e-6), ("99999999H", 99999999 * 3600)],
+)
+def test_timeouts_are_read(value, seconds):
+    assert timeout_s(value) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("value", ["", "S", "1", "1x", "-1S", "1.5S", "999999999S", "\u0663S"])
+def test_a_timeout_that_is_none_is_refused(value):
+    with pytest.raises(CallError):
+        timeout_s(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [("plain text", b"plain text"), ("100% \n", b"100%25 %0A"), ("\u00e9\x7f", b"%C3%A9%7F")],
+)
+def test_a_status_is_percent_encoded(text, written):
+    assert status_headers(Code.INTERNAL, text)[1] == (b"grpc-message", written)
+
+
+def test_metadata_reads_as_grpc_shows_it():
+    headers = [
+        (b":path", b"/a"),
+        (b"a", b"b"),
+        (b"x-bin", b"AAE"),
+        (b"y-bin", b"!"),
+        (b"z", b"\xe9"),
+    ]
+    assert metadata_of(headers) == [("a", "b"), ("x-bin", b"\0\1"), ("z", "\u00e9")]
+
+
+# -- the guard ---------------------------------------------------------------------------------
+
+DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
+kinds = st.sampled_from([DATA, HEADERS, RST, PING, GOAWAY, WINDOW, 0x20])
+frames = st.lists(
+    st.builds(lambda kind, payload: frame(kind, 0x4, 1, payload), kinds, st.binary(max_size=40)),
+    max_size=12,
+)
+
+
+@given(frames, st.lists(st.integers(0, 5000), max_size=40))
+def test_the_library_sees_all_frames_but_a_goaway_however_they_are_cut(sent, cuts):
+    guard = Guard(0.0)
+    seen = b"".join(guard.feed(piece, 0.0) for piece in cut(PREFACE + b"".join(sent), cuts))
+    assert seen == PREFACE + b"".join(one for one in sent if one[3] != GOAWAY)
+    assert guard.leaving is any(one[3] == GOAWAY for one in sent)
+
+
+def flood(*frames, times=1, now=0.0):
+    guard = Guard(0.0)
+    guard.feed(PREFACE, now)
+    for _ in range(times):
+        for one in frames:
+            guard.feed(one, now)
+
+
+def test_a_long_frame_is_refused_by_its_header_alone():
+    flood(frame(DATA, 0, 1, length=MAX_FRAME_BYTES))
+    with pytest.raises(FloodError):
+        flood(frame(DATA, 0, 1, length=MAX_FRAME_BYTES + 1))
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        frame(PING, 0, 0, b"12345678"),
+        frame(SETTINGS),
+        frame(WINDOW, 0, 1, b"\0\0\0\1"),
+        frame(DATA, 0, 1),
+        frame(DATA, 0, 1, b"x"),
+        frame(0x20, 0, 0, b"?"),
+        frame(2, 0, 1, b"\0\0\0\0\1"),  # PRIORITY
+    ],
+)
+def test_frames_that_bring_nothing_have_an_end(one):
+    flood(one, times=90)
+    with pytest.raises(FloodError):
+        flood(one, times=9000)
+
+
+def test_a_header_block_has_an_end():
+    flood(frame(HEADERS, 0, 1, b"x" * 16384), frame(CONTINUATION, 4, 1, b"x" * 16384))
+    with pytest.raises(FloodError):
+        flood(frame(HEADERS, 0, 1), *[frame(CONTINUATION, 0, 1)] * 9)
+    with pytest.raises(FloodError):
+        flood(frame(HEADERS, 0, 1, b"x" * 40_000), frame(CONTINUATION, 0, 1, b"x" * 40_000))
+
+
+def test_patience_comes_back_with_time_and_with_messages():
+    guard = Guard(0.0)
+    guard.feed(PREFACE, 0.0)
+    one = frame(WINDOW, 0, 1, b"\0\0\0\1")
+    for number in range(20_000):
+        guard.feed(one, number / 1000)
+    for _ in range(20_000):
+        guard.useful()
+        guard.feed(one, 20.0)

@@ -1,0 +1,400 @@
+"""Peers that no gRPC library makes: each costs its own connection at most, and leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+
+import pytest
+from h2_peers import HEADERS, PREFACE, Peer, Served, Written, frame, serving
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jh2 import events
+from jh2.config import H2Configuration
+from jh2.connection import H2Connection
+from jh2.exceptions import ProtocolError
+
+from laar.server.h2 import H2Server, connection
+from laar.server.h2.framing import Code
+from support import eventually
+
+DATA, HEADER, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
+
+
+@pytest.fixture
+async def served():
+    async with serving() as running:
+        yield running
+
+
+async def is_well(served):
+    """Another peer is served as if nothing was."""
+    async with Peer.to(served) as peer:
+        peer.call(1)
+        peer.message(1, b"well?", end=True)
+        await peer.flush()
+        data = await peer.until(lambda e: isinstance(e, events.DataReceived))
+        assert data.data == b"\0\0\0\0\5well?"
+        ended = await peer.until(lambda e: isinstance(e, events.TrailersReceived))
+        assert dict(ended.headers)[b"grpc-status"] == b"0"
+
+
+async def nothing_left(served):
+    await eventually(
+        lambda: served.count("closed") == served.count("open"), what="the ends of all calls"
+    )
+    await eventually(lambda: not served.server.connections, what="the connections' ends")
+
+
+async def ends(served, *data, greet=True):
+    """Sends bytes after the greeting; asserts that the connection ends, and only this one."""
+    async with Peer.to(served, greet=greet) as peer:
+        for one in data:
+            await peer.send(one)
+        await peer.closed()
+    await is_well(served)
+    await nothing_left(served)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nhost: a\r\n\r\n",
+        b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + b"x" * 500,  # a TLS hello
+        PREFACE[:-1] + b"X",
+        PREFACE + frame(DATA, 0, 1, b"x"),
+        PREFACE + frame(SETTINGS, 0, 0, b"x" * 5),
+        PREFACE + frame(SETTINGS, 0, 3, b""),
+    ],
+)
+async def test_what_is_no_http2_is_closed(served, data):
+    await ends(served, data, greet=False)
+
+
+async def test_a_peer_that_says_nothing_is_closed(monkeypatch):
+    monkeypatch.setattr(connection, "GREETING_S", 0.1)
+    async with serving() as served, Peer.to(served, greet=False) as peer:
+        await peer.send(PREFACE[:10])
+        await peer.closed()
+        await nothing_left(served)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        frame(DATA, 0, 1, length=(1 << 24) - 1),
+        frame(HEADER, 0x4, 1, b"\xff\xff\xff\xff\xff\xff\xff\xff"),  # no HPACK
+        frame(HEADER, 0x4, 1, b"\x80"),  # index 0
+        frame(HEADER, 0x4, 2, b"\x82"),  # a server's number
+        frame(CONTINUATION, 0x4, 1, b"\x82"),
+        frame(HEADER, 0, 1, b"\x82") + frame(PING, 0, 0, b"12345678"),  # within a block
+        frame(WINDOW, 0, 0, b"\0\0\0\0"),
+        frame(WINDOW, 0, 0, b"\x7f\xff\xff\xff") * 2,  # past the end of a window
+        frame(5, 0x4, 1, b"\0\0\0\2"),  # a client promises nothing
+        frame(RST, 0, 7, b"\0\0\0\0"),  # never opened
+        frame(PING, 0, 0, b"short"),
+        frame(DATA, 0x8, 1, b"\xff"),  # more padding than frame
+    ],
+)
+async def test_broken_frames_end_their_connection(served, data):
+    await ends(served, data)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        frame(PING, 0, 0, b"12345678"),
+        frame(SETTINGS, 0, 0, b"\0\4\0\1\0\0"),
+        frame(WINDOW, 0, 0, b"\0\0\0\1"),
+        frame(0x20, 0, 0, b"unknown"),
+        frame(2, 0, 1, b"\0\0\0\3\1"),
+    ],
+)
+async def test_floods_end_their_connection(served, one):
+    await ends(served, one * 60_000)
+
+
+async def test_header_blocks_without_an_end_are_cut(served):
+    await ends(served, frame(HEADER, 0, 1, b"\x82"), frame(CONTINUATION, 0, 1, b"") * 100)
+    await ends(served, frame(HEADER, 0, 1, b"\x82"), frame(CONTINUATION, 0, 1, b"x" * 16384) * 8)
+
+
+async def test_metadata_that_grows_when_unpacked_is_refused(served):
+    """One long value in the table, named again and again (HPACK bomb)."""
+    literal = b"\x40\x01a\x7f\x81\x1e" + b"v" * 4000  # into the table
+    await ends(served, frame(HEADER, 0x4, 1, literal + b"\xbe" * 12_000))
+
+
+async def test_long_metadata_fails_its_call_alone(served):
+    async with Peer.to(served) as peer:
+        peer.call(1, headers=[*HEADERS, ("x-long", "v" * 20_000)])
+        await peer.flush()
+        answer = await peer.until(lambda e: isinstance(e, events.ResponseReceived))
+        assert dict(answer.headers)[b"grpc-status"] == b"%d" % Code.RESOURCE_EXHAUSTED
+        peer.call(3)
+        peer.message(3, b"next", end=True)
+        await peer.flush()
+        assert await peer.until(lambda e: isinstance(e, events.DataReceived))
+
+
+async def test_rapid_resets_end_their_connection(served):
+    async with Peer.to(served) as peer:
+        for number in range(1, 4001, 2):
+            peer.call(number)
+            peer.h2.reset_stream(number)
+        await peer.flush()
+        await peer.closed()
+    await nothing_left(served)
+    await is_well(served)
+
+
+async def test_streams_that_are_reset_after_their_answer_are_as_envoy_has_it(served):
+    async with Peer.to(served) as peer:
+        for number in range(1, 6001, 2):
+            peer.call(number)
+            peer.message(number, b"a")
+            await peer.flush()
+            await peer.until(
+                lambda e, n=number: isinstance(e, events.DataReceived) and e.stream_id == n
+            )
+            peer.events.clear()
+            peer.h2.reset_stream(number)
+        await peer.flush()
+        await eventually(lambda: served.count("closed") == 3000, what="the calls' ends")
+        assert len(next(iter(served.server.connections)).h2.streams) < 200
+
+
+async def test_streams_above_the_limit_are_refused_and_may_be_asked_again():
+    async with serving(max_streams=3) as served, Peer.to(served) as peer:
+        for number in (1, 3, 5, 7):
+            peer.call(number)
+        await peer.flush()
+        refused = await peer.until(lambda e: isinstance(e, events.StreamReset))
+        assert (refused.stream_id, refused.error_code) == (7, 7)  # REFUSED_STREAM
+        peer.h2.reset_stream(1)
+        peer.call(9)
+        peer.message(9, b"now", end=True)
+        await peer.flush()
+        assert await peer.until(lambda e: isinstance(e, events.DataReceived))
+
+
+async def test_a_call_from_a_half_closed_or_cut_stream_ends(served):
+    async with Peer.to(served) as peer:
+        peer.call(1, end=True)  # no message at all
+        peer.call(3)
+        peer.h2.send_data(3, b"\0\0\0\0\x09half", end_stream=True)
+        await peer.flush()
+        for number, status in ((1, Code.OK), (3, Code.INTERNAL)):
+            ended = await peer.until(
+                lambda e, n=number: (
+                    isinstance(e, events.ResponseReceived | events.TrailersReceived)
+                    and e.stream_id == n
+                    and b"grpc-status" in dict(e.headers)
+                )
+            )
+            assert dict(ended.headers)[b"grpc-status"] == b"%d" % status
+
+
+async def test_all_of_a_stream_in_one_read_is_seen_in_order(served):
+    async with Peer.to(served) as peer:
+        peer.call(1)
+        peer.message(1, b"a")
+        peer.message(1, b"b")
+        peer.h2.reset_stream(1)
+        await peer.flush()
+        await eventually(lambda: served.count("closed") == 1, what="the end")
+        assert [kind for kind, _ in served.seen] == ["open", "message", "message", "closed"]
+        assert served.server.connections
+
+
+async def test_a_window_of_nothing_holds_the_answers_until_it_opens(served):
+    async with Peer.to(served, window=0) as peer:
+        peer.call(1)
+        peer.message(1, b"many100000")
+        await peer.flush()
+        await peer.until(lambda e: isinstance(e, events.ResponseReceived))
+        await eventually(lambda: served.calls[0]._out_bytes > 0, what="the answer to wait")
+        got = 0
+        while got < 100_005:
+            peer.h2.increment_flow_control_window(7000, 1)
+            peer.h2.increment_flow_control_window(7000)
+            await peer.flush()
+            data = await peer.until(lambda e: isinstance(e, events.DataReceived))
+            got += len(data.data)
+            peer.events.remove(data)
+        assert got == 100_005
+
+
+async def test_a_peer_that_asks_and_takes_no_answer_is_not_listened_to(served):
+    """What waits for one stream is bounded, and the stream beside it goes on."""
+    async with Peer.to(served, window=0) as peer:
+        peer.call(1)
+        sent = 0
+        for _ in range(40):
+            peer.message(1, b"many200000")
+            sent += 1
+        await peer.flush()
+        await eventually(lambda: served.count("message") > 0, what="the first message")
+        await is_well(served)
+        assert served.calls[0]._out_bytes < 2 << 20
+        assert served.count("message") < sent
+
+
+async def test_a_peer_that_does_not_read_its_socket_fills_no_memory(served):
+    async with Peer.to(served) as peer:
+        peer.writer.transport.pause_reading()
+        peer.h2.increment_flow_control_window(1 << 30)
+        peer.call(1)
+        peer.h2.increment_flow_control_window(1 << 30, 1)
+        for _ in range(100):
+            peer.message(1, b"many1000000")
+        await peer.flush()
+        await eventually(lambda: served.count("message") > 1, what="the first messages")
+        (held,) = served.server.connections
+        await is_well(served)
+        assert held._transport.get_write_buffer_size() < 2 << 20
+        assert served.calls[0]._out_bytes < 3 << 20
+        assert served.count("message") < 50
+
+
+async def test_a_peer_that_pings_and_never_reads_is_cut(served):
+    async with Peer.to(served) as peer:
+        peer.writer.transport.pause_reading()
+        for number in range(1, 3000, 2):
+            peer.call(number)
+            peer.message(number, b"many65000")
+        await peer.flush()
+        (held,) = served.server.connections
+        await peer.send(frame(PING, 0, 0, b"12345678") * 60_000)
+        await eventually(lambda: held not in served.server.connections, what="the cut")
+        await is_well(served)
+
+
+async def test_a_silent_peer_is_asked_and_given_up(monkeypatch):
+    monkeypatch.setattr(connection, "KEEPALIVE_S", 0.05)
+    monkeypatch.setattr(connection, "ALIVE_S", 0.3)
+    async with serving() as served:
+        async with Peer.to(served) as answering, Peer.to(served) as silent:
+            silent.call(1)
+            await silent.flush()
+            reading = asyncio.create_task(answering.until(lambda _e: False))
+            await eventually(lambda: served.count("closed") == 1, what="the silent one's end")
+            assert len(served.server.connections) == 1
+            assert not reading.done()
+        await reading
+
+
+async def test_a_goaway_lets_open_calls_finish(served):
+    async with Peer.to(served) as peer:
+        peer.call(1)
+        await peer.flush()
+        await peer.send(frame(GOAWAY, 0, 0, b"\0\0\0\0\0\0\0\0"))
+        peer.message(1, b"still", end=True)
+        await peer.flush()
+        assert await peer.until(lambda e: isinstance(e, events.DataReceived))
+        assert await peer.until(lambda e: isinstance(e, events.TrailersReceived))
+    await nothing_left(served)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ((":path", "nothing"), Code.UNIMPLEMENTED),
+        ((":method", "GET"), Code.UNIMPLEMENTED),
+        (("content-type", "text/plain"), Code.UNIMPLEMENTED),
+        (("grpc-timeout", "soon"), Code.INTERNAL),
+        (("grpc-timeout", "0S"), Code.DEADLINE_EXCEEDED),
+    ],
+)
+async def test_a_call_that_is_none_gets_its_status_in_one_frame(served, change, status):
+    async with Peer.to(served) as peer:
+        peer.call(1, headers=list({**dict(HEADERS), change[0]: change[1]}.items()))
+        await peer.flush()
+        answer = await peer.until(lambda e: isinstance(e, events.ResponseReceived))
+        headers = dict(answer.headers)
+        assert headers[b":status"] == b"200"
+        assert headers[b"grpc-status"] == b"%d" % status
+        assert answer.stream_ended
+
+
+async def test_unfinished_messages_have_a_limit_for_all_streams(served, monkeypatch):
+    monkeypatch.setattr(connection, "HELD_BYTES", 100_000)
+    async with Peer.to(served) as peer:
+        await peer.until(lambda e: isinstance(e, events.WindowUpdated))
+        numbers = range(1, 41, 2)
+        for number in numbers:
+            peer.call(number)
+            peer.h2.send_data(number, b"\0\0\0\x20\0" + b"x" * 3000)  # of 8192
+        await peer.flush()
+        await eventually(lambda: served.count("open") == 20, what="the calls")
+        (held,) = served.server.connections
+        await eventually(lambda: held._held_bytes == 60_000, what="their beginnings")
+        for number in numbers:
+            with contextlib.suppress(ProtocolError):  # it was reset meanwhile
+                peer.h2.send_data(number, b"x" * 3000)
+                await peer.flush()
+        refused = await peer.until(
+            lambda e: isinstance(e, events.ResponseReceived) and e.stream_id == 39
+        )
+        assert dict(refused.headers)[b"grpc-status"] == b"%d" % Code.RESOURCE_EXHAUSTED
+        peer.h2.send_data(1, b"x" * 2192)
+        await peer.flush()
+        assert await peer.until(lambda e: isinstance(e, events.DataReceived) and e.stream_id == 1)
+
+
+def spoken():
+    """What a well-behaved peer says in a while."""
+    h2 = H2Connection(H2Configuration(client_side=True))
+    h2.initiate_connection()
+    for number in (1, 3, 5):
+        h2.send_headers(number, HEADERS)
+        h2.send_data(number, b"\0\0\0\0\3abc\0\0\0\0\1d")
+    h2.ping(b"12345678")
+    h2.reset_stream(1)
+    h2.increment_flow_control_window(1000)
+    h2.end_stream(3)
+    return h2.data_to_send()
+
+
+SPOKEN = spoken()
+changes = st.lists(
+    st.tuples(st.integers(0, len(SPOKEN) - 1), st.binary(max_size=12), st.integers(0, 12)),
+    max_size=6,
+)
+
+
+@settings(max_examples=300)
+@given(changes, st.lists(st.integers(0, len(SPOKEN)), max_size=12))
+def test_no_bytes_end_more_than_their_connection(changed, cuts):
+    """Whatever is put in, taken out or overwritten: no exception leaves, and all calls end."""
+    data = SPOKEN
+    for at, put, taken in changed:
+        data = data[:at] + put + data[at + taken :]
+    marks = sorted({0, len(data), *(c for c in cuts if c < len(data))})
+
+    async def speak():
+        server = H2Server(longest_bytes=1000)
+        served = Served(server, 0)
+        server.add_method("test.Test", "Echo", served.begin)
+        one = connection.Connection(server)
+        one.connection_made(Written())
+        for start, stop in itertools.pairwise(marks):
+            one.data_received(data[start:stop])
+        one.connection_lost(None)
+        assert served.count("closed") == served.count("open")
+        assert not server.connections
+        assert not one.blocked
+        assert one._held_bytes == 0
+
+    with asyncio.Runner() as runner:
+        runner.run(speak())
+
+
+async def test_a_port_is_shared_only_by_those_that_agree():
+    async with serving(together=True) as served:
+        other = H2Server(longest_bytes=1, together=True)
+        other.bind(f"127.0.0.1:{served.port}")
+        await other.stop(0)
+        with pytest.raises(OSError, match="in use"):
+            H2Server(longest_bytes=1).bind(f"127.0.0.1:{served.port}")
