@@ -56,7 +56,8 @@ THINK_S = 0.3
 WARM_UP_S = 3.0
 QUIET_SHARE = 0.1
 QUIET_S = (4.0, 30.0)
-RECOVERY_S = 60.0
+RECOVERY_S = 90.0
+"""An endpoint that failed again and again is tried every `health.longest_trial_s`, with jitter."""
 SETTLE_S = 30.0
 MEMORY_FACTOR = 1.5
 MEMORY_SLACK_BYTES = 64 * 2**20
