@@ -145,7 +145,7 @@ def test_d4_a_body_that_cannot_be_changed_keeps_its_destination(shape, monkeypat
     def fail(*_):
         raise ValueError
 
-    monkeypatch.setattr("laar.protocol.stream.machine.splice_model", fail)
+    monkeypatch.setattr("laar.protocol.stream.request_half.splice_model", fail)
     first, *rest = feed(machine, Decided(director.decide(ask.request, 0.0), 1))
     assert first.destination == "10.0.0.1:80"
     sent = b"".join(action.data for action in [first, *rest] if getattr(action, "data", None))
@@ -183,7 +183,7 @@ def test_a_fault_while_the_decision_is_sent_loses_no_byte(shape, monkeypatch):
     def fail(*_):
         raise RuntimeError
 
-    monkeypatch.setattr("laar.protocol.stream.machine.splice_model", fail)
+    monkeypatch.setattr("laar.protocol.stream.request_half.splice_model", fail)
     with pytest.raises(RuntimeError):
         feed(machine, Decided(director.decide(ask.request, 0.0), 1))
     actions = feed(machine, Failed())
