@@ -22,8 +22,6 @@ from functools import lru_cache
 
 from laar.core.request import Api, Request
 from laar.errors import RequestError
-from laar.flow.admission import FlowSettings
-from laar.flow.item import Limits
 from laar.lab.claims import Claim, Evidence, Seen
 from laar.lab.experiment import FIRST_SEED, Experiment, Scope
 from laar.lab.report import Report, Table, Value
@@ -35,6 +33,7 @@ from laar.lab.workloads.overload import (
     MODEL,
     PROBE_POLICY,
     QUADRATIC_TOKENS,
+    QUEUES,
     Ask,
     asks,
     assessor,
@@ -46,15 +45,14 @@ from laar.protocol.sampling import Sampler
 from laar.settings.reading import Bodies
 from laar.sim.fleet import Exchange, FleetSettings, Prompt, VirtualFleet, generator
 
-__all__ = ["EXPERIMENTS", "carried_per_s", "serve"]
+__all__ = ["CLAIMS", "EXPERIMENTS", "carried_per_s", "serve"]
 
 _MINUTE_S = 60.0
 _BODIES = Bodies()
 _SAMPLED = "slack, 1 in 100 read"
-_ROUTES = ("slack", _SAMPLED, "arrival, kept apart", "arrival", "no queue")
+_ROUTES = ("slack", _SAMPLED, *list(QUEUES)[1:])
 PROBE_REQUESTS = 3000
 """Enough for the last answers, when few are left and some endpoints are done, to count little."""
-_NONE_IS_LONG = 1 << 30
 _CHARS = 4
 
 
@@ -88,13 +86,7 @@ class Served:
 
 def _fleet(route: str, seed: int) -> VirtualFleet:
     """The fleet behind one of `_ROUTES`. Nothing is shared between prompts."""
-    flow = None
-    if route != "no queue":
-        plain = route == "arrival"  # an order of arrival that knows nothing of lengths
-        flow = FlowSettings(
-            limits=Limits(order="lars" if route in ("slack", _SAMPLED) else "fcfs"),
-            long_tokens=_NONE_IS_LONG if plain else FlowSettings().long_tokens,
-        )
+    flow = QUEUES["slack" if route == _SAMPLED else route]
     settings = FleetSettings(
         use_prefixes=False, sample_answers=0.0, quadratic_tokens=QUADRATIC_TOKENS
     )
