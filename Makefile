@@ -41,9 +41,9 @@ unit: $(STAMP)
 	$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not vllm"
 
 # The packages of tool.coverage in pyproject.toml.
-COVERED := explain policies tuning
+COVERED := explain flow policies prefix settings sharing tuning
 
-coverage: $(STAMP)  ## lines and branches of some packages that their own tests reach
+coverage: $(STAMP)  ## lines and branches of some packages that their own tests reach, with a least share
 	$(BIN)/pytest -q -n auto -m "not slow and not vllm" --cov --cov-report=term $(COVERED:%=tests/%)
 
 test-all: $(STAMP)  ## the slow suites as well

@@ -9,7 +9,7 @@ from fuzz.choices import Choices, json_text
 from laar.context import ContextHook
 from laar.core.request import Api
 from laar.errors import RequestError
-from laar.protocol import jsonscan, openai
+from laar.protocol import jsonscan, openai, prompt
 from laar.protocol.jsonscan import member_spans
 from laar.protocol.openai import set_priority, splice_model, try_read
 
@@ -43,13 +43,13 @@ def bodies(data: bytes) -> None:
     name = _NAMES[choices.number(len(_NAMES))]
     small = choices.number(4) == 3
     body = _body(choices)
-    was = openai.ASIDE_BYTES, openai.MAX_PARTS, openai.MAX_SPANS
+    was = openai.ASIDE_BYTES, openai.MAX_PARTS, prompt.MAX_SPANS
     if small:  # as if the body were too large to be built
-        openai.ASIDE_BYTES, openai.MAX_PARTS, openai.MAX_SPANS = 0, _FEW_PARTS, _FEW_SPANS
+        openai.ASIDE_BYTES, openai.MAX_PARTS, prompt.MAX_SPANS = 0, _FEW_PARTS, _FEW_SPANS
     try:
         _check(api, body, name)
     finally:
-        openai.ASIDE_BYTES, openai.MAX_PARTS, openai.MAX_SPANS = was
+        openai.ASIDE_BYTES, openai.MAX_PARTS, prompt.MAX_SPANS = was
 
 
 def _check(api: Api, body: bytes, name: str) -> None:

@@ -9,20 +9,21 @@ from pathlib import Path
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = {"v1": ("--grpc_python_out",), "wire": ()}
-"""The packages below `laar`, each with the outputs it needs besides messages and typing files."""
+PACKAGES = ("v1", "wire")
+"""Below `laar`. Neither needs stubs: the server handles raw messages."""
 
 
 def generate(target: Path) -> None:
-    """Writes messages, stubs and typing files below `target`."""
-    for package, outputs in PACKAGES.items():
+    """Writes messages and typing files below `target`."""
+    for package in PACKAGES:
         sources = sorted((ROOT / "proto/laar" / package).glob("*.proto"))
         status = protoc.main(
             [
                 "protoc",
                 f"-I{ROOT / 'proto'}",
                 f"-I{files('grpc_tools') / '_proto'}",
-                *(f"{option}={target}" for option in ("--python_out", "--pyi_out", *outputs)),
+                f"--python_out={target}",
+                f"--pyi_out={target}",
                 *map(str, sources),
             ]
         )

@@ -12,7 +12,8 @@ import pytest
 
 from laar.accuracy import CapabilityModel, Features, parse_artifact
 from laar.accuracy.fitting.fit import Fit, fit
-from laar.accuracy.fitting.judge import judge, questions_of
+from laar.accuracy.fitting.judge import judge
+from laar.accuracy.fitting.questions import questions_of
 from laar.accuracy.fitting.records import parse_records, read_records
 from laar.accuracy.text import Said, hashed
 from laar.client.judging import run_evaluate

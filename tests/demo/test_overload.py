@@ -12,10 +12,10 @@ import pytest
 
 from laar.lab.live.leftovers import Rest, kept_files
 from laar.lab.live.openloop import HUNG, Answered, send
-from laar.lab.live.overload import ROUTES, run_overload
+from laar.lab.live.overload import run_overload
 from laar.lab.live.verdict import Run, judge
 from laar.lab.report import Report
-from laar.lab.workloads.overload import asks
+from laar.lab.workloads.overload import QUEUES, asks
 from support import Answer, RecordingUpstream
 
 DRAWN = asks(10.0, 400, 1)
@@ -93,7 +93,7 @@ async def test_requests_are_sent_as_they_were_drawn(
 def runs(**changed: Run) -> dict[str, list[Run]]:
     """A run in which all is well for each route; in time by slack, and for all but half else."""
     well = {}
-    for route in ROUTES:
+    for route in QUEUES:
         late = 1 if route == "slack" else 2
         answers = [
             Answered(
@@ -177,5 +177,5 @@ def test_a_few_seconds_of_overload_lose_and_leave_nothing(shape: str, tmp_path: 
     assert len(told) == len(ANSWERED)
     assert all(check["held"] for check in told), told
     requests = [row[2] for row in report["tables"][0]["rows"]]
-    assert len(requests) == len(ROUTES)
+    assert len(requests) == len(QUEUES)
     assert min(requests) == max(requests) > 10

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from laar.doctor.envoy import configuration, envoy_findings, faults, fixed
-from laar.doctor.envoy_checks import Needs
+from laar.doctor.envoy_judgements import Needs
 from laar.doctor.findings import Level
 from laar.envoy import BootstrapOptions, render, validate
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from laar.context import plan
 from laar.lab.workloads import rag
 
 
+def top_share(load):
+    """Share of accesses that go to the most popular fifth of a pool of 1000 documents."""
+    counts = np.sort(np.bincount(np.concatenate(load), minlength=1000))
+    return counts[-200:].sum() / counts.sum()
+
+
 def test_loads_are_reproducible_and_as_skewed_as_the_papers_traces():
     assert rag.topic(3, requests=20) == rag.topic(3, requests=20) != rag.topic(4, requests=20)
     assert all(len(set(context)) == 15 for context in rag.topic(0, requests=50))
-    assert rag.top_share(rag.topic(0)) == pytest.approx(0.577, abs=0.02)
-    assert rag.top_share(rag.zipf(0, 1.0)) == pytest.approx(0.749, abs=0.02)
-    assert rag.top_share(rag.zipf(0, 0.6)) == pytest.approx(0.498, abs=0.02)
+    assert top_share(rag.topic(0)) == pytest.approx(0.577, abs=0.02)
+    assert top_share(rag.zipf(0, 1.0)) == pytest.approx(0.749, abs=0.02)
+    assert top_share(rag.zipf(0, 0.6)) == pytest.approx(0.498, abs=0.02)
 
 
 GAIN = {

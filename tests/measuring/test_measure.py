@@ -14,16 +14,8 @@ from aiohttp import web
 from laar.accuracy import MeasuredOutcome, parse_outcomes
 from laar.errors import SettingError
 from laar.measuring.checks import CheckSpec
-from laar.measuring.measure import (
-    Progress,
-    Question,
-    Summary,
-    Target,
-    discover,
-    measure,
-    mend,
-    read_questions,
-)
+from laar.measuring.measure import Progress, Summary, Target, discover, measure, mend
+from laar.measuring.questions import Question, read_questions
 from support.scripted_fleet import completion
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from laar.core.request import Api
 from laar.errors import RequestError
-from laar.protocol import jsonscan, openai
+from laar.protocol import jsonscan, openai, prompt
 from laar.protocol.jsonscan import member_spans
 from laar.protocol.openai import read_body, set_priority, splice_model
 
@@ -88,11 +88,11 @@ def test_d13_no_body_takes_much_longer_than_its_length(key, part):
     assert read.model == "m"
 
 
-@pytest.mark.parametrize("count", [openai.MAX_SPANS - 5, openai.MAX_SPANS + 5])
+@pytest.mark.parametrize("count", [prompt.MAX_SPANS - 5, prompt.MAX_SPANS + 5])
 def test_d13_a_prompt_of_too_many_texts_is_priced_by_its_length(count):
     body = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": ["x"] * count}]})
     read = read_body(Api.CHAT, body)
-    assert bool(read.spans) is (count < openai.MAX_SPANS)
+    assert bool(read.spans) is (count < prompt.MAX_SPANS)
     assert read.chars == (sum(map(len, read.spans)) or len(body))
 
 

@@ -53,7 +53,6 @@ MAX_TEXT_TASKS = 256
 FINGERPRINT_BYTES = 5
 """Of a question's hash: of a million questions one in a million is taken for another."""
 
-_Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Difference = Annotated[float, Field(ge=-1, le=1)]
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _LogOdds = Annotated[float, Field(ge=-50, le=50, allow_inf_nan=False)]

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from laar.accuracy.artifact import MAX_ARTIFACT_BYTES, parse_artifact
-from laar.accuracy.fitting.judge import judge, questions_of
+from laar.accuracy.fitting.judge import judge
+from laar.accuracy.fitting.questions import questions_of
 from laar.accuracy.fitting.records import read_records
 from laar.errors import SettingError
 

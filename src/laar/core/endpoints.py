@@ -13,11 +13,12 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from laar.core.membership import POOL_LABEL, TASK_LABEL, EndpointSpec, Membership, Served
 from laar.core.roundtrip import fresh_rtt, smooth_rtt
 
 __all__ = [
@@ -33,68 +34,11 @@ __all__ = [
     "Slots",
 ]
 
-POOL_LABEL = "laar.dev/pool"
-"""Label of an endpoint that names its pool, for requests that a gateway sends to one pool."""
-
-TASK_LABEL = "laar.dev/task"
-"""Label of an endpoint: ``generate``, or what it does instead, such as ``embed``."""
-
 Slots = NDArray[np.intp]
 """Slot numbers of some endpoints, ascending."""
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 """A truth for each of some endpoints: True for those that stay."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointSpec:
-    """One endpoint as a source of endpoints (a file, DNS, Kubernetes) describes it.
-
-    Args:
-        address: ``ip:port``, IPv6 in brackets; what Envoy is told, and the endpoint's identity.
-        models: model names it answers to. The first is the name of the model for accuracy and
-            latency, and the name a body is rewritten to when the client's name is not among them.
-        region: free text for the page and for metrics.
-        engine: whose metric names its page uses: ``vllm``, ``sglang`` or ``tensorrt-llm``.
-        metrics_url: page to scrape; None for ``http://address/metrics``, empty for none.
-        labels: free labels from the source.
-        host: the name in the source when it was a DNS name; several endpoints may share it.
-        priority_field: splice the ``priority`` field into the body (the engine runs with
-            ``--scheduling-policy priority``).
-        max_model_len: longest prompt and answer together, in tokens; None when nobody said.
-        same_weights: of `models`, those that are only other names of the first. The rest are
-            adapters, or not known to be the same: they share no cached prefix with it.
-        adapters: of `models`, the LoRA adapters that the engine has loaded.
-        generates: whether it writes texts; an embedding engine does not.
-    """
-
-    address: str
-    models: tuple[str, ...]
-    region: str = ""
-    engine: str = "vllm"
-    metrics_url: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    host: str = ""
-    priority_field: bool = False
-    max_model_len: int | None = None
-    same_weights: tuple[str, ...] = ()
-    adapters: frozenset[str] = frozenset()
-    generates: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """What an endpoint says of the names it answers to.
-
-    Args:
-        weights: names of whole models, and for each what they were loaded from.
-        adapters: names of loaded LoRA adapters, and the model that each belongs to.
-        generates: whether it writes texts; None when that is not known.
-    """
-
-    weights: Mapping[str, str] = field(default_factory=dict)
-    adapters: Mapping[str, str] = field(default_factory=dict)
-    generates: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,9 +113,7 @@ class EndpointTable:
         self._free: list[int] = []
         self._specs: list[EndpointSpec | None] = []
         self._slot_of: dict[str, int] = {}
-        self._sources: dict[str, dict[str, EndpointSpec]] = {}
-        self._served: dict[str, Served] = {}
-        self._reserved: frozenset[str] = frozenset()
+        self._members = Membership()
         self._apart: frozenset[str] = frozenset()
         self._serving: dict[str, Slots] = {}
         self._pools: dict[str, Slots] = {}
@@ -200,35 +142,23 @@ class EndpointTable:
 
     def replace(self, source: str, specs: Iterable[EndpointSpec]) -> None:
         """Makes `specs` all that `source` knows; where sources overlap, the first wins."""
-        self._sources[source] = {spec.address: spec for spec in specs}
+        self._members.replace(source, specs)
         self._merge()
 
     def served(self, address: str, served: Served) -> None:
         """Takes an endpoint's own word for its names, until it leaves."""
-        if self.slot(address) >= 0 and self._served.get(address) != served:
-            self._served[address] = served
+        if self.slot(address) >= 0 and self._members.served(address, served):
             self._merge()
 
     def keep_names(self, names: Iterable[str]) -> None:
         """Names that stand for several models: no endpoint may call an adapter so."""
-        self._reserved = frozenset(names)
+        self._members.reserved = frozenset(names)
         self._merge()
         self._reindex()
 
     def _merge(self) -> None:
-        wanted: dict[str, EndpointSpec] = {}
-        for known in self._sources.values():
-            for address, spec in known.items():
-                wanted.setdefault(address, spec)
-        configured = dict.fromkeys(self._reserved, "")
-        for spec in wanted.values():
-            for name in spec.models:
-                configured.setdefault(name, spec.models[0])
-        self._served = {a: said for a, said in self._served.items() if a in wanted}
-        for address, said in self._served.items():
-            wanted[address] = _as_served(wanted[address], said, configured)
-        current = {spec.address: spec for spec in self.specs()}
-        if wanted == current:
+        wanted = self._members.specs()
+        if wanted == {spec.address: spec for spec in self.specs()}:
             return
         self._active_by_address(wanted)
         self.version += 1
@@ -299,7 +229,7 @@ class EndpointTable:
             active.append(slot)
             self.window_tokens[slot] = spec.max_model_len or math.inf
             self.model_id[slot] = ids.setdefault(spec.models[0], len(ids))
-            apart.update(set(spec.models[1:]).difference(spec.same_weights, self._reserved))
+            apart.update(set(spec.models[1:]).difference(spec.same_weights, self._members.reserved))
             self.generates[slot] = spec.labels.get(TASK_LABEL, "generate") == "generate" and (
                 spec.generates or TASK_LABEL in spec.labels
             )
@@ -462,25 +392,3 @@ class EndpointTable:
     def slot_counted(self, address: str) -> int:
         """As `slot`, also for an endpoint that leaves while something is in flight there."""
         return self._slot_of.get(address, -1)
-
-
-def _as_served(spec: EndpointSpec, served: Served, configured: Mapping[str, str]) -> EndpointSpec:
-    """The endpoint with its adapters among its names.
-
-    A name that the configuration gives to another model is not an endpoint's to take.
-    """
-    own = spec.models[0]
-    root = served.weights.get(own)
-    same = [own, *(name for name, other in served.weights.items() if root and other == root)]
-    adapters = [
-        name
-        for name, parent in served.adapters.items()
-        if parent in same and configured.get(name, own) == own
-    ]
-    return replace(
-        spec,
-        models=tuple(dict.fromkeys((*spec.models, *adapters))),
-        adapters=frozenset(adapters),
-        same_weights=tuple(name for name in spec.models if name in same),
-        generates=served.generates is not False,
-    )

@@ -19,11 +19,8 @@ from laar.doctor.envoy_checks import (
     PROCESSOR,
     ROUTE,
     Check,
-    Needs,
-    Wrong,
-    is_native,
-    override_of,
 )
+from laar.doctor.envoy_judgements import Needs, Wrong, is_native, override_of
 from laar.doctor.envoy_values import Json
 from laar.doctor.findings import Finding, Level
 

@@ -132,7 +132,7 @@ class Admission:
         A call that returns a ticket should be followed by `dispatch` soon: it may be its turn.
 
         Raises:
-            RequestError: it can be served by nobody, or the queue takes no more.
+            RequestError: no endpoint can serve it, or the queue takes no more.
         """
         if request.api is Api.OPAQUE or request.shadow:  # no model's work, or not ours to hold
             return self._director.decide(request, now)
@@ -351,7 +351,7 @@ def _none(view: View) -> NDArray[np.bool_]:
 
 
 def _may_come(error: RequestError, request: Request) -> bool:
-    """Whether waiting can help: nobody is there, and nobody said whom it has to be."""
+    """Whether waiting can help: no endpoint is known, and no subset restricts the choice."""
     empty = error.reason in ("no-endpoints", "no-candidates")
     return empty and request.subset is None
 

@@ -35,7 +35,7 @@ _CONVALESCENT = 4
 _FAITH = 2.0  # good outcomes taken on trust
 _JITTER = 0.2
 _HANG_FACTOR = 5.0
-"""A trial at an endpoint that hangs costs somebody the whole of his patience, one that is refused a
+"""A trial at an endpoint that hangs costs a client the whole of its time-out, one that is refused a
 round trip: the first trial after a hang comes so many times later."""
 _FIRST_SHARE = 0.2  # of its price's weight, at the start of a slow start
 _AGAIN_S = 0.5

@@ -24,11 +24,10 @@ from laar.health.attempt import Attempt, Stage
 from laar.health.breaker import State
 from laar.health.endpoint import Endpoint
 from laar.health.kinds import GOOD, Kind, Reply, judge
-from laar.health.pace import ratio
-from laar.health.questions import RETRIED, Questions
+from laar.health.outcomes import Outcomes
+from laar.health.questions import Questions
 from laar.health.records import Records
 from laar.health.settings import HealthSettings
-from laar.health.siblings import alone
 from laar.health.silence import compare, find_hang, silent_for_long
 from laar.health.standing import Standing, standing_of
 
@@ -37,17 +36,8 @@ __all__ = ["Health", "Word"]
 _LOOK_S = 0.25
 _READ_EVERY_S = 2.0
 """A sound endpoint's answers are read at least that often."""
-_TRUST_AFTER = 4
-"""Answers read and found good before an endpoint that sent an error in one is believed unread."""
-_LIGHTEST = 0.1
-_EVENTS_IN_ROW = 2
-"""Errors in a 200 that open, where siblings send none: Envoy repeats nothing, so a third would be
-another client's."""
 _PROBE_FIRST_S = 1.0
 """How long a trial that is due waits for somebody to ask a question first."""
-_TIMES_EVERY_S = 0.01
-"""An endpoint's answers are timed so often at the most; that costs more than all the rest here."""
-_UNHEARD_S = 0.5
 _TRIAL_S = 5.0
 """How long a trial of another picker puts off one's own; then that picker may be gone."""
 
@@ -77,6 +67,7 @@ class Health:
         self._endpoints = self._records.endpoints
         self.questions = Questions(self._records)
         """What the picker asks endpoints itself, and learns from that."""
+        self._outcomes = Outcomes(self._records, self.questions, rng, self._say)
         self._rng = rng
         self.look_at = 0.0
         """When `look` has something to do."""
@@ -162,12 +153,12 @@ class Health:
         attempt.read = read
         if reply.status == 200 and not reply.event:  # as nearly always
             if attempt.stage is Stage.SENT:
-                self._accepted(endpoint, attempt, now)
+                self._outcomes.accepted(endpoint, attempt, now)
             return
         verdict = judge(reply)
         if verdict is GOOD:
             if attempt.stage is Stage.SENT:
-                self._accepted(endpoint, attempt, now)
+                self._outcomes.accepted(endpoint, attempt, now)
         elif verdict is None:
             if not reply.event:
                 endpoint.denied.add(now, happened=False)
@@ -177,7 +168,7 @@ class Health:
             endpoint.breaker.tells_nothing(attempt, self._rng, now)
             attempt.judged = True
         else:
-            self._failed(endpoint, attempt, Kind(verdict), now, reply)
+            self._outcomes.failed(endpoint, attempt, Kind(verdict), now, reply)
 
     def answering(self, attempt: Attempt, now: float) -> None:
         """The first byte of an answer was seen, and it is no error."""
@@ -191,7 +182,7 @@ class Health:
             endpoint.unseen -= 1
         if endpoint.breaker.doubtful:
             endpoint.breaker.doubtful -= 1
-        self._good(endpoint, attempt, now)
+        self._outcomes.good(endpoint, attempt, now)
 
     def ended(
         self,
@@ -212,14 +203,14 @@ class Health:
         if attempt.stage is not Stage.OVER and not attempt.judged:
             if whole and attempt.overdue and attempt.stage is Stage.ACCEPTED and not attempt.read:
                 pass  # an unread answer that was given up looks like one that came to its end
-            elif whole and tokens is not None and self._is_empty(endpoint, tokens, now):
-                self._failed(endpoint, attempt, Kind.EMPTY, now)
+            elif whole and tokens is not None and self._outcomes.is_empty(endpoint, tokens, now):
+                self._outcomes.failed(endpoint, attempt, Kind.EMPTY, now)
             elif whole:
-                self._whole(endpoint, attempt, now)
+                self._outcomes.whole(endpoint, attempt, now)
             elif cause == "reset":
-                self._cut(endpoint, attempt, now)
+                self._outcomes.cut(endpoint, attempt, now)
             elif not attempt.overdue and silent_for_long(self._records, endpoint, attempt, now):
-                self._failed(endpoint, attempt, Kind.HANG, now)
+                self._outcomes.failed(endpoint, attempt, Kind.HANG, now)
         endpoint.breaker.tells_nothing(attempt, self._rng, now)
         attempt.stage = Stage.OVER
 
@@ -228,7 +219,7 @@ class Health:
         endpoint = self._endpoints.get(slot)
         if endpoint is None:
             return
-        self._failed(endpoint, attempt, Kind.RETRIED, now)
+        self._outcomes.failed(endpoint, attempt, Kind.RETRIED, now)
         if attempt is not None:
             endpoint.attempts.pop(attempt, None)
             attempt.stage = Stage.OVER
@@ -245,154 +236,6 @@ class Health:
         """Its endpoint, unless the slot has another by now."""
         endpoint = self._endpoints.get(attempt.slot)
         return endpoint if endpoint is not None and attempt in endpoint.attempts else None
-
-    # -- what an outcome means -----------------------------------------------------------------
-
-    def _accepted(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
-        if attempt.timed and attempt.group[1]:  # a whole answer comes with its head
-            self._records.times(attempt).saw(Stage.ACCEPTED, now - attempt.at, attempt.predicted_s)
-        endpoint.reached(attempt, Stage.ACCEPTED, now)
-        endpoint.denied.add(now, happened=False)
-        breaker = endpoint.breaker
-        # Silence and errors come after a head that looks well: then the body decides.
-        unproven = breaker.doubtful or (
-            breaker.is_out and (attempt.read or breaker.kind in (Kind.HANG, Kind.EVENT))
-        )
-        if not unproven:
-            self._good(endpoint, attempt, now)
-
-    def _good(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
-        if attempt.good and not endpoint.breaker.is_out:
-            return
-        attempt.good = True
-        breaker = endpoint.breaker
-        is_news = attempt.slot in self._records.troubled
-        is_back = breaker.good(attempt, self._records.settings, now)
-        if is_back:
-            self._records.version += 1
-        if is_news:
-            self._say(attempt.slot, "back" if is_back else "good", breaker.kind, 1.0)
-
-    def _whole(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
-        """An answer ended as it should."""
-        if attempt.read and attempt.stage is Stage.ACCEPTED:  # not a byte came
-            self._failed(endpoint, attempt, Kind.EVENT, now)
-            return
-        group = self._records.times(attempt)
-        seconds = now - attempt.at - attempt.rtt_s
-        is_brief = seconds < group.brief_s and not attempt.read
-        endpoint.quick = endpoint.quick + 1 if is_brief else 0
-        is_quick = is_brief and (endpoint.quick > 1 or seconds < group.quick_s)
-        if is_quick:  # it may be an error that was not seen: the next ones are looked at
-            endpoint.unseen = max(endpoint.unseen, 2)
-        if now - endpoint.progress_at[Stage.OVER] < _TIMES_EVERY_S and attempt.good:
-            return  # there is more to learn from than a mean needs
-        endpoint.reached(attempt, Stage.OVER, now)
-        endpoint.cut.add(now, happened=False)
-        if is_quick:
-            return  # nor does it say how long answers take
-        self._good(endpoint, attempt, now)
-        group.sizes.append(attempt.tokens)
-        if attempt.timed:
-            value = ratio(seconds, attempt.predicted_s)
-            if group.total_s.n >= 3:
-                endpoint.speed.add(value - group.mean, now)
-                self._records.paced.add(endpoint.model)
-            group.ended(seconds, value)
-
-    def _is_empty(self, endpoint: Endpoint, tokens: int, now: float) -> bool:
-        """Whether an answer has no token, and siblings' have: 0 is right for some requests."""
-        endpoint.empty.add(now, happened=tokens == 0)
-        if tokens:
-            return False
-        return bool(alone(endpoint.empty, (e.empty for e in self._records.others(endpoint)), now))
-
-    def _cut(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
-        """An answer stopped in the middle: a client that left, or the engine."""
-        endpoint.cut.add(now, happened=True)
-        if alone(endpoint.cut, (e.cut for e in self._records.others(endpoint)), now):
-            self._failed(endpoint, attempt, Kind.CUT, now)
-
-    def _failed(
-        self,
-        endpoint: Endpoint,
-        attempt: Attempt | None,
-        kind: Kind,
-        now: float,
-        reply: Reply | None = None,
-    ) -> None:
-        settings, breaker = self._records.settings, endpoint.breaker
-        slot = self._slot(endpoint, attempt)
-        if attempt is not None:
-            attempt.judged = True
-            if attempt.good:
-                breaker.unsay(settings, now)
-            if kind is not Kind.HANG:
-                endpoint.reached(attempt, Stage.ACCEPTED, now)
-        weight = 1.0
-        if kind is Kind.RETRIED:
-            if breaker.full_until > now - settings.full_s:
-                kind = Kind.FULL  # it has just said so where it could be seen
-            weight = RETRIED
-        if kind is Kind.FULL:
-            endpoint.failures[kind] += 1
-            breaker.full(attempt, reply.retry_after_s if reply else None, settings, now)
-            self._records.trouble(slot)
-            self._say(slot, "full", kind, breaker.full_until - now)
-            return
-        if kind is Kind.DENIED:
-            endpoint.denied.add(now, happened=True)
-            if reply is not None and reply.status != 404 and endpoint.admits_still(now):
-                return  # it asks for no key, so this one was wrong
-            apart = alone(endpoint.denied, (e.denied for e in self._records.others(endpoint)), now)
-            if apart is None:  # siblings are still at it: they have to be heard first
-                breaker.pause(now + _UNHEARD_S)
-                self._records.trouble(slot)
-            if not apart:
-                if attempt is not None and attempt is breaker.trial and breaker.kind is Kind.DENIED:
-                    breaker.good(attempt, settings, now)  # siblings deny as well: the client's
-                    self._records.version += 1
-                else:
-                    self.questions.suspect(endpoint, kind, 1.0, now)
-                    self._records.trouble(slot)
-                return
-            weight = max(1.0, float(endpoint.denied.row))  # those before it have not counted yet
-        if kind is Kind.EVENT and not breaker.doubtful:
-            breaker.distrust(_TRUST_AFTER)
-        elif kind is Kind.EVENT:
-            breaker.doubtful = _TRUST_AFTER
-        if kind in (Kind.ERROR, Kind.EVENT) and attempt is not None:
-            weight = self._lightness(attempt)
-        if kind is Kind.EVENT:  # the quick ones before it were most likely the same
-            weight *= 1.0 + endpoint.quick
-            endpoint.quick = 0
-        endpoint.failures[kind] += 1
-        row = settings.consecutive_failures
-        if kind is Kind.EVENT and not any(
-            other.breaker.doubtful for other in self._records.others(endpoint)
-        ):
-            row = min(row, _EVENTS_IN_ROW)
-        is_out = breaker.bad(attempt, kind, weight, settings, self._rng, now, row)
-        if not is_out:
-            self.questions.suspect(endpoint, kind, weight, now)
-        self._records.trouble(slot)
-        self._say(slot, "bad", kind, weight)
-        if is_out:
-            self._say(slot, "out", kind, breaker.trial_at - now)
-
-    def _lightness(self, attempt: Attempt) -> float:
-        """What an error weighs: little where only the heaviest requests meet one.
-
-        1 up to the median of what went well lately, falling to a tenth beyond all of it.
-        """
-        return max(
-            _LIGHTEST, min(1.0, 2.0 * self._records.times(attempt).lightness(attempt.tokens))
-        )
-
-    def _slot(self, endpoint: Endpoint, attempt: Attempt | None) -> int:
-        if attempt is not None:
-            return attempt.slot
-        return next(slot for slot, known in self._endpoints.items() if known is endpoint)
 
     # -- several pickers -----------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ class Questions:
     """Which questions are due, and what the answers mean.
 
     Attributes:
-        are_asked: somebody asks those that are due; without, no doubt is cast on anybody.
+        are_asked: questions that are due get asked; without, no endpoint is suspected.
     """
 
     def __init__(self, records: Records) -> None:

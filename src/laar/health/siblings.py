@@ -29,7 +29,7 @@ _EVIDENCE = 3.5
 
 
 class Share:
-    """How often something happened lately, with exponential decay."""
+    """How often something happened recently, with exponential decay."""
 
     __slots__ = ("_at", "_half_life_s", "last_at", "no", "row", "row_at", "yes")
 

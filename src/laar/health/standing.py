@@ -23,7 +23,7 @@ class Standing:
         trials: slots that are out, by the time their next trial is due.
         left_out: why the others get none.
         all_failing: all are out, so all are tried.
-        until: when this has to be worked out anew.
+        until: when this has to be computed again.
     """
 
     slots: Sequence[int]

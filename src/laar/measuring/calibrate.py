@@ -19,7 +19,8 @@ from laar.accuracy.fitting.command import run_fit
 from laar.accuracy.fitting.evaluate import Replay
 from laar.accuracy.fitting.fit import Fit
 from laar.errors import SettingError
-from laar.measuring.measure import Progress, Question, Target, measure
+from laar.measuring.measure import Progress, Target, measure
+from laar.measuring.questions import Question
 from laar.measuring.run import COLUMNS, key_headers, targets_of
 
 __all__ = ["Calibration", "calibrate"]

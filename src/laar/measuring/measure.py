@@ -15,67 +15,33 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import BinaryIO
 
 import aiohttp
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from laar.accuracy.features import language_of, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome, parse_outcome
 from laar.client.loop import RETRYABLE, Message, Reply, Send
 from laar.client.transport import completions_url, post
 from laar.errors import SettingError
-from laar.measuring.checks import CheckSpec
 from laar.measuring.judge import Judge
+from laar.measuring.questions import Question
 
 __all__ = [
     "Progress",
-    "Question",
     "Summary",
     "Target",
     "discover",
     "measure",
     "mend",
-    "read_questions",
 ]
 
 _TRIES = 3  # of one request that an endpoint turns away: the next run asks again
 _MAX_PAUSE_S = 30.0
-_MAX_LINE_BYTES = 64 * 2**20  # of an evaluation set: a few million tokens
 _MAX_MODELS_BYTES = 4 * 2**20
 _NOT_A_LIST = (ValueError, LookupError, TypeError, AttributeError)  # what other JSON comes to
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is asked, and how an answer is judged.
-
-    Args:
-        id: names it across runs; unique in its set.
-        ask: gives the messages. A function, because a set of long prompts is better built one at a
-            time than held in memory.
-        check: whether an answer is correct.
-        task: None where the detectors are to tell it.
-    """
-
-    id: str
-    ask: Callable[[], Sequence[Message]]
-    check: CheckSpec
-    task: str | None = None
-
-
-class _FileQuestion(BaseModel):
-    """One line of a user's evaluation set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    id: Annotated[str, Field(min_length=1, max_length=256)] = ""
-    messages: Annotated[list[dict[str, object]], Field(min_length=1)]
-    check: CheckSpec
-    task: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,39 +79,6 @@ class Summary:
     unjudged: int
     failed: int
     mended_bytes: int
-
-
-def read_questions(path: Path) -> Iterator[Question]:
-    """Reads an evaluation set, a line at a time.
-
-    Raises:
-        SettingError: the file can't be read, or a line breaks the format; both are named.
-    """
-    try:
-        with path.open("rb") as lines:
-            for number, line in enumerate(iter(lambda: lines.readline(_MAX_LINE_BYTES), b""), 1):
-                if line.strip():
-                    yield _question(line, f"{path}:{number}")
-    except OSError as fault:
-        raise SettingError(f"{path}: {fault.strerror}") from fault
-
-
-def _question(line: bytes, where: str) -> Question:
-    try:
-        question = _FileQuestion.model_validate(orjson.loads(line))
-    except ValidationError as fault:
-        first = fault.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise SettingError(f"{where}: {field}: {first['msg']}") from fault
-    except ValueError as fault:
-        raise SettingError(f"{where}: not JSON: {fault}") from fault
-    messages = question.messages
-    return Question(
-        id=question.id or blake2b(orjson.dumps(messages), digest_size=12).hexdigest(),
-        ask=lambda: messages,
-        check=question.check,
-        task=question.task,
-    )
 
 
 async def discover(

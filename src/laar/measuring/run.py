@@ -21,15 +21,8 @@ from laar.client.loop import Message
 from laar.errors import SettingError
 from laar.measuring.checks import CheckSpec
 from laar.measuring.kv_lookup import Query, queries
-from laar.measuring.measure import (
-    Progress,
-    Question,
-    Summary,
-    Target,
-    discover,
-    measure,
-    read_questions,
-)
+from laar.measuring.measure import Progress, Summary, Target, discover, measure
+from laar.measuring.questions import Question, read_questions
 
 __all__ = ["KV_LOOKUP", "key_headers", "kv_question", "questions_of", "run_measure", "targets_of"]
 

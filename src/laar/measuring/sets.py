@@ -17,7 +17,7 @@ from itertools import islice
 from laar.errors import SettingError, unknown
 from laar.measuring.checks import CheckSpec
 from laar.measuring.kv_lookup import queries
-from laar.measuring.measure import Question
+from laar.measuring.questions import Question
 from laar.measuring.run import kv_question
 
 __all__ = ["SETS", "made_questions"]

@@ -21,7 +21,6 @@ __all__ = [
     "build_policies",
     "check_parameters",
     "check_profile",
-    "parameters_of",
     "parse_policy",
 ]
 
@@ -97,19 +96,6 @@ def _composed(name: str, profile: Profile, registry: Registry) -> Policy:
         picker=GuardedPicker(picker, profile.picker.name) if found.origin else picker,
         knows_retries=any(part.name == "laar" for part in profile.scorers),
     )
-
-
-def parameters_of(policy: str) -> dict[str, float]:
-    """The numbers of a policy that can be set, and their defaults.
-
-    Raises:
-        SettingError: there is no such policy, or it cannot be loaded.
-    """
-    return {
-        name: float(each.default)
-        for name, each in _REGISTRY.find(Kind.POLICY, policy).parameters().items()
-        if isinstance(each.default, (int, float)) and not isinstance(each.default, bool)
-    }
 
 
 def check_parameters(given: Mapping[str, Parameters]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from laar.core.cost import scores_of_costs
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
-from laar.policies.gorgo_score import gorgo_score
+from laar.policies.gorgo_score import PUBLISHED_WEIGHTS, gorgo_score
 
 __all__ = ["Gorgo"]
 
@@ -23,7 +23,12 @@ class Gorgo:
         queue_weight: uncached tokens that a queued token is worth.
     """
 
-    def __init__(self, *, rtt_weight: float = 0.276, queue_weight: float = 0.5) -> None:
+    def __init__(
+        self,
+        *,
+        rtt_weight: float = PUBLISHED_WEIGHTS["rtt_weight"],
+        queue_weight: float = PUBLISHED_WEIGHTS["queue_weight"],
+    ) -> None:
         self._weights = {"rtt_weight": rtt_weight, "queue_weight": queue_weight}
 
     def score(self, view: View) -> Floats:

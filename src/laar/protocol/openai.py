@@ -18,17 +18,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
 import orjson
-import xxhash
 
 from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol.jsonscan import Span, member_spans
+from laar.protocol.prompt import Spans, UnknownPromptError, read_prompt
 from laar.protocol.sessions import session_of_body
 from laar.protocol.splice import (
     BYTE_ORDER_MARK,
@@ -59,12 +59,6 @@ MAX_PARTS = 200_000
 """Values of a body that are built, by the estimate of `_has_many_parts`: 30 ms, during which no
 other request is served, thread or not. Ten million characters of prose have fewer."""
 
-MAX_SPANS = 20_000
-"""Texts of a prompt that are looked at one by one, 10 ms; a long conversation has a thousand."""
-
-MAX_NESTED = 4
-"""Levels of parts in parts that are looked into; the APIs have two."""
-
 MAX_LIMIT_TOKENS = 1 << 31
 
 _COUNTED_BYTES = 1 << 20
@@ -88,7 +82,6 @@ SUFFIXES: tuple[tuple[str, Api], ...] = (
 )
 
 
-_SYSTEM_CHARS = 200  # that are kept: what tasks are told by
 _MARK_CHARS = 32
 _MANY_TURNS = 64
 _API_MARKS = {api: f"api={api}" for api in Api}
@@ -152,16 +145,13 @@ def read_body(api: Api, body: bytes) -> Body:
         model = ""
     if not isinstance(model, str):
         raise _bad("`model` must be a string")
-    spans = _Spans(body)
-    try:
-        if is_whole:
-            _READERS[api](document, spans)
+    spans, chars = Spans(body), len(body)
+    if is_whole:
+        try:
+            spans = read_prompt(api, document, body)
             chars = sum(map(len, spans.texts))
-    except _UnknownPromptError:
-        is_whole = False
-    if not is_whole:
-        spans = _Spans(body)
-        chars = len(body)
+        except UnknownPromptError:
+            pass
     limit = document.get("max_completion_tokens", document.get("max_tokens"))
     if limit is None:
         limit = document.get("max_output_tokens")
@@ -290,171 +280,3 @@ def _bad(message: str) -> RequestError:
 def _without_content(error: orjson.JSONDecodeError) -> str:
     """The parser's complaint and place; never the text around it."""
     return f"{error.msg.partition(':')[0]} (character {error.pos})"
-
-
-class _UnknownPromptError(Exception):
-    """The prompt has a form, or a number of parts, that is not looked into."""
-
-
-class _Spans:
-    """Collects the prompt's texts, and which of them was the user's last.
-
-    Raises:
-        _UnknownPromptError: there are more than `MAX_SPANS`.
-    """
-
-    def __init__(self, body: bytes) -> None:
-        self.texts: list[str] = []
-        self.question = ""
-        self.system = ""
-        self.messages = 0
-        self._body = body
-
-    def add(self, texts: list[str]) -> None:
-        """Texts as they stand."""
-        self.texts += texts
-        if len(self.texts) > MAX_SPANS:
-            raise _UnknownPromptError
-
-    def message(self, role: object, content: object) -> None:
-        """A message: its role as a marker, then its texts."""
-        texts = [content] if isinstance(content, str) else list(self._texts(content))
-        self.add([f"\x1e{role if isinstance(role, str) else ''}\x1f", *texts])
-        self.messages += 1
-        if texts and role in ("system", "developer") and not self.system:
-            self.system = texts[0][:_SYSTEM_CHARS]
-        if texts and role in ("user", None):
-            self.question = texts[-1]
-
-    def json(self, value: object) -> None:
-        """Anything structured that engines render into the prompt, such as tools."""
-        if value:
-            self.add([self._rendered(value).decode()])
-
-    def _texts(self, content: object, level: int = 0) -> Iterator[str]:
-        """Texts of a message's content: a string, or parts; other parts stand as their digest."""
-        if isinstance(content, str):
-            yield content
-        elif isinstance(content, list):
-            if len(content) > MAX_SPANS:
-                raise _UnknownPromptError
-            for part in content:
-                if isinstance(part, str):
-                    yield part
-                elif isinstance(part, dict):
-                    text = part.get("text")
-                    nested = part.get("content")
-                    if isinstance(text, str):
-                        yield text
-                    elif isinstance(nested, str | list) and level < MAX_NESTED:
-                        yield from self._texts(nested, level + 1)  # an Anthropic tool_result
-                    elif part.get("type") == "tool_use":
-                        yield self._rendered([part.get("name"), part.get("input")]).decode()
-                    else:
-                        if "cache_control" in part:  # a mark for the API, which moves turn by turn
-                            part = {key: part[key] for key in part if key != "cache_control"}
-                        yield f"\x1d{xxhash.xxh3_128_hexdigest(self._rendered(part))}"
-
-    def _rendered(self, value: object) -> bytes:
-        try:
-            return orjson.dumps(value)
-        except orjson.JSONEncodeError:  # it reads deeper than it writes, and no lone surrogates
-            pass
-        try:
-            return json.dumps(value).encode()
-        except RecursionError:  # stands for itself: no other prompt is like it
-            return xxhash.xxh3_128_hexdigest(self._body).encode()
-
-
-def _chat(document: dict[str, Any], spans: _Spans) -> None:
-    messages = document.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise _UnknownPromptError
-    spans.json(document.get("tools"))
-    system = document.get("system")  # Anthropic keeps it beside the messages
-    if system is not None:
-        spans.message("system", _without_attribution(system))
-    for message in messages:
-        if not isinstance(message, dict):
-            raise _UnknownPromptError
-        spans.message(message.get("role"), message.get("content"))
-        spans.json(message.get("tool_calls"))
-
-
-_ATTRIBUTION = "x-anthropic-billing-header:"
-"""How the line begins that coding agents put first into the system prompt; it ends in a number that
-changes with every request (``cch=``)."""
-
-
-def _without_attribution(system: object) -> object:
-    """The system prompt without the attribution line, as vLLM and llm-d read it.
-
-    With it no two requests of a session would share a prefix, which in the engine they do.
-    """
-    if isinstance(system, str):
-        return _line_off(system)
-    if not isinstance(system, list):
-        return system
-    kept: list[object] = []
-    for part in system:
-        text = part.get("text") if isinstance(part, dict) else part
-        if isinstance(text, str) and text.startswith(_ATTRIBUTION):
-            if rest := _line_off(text):
-                kept.append(rest)
-        else:
-            kept.append(part)
-    return kept
-
-
-def _line_off(text: str) -> str:
-    return text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text
-
-
-def _completions(document: dict[str, Any], spans: _Spans) -> None:
-    _prompt(document, "prompt", spans)
-
-
-def _embeddings(document: dict[str, Any], spans: _Spans) -> None:
-    if "input" in document:
-        _prompt(document, "input", spans)
-    else:  # vLLM's form for chat templates and images
-        _chat(document, spans)
-
-
-def _prompt(document: dict[str, Any], key: str, spans: _Spans) -> None:
-    prompt = document.get(key)
-    if not isinstance(prompt, str | list) or not prompt:
-        raise _UnknownPromptError  # such as `prompt_embeds`
-    if isinstance(prompt, list) and not isinstance(prompt[0], str):
-        spans.json(prompt)  # token ids: their digits are as good a prefix as their text
-    else:
-        texts = [prompt] if isinstance(prompt, str) else [t for t in prompt if isinstance(t, str)]
-        spans.add(texts)
-        spans.question = texts[-1] if texts else ""
-
-
-def _responses(document: dict[str, Any], spans: _Spans) -> None:
-    given = document.get("input")
-    if not isinstance(given, str | list):
-        raise _UnknownPromptError
-    spans.json(document.get("tools"))
-    instructions = document.get("instructions")
-    if isinstance(instructions, str):
-        spans.message("system", instructions)
-    if isinstance(given, str):
-        spans.message("user", given)
-        return
-    for item in given:
-        if isinstance(item, dict) and "content" in item:
-            spans.message(item.get("role"), item["content"])
-        else:
-            spans.json(item)
-
-
-_READERS: dict[Api, Callable[[dict[str, Any], _Spans], None]] = {
-    Api.CHAT: _chat,
-    Api.MESSAGES: _chat,
-    Api.COMPLETIONS: _completions,
-    Api.EMBEDDINGS: _embeddings,
-    Api.RESPONSES: _responses,
-}

@@ -1,6 +1,7 @@
 """The tuner: a hill-climb over the cost's weights, judged by windows of requests."""
 
-from laar.tuning.tuner import Tuner, TunerSettings, Weights
+from laar.tuning.settings import TunerSettings
+from laar.tuning.tuner import Tuner, Weights
 from laar.tuning.windows import OBJECTIVES, Sample, WindowScore, better
 
 __all__ = ["OBJECTIVES", "Sample", "Tuner", "TunerSettings", "Weights", "WindowScore", "better"]

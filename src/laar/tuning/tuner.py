@@ -29,15 +29,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Annotated, ClassVar, TypeGuard
+from typing import TypeGuard
 
-from annotated_types import Ge, Le
+from laar.errors import SettingError
+from laar.tuning.settings import SIGMA_MAX, TunerSettings
+from laar.tuning.windows import Sample, Window, WindowScore, better
 
-from laar.declaring import FIXED, Applies, check
-from laar.errors import SettingError, unknown
-from laar.tuning.windows import OBJECTIVES, Sample, Window, WindowScore, better
-
-__all__ = ["Tuner", "TunerSettings", "Weights"]
+__all__ = ["Tuner", "Weights"]
 
 UNMEASURED = 0
 """Version of decisions that belong to no window."""
@@ -47,9 +45,6 @@ REMEASURE_EVERY = 4
 
 GROWTH = 1.5
 """Step factor on success; on failure its fourth root, inverted, so one in five is the balance."""
-
-SIGMA_MAX = 1.0
-"""A factor of e: wider jumps leave the usual boxes at once."""
 
 SETTLING_SHARE = 8
 """One decision for each eight of the window lets the queues of other weights drain first."""
@@ -69,55 +64,6 @@ LONGEST_GAP_S = 60.0
 
 HISTORY = 64
 """Windows kept for the export."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TunerSettings:
-    """How to climb.
-
-    Raises:
-        SettingError: naming the setting and its range.
-    """
-
-    section: ClassVar = "tuner"
-    applies: ClassVar = Applies.AFTER_RESTART
-
-    bounds: Mapping[str, tuple[float, float]]
-    """Floor and cap of each weight that is tuned."""
-    objective: str = "e2e-p95"
-    """What is made small. Whole answers by default: every request has that time, while first tokens
-    are only seen of answers that are read (bodies.sample_answers)."""
-    window: Annotated[int, Ge(20), Le(100_000)] = 128
-    """Requests that one set of weights is measured on; a p95 needs 20 at least, and the published
-    runs had 64 to 256."""
-    max_windows: Annotated[int, Ge(1), Le(1_000_000)] = 1000
-    """Windows after which the climb ends."""
-    tolerance: Annotated[float, FIXED, Ge(0), Le(0.5)] = 0.005
-    """Part by which a candidate must be better; below it differences are noise."""
-    sigma: Annotated[float, FIXED, Ge(1e-4), Le(SIGMA_MAX)] = 0.7
-    """First step, standard deviation of the logarithm of a weight; 0.7 is a factor of two."""
-    sigma_min: Annotated[float, FIXED, Ge(1e-4), Le(SIGMA_MAX)] = 0.05
-    """The tuner freezes when the step falls below."""
-    window_s: Annotated[float, FIXED, Ge(1)] = 900.0
-    """A window takes no more decisions after this long."""
-    drain_s: Annotated[float, FIXED, Ge(1)] = 120.0
-    """Outcomes that come later than this after the last decision are failures."""
-    seed: Annotated[int, FIXED] = 0
-    """Of all proposals."""
-
-    def __post_init__(self) -> None:
-        if not self.bounds:
-            raise SettingError("tuner.bounds: empty; name at least one weight with [floor, cap]")
-        for name, (floor, cap) in self.bounds.items():
-            if not 0.0 < floor <= cap < math.inf:
-                raise SettingError(
-                    f"tuner.bounds.{name}: [{floor}, {cap}] must have 0 < floor <= cap"
-                )
-        if self.objective not in OBJECTIVES:
-            raise SettingError(unknown("tuner.objective", self.objective, OBJECTIVES))
-        check(self)
-        if self.sigma < self.sigma_min:
-            raise SettingError(f"tuner.sigma: {self.sigma} must not be below sigma_min")
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,13 @@ def feed(machine, event):
     return machine.receive(event, 0.0)
 
 
+def director_of(model):
+    """A director with one endpoint."""
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=(model,))])
+    return Director(table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1))
+
+
 def in_full_duplex():
     """A stream, its body in two pieces, asked for a decision that never comes."""
     machine = stream()
@@ -83,11 +90,7 @@ def test_natively_the_body_is_left_as_it_is():
 def test_without_room_no_header_is_added_but_a_forged_destination_is_overwritten(
     shape, count, size_bytes
 ):
-    table = EndpointTable()
-    table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
-    director = Director(
-        table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
-    )
+    director = director_of("m")
     body = BODY.replace(b'"auto"', b'"m"')
     for forged in ({}, {"x-gateway-destination-endpoint": "10.6.6.6:80"}):
         machine = stream()
@@ -101,11 +104,7 @@ def test_without_room_no_header_is_added_but_a_forged_destination_is_overwritten
 
 
 def test_of_a_prompt_nothing_is_kept_past_the_decision_but_what_features_are_read_from():
-    table = EndpointTable()
-    table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("auto",))])
-    director = Director(
-        table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
-    )
+    director = director_of("auto")
     machine = stream()
     prompt = "head " * 100 + "\u4e2d" * 50_000 + "tail?" * 100
     body = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": prompt}]})
@@ -133,11 +132,7 @@ def test_d4_after_a_fault_a_request_of_a_pool_goes_nowhere(shape, limits):
 
 @pytest.mark.parametrize("shape", list(Shape))
 def test_d4_a_body_that_cannot_be_changed_keeps_its_destination(shape, monkeypatch):
-    table = EndpointTable()
-    table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
-    director = Director(
-        table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
-    )
+    director = director_of("m")
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, shape))
     (ask,) = feed(machine, RequestBody(BODY, True))
@@ -145,7 +140,7 @@ def test_d4_a_body_that_cannot_be_changed_keeps_its_destination(shape, monkeypat
     def fail(*_):
         raise ValueError
 
-    monkeypatch.setattr("laar.protocol.stream.machine.splice_model", fail)
+    monkeypatch.setattr("laar.protocol.stream.request_half.splice_model", fail)
     first, *rest = feed(machine, Decided(director.decide(ask.request, 0.0), 1))
     assert first.destination == "10.0.0.1:80"
     sent = b"".join(action.data for action in [first, *rest] if getattr(action, "data", None))
@@ -171,11 +166,7 @@ def test_a_body_of_single_bytes_takes_the_memory_of_its_length():
 
 @pytest.mark.parametrize("shape", list(Shape))
 def test_a_fault_while_the_decision_is_sent_loses_no_byte(shape, monkeypatch):
-    table = EndpointTable()
-    table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
-    director = Director(
-        table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
-    )
+    director = director_of("m")
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, shape))
     (ask,) = feed(machine, RequestBody(BODY, True))
@@ -183,7 +174,7 @@ def test_a_fault_while_the_decision_is_sent_loses_no_byte(shape, monkeypatch):
     def fail(*_):
         raise RuntimeError
 
-    monkeypatch.setattr("laar.protocol.stream.machine.splice_model", fail)
+    monkeypatch.setattr("laar.protocol.stream.request_half.splice_model", fail)
     with pytest.raises(RuntimeError):
         feed(machine, Decided(director.decide(ask.request, 0.0), 1))
     actions = feed(machine, Failed())

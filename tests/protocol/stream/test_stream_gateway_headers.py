@@ -45,8 +45,7 @@ def test_an_endpoint_is_named_by_a_conformance_test_only_where_that_is_on():
 
 
 def test_answers_tell_conformance_tests_who_was_selected_and_who_served():
-    driver = Driver(models=("a", "b"))
-    driver.stream._settings = StreamSettings(conformance_headers=True)
+    driver = Driver(models=("a", "b"), conformance_headers=True)
     driver.feed(RequestHeaders(TEST, False, Shape.GATEWAY))
     driver.feed(RequestBody(BODY, True))
     answer = driver.feed(ResponseHeaders(200, served="10.0.0.2:80"))[-1]

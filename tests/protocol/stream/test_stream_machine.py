@@ -46,7 +46,7 @@ BODY = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": "
 class Driver:
     """A stream with a real director behind it; collects the actions."""
 
-    def __init__(self, *, read_answer=False, models=("m1",), max_body_bytes=1 << 20, held=None):
+    def __init__(self, *, read_answer=False, models=("m1",), held=None, **settings):
         table = EndpointTable()
         table.replace(
             "test",
@@ -59,7 +59,7 @@ class Driver:
             table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
         )
         self.stream = Stream(
-            StreamSettings(max_body_bytes=max_body_bytes),
+            StreamSettings(**{"max_body_bytes": 1 << 20, **settings}),
             read_answer=read_answer,
             new_id=lambda: "made-id",
             held=held,

@@ -14,7 +14,7 @@ from laar.errors import RequestError
 from laar.policies import build_policies
 from laar.protocol import events as ev
 from laar.protocol.openai import try_read
-from laar.protocol.stream import Stream, StreamSettings, machine
+from laar.protocol.stream import Stream, StreamSettings, request_half
 from laar.protocol.stream.phases import TRANSITIONS, RequestPhase, ResponsePhase
 
 SHORT = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]})
@@ -27,7 +27,7 @@ MAX_STREAMS = 20_000
 
 @pytest.fixture
 def director(monkeypatch):
-    monkeypatch.setattr(machine, "ASIDE_BYTES", 200)
+    monkeypatch.setattr(request_half, "ASIDE_BYTES", 200)
     table = EndpointTable()
     table.replace("test", [EndpointSpec(address=f"10.0.0.{i}:80", models=("m",)) for i in (1, 2)])
     return Director(table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1))

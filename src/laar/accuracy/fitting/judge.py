@@ -11,23 +11,16 @@ Intervals are 95 %, by resampling questions. Models that the artifact does not k
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laar.accuracy.artifact import Capability
 from laar.accuracy.capability import CapabilityModel
-from laar.accuracy.features import GENERIC, Features
-from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
-from laar.accuracy.fitting.records import fingerprint
-from laar.accuracy.text import Said
-from laar.errors import SettingError
+from laar.accuracy.fitting.questions import Asked, Floats
 
-__all__ = ["MIN_BUCKET_ANSWERS", "Asked", "judge", "questions_of"]
+__all__ = ["MIN_BUCKET_ANSWERS", "judge"]
 
 MIN_BUCKET_ANSWERS = 100
 """Answers of one length from which its calibration error says anything."""
@@ -35,181 +28,6 @@ MIN_BUCKET_ANSWERS = 100
 _BINS = 10
 _RESAMPLES = 1000
 _PRICES = np.concatenate([[0.0], np.geomspace(1e-4, 10, 60)])  # points of accuracy for a usual cost
-_BILLIONS = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
-
-_Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Questions as arrays; rows are questions, columns the models, NaN where nothing is known.
-
-    Args:
-        models: the columns.
-        tasks: of each question.
-        buckets: of each question, in tokens.
-        scores: in 0..1.
-        answers: how many each score is the mean of: 1, or more for answers told apart only by
-            their place in a file, which stand together by task and length.
-        squares: the mean of the squares of these.
-        untold: P(correct) by the question alone.
-        told: P(correct) with the task told.
-        unlike: that the question is unlike anything the artifact was fitted on.
-        costs: by unit, where it is known of every model.
-        excluded: questions left out because the artifact was fitted to them.
-        ignored: models that the artifact does not know.
-    """
-
-    models: tuple[str, ...]
-    tasks: NDArray[np.str_]
-    buckets: NDArray[np.int64]
-    scores: _Floats
-    answers: _Floats
-    squares: _Floats
-    untold: _Floats
-    told: _Floats
-    unlike: NDArray[np.bool_]
-    costs: Mapping[str, _Floats]
-    excluded: int
-    ignored: tuple[str, ...]
-
-    @property
-    def weights(self) -> _Floats:
-        """What each question counts for."""
-        weights: _Floats = self.answers.max(axis=1)
-        return weights
-
-    def of(self, rows: NDArray[np.bool_]) -> Asked:
-        """Some of the questions."""
-        return Asked(
-            self.models,
-            self.tasks[rows],
-            self.buckets[rows],
-            self.scores[rows],
-            self.answers[rows],
-            self.squares[rows],
-            self.untold[rows],
-            self.told[rows],
-            self.unlike[rows],
-            {unit: costs[rows] for unit, costs in self.costs.items()},
-            self.excluded,
-            self.ignored,
-        )
-
-
-def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> Asked:
-    """The questions that the artifact was not fitted to, and what it says of them.
-
-    Raises:
-        SettingError: there are none, or none of a model that the artifact knows.
-    """
-    capability = CapabilityModel(artifact)
-    seen = artifact.fitted_on.fingerprints() if artifact.fitted_on else frozenset()
-    fresh: dict[str, list[MeasuredOutcome]] = defaultdict(list)
-    excluded: set[str] = set()
-    ignored: set[str] = set()
-    for outcome in outcomes:
-        if fingerprint(outcome.query_id) in seen:
-            excluded.add(outcome.query_id)
-        elif outcome.model not in capability.models:
-            ignored.add(outcome.model)
-        else:
-            fresh[_question_of(outcome)].append(outcome)
-    if not fresh:
-        raise SettingError(
-            f"nothing to judge by: the artifact was fitted to {len(excluded)} of the questions and "
-            f"{len(ignored)} models are not in it; fit with --hold-out, or give other records"
-        )
-    models = tuple(sorted({o.model for answers in fresh.values() for o in answers}))
-    column = {model: at for at, model in enumerate(models)}
-    count = len(fresh)
-    sums, answers_of = np.zeros((count, len(models))), np.zeros((count, len(models)))
-    squares = np.zeros_like(sums)
-    seconds, dollars = np.zeros_like(sums), np.full_like(sums, np.nan)
-    untold, told = np.empty_like(sums), np.empty_like(sums)
-    unlike = np.zeros(count, bool)
-    tasks, buckets = [], []
-    for row, answers in enumerate(fresh.values()):
-        first = answers[0]
-        cell = features_of_outcome(first)
-        guess = capability.guess(_untold(first, cell), Said(first.text or ""))
-        untold[row] = capability.probabilities(models, guess.features, shares=guess.shares)
-        told[row] = (
-            capability.probabilities(models, cell)
-            if cell.task in capability.tasks
-            else (untold[row])
-        )
-        unlike[row] = guess.unlike
-        tasks.append(cell.task)
-        buckets.append(cell.bucket)
-        for outcome in answers:
-            at = row, column[outcome.model]
-            sums[at] += outcome.right
-            squares[at] += outcome.right**2
-            answers_of[at] += 1
-            seconds[at] += outcome.latency_s
-            if outcome.dollars is not None:
-                dollars[at] = outcome.dollars
-    with np.errstate(invalid="ignore"):
-        scores, squares, seconds = (each / answers_of for each in (sums, squares, seconds))
-    return Asked(
-        models=models,
-        tasks=np.array(tasks),
-        buckets=np.array(buckets),
-        scores=scores,
-        answers=answers_of,
-        squares=squares,
-        untold=untold,
-        told=told,
-        unlike=unlike,
-        costs=_costs(artifact, models, seconds, dollars, np.array(buckets)),
-        excluded=len(excluded),
-        ignored=tuple(sorted(ignored)),
-    )
-
-
-def _question_of(outcome: MeasuredOutcome) -> str:
-    """What answers are gathered by: a place in a file says nothing of which belong together."""
-    if outcome.query_id.startswith("at:"):
-        return f"{outcome.task} {outcome.prompt_tokens} {outcome.text}"
-    return outcome.query_id
-
-
-def _untold(outcome: MeasuredOutcome, cell: Features) -> Features:
-    """The cell with the task that serving would detect without a header."""
-    from laar.accuracy.features import task_of
-
-    return cell._replace(task=task_of(outcome.text) if outcome.text else GENERIC)
-
-
-def _costs(
-    artifact: Capability,
-    models: Sequence[str],
-    seconds: _Floats,
-    dollars: _Floats,
-    buckets: NDArray[np.int64],
-) -> dict[str, _Floats]:
-    costs: dict[str, _Floats] = {}
-    speeds = [artifact.models[model].speed for model in models]
-    if np.nansum(seconds) > 0:
-        costs["seconds"] = _filled(np.where(seconds > 0, seconds, np.nan))
-    elif all(speeds):
-        by_model = [(s.seconds_per_token, s.fixed_s) for s in speeds if s is not None]
-        costs["seconds"] = np.stack([c * buckets + fixed for c, fixed in by_model], axis=1)
-    if not np.isnan(dollars).all():
-        costs["dollars"] = _filled(dollars)
-    sizes = [_BILLIONS.search(model) for model in models]
-    if all(sizes):
-        row = np.array([float(size[1]) for size in sizes if size is not None])
-        costs["billion_parameters"] = np.tile(row, (len(buckets), 1))
-    return {unit: cost for unit, cost in costs.items() if np.isfinite(cost).all()}
-
-
-def _filled(costs: _Floats) -> _Floats:
-    """Unknown costs of a model as its mean."""
-    known = ~np.isnan(costs)
-    means = np.where(known, costs, 0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
-    return np.where(known, costs, np.where(known.any(axis=0), means, np.nan))
 
 
 def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, object]:
@@ -249,7 +67,7 @@ def _best_single(artifact: Capability, asked: Asked) -> int:
     return int(np.argmax(means))
 
 
-def _picked(preference: _Floats, asked: Asked) -> NDArray[np.intp]:
+def _picked(preference: Floats, asked: Asked) -> NDArray[np.intp]:
     """The preferred model of each question, of those whose answer is known."""
     picked: NDArray[np.intp] = np.argmax(
         np.where(np.isnan(asked.scores), -np.inf, preference), axis=1
@@ -264,13 +82,13 @@ def _single(asked: Asked, single: int) -> NDArray[np.intp]:
     )
 
 
-def _means(asked: Asked) -> _Floats:
+def _means(asked: Asked) -> Floats:
     right = np.nan_to_num(asked.scores) * asked.answers
-    means: _Floats = right.sum(axis=0) / np.maximum(asked.answers.sum(axis=0), 1)
+    means: Floats = right.sum(axis=0) / np.maximum(asked.answers.sum(axis=0), 1)
     return means
 
 
-def _choices(asked: Asked, single: int) -> dict[str, _Floats]:
+def _choices(asked: Asked, single: int) -> dict[str, Floats]:
     """The score of each question's answer, by the way of choosing."""
     rows = np.arange(len(asked.tasks))
     return {
@@ -305,17 +123,17 @@ def _brier(asked: Asked) -> float:
     return float(np.average(errors, weights=asked.answers[known]))
 
 
-def _answers(asked: Asked) -> tuple[_Floats, _Floats, _Floats]:
+def _answers(asked: Asked) -> tuple[Floats, Floats, Floats]:
     """Predicted, observed and how many answers, of each question and model."""
     known = asked.answers > 0
     return asked.untold[known], asked.scores[known], asked.answers[known]
 
 
-def _bins(predicted: _Floats) -> NDArray[np.intp]:
+def _bins(predicted: Floats) -> NDArray[np.intp]:
     return np.minimum((predicted * _BINS).astype(np.intp), _BINS - 1)
 
 
-def _calibration_error(predicted: _Floats, observed: _Floats, weights: _Floats) -> float:
+def _calibration_error(predicted: Floats, observed: Floats, weights: Floats) -> float:
     gaps = np.bincount(_bins(predicted), weights=weights * (predicted - observed), minlength=_BINS)
     return float(np.abs(gaps).sum() / weights.sum())
 
@@ -356,7 +174,7 @@ def _lengths(asked: Asked) -> dict[str, dict[str, float]]:
     return found
 
 
-def _resampled(values: Mapping[str, _Floats], asked: Asked, rng: np.random.Generator) -> _Floats:
+def _resampled(values: Mapping[str, Floats], asked: Asked, rng: np.random.Generator) -> Floats:
     """Means of each of the values over resampled questions; shape (values, resamples)."""
     count = len(asked.tasks)
     stacked = np.stack(list(values.values())) * asked.weights
@@ -367,7 +185,7 @@ def _resampled(values: Mapping[str, _Floats], asked: Asked, rng: np.random.Gener
     return found
 
 
-def _interval(samples: _Floats) -> list[float]:
+def _interval(samples: Floats) -> list[float]:
     return [float(edge) for edge in np.quantile(samples, (0.025, 0.975))]
 
 
@@ -432,7 +250,7 @@ def _attempts(
 
 
 def _order(
-    capability: CapabilityModel, models: Sequence[str], marginal: _Floats, most: int
+    capability: CapabilityModel, models: Sequence[str], marginal: Floats, most: int
 ) -> list[int]:
     """Models in the order that laar asks them, each given that those before have failed."""
     order: list[int] = []
@@ -488,7 +306,7 @@ def _frontiers(asked: Asked, single: int, rng: np.random.Generator) -> dict[str,
     return found
 
 
-def _same_cost(values: _Floats) -> float:
+def _same_cost(values: Floats) -> float:
     """The most accuracy for the single model's cost, on the line between neighbouring prices."""
     scores, costs = np.split(values[:-2], 2)
     best = float(scores[costs <= values[-1]].max(initial=0.0))
@@ -500,7 +318,7 @@ def _same_cost(values: _Floats) -> float:
     return best
 
 
-def _same_accuracy(values: _Floats) -> float:
+def _same_accuracy(values: Floats) -> float:
     """The least cost of the single model's accuracy, on the line between neighbouring prices."""
     scores, costs = np.split(values[:-2], 2)
     best = float(min(costs[scores >= values[-2]], default=values[-1]))

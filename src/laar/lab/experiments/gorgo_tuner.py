@@ -16,13 +16,14 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.gorgo_published import PublishedClimb
 from laar.lab.report import Report, Table
 from laar.lab.statistics import estimate
+from laar.policies.gorgo_score import PUBLISHED_WEIGHTS
 from laar.tuning import Sample, Tuner, TunerSettings
 
 __all__ = ["EXPERIMENTS"]
 
 _BOX = {"rtt_weight": (0.01, 10.0), "queue_weight": (0.01, 10.0)}
 _START = {"rtt_weight": 0.5, "queue_weight": 0.1}
-_BEST = {"rtt_weight": 0.276, "queue_weight": 0.5}
+_BEST = PUBLISHED_WEIGHTS
 _NOISE = 0.1
 _WINDOW = 20
 _FEW, _MANY = 40, 100

@@ -15,19 +15,13 @@ the native shape reads by default: one in a hundred, and one a second.
 from __future__ import annotations
 
 import math
-import random
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
-from laar.core.cost import CostWeights
-from laar.core.decision import Completion, Decision, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.request import Api, Request
 from laar.errors import RequestError
-from laar.flow.admission import Admission, FlowSettings
-from laar.flow.item import Limits
 from laar.lab.claims import Claim, Evidence, Seen
 from laar.lab.experiment import FIRST_SEED, Experiment, Scope
 from laar.lab.report import Report, Table, Value
@@ -39,6 +33,7 @@ from laar.lab.workloads.overload import (
     MODEL,
     PROBE_POLICY,
     QUADRATIC_TOKENS,
+    QUEUES,
     Ask,
     asks,
     assessor,
@@ -46,33 +41,28 @@ from laar.lab.workloads.overload import (
     sites,
     weight,
 )
-from laar.policies import build_policies
 from laar.protocol.sampling import Sampler
-from laar.settings.reading import Bodies, Readings
-from laar.sim.engine import Job
-from laar.sim.fleet import EngineHost, VirtualClock
+from laar.settings.reading import Bodies
+from laar.sim.fleet import Exchange, FleetSettings, Prompt, VirtualFleet, generator
 
-__all__ = ["EXPERIMENTS", "carried_per_s", "serve"]
+__all__ = ["CLAIMS", "EXPERIMENTS", "carried_per_s", "serve"]
 
 _MINUTE_S = 60.0
 _BODIES = Bodies()
-_READ_EVERY_S = Readings().scrape_interval_s
 _SAMPLED = "slack, 1 in 100 read"
-_ROUTES = ("slack", _SAMPLED, "arrival, kept apart", "arrival", "no queue")
+_ROUTES = ("slack", _SAMPLED, *list(QUEUES)[1:])
 PROBE_REQUESTS = 3000
 """Enough for the last answers, when few are left and some endpoints are done, to count little."""
-_NONE_IS_LONG = 1 << 30
 _CHARS = 4
 
 
 @dataclass(slots=True, kw_only=True)
 class _Asked:
-    """One request of the load, and what became of it."""
+    """One request of the load, and what came of it."""
 
     ask: Ask
-    request: Request
     ttft_s: float = math.inf
-    shed: str = ""
+    is_shed: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,154 +84,76 @@ class Served:
     left: int
 
 
-def _asked(load: Sequence[Ask], policy: str = "") -> list[_Asked]:
-    return [
-        _Asked(
-            ask=ask,
-            request=Request(
-                id=str(ask.number),
-                api=Api.CHAT,
-                model=MODEL,
-                chars=_CHARS * ask.prompt_tokens,
-                body_bytes=_CHARS * ask.prompt_tokens,
-                tenant=ask.tenant,
-                policy=policy,
-                ttft_objective_s=ask.objective_s,
-            ),
+def _fleet(route: str, seed: int) -> VirtualFleet:
+    """The fleet behind one of `_ROUTES`. Nothing is shared between prompts."""
+    flow = QUEUES["slack" if route == _SAMPLED else route]
+    settings = FleetSettings(
+        use_prefixes=False, sample_answers=0.0, quadratic_tokens=QUADRATIC_TOKENS
+    )
+    return VirtualFleet(sites(), settings, seed=seed, assessor=assessor(), flow=flow)
+
+
+def _serve(
+    fleet: VirtualFleet, load: Sequence[Ask], sampler: Sampler, policy: str = ""
+) -> list[_Asked]:
+    """Serves a load to its end."""
+    asked = [_Asked(ask=ask) for ask in load]
+
+    def arrive(one: _Asked) -> None:
+        ask = one.ask
+        request = Request(
+            id=str(ask.number),
+            api=Api.CHAT,
+            model=MODEL,
+            chars=_CHARS * ask.prompt_tokens,
+            body_bytes=_CHARS * ask.prompt_tokens,
+            tenant=ask.tenant,
+            policy=policy,
+            ttft_objective_s=ask.objective_s,
+            first_token_seen=sampler.draw(fleet.clock.now),
         )
-        for ask in load
-    ]
 
+        def end(exchange: Exchange) -> None:
+            one.ttft_s = exchange.first_s - exchange.sent_s
 
-@dataclass(slots=True)
-class _Fleet:
-    """The director, flow control in front of it, and engines, on one clock."""
+        def refused(_error: RequestError) -> None:
+            one.is_shed = True
 
-    route: str
-    seed: int
-    clock: VirtualClock = field(init=False)
-    hosts: dict[str, EngineHost] = field(init=False)
-    director: Director = field(init=False)
-    admission: Admission = field(init=False)
-    sampler: Sampler = field(init=False)
-    waiting: dict[object, _Asked] = field(init=False)
-    open: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.clock = VirtualClock()
-        self.hosts = {site.name: EngineHost(self.clock, site.engine) for site in sites()}
-        table = EndpointTable()
-        table.replace("lab", [EndpointSpec(address=name, models=(MODEL,)) for name in self.hosts])
-        self.director = Director(
-            table,
-            build_policies(CostWeights()),
-            DirectorSettings(quadratic_tokens=QUADRATIC_TOKENS),
-            rng=random.Random(f"{self.seed}/ties"),
-            assessor=assessor(),
+        prompt = Prompt(
+            prompt_tokens=ask.prompt_tokens, output_tokens=ask.output_tokens, blocks=array("Q")
         )
-        plain = self.route == "arrival"  # an order of arrival that knows nothing of lengths
-        self.admission = Admission(
-            self.director,
-            FlowSettings(
-                limits=Limits(order="lars" if self.route in ("slack", _SAMPLED) else "fcfs"),
-                long_tokens=_NONE_IS_LONG if plain else FlowSettings().long_tokens,
-            ),
-        )
-        self.sampler = Sampler(
-            _BODIES.sample_answers if self.route == _SAMPLED else 1.0,
-            every_s=_BODIES.sample_every_s,
-            rng=random.Random(f"{self.seed}/read"),
-        )
-        self.waiting = {}
-        self.open = 0
+        fleet.enqueue(request, prompt, end, refused)
 
-    def run(self, load: list[_Asked]) -> None:
-        """Serves the load to its end."""
-        self.open = len(load)
-        for one in load:
-            self.clock.at(one.ask.at_s, self._arrive, one)
-        self.clock.later(0.0, self._read)
-        self.clock.run()
-
-    def _arrive(self, one: _Asked) -> None:
-        one.request.first_token_seen = self.sampler.draw(self.clock.now)
-        if self.route == "no queue":
-            self._send(one, self.director.decide(one.request, self.clock.now))
-            return
-        try:
-            answer = self.admission.ask(one.request, self.clock.now)
-        except RequestError as error:
-            self._refuse(one, error)
-            return
-        if isinstance(answer, Decision):
-            self._send(one, answer)
-        else:
-            self.waiting[answer] = one
-            self._dispatch()
-
-    def _dispatch(self) -> None:
-        for outcome in self.admission.dispatch(self.clock.now):
-            one = self.waiting.pop(outcome.ticket)
-            if isinstance(outcome.verdict, Decision):
-                self._send(one, outcome.verdict)
-            elif isinstance(outcome.verdict, RequestError):
-                self._refuse(one, outcome.verdict)
-            else:
-                raise outcome.verdict
-
-    def _refuse(self, one: _Asked, error: RequestError) -> None:
-        one.shed = error.reason
-        self.open -= 1
-
-    def _send(self, one: _Asked, decision: Decision) -> None:
-        def first(_cached_tokens: int) -> None:
-            one.ttft_s = self.clock.now - one.ask.at_s
-            if one.request.first_token_seen:
-                self.director.answering(decision)
-                self.admission.answering(decision, self.clock.now)
-                self._dispatch()
-
-        def end(_refusal: RequestError | None) -> None:
-            done = Completion(status=200, cause="complete", latency_s=self.clock.now - one.ask.at_s)
-            self.director.settle(decision, done)
-            self.admission.ended(decision)
-            self.open -= 1
-            self._dispatch()
-
-        job = Job(
-            id=one.request.id,
-            arrival_s=self.clock.now,
-            prompt_tokens=one.ask.prompt_tokens,
-            output_tokens=one.ask.output_tokens,
-        )
-        self.hosts[decision.address].submit(job, first, end)
-
-    def _read(self) -> None:
-        """Scrapes every endpoint, and looks at who may go."""
-        now = self.clock.now
-        for name, host in self.hosts.items():
-            load = host.load()
-            reading = Reading(waiting=load.waiting, running=load.running, kv_usage=load.kv_usage)
-            self.director.table.read(name, reading, now)
-        self._dispatch()
-        self.clock.later(now + _READ_EVERY_S, self._read)
+    for one in asked:
+        fleet.clock.at(one.ask.at_s, arrive, one)
+    fleet.clock.run()
+    return asked
 
 
 @lru_cache(maxsize=4)
 def carried_per_s(requests: int = PROBE_REQUESTS) -> float:
     """What the fleet carries, by `weight`: so many requests all at once, by the time they take."""
     load = asks(math.inf, requests, FIRST_SEED)
-    fleet = _Fleet("no queue", FIRST_SEED)
-    fleet.run(_asked(load, PROBE_POLICY))
+    fleet = _fleet("no queue", FIRST_SEED)
+    _serve(fleet, load, _sampler("no queue", FIRST_SEED), PROBE_POLICY)
     return sum(map(weight, load)) / fleet.clock.now
+
+
+def _sampler(route: str, seed: int) -> Sampler:
+    """Whose first tokens are seen."""
+    return Sampler(
+        _BODIES.sample_answers if route == _SAMPLED else 1.0,
+        every_s=_BODIES.sample_every_s,
+        rng=generator(seed, "read"),
+    )
 
 
 def serve(route: str, seed: int, duration_s: float) -> Served:
     """One minute of overload by one route."""
-    load = _asked(overload(carried_per_s(), duration_s, seed))
-    fleet = _Fleet(route, seed)
-    fleet.run(load)
+    fleet = _fleet(route, seed)
+    load = _serve(fleet, overload(carried_per_s(), duration_s, seed), _sampler(route, seed))
     within = [one.ttft_s <= one.ask.objective_s for one in load]
+    unanswered = sum(one.ttft_s == math.inf and not one.is_shed for one in load)
     return Served(
         within=sum(within) / len(load),
         by_class={
@@ -249,9 +161,9 @@ def serve(route: str, seed: int, duration_s: float) -> Served:
             / max(1, sum(one.ask.kind == kind for one in load))
             for kind in CLASSES
         },
-        shed=sum(bool(one.shed) for one in load) / len(load),
+        shed=sum(one.is_shed for one in load) / len(load),
         longest_wait_s=max(one.ttft_s for one in load if one.ttft_s < math.inf),
-        left=fleet.open + fleet.admission.queue.waiting + len(fleet.admission.prefills),
+        left=unanswered + (fleet.flow.left if fleet.flow is not None else 0),
     )
 
 

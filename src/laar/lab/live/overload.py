@@ -26,7 +26,7 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +49,7 @@ from laar.lab.workloads.overload import (
     PROBE_POLICY,
     PROFILE,
     QUADRATIC_TOKENS,
+    QUEUES,
     Ask,
     asks,
     assessor,
@@ -59,17 +60,10 @@ from laar.lab.workloads.overload import (
 from laar.measuring.tokens import ASCII_PER_TOKEN
 from laar.settings.reading import Bodies
 
-__all__ = ["ROUTES", "run_overload"]
+__all__ = ["run_overload"]
 
 NOT_HELD = 3
 """Exit status when a check failed, as of the lab's experiments."""
-
-ROUTES: Mapping[str, Mapping[str, object]] = {
-    "slack": {"enabled": True, "order": "lars"},
-    "arrival, kept apart": {"enabled": True, "order": "fcfs"},
-    "arrival": {"enabled": True, "order": "fcfs", "long_tokens": 1 << 30},
-    "no queue": {"enabled": False},
-}
 
 
 def run_overload(
@@ -91,14 +85,14 @@ def run_overload(
     if sample_answers is None:
         sample_answers = Bodies().sample_answers
     chosen = range(seed, seed + seeds)
-    runs: dict[str, list[Run]] = {route: [] for route in ROUTES}
+    runs: dict[str, list[Run]] = {route: [] for route in QUEUES}
     with tempfile.TemporaryDirectory(prefix="laar-overload-") as directory:
         bench = _Bench(Path(directory), time_scale, shape, sample_answers)
         with console.status("how fast this machine runs the fleet"):
             speed = asyncio.run(bench.speed(probe_requests))
         for one in chosen:
             load = overload(carried_per_s(), seconds, one)
-            for route in ROUTES:
+            for route in QUEUES:
                 with console.status(f"seed {one}: {len(load)} requests, {route}"):
                     runs[route].append(asyncio.run(bench.run(route, load, one)))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -145,7 +139,7 @@ class _Bench:
         So many requests all at once, by the time they take in either.
         """
         load = asks(math.inf, requests, FIRST_SEED)
-        directory, settings = self._prepared({"enabled": False})
+        directory, settings = self._prepared(None)
         async with started_fleet(directory, self._endpoints(), settings, shape=self.shape) as fleet:
             began_s = time.monotonic()
             answers = await self._send(fleet.url, load, requests * DEADLINE_S, PROBE_POLICY)
@@ -160,8 +154,9 @@ class _Bench:
 
     async def run(self, route: str, load: Sequence[Ask], seed: int) -> Run:
         """Serves a load by a route."""
-        directory, settings = self._prepared(ROUTES[route])
-        flow = bool(ROUTES[route]["enabled"])
+        queue = QUEUES[route]
+        directory, settings = self._prepared(queue)
+        flow = queue is not None
         async with started_fleet(directory, self._endpoints(), settings, shape=self.shape) as fleet:
             before = await begin(fleet, flow=flow)
             answers = await self._send(fleet.url, load, DEADLINE_S)
@@ -189,7 +184,7 @@ class _Bench:
         arguments = ("--profile", PROFILE, "--model", MODEL, "--time-scale", str(self.time_scale))
         return [Endpoint(model=MODEL, arguments=arguments, names=(MODEL,)) for _ in sites()]
 
-    def _prepared(self, flow: Mapping[str, object]) -> tuple[Path, dict[str, object]]:
+    def _prepared(self, queue: FlowSettings | None) -> tuple[Path, dict[str, object]]:
         """A directory, and settings: the defaults, for engines so much faster than real ones."""
         self.fleets += 1
         directory = self.directory / str(self.fleets)
@@ -197,11 +192,14 @@ class _Bench:
         artifact = directory / "capability.json"
         artifact.write_bytes(_measured(self.time_scale).dump())
         usual = FlowSettings()
-        scaled = {
+        flow: dict[str, object] = {
+            "enabled": queue is not None,
             "max_prefill_s": usual.saturation.max_prefill_s * self.time_scale,
             "min_hold_s": usual.limits.min_hold_s * self.time_scale,
             "max_hold_s": usual.limits.max_hold_s * self.time_scale,
         }
+        if queue is not None:
+            flow |= {"order": queue.limits.order, "long_tokens": queue.long_tokens}
         return directory, {
             "accuracy": {"capability": str(artifact)},
             "bodies": {
@@ -209,7 +207,7 @@ class _Bench:
                 "sample_every_s": Bodies().sample_every_s * self.time_scale,
             },
             "routing": {"quadratic_tokens": QUADRATIC_TOKENS},
-            "flow": {**scaled, **flow},
+            "flow": flow,
         }
 
 

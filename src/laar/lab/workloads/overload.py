@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from laar.core.request import Api, Request
+from laar.flow.admission import FlowSettings
+from laar.flow.item import Limits
 from laar.sim.engine import load_profile
 from laar.sim.fleet import MeasuredAssessor, Site
 
@@ -26,6 +29,7 @@ __all__ = [
     "PROBE_POLICY",
     "PROFILE",
     "QUADRATIC_TOKENS",
+    "QUEUES",
     "Ask",
     "asks",
     "assessor",
@@ -47,6 +51,16 @@ QUADRATIC_TOKENS = 60_000.0
 PROBE_POLICY = "laar-paper"
 """What a fleet carries is measured with all prompts there at once and under this policy, which
 spreads their tokens evenly."""
+
+_NONE_IS_LONG = 1 << 30
+QUEUES: Mapping[str, FlowSettings | None] = {
+    "slack": FlowSettings(limits=Limits(order="lars")),
+    "arrival, kept apart": FlowSettings(limits=Limits(order="fcfs")),
+    "arrival": FlowSettings(limits=Limits(order="fcfs"), long_tokens=_NONE_IS_LONG),
+    "no queue": None,
+}
+"""The picker's queues that are compared: by slack, by arrival with and without the rules for long
+prompts that slack order comes with, and none."""
 
 _ENDPOINTS = 4
 _DOCUMENTS = 0.1

@@ -22,7 +22,7 @@ import xxhash
 
 from laar.context import DocCache, OrderIndex
 
-__all__ = ["Replay", "disjoint", "hashed", "replay", "top_share", "topic", "zipf"]
+__all__ = ["Replay", "disjoint", "hashed", "replay", "topic", "zipf"]
 
 Load = list[list[int]]
 """For each request its document ids, best first."""
@@ -69,12 +69,6 @@ def zipf(seed: int, s: float, *, requests: int = 2000, docs: int = 15, pool: int
 def disjoint(*, requests: int = 2000, docs: int = 15) -> Load:
     """Requests that share nothing."""
     return [list(range(i * docs, (i + 1) * docs)) for i in range(requests)]
-
-
-def top_share(load: Load, *, share: float = 0.2, pool: int = 1000) -> float:
-    """Share of accesses that go to the most popular `share` of a pool; tells the skew."""
-    counts = np.bincount(np.concatenate([np.array(context) for context in load]), minlength=pool)
-    return float(np.sort(counts)[::-1][: int(pool * share)].sum() / counts.sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from laar.sim.fleet.clients import (
     replay_open,
 )
 from laar.sim.fleet.clock import VirtualClock
-from laar.sim.fleet.fleet import Exchange, FleetSettings, VirtualFleet, generator
-from laar.sim.fleet.link import Link, LinkProfile
+from laar.sim.fleet.fleet import Exchange, FleetSettings, VirtualFleet
+from laar.sim.fleet.link import Link, LinkProfile, generator
 from laar.sim.fleet.prompts import BLOCK_TOKENS, Arrival, BlockPrefixes, Prompt, request_of, spread
 from laar.sim.fleet.site import EngineHost, Site
 

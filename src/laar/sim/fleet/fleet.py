@@ -14,32 +14,34 @@ beside it.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, Decision, DirectorSettings, Retries
 from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.filters import FilterSettings
 from laar.core.interfaces import Assessor, NoPrefixes
 from laar.core.policy import Policy
 from laar.core.request import Request
 from laar.errors import RequestError, SettingError, unknown
+from laar.flow.admission import FlowSettings
 from laar.policies import build_policies
 from laar.protocol.sampling import Sampler
 from laar.settings.reading import Bodies, Readings
 from laar.settings.routing import Prefix
-from laar.sim.engine import Job, Load
+from laar.sim.engine import Job
 from laar.sim.fleet.assessor import MeasuredAssessor
 from laar.sim.fleet.channel import Channel
 from laar.sim.fleet.clock import VirtualClock
-from laar.sim.fleet.link import Link
+from laar.sim.fleet.collectors import Collectors
+from laar.sim.fleet.flow import FlowControl
+from laar.sim.fleet.link import Link, generator
 from laar.sim.fleet.prompts import BLOCK_TOKENS, BlockPrefixes, Prompt
 from laar.sim.fleet.site import EngineHost, Site
 
-__all__ = ["Exchange", "FleetSettings", "VirtualFleet", "generator"]
+__all__ = ["Exchange", "FleetSettings", "VirtualFleet"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,7 @@ class FleetSettings:
         scrape_interval_s: between two readings of an engine's metrics.
         probe_interval_s: between two round-trip probes.
         retries: whose rule it is where a retry goes, the policy's or the picker's.
+        quadratic_tokens: prompt length at which attention costs as much as all else; None: never.
         sample_answers: share of answers whose usage is read; 0 reads none.
         sample_every_s: an answer is read when none was for so long.
         pickers: how many there are; each request comes to one of them by chance.
@@ -72,6 +75,7 @@ class FleetSettings:
     scrape_interval_s: float = Readings().scrape_interval_s
     probe_interval_s: float = Readings().probe_interval_s
     retries: Retries = DirectorSettings().retries
+    quadratic_tokens: float | None = DirectorSettings().quadratic_tokens
     sample_answers: float = Bodies().sample_answers
     sample_every_s: float = Bodies().sample_every_s
     pickers: int = 1
@@ -80,7 +84,10 @@ class FleetSettings:
 
 @dataclass(slots=True, kw_only=True)
 class Exchange:
-    """One request on its way; what a client beside the picker saw, seconds on the virtual clock."""
+    """One request on its way; what a client beside the picker saw, seconds on the virtual clock.
+
+    `decision.now` is later than `sent_s` where flow control held it.
+    """
 
     request: Request
     prompt: Prompt
@@ -99,11 +106,7 @@ class Exchange:
 
 
 OnEnd = Callable[[Exchange], None]
-
-
-def generator(seed: int, concern: str) -> random.Random:
-    """The random numbers of one concern of one run."""
-    return random.Random(f"{seed}/{concern}")
+OnRefused = Callable[[RequestError], None]
 
 
 class VirtualFleet:
@@ -115,10 +118,11 @@ class VirtualFleet:
         seed: of the run.
         assessor: what the picker knows of models; None for the engines' measured speeds.
         policies: by name; None for the product's, fresh.
+        flow: how `enqueue` admits requests; None: it holds none.
 
     Raises:
-        SettingError: no endpoints, two of one name, a block size that is no multiple of 16, or an
-            unknown policy or parameter.
+        SettingError: no endpoints, two of one name, a block size that is no multiple of 16, an
+            unknown policy or parameter, or flow control at one of several pickers.
     """
 
     def __init__(
@@ -129,9 +133,12 @@ class VirtualFleet:
         seed: int,
         assessor: Assessor | None = None,
         policies: Mapping[str, Policy] | None = None,
+        flow: FlowSettings | None = None,
     ) -> None:
         if not sites:
             raise SettingError("the fleet has no endpoints; describe at least one")
+        if flow is not None and settings.pickers > 1:
+            raise SettingError("flow control needs a single picker in the lab")
         for site in sites:
             if site.engine.settings.block_size % BLOCK_TOKENS:
                 raise SettingError(
@@ -152,7 +159,6 @@ class VirtualFleet:
             name: Link(site.link, generator(seed, f"link {name}"))
             for name, site in self._sites.items()
         }
-        self._probes = {name: generator(seed, f"probe {name}") for name in self._sites}
         self._hosts = {
             name: EngineHost(
                 self.clock,
@@ -177,11 +183,25 @@ class VirtualFleet:
             for number in range(settings.pickers)
         ]
         self.director = self.directors[0]
+        self.flow: FlowControl | None = None
+        if flow is not None:
+            self.flow = FlowControl(self.director, self._prefixes[0], flow, self.clock)
         self._comes_to = generator(seed, "pickers")
         self.channel: Channel | None = None
         if settings.share_delay_s is not None:
             self.channel = Channel(self.clock, self.directors, settings.share_delay_s)
-        self._start_collectors(seed)
+        self._collectors = Collectors(
+            self.clock,
+            sites,
+            self._hosts,
+            self._links,
+            self.directors,
+            scrape_interval_s=settings.scrape_interval_s,
+            probe_interval_s=settings.probe_interval_s,
+            seed=seed,
+        )
+        if self.flow is not None:
+            self._collectors.on_reading = self.flow.dispatch
 
     def send(
         self,
@@ -205,15 +225,40 @@ class VirtualFleet:
         now = self.clock.now
         number = self._comes_to.randrange(len(self.directors)) if len(self.directors) > 1 else 0
         self._prefixes[number].upcoming = prompt
-        decision = self.directors[number].decide(request, now)
         exchange = Exchange(
-            request=request, prompt=prompt, decision=decision, sent_s=now, picker=number
+            request=request,
+            prompt=prompt,
+            decision=self.directors[number].decide(request, now),
+            sent_s=now,
+            picker=number,
         )
-        self._touched(number)
-        draw = self._jitter.gauss(0.0, 1.0) if normal is None else normal
-        half = 0.5 * self._links[decision.address].rtt_s(now, draw)
-        self.clock.at(now + half, self._arrive, exchange, half, on_end)
+        self._forward(exchange, on_end, normal)
         return exchange
+
+    def enqueue(
+        self, request: Request, prompt: Prompt, on_end: OnEnd, on_refused: OnRefused
+    ) -> None:
+        """Sends a request now, or when flow control has room for it.
+
+        Args:
+            request: as for `send`, like `prompt` and `on_end`.
+            prompt: see there.
+            on_end: see there.
+            on_refused: called instead when the picker refuses it.
+        """
+        sent_s = self.clock.now
+        if self.flow is None:
+            try:
+                self.send(request, prompt, on_end)
+            except RequestError as error:
+                on_refused(error)
+            return
+
+        def decided(decision: Decision) -> None:
+            exchange = Exchange(request=request, prompt=prompt, decision=decision, sent_s=sent_s)
+            self._forward(exchange, on_end, None)
+
+        self.flow.ask(request, prompt, decided, on_refused)
 
     def intrude(self, address: str, name: str, prompt: Prompt) -> None:
         """Puts a request that the picker knows nothing of into an endpoint now."""
@@ -222,6 +267,13 @@ class VirtualFleet:
         )
 
     # -- a request's life ----------------------------------------------------------------------
+
+    def _forward(self, exchange: Exchange, on_end: OnEnd, normal: float | None) -> None:
+        now = self.clock.now
+        self._touched(exchange.picker)
+        draw = self._jitter.gauss(0.0, 1.0) if normal is None else normal
+        half = 0.5 * self._links[exchange.decision.address].rtt_s(now, draw)
+        self.clock.at(now + half, self._arrive, exchange, half, on_end)
 
     def _arrive(self, exchange: Exchange, half: float, on_end: OnEnd) -> None:
         clock, prompt = self.clock, exchange.prompt
@@ -252,8 +304,12 @@ class VirtualFleet:
         )
 
     def _answering(self, exchange: Exchange) -> None:
+        if not exchange.request.first_token_seen:
+            return
         self.directors[exchange.picker].answering(exchange.decision, exchange.first_s)
         self._touched(exchange.picker)
+        if self.flow is not None:
+            self.flow.answering(exchange.decision)
 
     def _touched(self, number: int) -> None:
         if self.channel is not None:
@@ -262,19 +318,22 @@ class VirtualFleet:
     def _settle(self, exchange: Exchange, on_end: OnEnd) -> None:
         now = self.clock.now
         exchange.end_s = now
-        ok = exchange.status == 200
+        ok, decided_s = exchange.status == 200, exchange.decision.now
+        seen = ok and exchange.request.first_token_seen
         sampled = self._sampler.draw(now) and ok
         end = Completion(
             status=exchange.status,
             cause="complete",
-            latency_s=now - exchange.sent_s,
-            ttft_s=exchange.first_s - exchange.sent_s if ok else None,
+            latency_s=now - decided_s,
+            ttft_s=exchange.first_s - decided_s if seen else None,
             prompt_tokens=exchange.prompt.prompt_tokens if sampled else None,
             completion_tokens=exchange.prompt.output_tokens if sampled else None,
             cached_tokens=exchange.cached_tokens if sampled else None,
         )
         self.directors[exchange.picker].settle(exchange.decision, end)
         self._touched(exchange.picker)
+        if self.flow is not None:
+            self.flow.ended(exchange.decision)
         on_end(exchange)
 
     # -- parts ---------------------------------------------------------------------------------
@@ -296,54 +355,9 @@ class VirtualFleet:
                 fallbacks=0,
                 filters=self.settings.filters,
                 retries=self.settings.retries,
+                quadratic_tokens=self.settings.quadratic_tokens,
             ),
             rng=generator(seed, f"ties {number}" if number else "ties"),
             assessor=assessor,
             prefixes=self._prefixes[number] if self.settings.use_prefixes else NoPrefixes(),
         )
-
-    def _start_collectors(self, seed: int) -> None:
-        """The picker has been up for a while: everything was read once, intervals are out of step.
-
-        Intervals are not jittered as the product's are: phases drawn once spread them as well.
-        """
-        phases = generator(seed, "phases")
-        scrape_s, probe_s = self.settings.scrape_interval_s, self.settings.probe_interval_s
-        for name in self._sites:
-            self._read(name, self._hosts[name].load())
-            self._measured(name, self._round_trip_s(name))
-            self.clock.later(phases.random() * scrape_s, self._scrape, name)
-            self.clock.later(phases.random() * probe_s, self._probe, name)
-
-    def _round_trip_s(self, name: str) -> float:
-        return self._links[name].rtt_s(self.clock.now, self._probes[name].gauss(0.0, 1.0))
-
-    def _scrape(self, name: str) -> None:
-        """The page is made half a round trip from now, and read another half later."""
-        now, half = self.clock.now, 0.5 * self._round_trip_s(name)
-        self.clock.later(now + half, self._page, name, half)
-        self.clock.later(now + self.settings.scrape_interval_s, self._scrape, name)
-
-    def _page(self, name: str, half: float) -> None:
-        self.clock.later(self.clock.now + half, self._read, name, self._hosts[name].load())
-
-    def _read(self, name: str, load: Load) -> None:
-        settings = self._sites[name].engine.settings
-        reading = Reading(
-            waiting=load.waiting,
-            running=load.running,
-            kv_usage=load.kv_usage,
-            capacity_tokens=settings.num_blocks * settings.block_size,
-        )
-        for director in self.directors:
-            slot = director.table.read(name, reading, self.clock.now)
-            director.prefixes.set_capacity(slot, reading.capacity_tokens)
-
-    def _probe(self, name: str) -> None:
-        now, rtt_s = self.clock.now, self._round_trip_s(name)
-        self.clock.later(now + rtt_s, self._measured, name, rtt_s)
-        self.clock.later(now + self.settings.probe_interval_s, self._probe, name)
-
-    def _measured(self, name: str, rtt_s: float) -> None:
-        for director in self.directors:
-            director.table.round_trip(name, rtt_s, self.clock.now)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from laar.errors import SettingError
 
-__all__ = ["Link", "LinkProfile"]
+__all__ = ["Link", "LinkProfile", "generator"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +68,8 @@ class Link:
         if not self._slow:
             mean *= (1.0 - share) / share
         self._until += self._rng.expovariate(1.0 / mean)
+
+
+def generator(seed: int, concern: str) -> random.Random:
+    """The random numbers of one concern of one run."""
+    return random.Random(f"{seed}/{concern}")

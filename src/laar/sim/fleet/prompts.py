@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -98,17 +99,24 @@ class BlockPrefixes(PrefixBeliefs):
 
     Attributes:
         upcoming: the prompt of the request that is decided next; a request has no place for it.
+        held: those of the requests in a queue, by request id.
     """
 
     upcoming: Prompt | None = None
 
+    @cached_property
+    def held(self) -> dict[str, Prompt]:
+        """See the class."""
+        return {}
+
     def chain(self, request: Request, weights: str = "") -> Chain:
         """Cuts the ids to the index's grid: an id at a block's end stands for all before it."""
         hashes = array("Q")
-        if self.upcoming is None:
+        prompt = self.held.get(request.id, self.upcoming)
+        if prompt is None:
             return Chain(hashes, 0)
-        total_bytes = self.upcoming.prompt_tokens * BYTES_PER_TOKEN
-        blocks = np.frombuffer(self.upcoming.blocks, np.uint64)
+        total_bytes = prompt.prompt_tokens * BYTES_PER_TOKEN
+        blocks = np.frombuffer(prompt.blocks, np.uint64)
         count = bisect_right(GROWING.ends, min(len(blocks) * _BLOCK_BYTES, total_bytes)) - 1
         hashes.frombytes(blocks[_PICKS[:count]].tobytes())
         return Chain(hashes, total_bytes)

@@ -1,0 +1,195 @@
+"""The questions that an artifact is judged on, as arrays beside what it says of them."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laar.accuracy.artifact import Capability
+from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.features import GENERIC, Features, task_of
+from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
+from laar.accuracy.fitting.records import fingerprint
+from laar.accuracy.text import Said
+from laar.errors import SettingError
+
+__all__ = ["Asked", "Floats", "questions_of"]
+
+_BILLIONS = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Questions as arrays; rows are questions, columns the models, NaN where nothing is known.
+
+    Args:
+        models: the columns.
+        tasks: of each question.
+        buckets: of each question, in tokens.
+        scores: in 0..1.
+        answers: how many each score is the mean of: 1, or more for answers told apart only by
+            their place in a file, which stand together by task and length.
+        squares: the mean of the squares of these.
+        untold: P(correct) by the question alone.
+        told: P(correct) with the task told.
+        unlike: that the question is unlike anything the artifact was fitted on.
+        costs: by unit, where it is known of every model.
+        excluded: questions left out because the artifact was fitted to them.
+        ignored: models that the artifact does not know.
+    """
+
+    models: tuple[str, ...]
+    tasks: NDArray[np.str_]
+    buckets: NDArray[np.int64]
+    scores: Floats
+    answers: Floats
+    squares: Floats
+    untold: Floats
+    told: Floats
+    unlike: NDArray[np.bool_]
+    costs: Mapping[str, Floats]
+    excluded: int
+    ignored: tuple[str, ...]
+
+    @property
+    def weights(self) -> Floats:
+        """What each question counts for."""
+        weights: Floats = self.answers.max(axis=1)
+        return weights
+
+    def of(self, rows: NDArray[np.bool_]) -> Asked:
+        """Some of the questions."""
+        return Asked(
+            self.models,
+            self.tasks[rows],
+            self.buckets[rows],
+            self.scores[rows],
+            self.answers[rows],
+            self.squares[rows],
+            self.untold[rows],
+            self.told[rows],
+            self.unlike[rows],
+            {unit: costs[rows] for unit, costs in self.costs.items()},
+            self.excluded,
+            self.ignored,
+        )
+
+
+def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> Asked:
+    """The questions that the artifact was not fitted to, and what it says of them.
+
+    Raises:
+        SettingError: there are none, or none of a model that the artifact knows.
+    """
+    capability = CapabilityModel(artifact)
+    seen = artifact.fitted_on.fingerprints() if artifact.fitted_on else frozenset()
+    fresh: dict[str, list[MeasuredOutcome]] = defaultdict(list)
+    excluded: set[str] = set()
+    ignored: set[str] = set()
+    for outcome in outcomes:
+        if fingerprint(outcome.query_id) in seen:
+            excluded.add(outcome.query_id)
+        elif outcome.model not in capability.models:
+            ignored.add(outcome.model)
+        else:
+            fresh[_question_of(outcome)].append(outcome)
+    if not fresh:
+        raise SettingError(
+            f"nothing to judge by: the artifact was fitted to {len(excluded)} of the questions and "
+            f"{len(ignored)} models are not in it; fit with --hold-out, or give other records"
+        )
+    models = tuple(sorted({o.model for answers in fresh.values() for o in answers}))
+    column = {model: at for at, model in enumerate(models)}
+    count = len(fresh)
+    sums, answers_of = np.zeros((count, len(models))), np.zeros((count, len(models)))
+    squares = np.zeros_like(sums)
+    seconds, dollars = np.zeros_like(sums), np.full_like(sums, np.nan)
+    untold, told = np.empty_like(sums), np.empty_like(sums)
+    unlike = np.zeros(count, bool)
+    tasks, buckets = [], []
+    for row, answers in enumerate(fresh.values()):
+        first = answers[0]
+        cell = features_of_outcome(first)
+        guess = capability.guess(_untold(first, cell), Said(first.text or ""))
+        untold[row] = capability.probabilities(models, guess.features, shares=guess.shares)
+        told[row] = (
+            capability.probabilities(models, cell)
+            if cell.task in capability.tasks
+            else (untold[row])
+        )
+        unlike[row] = guess.unlike
+        tasks.append(cell.task)
+        buckets.append(cell.bucket)
+        for outcome in answers:
+            at = row, column[outcome.model]
+            sums[at] += outcome.right
+            squares[at] += outcome.right**2
+            answers_of[at] += 1
+            seconds[at] += outcome.latency_s
+            if outcome.dollars is not None:
+                dollars[at] = outcome.dollars
+    with np.errstate(invalid="ignore"):
+        scores, squares, seconds = (each / answers_of for each in (sums, squares, seconds))
+    return Asked(
+        models=models,
+        tasks=np.array(tasks),
+        buckets=np.array(buckets),
+        scores=scores,
+        answers=answers_of,
+        squares=squares,
+        untold=untold,
+        told=told,
+        unlike=unlike,
+        costs=_costs(artifact, models, seconds, dollars, np.array(buckets)),
+        excluded=len(excluded),
+        ignored=tuple(sorted(ignored)),
+    )
+
+
+def _question_of(outcome: MeasuredOutcome) -> str:
+    """What answers are gathered by: a place in a file says nothing of which belong together."""
+    if outcome.query_id.startswith("at:"):
+        return f"{outcome.task} {outcome.prompt_tokens} {outcome.text}"
+    return outcome.query_id
+
+
+def _untold(outcome: MeasuredOutcome, cell: Features) -> Features:
+    """The cell with the task that serving would detect without a header."""
+    return cell._replace(task=task_of(outcome.text) if outcome.text else GENERIC)
+
+
+def _costs(
+    artifact: Capability,
+    models: Sequence[str],
+    seconds: Floats,
+    dollars: Floats,
+    buckets: NDArray[np.int64],
+) -> dict[str, Floats]:
+    costs: dict[str, Floats] = {}
+    speeds = [artifact.models[model].speed for model in models]
+    if np.nansum(seconds) > 0:
+        costs["seconds"] = _filled(np.where(seconds > 0, seconds, np.nan))
+    elif all(speeds):
+        by_model = [(s.seconds_per_token, s.fixed_s) for s in speeds if s is not None]
+        costs["seconds"] = np.stack([c * buckets + fixed for c, fixed in by_model], axis=1)
+    if not np.isnan(dollars).all():
+        costs["dollars"] = _filled(dollars)
+    sizes = [_BILLIONS.search(model) for model in models]
+    if all(sizes):
+        row = np.array([float(size[1]) for size in sizes if size is not None])
+        costs["billion_parameters"] = np.tile(row, (len(buckets), 1))
+    return {unit: cost for unit, cost in costs.items() if np.isfinite(cost).all()}
+
+
+def _filled(costs: Floats) -> Floats:
+    """Unknown costs of a model as its mean."""
+    known = ~np.isnan(costs)
+    means = np.where(known, costs, 0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    return np.where(known, costs, np.where(known.any(axis=0), means, np.nan))

@@ -1,0 +1,126 @@
+"""Which endpoints there are: what every source says of them, and what they say of themselves.
+
+Sources (a file, DNS, Kubernetes) may overlap: the first wins. An endpoint's own word adds adapters
+to its names, but takes no name that the configuration gives to another model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+__all__ = ["POOL_LABEL", "TASK_LABEL", "EndpointSpec", "Membership", "Served"]
+
+POOL_LABEL = "laar.dev/pool"
+"""Label of an endpoint that names its pool, for requests that a gateway sends to one pool."""
+
+TASK_LABEL = "laar.dev/task"
+"""Label of an endpoint: ``generate``, or what it does instead, such as ``embed``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointSpec:
+    """One endpoint as a source of endpoints (a file, DNS, Kubernetes) describes it.
+
+    Args:
+        address: ``ip:port``, IPv6 in brackets; what Envoy is told, and the endpoint's identity.
+        models: model names it answers to. The first is the name of the model for accuracy and
+            latency, and the name a body is rewritten to when the client's name is not among them.
+        region: free text for the page and for metrics.
+        engine: whose metric names its page uses: ``vllm``, ``sglang`` or ``tensorrt-llm``.
+        metrics_url: page to scrape; None for ``http://address/metrics``, empty for none.
+        labels: free labels from the source.
+        host: the name in the source when it was a DNS name; several endpoints may share it.
+        priority_field: splice the ``priority`` field into the body (the engine runs with
+            ``--scheduling-policy priority``).
+        max_model_len: longest prompt and answer together, in tokens; None when nobody said.
+        same_weights: of `models`, those that are only other names of the first. The rest are
+            adapters, or not known to be the same: they share no cached prefix with it.
+        adapters: of `models`, the LoRA adapters that the engine has loaded.
+        generates: whether it writes texts; an embedding engine does not.
+    """
+
+    address: str
+    models: tuple[str, ...]
+    region: str = ""
+    engine: str = "vllm"
+    metrics_url: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    host: str = ""
+    priority_field: bool = False
+    max_model_len: int | None = None
+    same_weights: tuple[str, ...] = ()
+    adapters: frozenset[str] = frozenset()
+    generates: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What an endpoint says of the names it answers to.
+
+    Args:
+        weights: names of whole models, and for each what they were loaded from.
+        adapters: names of loaded LoRA adapters, and the model that each belongs to.
+        generates: whether it writes texts; None when that is not known.
+    """
+
+    weights: Mapping[str, str] = field(default_factory=dict)
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    generates: bool | None = None
+
+
+class Membership:
+    """The endpoints of all sources together."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, dict[str, EndpointSpec]] = {}
+        self._served: dict[str, Served] = {}
+        self.reserved: frozenset[str] = frozenset()
+        """Names that stand for several models: no endpoint may call an adapter so."""
+
+    def replace(self, source: str, specs: Iterable[EndpointSpec]) -> None:
+        """Makes `specs` all that `source` knows."""
+        self._sources[source] = {spec.address: spec for spec in specs}
+
+    def served(self, address: str, served: Served) -> bool:
+        """Takes an endpoint's own word for its names, until it leaves; whether that is news."""
+        is_news = self._served.get(address) != served
+        self._served[address] = served
+        return is_news
+
+    def specs(self) -> dict[str, EndpointSpec]:
+        """All endpoints by address, each with the names it answers to."""
+        found: dict[str, EndpointSpec] = {}
+        for known in self._sources.values():
+            for address, spec in known.items():
+                found.setdefault(address, spec)
+        configured = dict.fromkeys(self.reserved, "")
+        for spec in found.values():
+            for name in spec.models:
+                configured.setdefault(name, spec.models[0])
+        self._served = {a: said for a, said in self._served.items() if a in found}
+        for address, said in self._served.items():
+            found[address] = _as_served(found[address], said, configured)
+        return found
+
+
+def _as_served(spec: EndpointSpec, served: Served, configured: Mapping[str, str]) -> EndpointSpec:
+    """The endpoint with its adapters among its names.
+
+    A name that the configuration gives to another model is not an endpoint's to take.
+    """
+    own = spec.models[0]
+    root = served.weights.get(own)
+    same = [own, *(name for name, other in served.weights.items() if root and other == root)]
+    adapters = [
+        name
+        for name, parent in served.adapters.items()
+        if parent in same and configured.get(name, own) == own
+    ]
+    return replace(
+        spec,
+        models=tuple(dict.fromkeys((*spec.models, *adapters))),
+        adapters=frozenset(adapters),
+        same_weights=tuple(name for name in spec.models if name in same),
+        generates=served.generates is not False,
+    )

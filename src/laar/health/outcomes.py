@@ -1,0 +1,202 @@
+"""What an outcome means for the endpoint that it came from: a good one, a failure, or neither.
+
+One failure of a kind that may be a client's (a wrong key, a cut answer) is held against what the
+endpoint's siblings do before it counts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from laar.health.attempt import Attempt, Stage
+from laar.health.endpoint import Endpoint
+from laar.health.kinds import Kind, Reply
+from laar.health.pace import ratio
+from laar.health.questions import RETRIED, Questions
+from laar.health.records import Records
+from laar.health.siblings import alone
+
+__all__ = ["Outcomes"]
+
+_TRUST_AFTER = 4
+"""Answers read and found good before an endpoint that sent an error in one is believed unread."""
+_LIGHTEST = 0.1
+_EVENTS_IN_ROW = 2
+"""Errors in a 200 that open, where siblings send none: Envoy repeats nothing, so a third would be
+another client's."""
+_TIMES_EVERY_S = 0.01
+"""An endpoint's answers are timed so often at the most; that costs more than all the rest here."""
+_UNHEARD_S = 0.5
+
+
+class Outcomes:
+    """Writes outcomes into the endpoints' records.
+
+    Args:
+        records: of the endpoints.
+        questions: suspects are asked one.
+        rng: spreads trials.
+        say: gets what other pickers should know: slot, what, of which kind, and how much.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        questions: Questions,
+        rng: random.Random,
+        say: Callable[[int, str, Kind, float], None],
+    ) -> None:
+        self._records = records
+        self._questions = questions
+        self._rng = rng
+        self._say = say
+
+    def accepted(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
+        """The endpoint took the request."""
+        if attempt.timed and attempt.group[1]:  # a whole answer comes with its head
+            self._records.times(attempt).saw(Stage.ACCEPTED, now - attempt.at, attempt.predicted_s)
+        endpoint.reached(attempt, Stage.ACCEPTED, now)
+        endpoint.denied.add(now, happened=False)
+        breaker = endpoint.breaker
+        # Silence and errors come after a head that looks well: then the body decides.
+        unproven = breaker.doubtful or (
+            breaker.is_out and (attempt.read or breaker.kind in (Kind.HANG, Kind.EVENT))
+        )
+        if not unproven:
+            self.good(endpoint, attempt, now)
+
+    def good(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
+        """It answered, as far as can be seen."""
+        if attempt.good and not endpoint.breaker.is_out:
+            return
+        attempt.good = True
+        breaker = endpoint.breaker
+        is_news = attempt.slot in self._records.troubled
+        is_back = breaker.good(attempt, self._records.settings, now)
+        if is_back:
+            self._records.version += 1
+        if is_news:
+            self._say(attempt.slot, "back" if is_back else "good", breaker.kind, 1.0)
+
+    def whole(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
+        """An answer ended as it should."""
+        if attempt.read and attempt.stage is Stage.ACCEPTED:  # not a byte came
+            self.failed(endpoint, attempt, Kind.EVENT, now)
+            return
+        group = self._records.times(attempt)
+        seconds = now - attempt.at - attempt.rtt_s
+        is_brief = seconds < group.brief_s and not attempt.read
+        endpoint.quick = endpoint.quick + 1 if is_brief else 0
+        is_quick = is_brief and (endpoint.quick > 1 or seconds < group.quick_s)
+        if is_quick:  # it may be an error that was not seen: the next ones are looked at
+            endpoint.unseen = max(endpoint.unseen, 2)
+        if now - endpoint.progress_at[Stage.OVER] < _TIMES_EVERY_S and attempt.good:
+            return  # there is more to learn from than a mean needs
+        endpoint.reached(attempt, Stage.OVER, now)
+        endpoint.cut.add(now, happened=False)
+        if is_quick:
+            return  # nor does it say how long answers take
+        self.good(endpoint, attempt, now)
+        group.sizes.append(attempt.tokens)
+        if attempt.timed:
+            value = ratio(seconds, attempt.predicted_s)
+            if group.total_s.n >= 3:
+                endpoint.speed.add(value - group.mean, now)
+                self._records.paced.add(endpoint.model)
+            group.ended(seconds, value)
+
+    def is_empty(self, endpoint: Endpoint, tokens: int, now: float) -> bool:
+        """Whether an answer has no token, and siblings' have: 0 is right for some requests."""
+        endpoint.empty.add(now, happened=tokens == 0)
+        if tokens:
+            return False
+        return bool(alone(endpoint.empty, (e.empty for e in self._records.others(endpoint)), now))
+
+    def cut(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
+        """An answer stopped in the middle: a client that left, or the engine."""
+        endpoint.cut.add(now, happened=True)
+        if alone(endpoint.cut, (e.cut for e in self._records.others(endpoint)), now):
+            self.failed(endpoint, attempt, Kind.CUT, now)
+
+    def failed(
+        self,
+        endpoint: Endpoint,
+        attempt: Attempt | None,
+        kind: Kind,
+        now: float,
+        reply: Reply | None = None,
+    ) -> None:
+        """It failed, by its own fault as it seems."""
+        settings, breaker = self._records.settings, endpoint.breaker
+        slot = self._slot(endpoint, attempt)
+        if attempt is not None:
+            attempt.judged = True
+            if attempt.good:
+                breaker.unsay(settings, now)
+            if kind is not Kind.HANG:
+                endpoint.reached(attempt, Stage.ACCEPTED, now)
+        weight = 1.0
+        if kind is Kind.RETRIED:
+            if breaker.full_until > now - settings.full_s:
+                kind = Kind.FULL  # it has just said so where it could be seen
+            weight = RETRIED
+        if kind is Kind.FULL:
+            endpoint.failures[kind] += 1
+            breaker.full(attempt, reply.retry_after_s if reply else None, settings, now)
+            self._records.trouble(slot)
+            self._say(slot, "full", kind, breaker.full_until - now)
+            return
+        if kind is Kind.DENIED:
+            endpoint.denied.add(now, happened=True)
+            if reply is not None and reply.status != 404 and endpoint.admits_still(now):
+                return  # it asks for no key, so this one was wrong
+            apart = alone(endpoint.denied, (e.denied for e in self._records.others(endpoint)), now)
+            if apart is None:  # siblings are still at it: they have to be heard first
+                breaker.pause(now + _UNHEARD_S)
+                self._records.trouble(slot)
+            if not apart:
+                if attempt is not None and attempt is breaker.trial and breaker.kind is Kind.DENIED:
+                    breaker.good(attempt, settings, now)  # siblings deny as well: the client's
+                    self._records.version += 1
+                else:
+                    self._questions.suspect(endpoint, kind, 1.0, now)
+                    self._records.trouble(slot)
+                return
+            weight = max(1.0, float(endpoint.denied.row))  # those before it have not counted yet
+        if kind is Kind.EVENT and not breaker.doubtful:
+            breaker.distrust(_TRUST_AFTER)
+        elif kind is Kind.EVENT:
+            breaker.doubtful = _TRUST_AFTER
+        if kind in (Kind.ERROR, Kind.EVENT) and attempt is not None:
+            weight = self._lightness(attempt)
+        if kind is Kind.EVENT:  # the quick ones before it were most likely the same
+            weight *= 1.0 + endpoint.quick
+            endpoint.quick = 0
+        endpoint.failures[kind] += 1
+        row = settings.consecutive_failures
+        if kind is Kind.EVENT and not any(
+            other.breaker.doubtful for other in self._records.others(endpoint)
+        ):
+            row = min(row, _EVENTS_IN_ROW)
+        is_out = breaker.bad(attempt, kind, weight, settings, self._rng, now, row)
+        if not is_out:
+            self._questions.suspect(endpoint, kind, weight, now)
+        self._records.trouble(slot)
+        self._say(slot, "bad", kind, weight)
+        if is_out:
+            self._say(slot, "out", kind, breaker.trial_at - now)
+
+    def _lightness(self, attempt: Attempt) -> float:
+        """What an error weighs: little where only the heaviest requests meet one.
+
+        1 up to the median of what went well lately, falling to a tenth beyond all of it.
+        """
+        return max(
+            _LIGHTEST, min(1.0, 2.0 * self._records.times(attempt).lightness(attempt.tokens))
+        )
+
+    def _slot(self, endpoint: Endpoint, attempt: Attempt | None) -> int:
+        if attempt is not None:
+            return attempt.slot
+        return next(slot for slot, known in self._records.endpoints.items() if known is endpoint)

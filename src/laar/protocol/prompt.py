@@ -1,0 +1,210 @@
+"""The texts of a prompt, in the order in which the engine will see them, by the body's format.
+
+What is structured (tools, a call's arguments) stands as it is written; images and the like stand as
+their digest. A form that is not known is no error: the prompt is then priced by its length.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+import xxhash
+
+from laar.core.request import Api
+
+__all__ = ["MAX_SPANS", "Spans", "UnknownPromptError", "read_prompt"]
+
+MAX_SPANS = 20_000
+"""Texts of a prompt that are looked at one by one, 10 ms; a long conversation has a thousand."""
+
+MAX_NESTED = 4
+"""Levels of parts in parts that are looked into; the APIs have two."""
+
+_SYSTEM_CHARS = 200  # that are kept: what tasks are told by
+
+
+class UnknownPromptError(Exception):
+    """The prompt has a form, or a number of parts, that is not looked into."""
+
+
+class Spans:
+    """A prompt's texts as they are collected, and which of them was the user's last.
+
+    Raises:
+        UnknownPromptError: there are more than `MAX_SPANS`.
+    """
+
+    def __init__(self, body: bytes) -> None:
+        self.texts: list[str] = []
+        self.question = ""
+        self.system = ""
+        self.messages = 0
+        self._body = body
+
+    def add(self, texts: list[str]) -> None:
+        """Texts as they stand."""
+        self.texts += texts
+        if len(self.texts) > MAX_SPANS:
+            raise UnknownPromptError
+
+    def message(self, role: object, content: object) -> None:
+        """A message: its role as a marker, then its texts."""
+        texts = [content] if isinstance(content, str) else list(self._texts(content))
+        self.add([f"\x1e{role if isinstance(role, str) else ''}\x1f", *texts])
+        self.messages += 1
+        if texts and role in ("system", "developer") and not self.system:
+            self.system = texts[0][:_SYSTEM_CHARS]
+        if texts and role in ("user", None):
+            self.question = texts[-1]
+
+    def json(self, value: object) -> None:
+        """Anything structured that engines render into the prompt, such as tools."""
+        if value:
+            self.add([self._rendered(value).decode()])
+
+    def _texts(self, content: object, level: int = 0) -> Iterator[str]:
+        """Texts of a message's content: a string, or parts; other parts stand as their digest."""
+        if isinstance(content, str):
+            yield content
+        elif isinstance(content, list):
+            if len(content) > MAX_SPANS:
+                raise UnknownPromptError
+            for part in content:
+                if isinstance(part, str):
+                    yield part
+                elif isinstance(part, dict):
+                    text = part.get("text")
+                    nested = part.get("content")
+                    if isinstance(text, str):
+                        yield text
+                    elif isinstance(nested, str | list) and level < MAX_NESTED:
+                        yield from self._texts(nested, level + 1)  # an Anthropic tool_result
+                    elif part.get("type") == "tool_use":
+                        yield self._rendered([part.get("name"), part.get("input")]).decode()
+                    else:
+                        if "cache_control" in part:  # a mark for the API, which moves turn by turn
+                            part = {key: part[key] for key in part if key != "cache_control"}
+                        yield f"\x1d{xxhash.xxh3_128_hexdigest(self._rendered(part))}"
+
+    def _rendered(self, value: object) -> bytes:
+        try:
+            return orjson.dumps(value)
+        except orjson.JSONEncodeError:  # it reads deeper than it writes, and no lone surrogates
+            pass
+        try:
+            return json.dumps(value).encode()
+        except RecursionError:  # stands for itself: no other prompt is like it
+            return xxhash.xxh3_128_hexdigest(self._body).encode()
+
+
+def _chat(document: dict[str, Any], spans: Spans) -> None:
+    messages = document.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise UnknownPromptError
+    spans.json(document.get("tools"))
+    system = document.get("system")  # Anthropic keeps it beside the messages
+    if system is not None:
+        spans.message("system", _without_attribution(system))
+    for message in messages:
+        if not isinstance(message, dict):
+            raise UnknownPromptError
+        spans.message(message.get("role"), message.get("content"))
+        spans.json(message.get("tool_calls"))
+
+
+_ATTRIBUTION = "x-anthropic-billing-header:"
+"""How the line begins that coding agents put first into the system prompt; it ends in a number that
+changes with every request (``cch=``)."""
+
+
+def _without_attribution(system: object) -> object:
+    """The system prompt without the attribution line, as vLLM and llm-d read it.
+
+    With it no two requests of a session would share a prefix, which in the engine they do.
+    """
+    if isinstance(system, str):
+        return _line_off(system)
+    if not isinstance(system, list):
+        return system
+    kept: list[object] = []
+    for part in system:
+        text = part.get("text") if isinstance(part, dict) else part
+        if isinstance(text, str) and text.startswith(_ATTRIBUTION):
+            if rest := _line_off(text):
+                kept.append(rest)
+        else:
+            kept.append(part)
+    return kept
+
+
+def _line_off(text: str) -> str:
+    return text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text
+
+
+def _completions(document: dict[str, Any], spans: Spans) -> None:
+    _prompt(document, "prompt", spans)
+
+
+def _embeddings(document: dict[str, Any], spans: Spans) -> None:
+    if "input" in document:
+        _prompt(document, "input", spans)
+    else:  # vLLM's form for chat templates and images
+        _chat(document, spans)
+
+
+def _prompt(document: dict[str, Any], key: str, spans: Spans) -> None:
+    prompt = document.get(key)
+    if not isinstance(prompt, str | list) or not prompt:
+        raise UnknownPromptError  # such as `prompt_embeds`
+    if isinstance(prompt, list) and not isinstance(prompt[0], str):
+        spans.json(prompt)  # token ids: their digits are as good a prefix as their text
+    else:
+        texts = [prompt] if isinstance(prompt, str) else [t for t in prompt if isinstance(t, str)]
+        spans.add(texts)
+        spans.question = texts[-1] if texts else ""
+
+
+def _responses(document: dict[str, Any], spans: Spans) -> None:
+    given = document.get("input")
+    if not isinstance(given, str | list):
+        raise UnknownPromptError
+    spans.json(document.get("tools"))
+    instructions = document.get("instructions")
+    if isinstance(instructions, str):
+        spans.message("system", instructions)
+    if isinstance(given, str):
+        spans.message("user", given)
+        return
+    for item in given:
+        if isinstance(item, dict) and "content" in item:
+            spans.message(item.get("role"), item["content"])
+        else:
+            spans.json(item)
+
+
+_READERS: dict[Api, Callable[[dict[str, Any], Spans], None]] = {
+    Api.CHAT: _chat,
+    Api.MESSAGES: _chat,
+    Api.COMPLETIONS: _completions,
+    Api.EMBEDDINGS: _embeddings,
+    Api.RESPONSES: _responses,
+}
+
+
+def read_prompt(api: Api, document: dict[str, Any], body: bytes) -> Spans:
+    """The texts of a body.
+
+    Args:
+        api: its format; not opaque.
+        document: the body as an object.
+        body: its bytes.
+
+    Raises:
+        UnknownPromptError: see there.
+    """
+    spans = Spans(body)
+    _READERS[api](document, spans)
+    return spans

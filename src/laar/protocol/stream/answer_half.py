@@ -1,0 +1,180 @@
+"""The answer's half of a stream: from its headers to its last byte.
+
+Each handler returns the phase that follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from laar.core.decision import Decision
+from laar.core.request import Api
+from laar.protocol import headers as names
+from laar.protocol.answers import NameRestorer
+from laar.protocol.events import (
+    Action,
+    AnswerTrailers,
+    Direction,
+    Ended,
+    Noted,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+    Served,
+)
+from laar.protocol.stream.answer import Answer, attempted, made_by_envoy, no_answer_error
+from laar.protocol.stream.body import send_pieces
+from laar.protocol.stream.dialect import DIALECTS
+from laar.protocol.stream.phases import ResponsePhase
+from laar.protocol.stream.shared import Shared
+from laar.protocol.stream.told import MAX_HEADERS_TO_ADD_TO, headers_of_answer, refusal
+
+__all__ = ["ANSWER_HANDLERS", "AnswerHalf"]
+
+
+class AnswerHalf:
+    """The answer, on its way to the client.
+
+    Args:
+        shared: state of both halves.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self.phase = ResponsePhase.HEADERS
+        self._shared = shared
+        self._answer = Answer()
+        self._headers: ResponseHeaders | None = None  # while the reservation moves
+
+    def _response_headers(
+        self, event: ResponseHeaders, now: float, out: list[Action]
+    ) -> ResponsePhase:
+        self._answer.status = event.status
+        if event.shape is not None:  # a filter in front of ours has answered the request
+            self._shared.dialect = DIALECTS[event.shape]
+        decision = self._shared.decision
+        if decision is not None and not self._shared.shadow and event.details:
+            if (failed := attempted(decision, event)) is not None:
+                out.append(failed)
+            if made_by_envoy(event):
+                return self._unanswered(decision, event, now, out)
+        if not self._answer.accepted:
+            self._shared.rework = None
+        elif self._shared.rework is not None:  # before the client sees it and sends its next turn
+            known = (decision.address, decision.request.id) if decision else ("", "")
+            decided = decision.id if decision else ""
+            self._shared.rework.accepted(event.served or known[0], known[1], now, decision=decided)
+        if decision is None:
+            self._shared.dialect.answer_headers([], out, read=False)
+            return self._after_headers(event, now, out)
+        if event.served and (
+            self._shared.shadow or event.attempts > 1 or event.served != decision.address
+        ):
+            self._headers = event
+            out.append(Served(decision, event.served))
+            return ResponsePhase.MOVING
+        return self._pass_headers(decision, event, now, out)
+
+    def _noted(self, event: Noted, now: float, out: list[Action]) -> ResponsePhase:
+        headers, self._headers = self._headers, None
+        assert self._shared.decision is not None
+        assert headers is not None
+        return self._pass_headers(self._shared.decision, headers, now, out)
+
+    def _pass_headers(
+        self, decision: Decision, event: ResponseHeaders, now: float, out: list[Action]
+    ) -> ResponsePhase:
+        if self._shared.dialect.reads_by_server and not event.end:
+            self._shared.read_answer = (
+                self._shared.read_answer or decision.flight.read or event.status == 503
+            )
+        read = self._shared.sees_answer and not event.end
+        if (
+            replied := self._answer.replied(
+                decision, event, read=read, stored=self._shared.api is Api.RESPONSES
+            )
+        ) is not None:
+            out.append(replied)
+        told: list[tuple[str, str]] = []
+        if event.count <= MAX_HEADERS_TO_ADD_TO:
+            told = headers_of_answer(
+                decision,
+                self._shared.settings.answers,
+                shadow=self._shared.shadow,
+                overhead_us=self._shared.overhead_us,
+                since=self._shared.stamp,
+            )
+            if self._shared.settings.conformance_headers:
+                told.append((names.TEST_SELECTED, decision.flight.address))
+                if event.served:
+                    told.append((names.TEST_SERVED, event.served))
+        self._shared.dialect.answer_headers(told, out, read=self._shared.read_answer)
+        if self._shared.target is not None and self._shared.dialect.shows_answers:
+            self._answer.restorer = NameRestorer(
+                served=self._shared.target, asked=self._shared.asked
+            )
+        return self._after_headers(event, now, out)
+
+    def _after_headers(
+        self, event: ResponseHeaders, now: float, out: list[Action]
+    ) -> ResponsePhase:
+        return self._complete(now, out) if event.end else ResponsePhase.ANSWER
+
+    def _unanswered(
+        self, decision: Decision, event: ResponseHeaders, now: float, out: list[Action]
+    ) -> ResponsePhase:
+        """Answers in Envoy's place, which got no answer from any endpoint."""
+        self._shared.rework = None
+        self._answer.fail()
+        self.end(now, out)
+        error = no_answer_error(event, self._shared.asked or decision.model)
+        out.append(refusal(error, decision.id))
+        return ResponsePhase.OVER
+
+    def _response_body(self, event: ResponseBody, now: float, out: list[Action]) -> ResponsePhase:
+        decision, answer, data = self._shared.decision, self._answer, event.data
+        if decision is not None and data:
+            if (replied := answer.look_for_error(decision, data)) is not None:
+                out.append(replied)
+            if (answering := answer.first_byte(decision, now)) is not None:
+                out.append(answering)
+        answer.read(data)
+        phase = self._complete(now, out) if event.end else ResponsePhase.ANSWER
+        data = answer.restored(data, end=event.end)
+        self._shared.dialect.pass_on(Direction.RESPONSE, data, out, end=event.end)
+        return phase
+
+    def _response_trailers(
+        self, event: ResponseTrailers, now: float, out: list[Action]
+    ) -> ResponsePhase:
+        phase = self._complete(now, out)
+        if held_back := self._answer.restored(b"", end=True):
+            send_pieces(Direction.RESPONSE, held_back, end=False, out=out)
+        out.append(AnswerTrailers(Direction.RESPONSE))
+        return phase
+
+    def _complete(self, now: float, out: list[Action]) -> ResponsePhase:
+        self._answer.complete = True
+        self.end(now, out)
+        return ResponsePhase.OVER
+
+    def end(self, now: float, out: list[Action]) -> None:
+        """Reports how the request ended, if one was decided."""
+        shared, answer = self._shared, self._answer
+        decision = shared.decision
+        if decision is None:
+            return
+        usage = answer.usage()
+        if shared.rework is not None and answer.complete:
+            shared.rework.ended(answer.ttft_s(decision), usage)
+            shared.rework = None
+        out.append(Ended(decision, answer.completion(decision, usage, now)))
+
+
+ANSWER_HANDLERS: Mapping[type, Callable[[AnswerHalf, Any, float, list[Action]], ResponsePhase]] = {
+    ResponseHeaders: AnswerHalf._response_headers,
+    Noted: AnswerHalf._noted,
+    ResponseBody: AnswerHalf._response_body,
+    ResponseTrailers: AnswerHalf._response_trailers,
+}
+"""By the event that they handle."""

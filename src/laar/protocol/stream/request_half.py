@@ -1,0 +1,353 @@
+"""The request's half of a stream: what Envoy shows of it, the question, and how it goes on.
+
+Each handler returns the phase that follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from laar.core.decision import Decision
+from laar.core.request import Api, Trace
+from laar.errors import RequestError
+from laar.protocol import headers as names
+from laar.protocol.events import (
+    Action,
+    AnswerTrailers,
+    Ask,
+    Closed,
+    Decided,
+    Direction,
+    Failed,
+    HasRead,
+    Immediate,
+    Read,
+    Refused,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    WholeRequest,
+)
+from laar.protocol.openai import ASIDE_BYTES, Body, api_of, set_priority, splice_model, try_read
+from laar.protocol.paths import denied_path_error
+from laar.protocol.ports import BodyHook, GatewayRules, IsEnforced
+from laar.protocol.stream.body import Collected, HeldBytes
+from laar.protocol.stream.dialect import DIALECTS, KEPT_HEADERS
+from laar.protocol.stream.phases import RequestPhase
+from laar.protocol.stream.request import NOTHING_READ, forget_prompt, request_of
+from laar.protocol.stream.sending import Sending, destinations, silence_s
+from laar.protocol.stream.shared import Shared
+from laar.protocol.stream.told import (
+    MAX_HEADER_BYTES_TO_ADD_TO,
+    MAX_HEADERS_TO_ADD_TO,
+    refusal,
+)
+
+__all__ = ["REQUEST_HANDLERS", "RequestHalf"]
+
+_NO_HEAD = names.read_head({})
+_UNANSWERED = (
+    RequestPhase.HEADERS,
+    RequestPhase.BODY,
+    RequestPhase.READING,
+    RequestPhase.DECIDING,
+)
+
+
+class RequestHalf:
+    """The request, on its way to an endpoint.
+
+    The arguments are `Stream`'s, but for `shared`, the state of both halves.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        *,
+        new_id: Callable[[], str],
+        enforced: IsEnforced | None,
+        rules: GatewayRules,
+        hook: BodyHook | None,
+        held: HeldBytes | None,
+        join: Callable[[str, str], Trace | None] | None,
+        catalog: Callable[[str], bytes | None],
+    ) -> None:
+        self.phase = RequestPhase.HEADERS
+        self._shared = shared
+        self._new_id = new_id
+        self._enforced = enforced
+        self._rules = rules
+        self._hook = hook
+        self._join = join
+        self._catalog = catalog
+        self._head = _NO_HEAD
+        self._id = ""
+        self._begun = False
+        self._room_for_headers = True
+        self._subset: frozenset[str] | None = None
+        self._pool = ""
+        self._attempts = 0
+        self._body = Collected(held)
+        self._model_span: tuple[int, int] | None = None
+        self.unspliced = 0
+
+    # -- up to the question ------------------------------------------------------------------------
+
+    def _request_headers(
+        self, event: RequestHeaders, now: float, out: list[Action]
+    ) -> RequestPhase:
+        self._shared.dialect = DIALECTS[event.shape]
+        self._room_for_headers = (
+            event.count <= MAX_HEADERS_TO_ADD_TO and event.size_bytes <= MAX_HEADER_BYTES_TO_ADD_TO
+        )
+        self._body.whole = event.end
+        self._begin(event, now)
+        path = self._head.path
+        if path in self._shared.settings.denied:
+            self._shared.shadow = False  # no engine is to see it, wherever it is chosen
+            return self._refuse(denied_path_error(), out)
+        if self._head.method == "POST" and event.headers.get("upgrade", "").lower() == "websocket":
+            # Some engines answer it as a plain POST, whose body was not read then.
+            return self._refuse(RequestError(400, "bad-request", "a POST upgrades nothing"), out)
+        if event.end and self._wants_list() and (listed := self._catalog(self._pool)) is not None:
+            out.append(Immediate(200, [("content-type", "application/json")], listed))
+            return RequestPhase.OVER
+        if event.end or path.startswith(self._shared.settings.opaque_paths) or self._head.upgrade:
+            self._shared.api = Api.OPAQUE
+            return self._ask(NOTHING_READ, now, out)
+        self._shared.dialect.await_body(out)
+        return RequestPhase.BODY
+
+    def _wants_list(self) -> bool:
+        """Whether the request is for the models of the whole fleet, or of a pool."""
+        path, _, _ = self._head.path.partition("?")
+        return (
+            self._head.method == "GET"
+            and path.rstrip("/") == "/v1/models"
+            and self._shared.settings.list_models
+            and self._subset is None
+            and not self._shared.shadow
+        )
+
+    def _whole_request(self, event: WholeRequest, now: float, out: list[Action]) -> RequestPhase:
+        self._shared.dialect = KEPT_HEADERS
+        self._begin(event, now)
+        return self._request_body(RequestBody(event.data, True), now, out)
+
+    def _begin(self, event: RequestHeaders | WholeRequest, now: float) -> None:
+        """Reads the headers, and settles what depends on them alone."""
+        self._begun = True
+        self._subset = event.subset
+        self._pool = event.pool
+        self._attempts = event.attempts
+        self._head = names.read_head(event.headers, self._shared.settings.tenant_header)
+        self._id = self._head.id or self._new_id()
+        self._shared.api = api_of(self._head.path)
+        if self._shared.api is Api.OPAQUE:
+            for name in names.ORIGINAL_PATHS:  # the gateway may have rewritten the path
+                self._shared.api = api_of(event.headers.get(name, ""))
+                if self._shared.api is not Api.OPAQUE:
+                    break
+        if self._shared.settings.conformance_headers:
+            self._select_for_test(event.headers.get(names.TEST_SELECTION, ""))
+        if self._shared.api is Api.RESPONSES:  # which engine keeps the answer is to be learned
+            self._shared.read_answer = True
+        if self._enforced is not None:
+            self._shared.shadow = not self._enforced(self._head.session or self._id)
+        if self._shared.api is Api.OPAQUE:
+            self._shared.read_answer = False  # nothing is learned from it
+        elif self._hook is not None and not self._shared.read_answer:
+            self._shared.read_answer = self._hook.reads_answer(self._head, now)
+
+    def _select_for_test(self, value: str) -> None:
+        """Narrows the choice to the endpoints that a conformance test names."""
+        wanted = names.read_subset(value) if value else None
+        if wanted is not None:
+            self._subset = wanted if self._subset is None else self._subset & wanted
+
+    def _request_body(self, event: RequestBody, now: float, out: list[Action]) -> RequestPhase:
+        body = self._body
+        if self.phase is RequestPhase.PASSING:
+            self._shared.dialect.pass_on(Direction.REQUEST, event.data, out, end=event.end)
+            return RequestPhase.SENT if event.end else RequestPhase.PASSING
+        if self._subset is None:
+            self._subset = event.subset
+        body.add(event.data)
+        body.whole = event.end or self._shared.dialect.sends_whole_bodies
+        limit = self._shared.settings.max_body_bytes
+        if body.size_bytes > limit:
+            error = RequestError(413, "body-too-large", f"the body is longer than {limit} bytes")
+            return self._refuse(error, out)
+        if body.whole:
+            return self._read_body(now, out)
+        if not body.hold(len(event.data)):
+            error = RequestError(
+                503,
+                "bodies-full",
+                "the picker holds as many unfinished bodies as bodies.max_held_bytes allows",
+                retry_after_s=1,
+            )
+            return self._refuse(error, out)
+        return RequestPhase.BODY
+
+    def _request_trailers(
+        self, event: RequestTrailers, now: float, out: list[Action]
+    ) -> RequestPhase:
+        if self.phase is RequestPhase.PASSING:
+            out.append(AnswerTrailers(Direction.REQUEST))
+            return RequestPhase.SENT
+        self._body.trailers = True
+        return self._read_body(now, out)
+
+    def _read_body(self, now: float, out: list[Action]) -> RequestPhase:
+        body = self._body.complete()
+        if len(body) > ASIDE_BYTES:
+            out.append(Read(self._shared.api, body))
+            return RequestPhase.READING
+        return self._has_read(HasRead(try_read(self._shared.api, body)), now, out)
+
+    def _has_read(self, event: HasRead, now: float, out: list[Action]) -> RequestPhase:
+        read = event.read
+        if not isinstance(read, RequestError) and self._hook is not None:
+            read = self._reworked(self._hook, read, now)
+        if isinstance(read, RequestError):
+            return self._refuse(read, out)
+        return self._ask(read, now, out)
+
+    def _reworked(self, hook: BodyHook, read: Body, now: float) -> Body | RequestError:
+        """Lets the hook look at the body; the body as read again if it was changed."""
+        body = self._body.complete()
+        if self._shared.api is Api.OPAQUE or not read.spans:
+            return read
+        rework = self._shared.rework = hook.apply(
+            body,
+            api=self._shared.api,
+            model=read.model,
+            head=self._head,
+            may_change=not self._shared.shadow,
+            now=now,
+        )
+        if rework is None or rework.body is body:
+            return read
+        self._body.replace(rework.body)
+        return try_read(self._shared.api, rework.body)
+
+    def _ask(self, read: Body, now: float, out: list[Action]) -> RequestPhase:
+        head = self._head
+        self._shared.asked, self._model_span = read.model, read.model_span
+        request = request_of(
+            head,
+            read,
+            request_id=self._id,
+            api=self._shared.api,
+            rules=self._rules,
+            body_bytes=self._body.size_bytes,
+            salt_by_tenant=self._shared.settings.by_tenant,
+            pool=self._pool,
+            subset=self._subset,
+            shadow=self._shared.shadow,
+            sees_answer=self._shared.sees_answer,
+            trace=self._join(head.trace_parent, head.trace_state) if self._join else None,
+        )
+        if self._shared.since is not None:
+            request.waited_s = self._shared.since.waited_s(head.since, request, now)
+            self._shared.asked_at = now
+        out.append(Ask(request))
+        return RequestPhase.DECIDING
+
+    # -- from the decision on ----------------------------------------------------------------------
+
+    def _decided(self, event: Decided, now: float, out: list[Action]) -> RequestPhase:
+        decision = self._shared.decision = event.decision
+        forget_prompt(decision.request)
+        self._shared.overhead_us = event.overhead_us
+        if self._shared.shadow:
+            return self._stand_aside(out)
+        came = self._body
+        body, changed = came.data, came.changed
+        if body is not None:
+            fitted = self._fitted(decision, body)
+            body, changed = fitted, changed or fitted is not body
+        sending = Sending(
+            ",".join(destinations(decision, self._attempts)),
+            silence_s(decision),
+            self._head,
+            decision.request.id,
+            self._room_for_headers,
+            body,
+            changed,
+            came.whole,
+            came.trailers,
+        )
+        self._shared.dialect.send(sending, out)
+        came.take()  # not before: after a fault it goes on as it came
+        return RequestPhase.SENT if came.whole else RequestPhase.PASSING
+
+    def _fitted(self, decision: Decision, body: bytes) -> bytes:
+        """The body as the endpoint takes it; the same object where nothing is to change."""
+        target = decision.rewrite or decision.request.model
+        try:
+            if target != self._shared.asked:
+                body = splice_model(body, target, self._model_span)
+                self._shared.target = target
+            if decision.engine_priority is not None:
+                body = set_priority(body, decision.engine_priority)
+        except (ValueError, RequestError):  # the destination stays: it may not be any other
+            self.unspliced += 1
+        return body
+
+    def _refused(self, event: Refused, now: float, out: list[Action]) -> RequestPhase:
+        return self._refuse(event.error, out)
+
+    def _refuse(self, error: RequestError, out: list[Action]) -> RequestPhase:
+        if self._shared.shadow:
+            return self._stand_aside(out)
+        self._body.take()
+        out.append(refusal(error))
+        return RequestPhase.OVER
+
+    def _stand_aside(self, out: list[Action]) -> RequestPhase:
+        """Lets the request go on as it came."""
+        self._shared.dialect.stand_aside(self._body, out)
+        return RequestPhase.SENT if self._body.whole else RequestPhase.PASSING
+
+    def _failed(self, event: Failed, now: float, out: list[Action]) -> RequestPhase:
+        """The request goes on as it came; nothing if it is too late.
+
+        It is refused instead where the gateway's route restricts it to a pool or a subset: without
+        a destination Envoy takes any endpoint, of any pool.
+
+        In the gateway shape Envoy keeps no copy of a body, and takes a stream that just ends for
+        the end of the body.
+        """
+        if not self._begun or self.phase not in _UNANSWERED:
+            return self.phase
+        if (self._pool or self._subset is not None) and not self._shared.shadow:
+            error = RequestError(
+                503,
+                "picker-fault",
+                "the picker failed, and may not pass the request to any endpoint at all",
+                retry_after_s=1,
+            )
+            return self._refuse(error, out)
+        self._shared.shadow = True
+        return self._stand_aside(out)
+
+    def _closed(self, event: Closed, now: float, out: list[Action]) -> RequestPhase:
+        self._body.take()
+        return RequestPhase.OVER
+
+
+REQUEST_HANDLERS: Mapping[type, Callable[[RequestHalf, Any, float, list[Action]], RequestPhase]] = {
+    RequestHeaders: RequestHalf._request_headers,
+    WholeRequest: RequestHalf._whole_request,
+    RequestBody: RequestHalf._request_body,
+    RequestTrailers: RequestHalf._request_trailers,
+    HasRead: RequestHalf._has_read,
+    Decided: RequestHalf._decided,
+    Refused: RequestHalf._refused,
+    Failed: RequestHalf._failed,
+    Closed: RequestHalf._closed,
+}
+"""By the event that they handle."""

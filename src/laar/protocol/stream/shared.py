@@ -1,0 +1,56 @@
+"""What both halves of a stream know. The request's half writes most of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from laar.core.decision import Decision
+from laar.core.request import Api, Request
+from laar.protocol.ports import Rework
+from laar.protocol.settings import StreamSettings
+from laar.protocol.since import Since
+from laar.protocol.stream.dialect import NATIVE, Dialect
+
+__all__ = ["Shared"]
+
+
+@dataclass(slots=True)
+class Shared:
+    """One stream's state.
+
+    Args:
+        settings: limits.
+        read_answer: the answer's body is read in the native shape.
+        since: knows when a question was first asked; None: every question is new.
+        asked_at: when this one was.
+        dialect: how this Envoy is spoken to.
+        api: the body's format.
+        asked: the model's name in the client's body.
+        target: the name that took its place; None where it stays.
+        rework: what the hook did to the body; None once it is of no more use.
+        shadow: the decision does not count, and the request passes as it came.
+        decision: None until there is one.
+        overhead_us: what it took.
+    """
+
+    settings: StreamSettings
+    read_answer: bool
+    since: Since | None
+    asked_at: float = 0.0
+    dialect: Dialect = NATIVE
+    api: Api = Api.OPAQUE
+    asked: str = ""
+    target: str | None = None
+    rework: Rework | None = None
+    shadow: bool = False
+    decision: Decision | None = None
+    overhead_us: int = 0
+
+    @property
+    def sees_answer(self) -> bool:
+        """Whether the answer's body passes through the picker."""
+        return self.read_answer or self.dialect.shows_answers
+
+    def stamp(self, request: Request) -> str:
+        """When the question was first asked, for a retry to send back."""
+        return "" if self.since is None else self.since.stamp(request, self.asked_at)

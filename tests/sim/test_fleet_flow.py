@@ -1,0 +1,82 @@
+"""Flow control in front of the virtual fleet: who waits, who is refused, and what is left."""
+
+from __future__ import annotations
+
+import pytest
+
+from laar.errors import RequestError, SettingError
+from laar.flow.admission import FlowSettings
+from laar.flow.item import Limits
+from laar.sim.engine import EngineProfile, EngineSettings, LinearCost
+from laar.sim.fleet import (
+    Arrival,
+    Exchange,
+    FleetSettings,
+    LinkProfile,
+    Prompt,
+    Site,
+    VirtualFleet,
+    request_of,
+    spread,
+)
+
+ENGINE = EngineProfile(
+    name="linear",
+    cost=LinearCost(seconds_per_token=1e-3, decode_s_per_token=0.01),
+    settings=EngineSettings(num_blocks=20_000, max_num_batched_tokens=100_000),
+)
+SITE = Site(name="e:80", model="m", engine=ENGINE, link=LinkProfile(rtt_s=0.0))
+SAME = Prompt(prompt_tokens=1600, output_tokens=2, blocks=spread(1, 100))
+
+
+def serve(
+    prompts: list[Prompt], flow: FlowSettings | None
+) -> tuple[VirtualFleet, list[Exchange], list[RequestError]]:
+    """All of the prompts at once."""
+    fleet = VirtualFleet([SITE], FleetSettings(), seed=1, flow=flow)
+    ended: list[Exchange] = []
+    refused: list[RequestError] = []
+    for number, prompt in enumerate(prompts):
+        request = request_of(number, Arrival(at_s=0.0, prompt=prompt, ttft_objective_s=1000.0))
+        fleet.enqueue(request, prompt, ended.append, refused.append)
+    fleet.clock.run()
+    return fleet, ended, refused
+
+
+def other(number: int) -> Prompt:
+    return Prompt(prompt_tokens=8000, output_tokens=2, blocks=spread(number << 30, 500))
+
+
+def test_what_has_no_room_waits_and_is_served_in_the_end() -> None:
+    fleet, ended, refused = serve([other(number) for number in range(1, 6)], FlowSettings())
+    assert (len(ended), refused) == (5, [])
+    waited_s = [exchange.decision.now - exchange.sent_s for exchange in ended]
+    assert waited_s[0] == 0.0 < max(waited_s)
+    assert all(exchange.sent_s == 0.0 for exchange in ended)
+    assert fleet.flow is not None
+    assert fleet.flow.left == 0
+    assert not fleet.director.table.in_flight.any()
+
+
+def test_what_the_queue_does_not_take_is_refused() -> None:
+    flow = FlowSettings(limits=Limits(max_waiting=3))
+    _, ended, refused = serve([other(number) for number in range(1, 21)], flow)
+    assert len(ended) + len(refused) == 20
+    assert {error.status for error in refused} == {429}
+
+
+def test_a_request_that_waited_is_decided_by_its_own_prompt() -> None:
+    _, ended, _ = serve([SAME, *(other(number) for number in range(1, 5)), SAME], FlowSettings())
+    last = next(exchange for exchange in ended if exchange.request.id == "5")
+    assert last.decision.now > 0.0
+    assert last.decision.uncached_tokens == pytest.approx(0.0, abs=16)
+
+
+def test_without_flow_control_nothing_waits() -> None:
+    _, ended, _ = serve([other(number) for number in range(1, 21)], None)
+    assert [exchange.decision.now for exchange in ended] == [0.0] * 20
+
+
+def test_several_pickers_have_no_flow_control_in_the_lab() -> None:
+    with pytest.raises(SettingError, match="single picker"):
+        VirtualFleet([SITE], FleetSettings(pickers=2), seed=1, flow=FlowSettings())
