@@ -38,6 +38,7 @@ from laar.server.sharing.hub import HubClient
 from laar.server.sharing.metrics import SharingMetrics
 from laar.server.sharing.sharer import Sharer, new_origin, secret_of
 from laar.server.sharing.store import Store
+from laar.server.tokenized import TokenizedPrompts, read_tokenizers
 from laar.settings import Settings
 from laar.settings.routing import Routing
 from laar.settings.section import part
@@ -93,6 +94,7 @@ class Picker:
             if settings.prefix.enabled
             else NoPrefixes()
         )
+        self.tokenized = self._tokenized()
         self.tuner = (
             TunerKeeper(settings.tuner, settings.routing.weights.tunable(), problems=self.problems)
             if settings.tuner.enabled
@@ -189,6 +191,21 @@ class Picker:
 
     # -- parts ---------------------------------------------------------------------------------
 
+    def _tokenized(self) -> TokenizedPrompts | None:
+        """Tokenizes prompts where the settings say how; None where not."""
+        prefix, prefixes = self.settings.prefix, self.prefixes
+        tokenizers = read_tokenizers(prefix.tokenizers)
+        if not isinstance(prefixes, PrefixBeliefs) or not (tokenizers or prefix.ask_engines):
+            return None
+        made = TokenizedPrompts(
+            *(prefixes, self.table, tokenizers),
+            ask_engines=prefix.ask_engines,
+            clock=self.clock,
+            problems=self.problems,
+        )
+        self.metrics.add(made)
+        return made
+
     def _director(self) -> Director:
         routing = self.settings.routing
         return Director(
@@ -259,11 +276,15 @@ class Picker:
 
     def _decided(self, decision: Decision) -> None:
         self.metrics.decided(decision)
+        if self.tokenized is not None:
+            self.tokenized.decided(decision)
         self.learning.decided(decision)
         self.observability.decided(decision)
 
     def _settled(self, decision: Decision, end: Completion) -> None:
         self.metrics.settled(decision, end)
+        if self.tokenized is not None:
+            self.tokenized.settled(decision, end)
         self.learning.settled(decision, end)
         self.observability.settled(decision, end)
 

@@ -166,6 +166,8 @@ class Runner:
         tasks.spawn("state", picker.learning.state_file.keep_saving)
         if picker.tuner is not None:
             tasks.spawn("tuner", picker.tuner.state_file.keep_saving)
+        if picker.tokenized is not None:
+            tasks.spawn("tokens", picker.tokenized.run)
         for name, part in picker.observability.tasks():
             tasks.spawn(name, part)
         tasks.spawn("settings", lambda: self.reloader.follow(self.apply))

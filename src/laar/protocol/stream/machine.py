@@ -327,6 +327,7 @@ class Stream:
             api=self._api,
             rules=self._rules,
             body_bytes=self._body.size_bytes,
+            body=self._body.data or b"",
             salt_by_tenant=self._settings.by_tenant,
             pool=self._pool,
             subset=self._subset,
