@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from laar.accuracy.retry import MAX_TRIED, parse_tried
+from laar.core.adapters import Adapters
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import able_to_take, prefer
@@ -59,6 +60,7 @@ class Chooser:
         engines: what engines are like.
         health: which endpoints answer; None to believe that all do.
         stored: where answers are kept.
+        adapters: which are at hand where.
         faults: counts what failed.
         on_fault: called with every part of a policy that failed on a request.
     """
@@ -75,6 +77,7 @@ class Chooser:
         engines: Engines,
         health: Health | None,
         stored: StoredAnswers,
+        adapters: Adapters,
         faults: Faults,
         on_fault: Callable[[Fault], None],
     ) -> None:
@@ -84,6 +87,7 @@ class Chooser:
         self._engines = engines
         self._health = health
         self._stored = stored
+        self._adapters = adapters
         self._faults = faults
         self._prefixes = prefixes
         self._plain_assessor = PlainAssessor()
@@ -290,6 +294,7 @@ class Chooser:
             unlike=known.unlike,
             published=None if known.published is None else known.published[model_id],
         )
+        view.load_s = self._load_s(view)
         if group.answers is not None:  # some endpoint is in trouble
             view.answers = group.answers
             view.pace, view.typical_s = group.pace, group.typical_s
@@ -310,6 +315,14 @@ class Chooser:
             *(chain, cached, self._prefixes.demand(chain, now)),
             None if again is None else again[slots],
         )
+
+    def _load_s(self, view: View) -> Floats | None:
+        """Seconds until the adapter that the request names is at hand, of each candidate."""
+        name, load_s = view.request.model, self.settings.adapter_load_s
+        if not load_s or not self._table.weights(name):
+            return None
+        of = self._engines.constants(view.slots, self._table.model_id[view.slots], view.base_s)
+        return self._adapters.price(view.slots, name, load_s, float(of.answer_s.mean()))
 
     def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:
         if not tried:

@@ -71,7 +71,7 @@ class Lessons:
             rtt_s=float(view.rtt_s[at]),
             base_s=float(view.base_s[at]),
             shown=decision.request.first_token_seen,
-            teaches=not moved,
+            teaches=not moved and (view.load_s is None or not view.load_s[at]),
         )
 
     def _engine_ended(self, decision: Decision, end: Completion) -> None:

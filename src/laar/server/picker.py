@@ -185,6 +185,10 @@ class Picker:
     def reading(self, address: str, reading: Reading) -> None:
         """Takes the numbers of an endpoint's metrics page, once the table has them."""
         self.observability.hit_rates.read(address, reading)
+        slot = self.table.slot(address)
+        if reading.restarted:
+            self.director.adapters.restarted(slot)
+        self.director.adapters.read(slot, reading.adapters, reading.max_adapters)
         if self.context.in_use is not None:  # sums up all endpoints for each one's reading
             tokens = self.table.cache_tokens()
             self.context.set_capacity(None if math.isnan(tokens) else tokens * BYTES_PER_TOKEN)
