@@ -48,6 +48,7 @@ from laar.telemetry.flow import FlowMetrics
 from laar.telemetry.health import HealthMetrics
 from laar.telemetry.learning import LearningMetrics
 from laar.telemetry.metrics import Metrics
+from laar.telemetry.pools import PoolMetrics
 from laar.telemetry.problems import Problems
 from laar.telemetry.tuner import TunerMetrics
 
@@ -105,6 +106,8 @@ class Picker:
         self._faulty: set[str] = set()
         self.director = self._director()
         self.metrics.director = self.director
+        self.pools = PoolMetrics(self.director, settings.flow.admission, clock=clock)
+        self.metrics.add(self.pools)
         self.sharer = self._sharer(hub)
         self.rules = ClusterRules(rng)
         self._add_learning_metrics()
@@ -127,6 +130,7 @@ class Picker:
         if settings.flow.enabled:
             self.admission = Admission(self.director, settings.flow.admission)
             self.flow_metrics = FlowMetrics(self.admission)
+            self.pools.admission = self.admission
             self.metrics.add(self.flow_metrics)
         self.metrics.add(ContextMetrics(self.context.tallies))
         self.enforced = EnforcedShare(settings.routing.enforcement.share)
@@ -178,6 +182,7 @@ class Picker:
         self.enforced.share = settings.routing.enforcement.share
         self._apply_bodies(settings)
         self.enforced.share = settings.routing.enforcement.share
+        self.pools.settings = settings.flow.admission
         if self.admission is not None:
             self.admission.use(settings.flow.admission)
         self.observability.apply(settings)
@@ -282,6 +287,7 @@ class Picker:
         self.metrics.decided(decision)
         if self.tokenized is not None:
             self.tokenized.decided(decision)
+        self.pools.decided(decision)
         self.learning.decided(decision)
         self.observability.decided(decision)
 

@@ -14,6 +14,7 @@ import logging
 import grpc
 
 from laar.accuracy.capability import CapabilityModel
+from laar.flow.admission import Outcome
 from laar.server.admin.app import AdminServer
 from laar.server.admin.outcomes import grpc_handler
 from laar.server.admin.server import AdminPort
@@ -249,8 +250,13 @@ class Runner:
             picker.admission,
             picker.director,
             clock=picker.clock,
-            on_outcome=picker.flow_metrics.waited,
+            on_outcome=self._waited,
         )
+
+    def _waited(self, outcome: Outcome) -> None:
+        if self.picker.flow_metrics is not None:
+            self.picker.flow_metrics.waited(outcome)
+        self.picker.pools.waited(outcome)
 
     def _processor(self) -> ExternalProcessor:
         picker = self.picker
