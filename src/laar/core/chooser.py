@@ -39,6 +39,7 @@ from laar.core.stored import StoredAnswers
 from laar.errors import RequestError
 from laar.health import Health, Standing
 from laar.prefix import Chain
+from laar.prefix.lengths import PromptLengths, kind_of
 from laar.tuning import Weights
 
 __all__ = ["Chooser", "Priority"]
@@ -61,6 +62,7 @@ class Chooser:
         health: which endpoints answer; None to believe that all do.
         stored: where answers are kept.
         adapters: which are at hand where.
+        lengths: of prompts, in tokens.
         faults: counts what failed.
         on_fault: called with every part of a policy that failed on a request.
     """
@@ -78,6 +80,7 @@ class Chooser:
         health: Health | None,
         stored: StoredAnswers,
         adapters: Adapters,
+        lengths: PromptLengths,
         faults: Faults,
         on_fault: Callable[[Fault], None],
     ) -> None:
@@ -88,6 +91,7 @@ class Chooser:
         self._health = health
         self._stored = stored
         self._adapters = adapters
+        self._lengths = lengths
         self._faults = faults
         self._prefixes = prefixes
         self._plain_assessor = PlainAssessor()
@@ -265,12 +269,12 @@ class Chooser:
             reason = self._faults.reason("assessor")
             known = self._plain_assessor.assess(request, table.models, tried, now)
         slots, model_id = group.slots, group.model_id
-        tokens = known.tokens[model_id]
-        found = self._cached(request, slots, tokens, now)
+        found = self._cached(request, slots, known.tokens, now)
         if found is None:
             reason = self._faults.reason("prefixes")
-            found = None, np.zeros(len(slots)), None, None
-        chain, cached, demand, again = found
+            found = None, known.tokens, np.zeros(len(slots)), None, None
+        chain, by_model, cached, demand, again = found
+        tokens = by_model[model_id]
         view = View(
             request=request,
             now=now,
@@ -302,17 +306,24 @@ class Chooser:
 
     def _look_up_prefix(
         self, request: Request, slots: Slots, tokens: Floats, now: float
-    ) -> tuple[Chain | None, Floats, Demand | None, Floats | None]:
-        """The prompt's chain, the tokens of it that candidates hold, `demand` and `again`."""
-        chain = self._prefixes.chain(request, self._table.weights(request.model))
+    ) -> tuple[Chain | None, Floats, Floats, Demand | None, Floats | None]:
+        """The prompt's chain, its tokens by model, those that candidates hold, and more.
+
+        That is `demand` and `again`.
+        """
+        table = self._table
+        chain = self._prefixes.chain(request, table.weights(request.model))
         if chain is None:
-            return None, np.zeros(len(slots)), None, None
-        cached = self._prefixes.match(chain, self._table.capacity)[slots] * tokens
+            return None, tokens, np.zeros(len(slots)), None, None
+        kind = kind_of(request.question, request.marks)
+        tokens = self._lengths.estimate(chain, kind, table.models, tokens)
+        shares = self._prefixes.match(chain, table.capacity)[slots]
+        cached = shares * tokens[table.model_id[slots]]
         if len(slots) < 2:
-            return chain, cached, None, None
+            return chain, tokens, cached, None, None
         again = self._prefixes.again()
         return (
-            *(chain, cached, self._prefixes.demand(chain, now)),
+            *(chain, tokens, cached, self._prefixes.demand(chain, now)),
             None if again is None else again[slots],
         )
 

@@ -36,6 +36,7 @@ from laar.core.request import Request
 from laar.core.stored import StoredAnswers
 from laar.health import Health, Reply
 from laar.prefix import Receipt
+from laar.prefix.lengths import PromptLengths
 
 __all__ = ["Director"]
 
@@ -84,6 +85,7 @@ class Director:
         self.prefixes = prefixes or NoPrefixes()
         self.health = health
         self.degraded = faults = Faults()
+        lengths = PromptLengths()
         self._chooser = Chooser(
             table,
             policies,
@@ -95,6 +97,7 @@ class Director:
             health=health,
             stored=self.stored,
             adapters=self.adapters,
+            lengths=lengths,
             faults=faults,
             on_fault=on_fault,
         )
@@ -104,6 +107,7 @@ class Director:
             health=health,
             assessor=self.assessor,
             prefixes=self.prefixes,
+            lengths=lengths,
             faults=faults,
         )
         self.use_tuner(tuner)

@@ -313,17 +313,17 @@ class TokenBlocks:
             shares: by slot, in 0..1; written to.
             claimed: the share that requests under way at a slot have in common with it.
         """
-        places: dict[str, tuple[float, int, _Text] | None] = {}
+        places: dict[str, tuple[int, _Text] | None] = {}
         for slot, held in self._slots.items():
             if not held.size or slot >= len(shares):
                 continue
             if held.model not in places:
                 places[held.model] = self._place(held.model, chain)
             place = places[held.model]
-            if place is None or held.size not in place[2].blocks:
+            if place is None or held.size not in place[1].blocks:
                 continue
-            share, depth, text = place
-            tokens = text.tokens_at(chain.bytes_of(depth))
+            known_bytes, text = place
+            share, tokens = known_bytes / chain.total_bytes, text.tokens_at(known_bytes)
             wanted = int(tokens) // held.size
             found = self._held(slot, text.blocks[held.size], wanted)
             of_text = share * (found * held.size / max(tokens, 1.0))
@@ -344,10 +344,16 @@ class TokenBlocks:
             return None
         return self._held(slot, own, len(own)) >= _LEAST_AGREEING * len(own)
 
-    def _place(self, model: str, chain: Chain) -> tuple[float, int, _Text] | None:
-        """How much of a prompt is known as token ids: as a share, in blocks of text, and where."""
+    def _place(self, model: str, chain: Chain) -> tuple[int, _Text] | None:
+        """How many bytes of a prompt are known as token ids, and by which text.
+
+        A prompt that goes on where a text's last whole block ends is taken to continue all of it.
+        """
         depth, text = self._deepest(self._known.get(model, {}), chain)
-        return None if text is None else (chain.fraction(depth), depth, text)
+        if text is None:
+            return None
+        continued = depth == len(text.chain) and text.chain.total_bytes <= chain.total_bytes
+        return text.chain.total_bytes if continued else chain.bytes_of(depth), text
 
     def _held(self, slot: int, blocks: array[int], wanted: int) -> int:
         """Leading blocks that a slot holds; caches let the end of a prompt go first."""
