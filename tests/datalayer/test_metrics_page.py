@@ -239,3 +239,22 @@ def test_the_adapters_that_run_are_those_of_the_latest_sample() -> None:
     assert math.isnan(page(VLLM).max_adapters)
     broken = page('vllm:lora_requests_info{max_lora="x",running_lora_adapters="a"} NaN\n')
     assert math.isnan(broken.max_adapters)
+
+
+def test_a_llama_cpp_page_is_read() -> None:
+    """As its server's documentation lists the names; newer releases leave the cache's out."""
+    text = """# HELP llamacpp:prompt_tokens_total Number of prompt tokens processed.
+# TYPE llamacpp:prompt_tokens_total counter
+llamacpp:prompt_tokens_total 512
+llamacpp:predicted_tokens_seconds nan
+llamacpp:kv_cache_usage_ratio 0.25
+llamacpp:requests_processing 4
+llamacpp:requests_deferred 46
+"""
+    reading, counters = read_page(text.encode(), "llama.cpp", None)
+    assert (reading.waiting, reading.running, reading.kv_usage) == (46.0, 4.0, 0.25)
+    assert math.isnan(reading.capacity_tokens)
+    again = text.replace(" 512", " 40").replace("llamacpp:kv_cache_usage_ratio 0.25\n", "")
+    reading, _ = read_page(again.encode(), "llama.cpp", counters)
+    assert reading.restarted
+    assert math.isnan(reading.kv_usage)

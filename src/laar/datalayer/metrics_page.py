@@ -87,6 +87,13 @@ ENGINES: Mapping[str, EngineNames] = {
         worked=b"trtllm_request_success_total",
         started=b"trtllm_request_success_created",
     ),
+    # With `--metrics`; the share of its cache in use only in older releases, its size in none.
+    "llama.cpp": EngineNames(
+        waiting=(b"llamacpp:requests_deferred",),
+        running=(b"llamacpp:requests_processing",),
+        kv_usage=(b"llamacpp:kv_cache_usage_ratio",),
+        worked=b"llamacpp:prompt_tokens_total",
+    ),
 }
 
 _MAX_SAMPLES = 1024
