@@ -257,6 +257,7 @@ def metrics_page() -> str:
             "endpoints": [{"address": "127.0.0.1:1", "model": "m"}],
             "decisions": {"log": "x"},
             "flow": {"enabled": True},
+            "prefix": {"ask_engines": True},
             "share": {"snapshot_file": "x"},
         }
     )

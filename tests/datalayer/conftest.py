@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from laar.core.endpoints import EndpointSpec, Reading, Served
+from laar.prefix.tokens import Stored
 
 
 @dataclass
@@ -49,14 +50,17 @@ class Recorder:
             self.problems[source] = message
             self.past_problems.append(message)
 
-    def stored(self, address: str, block_hashes: Sequence[Any], parent_hash: Any) -> None:
-        self.kv_events.append(("stored", address, tuple(block_hashes), parent_hash))
+    def stored(self, address: str, event: Stored) -> None:
+        self.kv_events.append(("stored", address, tuple(event.hashes), event.parent))
 
     def removed(self, address: str, block_hashes: Sequence[Any]) -> None:
         self.kv_events.append(("removed", address, tuple(block_hashes)))
 
     def cleared(self, address: str) -> None:
         self.kv_events.append(("cleared", address))
+
+    def lost(self, address: str) -> None:
+        self.kv_events.append(("lost", address))
 
     @property
     def addresses(self) -> list[str]:

@@ -13,7 +13,13 @@ zmq = pytest.importorskip("zmq")
 
 from laar.core.endpoints import EndpointSpec  # noqa: E402
 from laar.datalayer import kv_events  # noqa: E402
-from laar.datalayer.kv_events import LABEL, KvEvents, decode_batch  # noqa: E402
+from laar.datalayer.kv_events import (  # noqa: E402
+    LABEL,
+    REPLAY_LABEL,
+    KvEvents,
+    decode_batch,
+)
+from laar.prefix.tokens import Stored  # noqa: E402
 
 HASH = 632339284846874487
 STORED = {
@@ -32,6 +38,16 @@ def batch(*events: Any) -> bytes:
     return packed
 
 
+def plain(event: Any) -> tuple[Any, ...]:
+    """An event as a tuple that compares."""
+    if not isinstance(event, Stored):
+        return tuple(event)
+    return (
+        *(list(event.hashes), event.parent, event.ids.tolist()),
+        *(event.block_size, event.adapter, tuple(event.extra)),
+    )
+
+
 def test_both_forms_of_events_are_read() -> None:
     maps = batch(STORED, REMOVED, {"type": "AllBlocksCleared"})
     arrays = batch(
@@ -40,28 +56,49 @@ def test_both_forms_of_events_are_read() -> None:
         ["AllBlocksCleared"],
     )
     expected = [
-        ("BlockStored", [HASH, 17941534128146751913], None),
-        ("BlockRemoved", [HASH], None),
-        ("AllBlocksCleared", (), None),
+        ([HASH, 17941534128146751913], None, list(range(256)), 128, "", ()),
+        ([HASH],),
+        (),
     ]
-    assert decode_batch(maps) == expected
-    assert decode_batch(arrays) == expected
+    assert [plain(event) for event in decode_batch(maps)] == expected
+    assert [plain(event) for event in decode_batch(arrays)] == expected
 
 
 def test_hashes_may_be_bytes_and_parents_are_kept() -> None:
     event = {**STORED, "block_hashes": [b"\x01" * 32], "parent_block_hash": b"\x02" * 32}
-    assert decode_batch(batch(event)) == [("BlockStored", [b"\x01" * 32], b"\x02" * 32)]
-    assert decode_batch(batch(["BlockStored", [7], 6])) == [("BlockStored", [7], 6)]
+    assert plain(decode_batch(batch(event))[0])[:2] == ([b"\x01" * 32], b"\x02" * 32)
+    assert plain(decode_batch(batch(["BlockStored", [7], 6]))[0])[:2] == ([7], 6)
+
+
+def test_what_blocks_belong_to_besides_their_tokens_is_read() -> None:
+    salted = {**STORED, "extra_keys": [["tenant-a"], None]}
+    adapted = {**STORED, "lora_name": "sql", "extra_keys": [["sql", "tenant-a"], ["sql"]]}
+    sglang = ["BlockStored", [1], None, [5, 6], 2, None, "GPU", {"cache_salt": "tenant-a"}]
+    older = ["BlockStored", [1], None, [5, 6], 2, 3]
+    read = [plain(event)[4:] for event in decode_batch(batch(salted, adapted, sglang, older))]
+    assert read == [
+        ("", ("tenant-a", "")),
+        ("sql", ("tenant-a", "")),
+        ("", ("tenant-a",)),
+        ("3", ()),
+    ]
+
+
+def test_blocks_of_other_groups_of_layers_are_no_news() -> None:
+    assert decode_batch(batch({**STORED, "group_idx": 1}, {**REMOVED, "group_idx": 2})) == []
 
 
 def test_other_media_and_unknown_kinds_are_no_news() -> None:
-    assert decode_batch(batch({**REMOVED, "medium": "CPU"}, {"type": "New"}, ["Newer", 1])) == []
+    sglang = ["BlockRemoved", [1], "CPU_PINNED"]
+    assert decode_batch(batch({**REMOVED, "medium": "CPU"}, sglang)) == []
+    assert decode_batch(batch({"type": "New"}, ["Newer", 1])) == []
 
 
 @pytest.mark.parametrize(
     "payload",
     [b"", b"\xc1", b"x", batch()[:-1], batch({}), batch([]), batch(7),
      batch({"type": "BlockStored"}), batch({**STORED, "block_hashes": ["x"]}),
+     batch({**STORED, "token_ids": [-1]}), batch({**STORED, "token_ids": ["x"]}),
      msgpack.packb([1]), msgpack.packb({"a": 1}),
      batch(["BlockRemoved"]), b"\x91" * 5000],
 )  # fmt: skip
@@ -129,8 +166,9 @@ async def test_events_reach_the_sink_in_order(
     await until(engine.subscribed)
     engine.publish(STORED, REMOVED)
     engine.publish({"type": "AllBlocksCleared"})
-    await until(lambda: len(recorder.kv_events) == 3)
+    await until(lambda: len(recorder.kv_events) == 4)
     assert recorder.kv_events == [
+        ("cleared", "127.0.0.1:8000"),
         ("stored", "127.0.0.1:8000", (HASH, 17941534128146751913), None),
         ("removed", "127.0.0.1:8000", (HASH,)),
         ("cleared", "127.0.0.1:8000"),
@@ -139,7 +177,7 @@ async def test_events_reach_the_sink_in_order(
 
 
 @pytest.mark.parametrize("jump", [7, -3])
-async def test_a_gap_or_a_restart_clears_before_what_follows(
+async def test_a_gap_or_a_restart_loses_what_was_known_before_what_follows(
     engine: Engine, recorder: Any, start: Any, until: Any, jump: int
 ) -> None:
     engine.number = 100  # the first number seen means nothing
@@ -150,7 +188,7 @@ async def test_a_gap_or_a_restart_clears_before_what_follows(
     engine.publish(REMOVED)
     engine.publish(REMOVED)
     await until(lambda: len(recorder.kv_events) == 4)
-    assert [kind for kind, *_ in recorder.kv_events] == ["removed", "cleared", "removed", "removed"]
+    assert [kind for kind, *_ in recorder.kv_events] == ["removed", "lost", "removed", "removed"]
 
 
 async def test_garbage_is_a_problem_and_clears_and_the_next_batch_counts(
@@ -164,7 +202,7 @@ async def test_garbage_is_a_problem_and_clears_and_the_next_batch_counts(
     assert "can't be read" in recorder.problems["kv-events 127.0.0.1:8000"]
     engine.publish(REMOVED)
     await until(lambda: len(recorder.kv_events) == 3)
-    assert [kind for kind, *_ in recorder.kv_events] == ["cleared", "cleared", "removed"]
+    assert [kind for kind, *_ in recorder.kv_events] == ["lost", "lost", "removed"]
     assert recorder.problems == {}
 
 
@@ -186,3 +224,90 @@ async def test_a_label_that_is_no_address_is_said(
     start(KvEvents(lambda: [spec(engine, "ipc:///tmp/x")], recorder).run())
     await until(lambda: recorder.problems)
     assert "laar.dev/kv-events says 'ipc:///tmp/x'" in recorder.problems["kv-events 127.0.0.1:8000"]
+
+
+class Replay:
+    """The socket by which an engine sends batches again."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.kept: list[tuple[int, bytes]] = []
+        self.socket = engine.context.socket(zmq.ROUTER)
+        self.port = self.socket.bind_to_random_port("tcp://127.0.0.1")
+
+    def answer(self) -> None:
+        """Answers what was asked, if anything was."""
+        if self.socket.poll(0):
+            client, _, start = self.socket.recv_multipart()
+            for number, payload in self.kept:
+                if number >= int.from_bytes(start, "big"):
+                    frames = [client, b"", b"kv", number.to_bytes(8, "big"), payload]
+                    self.socket.send_multipart(frames)
+            self.socket.send_multipart([client, b"", b"", b"\xff" * 8, b""])
+
+
+@pytest.fixture
+def replay(engine: Engine) -> Iterator[Replay]:
+    made = Replay(engine)
+    yield made
+    made.socket.close(linger=0)
+
+
+def removal(number: int) -> bytes:
+    return batch({**REMOVED, "block_hashes": [number]})
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        (range(20), ["removed 10", "removed 11", "removed 12", "removed 13"]),
+        (range(12, 20), ["removed 10", "lost", "removed 12", "removed 13"]),
+        ([11], ["removed 10", "removed 11", "lost", "removed 13"]),
+        ([], ["removed 10", "lost", "removed 13"]),
+    ],
+)
+async def test_a_gap_is_filled_by_what_the_engine_still_has(
+    engine: Engine,
+    replay: Replay,
+    recorder: Any,
+    start: Any,
+    until: Any,
+    kept: Any,
+    expected: list[str],
+) -> None:
+    labels = {LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
+    target = EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
+    start(KvEvents(lambda: [target], recorder).run())
+    await until(engine.subscribed)
+
+    def seen() -> list[str]:
+        replay.answer()
+        return [
+            " ".join(map(str, (kind, *(hashes[0] for hashes in more))))
+            for kind, _, *more in recorder.kv_events
+        ]
+
+    engine.number = 10
+    engine.publish_bytes(removal(10))
+    await until(lambda: seen() == ["removed 10"])
+    replay.kept = [(number, removal(number)) for number in kept]
+    engine.number = 13
+    engine.publish_bytes(removal(13))
+    await until(lambda: seen() == expected)
+
+
+async def test_who_comes_late_learns_all_that_the_engine_has_done(
+    engine: Engine, replay: Replay, recorder: Any, start: Any, until: Any
+) -> None:
+    replay.kept = [(number, removal(number)) for number in range(3)]
+    labels = {LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
+    target = EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
+    start(KvEvents(lambda: [target], recorder).run())
+    await until(engine.subscribed)
+    engine.number = 3
+    engine.publish_bytes(removal(3))
+
+    def kinds() -> list[str]:
+        replay.answer()
+        return [kind for kind, *_ in recorder.kv_events]
+
+    await until(lambda: kinds() == ["cleared", "removed", "removed", "removed", "removed"])

@@ -225,3 +225,36 @@ def test_an_absurd_capacity_is_unknown(blocks: str, size: str) -> None:
     """It is made an integer further on, which infinity cannot be."""
     text = f'vllm:cache_config_info{{num_gpu_blocks="{blocks}",block_size="{size}"}} 1\n'
     assert math.isnan(page(text).capacity_tokens)
+
+
+def test_the_adapters_that_run_are_those_of_the_latest_sample() -> None:
+    text = "".join(
+        f'vllm:lora_requests_info{{max_lora="2",running_lora_adapters="{running}",'
+        f'waiting_lora_adapters="d"}} {at}\n'
+        for running, at in (("a", 5.0), ("b, c", 7.5), ("", 1.0))
+    )
+    reading = page(text)
+    assert (reading.adapters, reading.max_adapters) == ({"b", "c"}, 2.0)
+    assert page(VLLM).adapters == frozenset()
+    assert math.isnan(page(VLLM).max_adapters)
+    broken = page('vllm:lora_requests_info{max_lora="x",running_lora_adapters="a"} NaN\n')
+    assert math.isnan(broken.max_adapters)
+
+
+def test_a_llama_cpp_page_is_read() -> None:
+    """As its server's documentation lists the names; newer releases leave the cache's out."""
+    text = """# HELP llamacpp:prompt_tokens_total Number of prompt tokens processed.
+# TYPE llamacpp:prompt_tokens_total counter
+llamacpp:prompt_tokens_total 512
+llamacpp:predicted_tokens_seconds nan
+llamacpp:kv_cache_usage_ratio 0.25
+llamacpp:requests_processing 4
+llamacpp:requests_deferred 46
+"""
+    reading, counters = read_page(text.encode(), "llama.cpp", None)
+    assert (reading.waiting, reading.running, reading.kv_usage) == (46.0, 4.0, 0.25)
+    assert math.isnan(reading.capacity_tokens)
+    again = text.replace(" 512", " 40").replace("llamacpp:kv_cache_usage_ratio 0.25\n", "")
+    reading, _ = read_page(again.encode(), "llama.cpp", counters)
+    assert reading.restarted
+    assert math.isnan(reading.kv_usage)

@@ -235,3 +235,27 @@ async def test_a_large_fleet_stretches_the_interval(start: Any, until: Any) -> N
         assert count <= 1.15 * allowed
     assert set(busy.started) == {one.address for one in specs}
     assert len(busy.started) > 2000
+
+
+async def test_engines_of_several_kinds_are_read_side_by_side(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    pages = {
+        "vllm": b"vllm:num_requests_waiting 1\nvllm:num_requests_running 5\n",
+        "sglang": b'sglang:num_queue_reqs{tp_rank="0"} 2\nsglang:num_running_reqs{tp_rank="0"} 6\n',
+        "tensorrt-llm": b"trtllm_num_requests_waiting 3\ntrtllm_num_requests_running 7\n",
+        "llama.cpp": b"llamacpp:requests_deferred 4\nllamacpp:requests_processing 8\n",
+    }
+    specs = []
+    for engine, page in pages.items():
+
+        async def metrics(_: web.Request, page: bytes = page) -> web.Response:
+            return web.Response(body=page)
+
+        specs.append(spec(await serve(metrics), engine=engine))
+    start(scraper(recorder, specs).run())
+    await until(lambda: len({address for address, *_ in recorder.readings}) == len(specs))
+    read = {address: reading for address, reading, _ in recorder.readings}
+    found = [(read[each.address].waiting, read[each.address].running) for each in specs]
+    assert found == [(1.0, 5.0), (2.0, 6.0), (3.0, 7.0), (4.0, 8.0)]
+    assert recorder.problems == {}

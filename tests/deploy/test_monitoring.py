@@ -69,6 +69,18 @@ def test_the_autoscaler_looks_at_a_series_that_exists(known: set[str]) -> None:
     assert f"name: {rule['name']['as']}\n" in text.split("spec:", 1)[1]
 
 
+def test_the_scaled_object_looks_at_series_that_exist(known: set[str]) -> None:
+    folder = HERE.parents[1] / "deploy" / "examples"
+    [one] = render(folder / "keda")
+    [engines] = [each for each in render(folder / "vllm") if each["kind"] == "Deployment"]
+    assert one["spec"]["scaleTargetRef"]["name"] == engines["metadata"]["name"]
+    for trigger in one["spec"]["triggers"]:
+        query = trigger["metadata"]["query"]
+        assert series(query) <= known
+        assert series(query)
+        assert float(trigger["metadata"]["threshold"]) > 0
+
+
 def test_panels_are_about_series_that_exist_and_do_not_overlap(known: set[str]) -> None:
     dashboard = json.loads((COMPONENTS / "rules" / "dashboard.json").read_text())
     taken = set()

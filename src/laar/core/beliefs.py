@@ -30,12 +30,16 @@ from laar.prefix.blocks import GROWING, Chain
 from laar.prefix.demand import PrefixDemand
 from laar.prefix.evictions import Evictions
 from laar.prefix.index import Receipt
+from laar.prefix.tokens import Stored, TokenBlocks
 
 __all__ = ["CapabilityAssessor", "PrefixBeliefs", "read_capability"]
 
 MAX_CELLS = 4096
 """Cells whose evidence is kept at hand: the task is the client's word, so the number needs a cap.
 Beyond it the table starts anew, which costs microseconds a cell."""
+
+MAX_ROOTS = 10_000
+"""First blocks of prompts known by the engine's name, for each endpoint; a megabyte."""
 
 BYTES_PER_TOKEN = 4
 """Turns an engine's cache size, in tokens, into the index's unit; English prose has about four."""
@@ -168,6 +172,8 @@ class PrefixBeliefs:
         self.index = PrefixIndex(0, max_bytes)
         self.popular = PrefixDemand()
         self.evictions = Evictions()
+        self.blocks_held = TokenBlocks()
+        self._roots: dict[int, dict[int | bytes, int]] = {}
         self._slots = 0
         self.watcher: PrefixWatcher | None = None
 
@@ -180,7 +186,10 @@ class PrefixBeliefs:
         """For each slot below `capacity`, the share of the prompt in 0..1 that it holds."""
         if capacity > self._slots:
             self.make_room(capacity)
-        return self.index.shares(chain)
+        shares = self.index.shares(chain)
+        if self.blocks_held.texts:
+            self.blocks_held.correct(chain, shares, lambda slot: self.index.claimed(slot, chain))
+        return shares
 
     def make_room(self, capacity: int) -> None:
         """Takes slots below `capacity`."""
@@ -242,6 +251,8 @@ class PrefixBeliefs:
 
     def drop(self, slot: int) -> None:
         """Forgets a slot."""
+        self.blocks_held.drop(slot)
+        self._roots.pop(slot, None)
         if slot < self._slots:
             self.index.drop(slot)
 
@@ -254,6 +265,47 @@ class PrefixBeliefs:
         """As `clear`, where another picker saw it."""
         if slot < self._slots:
             self.index.clear(slot)
+
+    # -- the engines' own events ---------------------------------------------------------------
+
+    def stored(self, slot: int, model: str, event: Stored) -> None:
+        """Blocks entered a slot's cache.
+
+        Where a prompt begins there whose first block is new to the slot, the text index learns
+        the engine's name of it, if that can only be the one request under way.
+        """
+        self.blocks_held.stored(slot, model, event)
+        if event.parent is None and event.hashes and slot < self._slots:
+            known = self._roots.setdefault(slot, {})
+            begun = self.index.open_roots(slot).difference(known.values())
+            if len(begun) == 1 and len(known) < MAX_ROOTS:
+                known[event.hashes[0]] = begun.pop()
+
+    def removed(self, slot: int, hashes: Sequence[int | bytes]) -> None:
+        """Blocks left a slot's cache; with a prompt's first one, all of it is gone."""
+        known = self._roots.get(slot, {})
+        for name in self.blocks_held.removed(slot, hashes):
+            first = known.pop(name, None)
+            if first is not None:
+                self.index.forget_root(slot, first)
+
+    def emptied(self, slot: int, model: str) -> None:
+        """A slot's cache is empty; its events are followed from here on."""
+        self.blocks_held.emptied(slot, model)
+        self._roots.pop(slot, None)
+        self.clear(slot)
+
+    def restarted(self, slot: int) -> None:
+        """A slot's engine was seen to have restarted."""
+        self.blocks_held.restarted(slot)
+        self._roots.pop(slot, None)
+        self.clear(slot)
+
+    def lost(self, slot: int) -> None:
+        """Events of a slot were lost."""
+        self.blocks_held.lost(slot)
+        self._roots.pop(slot, None)
+        self.clear(slot)
 
     def set_capacity(self, slot: int, tokens: float) -> None:
         """The engine said how many tokens its cache holds."""

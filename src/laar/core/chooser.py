@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from laar.accuracy.retry import MAX_TRIED, parse_tried
+from laar.core.adapters import Adapters
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import able_to_take, prefer
@@ -38,6 +39,7 @@ from laar.core.stored import StoredAnswers
 from laar.errors import RequestError
 from laar.health import Health, Standing
 from laar.prefix import Chain
+from laar.prefix.lengths import PromptLengths, kind_of
 from laar.tuning import Weights
 
 __all__ = ["Chooser", "Priority"]
@@ -59,6 +61,8 @@ class Chooser:
         engines: what engines are like.
         health: which endpoints answer; None to believe that all do.
         stored: where answers are kept.
+        adapters: which are at hand where.
+        lengths: of prompts, in tokens.
         faults: counts what failed.
         on_fault: called with every part of a policy that failed on a request.
     """
@@ -75,6 +79,8 @@ class Chooser:
         engines: Engines,
         health: Health | None,
         stored: StoredAnswers,
+        adapters: Adapters,
+        lengths: PromptLengths,
         faults: Faults,
         on_fault: Callable[[Fault], None],
     ) -> None:
@@ -84,6 +90,8 @@ class Chooser:
         self._engines = engines
         self._health = health
         self._stored = stored
+        self._adapters = adapters
+        self._lengths = lengths
         self._faults = faults
         self._prefixes = prefixes
         self._plain_assessor = PlainAssessor()
@@ -261,12 +269,12 @@ class Chooser:
             reason = self._faults.reason("assessor")
             known = self._plain_assessor.assess(request, table.models, tried, now)
         slots, model_id = group.slots, group.model_id
-        tokens = known.tokens[model_id]
-        found = self._cached(request, slots, tokens, now)
+        found = self._cached(request, slots, known.tokens, now)
         if found is None:
             reason = self._faults.reason("prefixes")
-            found = None, np.zeros(len(slots)), None, None
-        chain, cached, demand, again = found
+            found = None, known.tokens, np.zeros(len(slots)), None, None
+        chain, by_model, cached, demand, again = found
+        tokens = by_model[model_id]
         view = View(
             request=request,
             now=now,
@@ -290,6 +298,7 @@ class Chooser:
             unlike=known.unlike,
             published=None if known.published is None else known.published[model_id],
         )
+        view.load_s = self._load_s(view)
         if group.answers is not None:  # some endpoint is in trouble
             view.answers = group.answers
             view.pace, view.typical_s = group.pace, group.typical_s
@@ -297,20 +306,34 @@ class Chooser:
 
     def _look_up_prefix(
         self, request: Request, slots: Slots, tokens: Floats, now: float
-    ) -> tuple[Chain | None, Floats, Demand | None, Floats | None]:
-        """The prompt's chain, the tokens of it that candidates hold, `demand` and `again`."""
-        chain = self._prefixes.chain(request, self._table.weights(request.model))
+    ) -> tuple[Chain | None, Floats, Floats, Demand | None, Floats | None]:
+        """The prompt's chain, its tokens by model, those that candidates hold, and more.
+
+        That is `demand` and `again`.
+        """
+        table = self._table
+        chain = self._prefixes.chain(request, table.weights(request.model))
         if chain is None:
-            return None, np.zeros(len(slots)), None, None
-        shares = self._prefixes.match(chain, self._table.capacity)
-        cached = shares[slots] * tokens
+            return None, tokens, np.zeros(len(slots)), None, None
+        kind = kind_of(request.question, request.marks)
+        tokens = self._lengths.estimate(chain, kind, table.models, tokens)
+        shares = self._prefixes.match(chain, table.capacity)
+        cached = shares[slots] * tokens[table.model_id[slots]]
         if len(slots) < 2:
-            return chain, cached, None, None
+            return chain, tokens, cached, None, None
         again = self._prefixes.again(chain, shares, now)
         return (
-            *(chain, cached, self._prefixes.demand(chain, now)),
+            *(chain, tokens, cached, self._prefixes.demand(chain, now)),
             None if again is None else again[slots],
         )
+
+    def _load_s(self, view: View) -> Floats | None:
+        """Seconds until the adapter that the request names is at hand, of each candidate."""
+        name, load_s = view.request.model, self.settings.adapter_load_s
+        if not load_s or not self._table.weights(name):
+            return None
+        of = self._engines.constants(view.slots, self._table.model_id[view.slots], view.base_s)
+        return self._adapters.price(view.slots, name, load_s, float(of.answer_s.mean()))
 
     def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:
         if not tried:

@@ -57,6 +57,9 @@ class DirectorSettings:
     """What a correct answer is worth, in seconds: x-laar-exhausted is answered as soon as no
     further attempt is expected to give one for less (seconds / P(correct) after these failures).
     None: only once every model was tried."""
+    adapter_load_s: Annotated[float, Ge(0), Le(600)] = 0.25
+    """Seconds that an engine takes to load a LoRA adapter that it does not have at hand: what an
+    adapter of some 100 MB takes from a local disk. 0 to look at queues and prefixes alone."""
     max_times_tried: Annotated[int, FIXED] = 10
     """How often one model counts as tried, so that costs stay finite numbers."""
     filters: FilterSettings = field(default_factory=FilterSettings)
@@ -78,6 +81,7 @@ class InFlight:
         tried: what the client sends back on a retry.
         exhausted: `tried` names every model that could serve the request, or no other is worth its
             seconds.
+        adapter: that it counts for at its endpoint; empty for none.
         receipt: the prompt's entry in the prefix index.
         began: the engines' record of the request.
         attempt: health's record of it.
@@ -93,6 +97,7 @@ class InFlight:
     model: str
     tried: tuple[str, ...] = ()
     exhausted: bool = False
+    adapter: str = ""
     receipt: Receipt | None = None
     began: Began | None = None
     attempt: Attempt | None = None

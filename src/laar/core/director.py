@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
+from laar.core.adapters import Adapters
 from laar.core.candidates import Candidates
 from laar.core.chooser import Chooser, Priority
 from laar.core.decision import Completion, Decision, DirectorSettings, InFlight
@@ -35,6 +36,7 @@ from laar.core.request import Request
 from laar.core.stored import StoredAnswers
 from laar.health import Health, Reply
 from laar.prefix import Receipt
+from laar.prefix.lengths import PromptLengths
 
 __all__ = ["Director"]
 
@@ -78,10 +80,12 @@ class Director:
         self.table = table
         self.stored = StoredAnswers()
         self.engines = Engines(table)
+        self.adapters = Adapters(table)
         self.assessor = assessor or PlainAssessor()
         self.prefixes = prefixes or NoPrefixes()
         self.health = health
         self.degraded = faults = Faults()
+        lengths = PromptLengths()
         self._chooser = Chooser(
             table,
             policies,
@@ -92,6 +96,8 @@ class Director:
             engines=self.engines,
             health=health,
             stored=self.stored,
+            adapters=self.adapters,
+            lengths=lengths,
             faults=faults,
             on_fault=on_fault,
         )
@@ -101,6 +107,7 @@ class Director:
             health=health,
             assessor=self.assessor,
             prefixes=self.prefixes,
+            lengths=lengths,
             faults=faults,
         )
         self.use_tuner(tuner)
@@ -145,6 +152,7 @@ class Director:
     def _freed(self, slot: int) -> None:
         self.prefixes.drop(slot)
         self.engines.drop(slot)
+        self.adapters.drop(slot)
         if self.health is not None:
             self.health.drop(slot)
 
@@ -164,6 +172,7 @@ class Director:
         flight.receipt = self._note_prefix(decision, now)
         self._lessons.begin(decision, now)
         self.table.reserve(decision.slot, _weight(decision), decision.uncached_tokens)
+        self._count_adapter(decision)
         if self.health is not None and decision.view is not None and not request.shadow:
             self._watch(self.health, decision, now)
         self._on_decided(decision)
@@ -234,6 +243,7 @@ class Director:
         self.table.reserve(
             slot, _weight(decision), decision.uncached_tokens, answering=flight.answering
         )
+        self._count_adapter(decision)
         self._watch_server(decision, now)
 
     def answering(self, decision: Decision, now: float | None = None, *, ok: bool = True) -> None:
@@ -270,8 +280,16 @@ class Director:
             return None
         return self._insert(decision.flight.slot, decision.chain, now)
 
+    def _count_adapter(self, decision: Decision) -> None:
+        flight = decision.flight
+        flight.adapter = self.adapters.named(flight.slot, decision.request.model)
+        if flight.adapter:
+            self.adapters.sent(flight.slot, flight.adapter)
+
     def _release(self, decision: Decision) -> None:
         flight, uncached_tokens = decision.flight, decision.uncached_tokens
+        if flight.adapter:
+            self.adapters.ended(flight.slot, flight.adapter)
         if not flight.answering:
             self.table.release_prefill(flight.slot, uncached_tokens)
         self.table.release(flight.slot, _weight(decision), uncached_tokens)

@@ -46,8 +46,9 @@ class Reading:
     """What one scrape of an endpoint's metrics page said; NaN for what the page does not have.
 
     `waiting` and `running` are requests, `kv_usage` is a share in 0..1, `capacity_tokens` the size
-    of the KV cache. `restarted` is true when counters ran backwards since the last page: the
-    engine restarted, so whatever was in its cache is gone.
+    of the KV cache. `adapters` are those that requests run with, `max_adapters` how many may at
+    once. `restarted` is true when counters ran backwards since the last page: the engine restarted,
+    so whatever was in its cache is gone.
     """
 
     waiting: float = math.nan
@@ -56,6 +57,8 @@ class Reading:
     capacity_tokens: float = math.nan
     prefix_queries_tokens: float = math.nan
     prefix_hits_tokens: float = math.nan
+    adapters: frozenset[str] = frozenset()
+    max_adapters: float = math.nan
     restarted: bool = False
 
 

@@ -241,6 +241,7 @@ class View:
         answers: P(the endpoint answers); None while all are sound.
         pace: how many times slower than its siblings each is; None while none is.
         typical_s: seconds of a whole answer, where `pace` is known.
+        load_s: until the adapter that is asked for is at hand; None where it is, everywhere.
         faults: parts of the policy that failed on this request.
     """
 
@@ -271,6 +272,7 @@ class View:
     answers: Floats | None = None
     pace: Floats | None = None
     typical_s: Floats | float = 0.0
+    load_s: Floats | None = None
     faults: tuple[Fault, ...] = ()
 
     def fault(self, part: Part, extension: object, error: Exception) -> None:
@@ -291,7 +293,7 @@ class View:
 _BY_CANDIDATE = (
     *("slots", "tokens", "cached_tokens", "queued_tokens", "in_flight", "rtt_s", "probability"),
     *("evidence", "seconds_per_token", "base_s", "times_tried", "published", "answers", "pace"),
-    "typical_s",
+    *("typical_s", "load_s"),
 )
 """Fields of a view that are arrays over the candidates, if they are known."""
 

@@ -10,6 +10,7 @@ from laar.core.engines import Engines
 from laar.core.guards import Faults, guarded
 from laar.core.interfaces import Assessor, Prefixes, WeightSource
 from laar.health import Health
+from laar.prefix.lengths import PromptLengths, kind_of
 from laar.tuning import Sample
 
 __all__ = ["Lessons"]
@@ -24,6 +25,7 @@ class Lessons:
         health: learns which endpoints answer; None where it is not kept.
         assessor: learns the length of prompts.
         prefixes: learn what engines had cached.
+        lengths: learn the tokens of prompts, by conversation.
         faults: counts what failed.
     """
 
@@ -35,6 +37,7 @@ class Lessons:
         health: Health | None,
         assessor: Assessor,
         prefixes: Prefixes,
+        lengths: PromptLengths,
         faults: Faults,
     ) -> None:
         self._table = table
@@ -43,6 +46,7 @@ class Lessons:
         self._faults = faults
         self._health_ended = guarded(health.ended, "learning", faults) if health else None
         self._usage = guarded(assessor.usage, "learning", faults)
+        self._learn_length = guarded(lengths.learn, "learning", faults)
         self._observe: Callable[[Sample, float], None] | None = None
         self.begin = guarded(self._begin, "learning", faults)
         """Begins the engines' record of a request, before it is counted at its endpoint."""
@@ -71,7 +75,7 @@ class Lessons:
             rtt_s=float(view.rtt_s[at]),
             base_s=float(view.base_s[at]),
             shown=decision.request.first_token_seen,
-            teaches=not moved,
+            teaches=not moved and (view.load_s is None or not view.load_s[at]),
         )
 
     def _engine_ended(self, decision: Decision, end: Completion) -> None:
@@ -113,7 +117,11 @@ class Lessons:
         # In shadow the prompt may have gone to an endpoint that Envoy does not name.
         known = flight.served or not decision.request.shadow
         if known and end.ok and end.prompt_tokens:
-            self._usage(decision.request, flight.model, end.prompt_tokens)
+            request = decision.request
+            self._usage(request, flight.model, end.prompt_tokens)
+            if decision.chain is not None:
+                kind = kind_of(request.question, request.marks)
+                self._learn_length(decision.chain, kind, flight.model, end.prompt_tokens)
         self._learn_prefix(decision, end, known=known)
 
     def _settle_prefix(self, decision: Decision, end: Completion, *, known: bool) -> None:

@@ -31,6 +31,9 @@ alone, `load` the share of the time that the endpoint reads prompts. The constan
   (`laar.prefix.demand`), less those whom the copies there are would serve; and no more is given
   than the copy costs.
 
+What an adapter takes that has to be loaded, or to wait for a place, comes with the base
+(`laar.core.adapters`).
+
 Where the client has an objective for the first token, waiting up to it costs next to nothing, and
 beyond it several times as much: a patient job goes where its prefix is, however far.
 
@@ -113,6 +116,9 @@ class Outlook:
             prices = _priced(fleet, np.minimum, np.maximum, *known, *asked, *of.columns)
         base, read, queue, ttft, latency, own, others, total, copy = prices
 
+        if view.load_s is not None:  # before the first token, as the base is
+            base, ttft, latency = base + view.load_s, ttft + view.load_s, latency + view.load_s
+            own, total = own + FIRST * view.load_s, total + FIRST * view.load_s
         slow = None
         if view.pace is not None:
             slow = (view.pace - 1.0) * (own + view.typical_s)

@@ -54,6 +54,7 @@ class Request:
         stream: the client asked for a streamed answer.
         max_tokens: limit on the answer; None when the client set none.
         body_bytes: size of the body.
+        body: it, for those who read more of it beside the request; empty where there is none.
         salt: ``cache_salt`` of the body and the tenant; prefixes under other salts are not shared.
         tenant: fairness key of the flow control.
         priority: of the objective the client named; 0 without one, below 0 may be shed first.
@@ -86,6 +87,7 @@ class Request:
     stream: bool = False
     max_tokens: int | None = None
     body_bytes: int = 0
+    body: bytes = b""
     salt: str = ""
     tenant: str = ""
     priority: int = 0

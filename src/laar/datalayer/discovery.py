@@ -28,6 +28,7 @@ _MARKS = (
     ("vllm", b"vllm:"),
     ("sglang", b"sglang:"),
     ("tensorrt-llm", b"trtllm_"),
+    ("llama.cpp", b"llamacpp:"),
 )
 """Engine kinds by a prefix of the names on their metrics pages."""
 

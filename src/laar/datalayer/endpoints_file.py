@@ -103,7 +103,7 @@ class Endpoint(BaseModel):
     """All the names it answers to; the first is the one that accuracy and latency go by."""
     region: str = ""
     """Free text, shown on the page and in metrics."""
-    engine: Literal["vllm", "sglang", "tensorrt-llm"] = "vllm"
+    engine: Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp"] = "vllm"
     """Whose names its metrics page uses."""
     metrics_url: Annotated[str, AfterValidator(_metrics_url)] | None = None
     """The page to scrape; left out: ``http://address/metrics``; empty: none."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from laar.core.endpoints import EndpointSpec, Reading, Served
+from laar.prefix.tokens import Stored
 
 __all__ = [
     "Clock",
@@ -67,13 +68,14 @@ class ServedSink(ProblemSink, Protocol):
 class KvEventSink(ProblemSink, Protocol):
     """Where the KV cache events of engines go. Hashes are the engine's own."""
 
-    def stored(
-        self, address: str, block_hashes: Sequence[int | bytes], parent_hash: int | bytes | None
-    ) -> None:
-        """Blocks entered the cache of `address`, in prompt order after `parent_hash`."""
+    def stored(self, address: str, event: Stored) -> None:
+        """Blocks entered the cache of `address`."""
 
     def removed(self, address: str, block_hashes: Sequence[int | bytes]) -> None:
         """Blocks left the cache of `address`."""
 
     def cleared(self, address: str) -> None:
-        """Nothing may be believed of the cache of `address`: emptied, restarted, or a gap."""
+        """The cache of `address` is empty, and what enters it from now on is reported."""
+
+    def lost(self, address: str) -> None:
+        """Events of `address` were lost: nothing may be believed of its cache."""

@@ -1,14 +1,17 @@
-"""KV cache events that vLLM publishes over ZeroMQ (``--kv-events-config``), decoded for a sink.
+"""KV cache events that engines publish over ZeroMQ, decoded for a sink.
 
-An endpoint takes part when its label ``laar.dev/kv-events`` says where it publishes: a port on
-the endpoint's own host, or a whole ``tcp://host:port``. Publishing is fire and forget, so batches
-are numbered; a number that is skipped, repeated or starts over means that events were lost or that
-the engine restarted, and a batch that can't be decoded is as good as lost: each time the sink is
-told that nothing may be believed of that cache. Lost events are not asked for again: a belief that
-is too small costs one prefill, which the next answer corrects.
+vLLM's (``--kv-events-config``) come as maps, or as arrays from older releases; SGLang's are arrays
+with the same first places. An endpoint takes part when its label ``laar.dev/kv-events`` says where
+it publishes: a port on the endpoint's own host, or a whole ``tcp://host:port``.
 
-Events come as maps, or as arrays from older releases; both are read. Only the cache that prefills
-read from counts: blocks that move to another medium are no news.
+Publishing is fire and forget, so batches are numbered. Where numbers are skipped, the engine is
+asked to send those batches again, if the label ``laar.dev/kv-events-replay`` says where. Without
+that, or when it no longer has them, or when a batch can't be decoded, the sink is told that events
+were lost. A number that is not above the last one is a restart. A stream that is followed from
+number 0 on is known to begin with an empty cache.
+
+Only the cache that prefills read from counts: blocks that move to another medium, or that are of a
+further group of a hybrid model's layers, are no news.
 
 Needs the packages pyzmq and msgpack.
 """
@@ -16,21 +19,27 @@ Needs the packages pyzmq and msgpack.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple
 
 import msgpack
+import numpy as np
 import zmq
 import zmq.asyncio
 
 from laar.datalayer.endpoints_file import split_address
 from laar.datalayer.interface import KvEventSink, Targets
+from laar.prefix.tokens import Stored, TokenIds
 
-__all__ = ["LABEL", "KvEvents", "decode_batch"]
+__all__ = ["LABEL", "REPLAY_LABEL", "Cleared", "Event", "KvEvents", "Removed", "decode_batch"]
 
 LABEL = "laar.dev/kv-events"
+REPLAY_LABEL = "laar.dev/kv-events-replay"
 LOOK_S = 1.0
 """How soon a new endpoint is listened to."""
+REPLAY_S = 5.0
+"""For all batches of a gap together; what takes longer is lost."""
 MAX_ENDPOINTS = 1000
 """ZeroMQ's own cap on the sockets of a process is 1,023."""
 MAX_BATCH_BYTES = 16 << 20
@@ -38,14 +47,20 @@ MAX_BATCH_BYTES = 16 << 20
 MAX_BATCHES_WAITING = 1000
 """For each endpoint, before further ones are dropped, which then shows as a gap."""
 
-Event = tuple[str, Sequence[int | bytes], int | bytes | None]
-"""What happened, the blocks it happened to, and the block before the first of them."""
+_END = b"\xff" * 8
 
-_FIELDS = {
-    "BlockStored": ("block_hashes", "parent_block_hash"),
-    "BlockRemoved": ("block_hashes",),
-    "AllBlocksCleared": (),
-}
+
+class Removed(NamedTuple):
+    """Blocks that left a cache, by the engine's names."""
+
+    hashes: Sequence[int | bytes]
+
+
+class Cleared(NamedTuple):
+    """A cache was emptied."""
+
+
+Event = Stored | Removed | Cleared
 
 
 class KvEvents:
@@ -63,7 +78,7 @@ class KvEvents:
     async def run(self) -> None:
         """Listen until cancelled."""
         context = zmq.asyncio.Context()
-        listeners: dict[tuple[str, str], asyncio.Task[None]] = {}
+        listeners: dict[tuple[str, str, str], asyncio.Task[None]] = {}
         try:
             while True:
                 for task in listeners.values():
@@ -73,14 +88,14 @@ class KvEvents:
                 for gone in listeners.keys() - wanted.keys():
                     listeners.pop(gone).cancel()
                     self._sink.problem(f"kv-events {gone[0]}", None)
-                for address, url in wanted.keys() - listeners.keys():
+                for address, url, replay in wanted.keys() - listeners.keys():
                     if len(listeners) >= MAX_ENDPOINTS:
                         self._sink.problem("kv-events", f"more than {MAX_ENDPOINTS} endpoints")
                         break
                     task = asyncio.create_task(
-                        self._listen(context, address, url), name=f"kv-events {address}"
+                        self._listen(context, address, url, replay), name=f"kv-events {address}"
                     )
-                    listeners[address, url] = task
+                    listeners[address, url, replay] = task
                 await asyncio.sleep(LOOK_S)
         finally:
             for task in listeners.values():
@@ -88,23 +103,20 @@ class KvEvents:
             await asyncio.gather(*listeners.values(), return_exceptions=True)
             context.destroy(linger=0)
 
-    def _wanted(self) -> Iterator[tuple[str, str]]:
+    def _wanted(self) -> Iterator[tuple[str, str, str]]:
         for spec in self._targets():
-            said = spec.labels.get(LABEL, "")
-            if said.isascii() and said.isdigit():
-                host = spec.address.rpartition(":")[0]
-                yield spec.address, f"tcp://{host}:{said}"
-            elif said:
-                yield spec.address, said
+            if url := _url(spec.address, spec.labels.get(LABEL, "")):
+                yield spec.address, url, _url(spec.address, spec.labels.get(REPLAY_LABEL, ""))
 
-    async def _listen(self, context: zmq.asyncio.Context, address: str, url: str) -> None:
+    async def _listen(
+        self, context: zmq.asyncio.Context, address: str, url: str, replay: str
+    ) -> None:
         source = f"kv-events {address}"
         with context.socket(zmq.SUB) as socket:
             try:
-                split_address(url.removeprefix("tcp://"))
-                socket.set(zmq.RCVHWM, MAX_BATCHES_WAITING)
-                socket.set(zmq.MAXMSGSIZE, MAX_BATCH_BYTES)
-                socket.set(zmq.IPV6, 1)
+                for each in (url, replay) if replay else (url,):
+                    split_address(each.removeprefix("tcp://"))
+                _limit(socket)
                 socket.subscribe(b"")
                 socket.connect(url)
             except (ValueError, zmq.ZMQError) as error:
@@ -113,31 +125,105 @@ class KvEvents:
             expected: int | None = None
             while True:
                 frames = await socket.recv_multipart()
-                expected = self._take(address, source, frames, expected)
+                try:
+                    number, events = _read(frames)
+                except ValueError as error:
+                    self._sink.problem(source, f"a batch of events can't be read: {error}")
+                    self._sink.lost(address)
+                    expected = None
+                    continue
+                if number == 0:
+                    self._sink.cleared(address)
+                elif number != expected:
+                    gap = expected is not None and expected < number
+                    if expected is not None and not gap:
+                        self._sink.lost(address)
+                    start = expected if gap else None
+                    await self._catch_up(context, address, replay, start, number)
+                self._pass_on(address, events)
+                self._sink.problem(source, None)
+                expected = number + 1
 
-    def _take(
-        self, address: str, source: str, frames: Sequence[bytes], expected: int | None
-    ) -> int | None:
-        """Pass one batch on; returns the number of the next."""
+    async def _catch_up(
+        self,
+        context: zmq.asyncio.Context,
+        address: str,
+        replay: str,
+        start: int | None,
+        until: int,
+    ) -> None:
+        """Takes the batches from `start` on and before `until`, or reports that some are lost.
+
+        Without a start all that the engine keeps; the first of those may have any number.
+        """
+        following = start
         try:
-            _, number_bytes, payload = frames
-            number = int.from_bytes(number_bytes, "big")
-            events = decode_batch(payload)
-        except ValueError as error:
-            self._sink.problem(source, f"a batch of events can't be read: {error}")
-            self._sink.cleared(address)
-            return None
-        if expected is not None and number != expected:
-            self._sink.cleared(address)
-        for kind, hashes, parent in events:
-            if kind == "BlockStored":
-                self._sink.stored(address, hashes, parent)
-            elif kind == "BlockRemoved":
-                self._sink.removed(address, hashes)
+            async with (
+                asyncio.timeout(REPLAY_S),
+                aclosing(_again(context, replay, start or 0)) as kept,
+            ):
+                async for number, events in kept:
+                    if number >= until:
+                        break
+                    if number == 0:
+                        self._sink.cleared(address)
+                    elif following not in (None, number):
+                        self._sink.lost(address)
+                    self._pass_on(address, events)
+                    following = number + 1
+        except (TimeoutError, ValueError, zmq.ZMQError):
+            pass  # what is missing shows below
+        if following not in (None, until):
+            self._sink.lost(address)
+
+    def _pass_on(self, address: str, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Stored):
+                self._sink.stored(address, event)
+            elif isinstance(event, Removed):
+                self._sink.removed(address, event.hashes)
             else:
                 self._sink.cleared(address)
-        self._sink.problem(source, None)
-        return number + 1
+
+
+async def _again(
+    context: zmq.asyncio.Context, url: str, start: int
+) -> AsyncGenerator[tuple[int, list[Event]], None]:
+    """The batches that an engine keeps, from a number on; none where it is not said where."""
+    if not url:
+        return
+    with context.socket(zmq.DEALER) as socket:
+        _limit(socket)
+        socket.set(zmq.LINGER, 0)
+        socket.connect(url)
+        await socket.send_multipart([b"", start.to_bytes(8, "big")])
+        while True:
+            _, *frames = await socket.recv_multipart()
+            if len(frames) > 1 and frames[1] == _END:
+                return
+            yield _read(frames)
+
+
+def _limit(socket: zmq.asyncio.Socket) -> None:
+    socket.set(zmq.RCVHWM, MAX_BATCHES_WAITING)
+    socket.set(zmq.MAXMSGSIZE, MAX_BATCH_BYTES)
+    socket.set(zmq.IPV6, 1)
+
+
+def _url(address: str, label: str) -> str:
+    if label.isascii() and label.isdigit():
+        return f"tcp://{address.rpartition(':')[0]}:{label}"
+    return label
+
+
+def _read(frames: Sequence[bytes]) -> tuple[int, list[Event]]:
+    """Read one message: its number and its events.
+
+    Raises:
+        ValueError: it is none.
+    """
+    _, number_bytes, payload = frames
+    return int.from_bytes(number_bytes, "big"), decode_batch(payload)
 
 
 def decode_batch(payload: bytes) -> list[Event]:
@@ -149,26 +235,66 @@ def decode_batch(payload: bytes) -> list[Event]:
     try:
         _, events, *_ = msgpack.unpackb(payload, strict_map_key=False)
         return [event for raw in events if (event := _event(raw)) is not None]
-    except (msgpack.UnpackException, TypeError, KeyError, IndexError, RecursionError) as error:
+    except (
+        *(msgpack.UnpackException, TypeError, KeyError, IndexError),
+        *(RecursionError, OverflowError),
+    ) as error:
         raise ValueError(f"{type(error).__name__} {error}".strip()) from None
+
+
+_STORED = (
+    *("type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id"),
+    *("medium", "lora_name", "extra_keys", "group_idx"),
+)
+_REMOVED = ("type", "block_hashes", "medium", "group_idx")
+"""The places of arrays."""
 
 
 def _event(raw: Any) -> Event | None:
     """Read one event in either form; kinds that are not known are no events of ours."""
-    if isinstance(raw, dict):
-        kind = raw["type"]
-        values = [raw.get(name) for name in _FIELDS.get(kind, ())]
-        if raw.get("medium") not in (None, "GPU"):
-            return None
-    else:
-        kind = raw[0]
-        values = [*raw[1:3]]
-    if kind not in _FIELDS:
+    if not isinstance(raw, dict):
+        places = _REMOVED if raw[0] == "BlockRemoved" else _STORED
+        raw = dict(zip(places, raw, strict=False))
+    kind = raw["type"]
+    if kind == "AllBlocksCleared":
+        return Cleared()
+    if kind not in ("BlockStored", "BlockRemoved"):
         return None
-    hashes, parent, *_ = [*values, None, None]
-    if not _FIELDS[kind]:
-        return kind, (), None
+    if raw.get("medium") not in (None, "GPU") or raw.get("group_idx") not in (None, 0):
+        return None
+    hashes, parent = raw["block_hashes"], raw.get("parent_block_hash")
     if not isinstance(hashes, list) or not all(isinstance(one, int | bytes) for one in hashes):
         raise ValueError(f"{kind} without block hashes")
-    known = isinstance(parent, int | bytes) and kind == "BlockStored"
-    return kind, hashes, parent if known else None
+    if kind == "BlockRemoved":
+        return Removed(hashes)
+    size = raw.get("block_size")
+    adapter = raw.get("lora_name")
+    if adapter is not None and not isinstance(adapter, str):  # SGLang has its metadata there
+        raw["extra_keys"] = [[adapter.get("cache_salt")]] if isinstance(adapter, dict) else None
+        adapter = None
+    if adapter is None and raw.get("lora_id") is not None:
+        adapter = str(raw["lora_id"])
+    return Stored(
+        hashes=hashes,
+        parent=parent if isinstance(parent, int | bytes) else None,
+        ids=_ids(raw.get("token_ids")),
+        block_size=size if isinstance(size, int) and 0 < size < 1 << 20 else 0,
+        adapter=adapter or "",
+        extra=_extra(raw.get("extra_keys"), adapter),
+    )
+
+
+def _ids(given: Any) -> TokenIds:
+    return np.array(given if isinstance(given, list) else [], np.uint32).reshape(-1)
+
+
+def _extra(given: Any, adapter: str | None) -> tuple[str, ...]:
+    """What else the blocks' hashes depend on; of the first the cache salt, as it stands."""
+    if not isinstance(given, list) or not any(given):
+        return ()
+    return tuple(
+        "\0".join(str(key) for key in keys if key is not None and key != adapter)
+        if isinstance(keys, list)
+        else ""
+        for keys in given
+    )

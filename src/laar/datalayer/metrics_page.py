@@ -32,6 +32,8 @@ class EngineNames:
         capacity_info: a series of value 1 and its labels whose product is the size; the sets of
             labels are tried in order.
         queries_tokens, hits_tokens: prefix cache counters.
+        adapters_info: a series whose labels name the adapters of running requests and how many may
+            run, and whose value is when that was so.
         worked: a counter that any work moves, to see a restart by.
         started: a gauge with the time at which `worked` began.
     """
@@ -43,6 +45,7 @@ class EngineNames:
     capacity_info: tuple[bytes, tuple[tuple[bytes, ...], ...]] | None = None
     queries_tokens: tuple[bytes, ...] = ()
     hits_tokens: tuple[bytes, ...] = ()
+    adapters_info: tuple[bytes, bytes, bytes] | None = None
     worked: bytes = b""
     started: bytes = b""
 
@@ -59,6 +62,7 @@ ENGINES: Mapping[str, EngineNames] = {
         ),
         queries_tokens=(b"vllm:prefix_cache_queries_total", b"vllm:gpu_prefix_cache_queries_total"),
         hits_tokens=(b"vllm:prefix_cache_hits_total", b"vllm:gpu_prefix_cache_hits_total"),
+        adapters_info=(b"vllm:lora_requests_info", b"running_lora_adapters", b"max_lora"),
         worked=b"vllm:prompt_tokens_total",
         started=b"vllm:prompt_tokens_created",
     ),
@@ -83,12 +87,20 @@ ENGINES: Mapping[str, EngineNames] = {
         worked=b"trtllm_request_success_total",
         started=b"trtllm_request_success_created",
     ),
+    # With `--metrics`; the share of its cache in use only in older releases, its size in none.
+    "llama.cpp": EngineNames(
+        waiting=(b"llamacpp:requests_deferred",),
+        running=(b"llamacpp:requests_processing",),
+        kv_usage=(b"llamacpp:kv_cache_usage_ratio",),
+        worked=b"llamacpp:prompt_tokens_total",
+    ),
 }
 
 _MAX_SAMPLES = 1024
 """Series of one name that are read: a page has one for each data-parallel rank."""
 _MAX_CAPACITY_TOKENS = 1e12
 """No cache is larger; a product of two numbers off a page can be infinite."""
+_MAX_ADAPTERS = 256
 _OTHER_RANK = re.compile(rb'[{,]tp_rank="(?!0")')
 
 
@@ -124,6 +136,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         started=_total(page, (names.started,)),
     )
     kv_usage = _mean(page, names.kv_usage)
+    adapters, max_adapters = _adapters(page, names)
     reading = Reading(
         waiting=_total(page, names.waiting),
         running=_total(page, names.running),
@@ -131,6 +144,8 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         capacity_tokens=_capacity(page, names),
         prefix_queries_tokens=counters.queries,
         prefix_hits_tokens=_total(page, names.hits_tokens),
+        adapters=adapters,
+        max_adapters=max_adapters,
         restarted=before is not None and counters.restarted_since(before),
     )
     return reading, counters
@@ -172,6 +187,17 @@ def _capacity(page: bytes, names: EngineNames) -> float:
             if 0 < capacity < _MAX_CAPACITY_TOKENS:
                 return capacity
     return math.nan
+
+
+def _adapters(page: bytes, names: EngineNames) -> tuple[frozenset[str], float]:
+    """Adapters that requests run with, and how many may; of the latest of the series' samples."""
+    if names.adapters_info is None or not (samples := _samples(page, names.adapters_info[0])):
+        return frozenset(), math.nan
+    labels, _ = max(samples, key=lambda sample: (_number(sample[1]) >= 0.0, _number(sample[1])))
+    running = _label(labels, names.adapters_info[1]).decode("utf-8", "replace")
+    found = frozenset(filter(None, map(str.strip, running.split(",")[:_MAX_ADAPTERS])))
+    most = _number(_label(labels, names.adapters_info[2]))
+    return found, most if most >= 1.0 else math.nan
 
 
 def _samples(page: bytes, name: bytes) -> list[tuple[bytes, bytes]]:

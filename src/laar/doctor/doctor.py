@@ -264,7 +264,11 @@ async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) 
     if unknown:
         what = f"{url} has no {', '.join(unknown)} of {spec.engine}"
         return [
-            _warning(where, what, "set `engine` to what runs there: vllm, sglang, tensorrt-llm")
+            _warning(
+                where,
+                what,
+                "set `engine` to what runs there: vllm, sglang, tensorrt-llm, llama.cpp",
+            )
         ]
     return []
 

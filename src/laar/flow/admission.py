@@ -80,6 +80,15 @@ class FlowSettings:
     limits: Limits = field(default_factory=Limits)
     saturation: Saturation = field(default_factory=Saturation)
 
+    def objective_of(self, request: Request, work_s: float) -> float:
+        """Seconds to the first token that a request is meant to have; `work_s` is its prefill."""
+        objective_s = request.ttft_objective_s
+        if objective_s is None:
+            objective_s = self.objectives_s.get(request.objective)
+        if objective_s is None:
+            objective_s = self.objective_base_s + self.objective_factor * work_s
+        return objective_s
+
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
@@ -239,22 +248,16 @@ class Admission:
     def _described(
         self, request: Request, work_s: float, tokens: float, uncached: float, now: float
     ) -> Item:
-        settings = self._settings
-        objective_s = request.ttft_objective_s
-        if objective_s is None:
-            objective_s = settings.objectives_s.get(request.objective)
-        if objective_s is None:
-            objective_s = settings.objective_base_s + settings.objective_factor * work_s
         self._tickets += 1
         subset = "" if request.subset is None else "\0" + ",".join(sorted(request.subset))
         return Item(
             id=self._tickets,
             arrival_s=now,
-            objective_s=objective_s,
+            objective_s=self._settings.objective_of(request, work_s),
             work_s=work_s,
             tokens=int(tokens),
             body_bytes=2 * request.body_bytes,  # as it came, and as it was read
-            is_long=uncached > settings.long_tokens,
+            is_long=uncached > self._settings.long_tokens,
             tenant=request.tenant,
             band=request.priority,
             lane=f"{request.pool}\0{request.model}{subset}",

@@ -120,6 +120,13 @@ class Queue(Generic[T]):
         """How many requests wait."""
         return len(self._waiting)
 
+    def work_s(self) -> dict[str, float]:
+        """Seconds of work of those who wait, by lane."""
+        found: dict[str, float] = {}
+        for entry in self._waiting.values():
+            found[entry.item.lane] = found.get(entry.item.lane, 0.0) + entry.item.work_s
+        return found
+
     def enqueue(self, item: Item, now: float, *, endpoints_ready: bool = True) -> Held | Shed:
         """Takes a request in, or refuses it.
 

@@ -69,6 +69,10 @@ _FEW_HOLDERS = 32
 """Up to so many are taken one by one: quicker than whole columns."""
 
 
+_UNKNOWN_ROOT = -1
+"""Of branches that come from a snapshot."""
+
+
 class _Segment:
     """Blocks that the same endpoints hold."""
 
@@ -82,12 +86,20 @@ class _Segment:
 class _Use:
     """The blocks, from ``start`` on, for which one request was an endpoint's latest use."""
 
-    __slots__ = ("at", "claim", "hashes", "proven", "stamp", "start", "witness")
+    __slots__ = ("at", "claim", "hashes", "proven", "root", "stamp", "start", "witness")
 
     def __init__(
-        self, hashes: array[int], stamp: int, claim: int, at: float, proven: int, witness: int
+        self,
+        hashes: array[int],
+        stamp: int,
+        claim: int,
+        at: float,
+        proven: int,
+        witness: int,
+        root: int | None = None,
     ) -> None:
         self.hashes = hashes
+        self.root = hashes[0] if root is None else root  # the first block of its prompt
         self.start = 0
         self.stamp = stamp
         self.claim = claim  # the stamp of the request's first use: it may be open still
@@ -307,6 +319,26 @@ class PrefixIndex:
             self._use(cache, hashes, settled=False, claim=stamp)
             self._fit(cache)
 
+    def claimed(self, slot: int, chain: Chain) -> float:
+        """The share of the prompt, in 0..1, that requests still open at the slot have in common."""
+        claims = self._caches[slot].claims.values()
+        return chain.fraction(max((_shared(one, chain.hashes) for one in claims), default=0))
+
+    def open_roots(self, slot: int) -> set[int]:
+        """First blocks of the prompts of requests still open at the slot."""
+        return {claim[0] for claim in self._caches[slot].claims.values() if claim}
+
+    def forget_root(self, slot: int, root: int) -> None:
+        """Forget what begins with a block that the slot's engine has let go; claims stay."""
+        cache = self._caches[slot]
+        roots = root, _UNKNOWN_ROOT
+        for use in [use for use in cache.by_age.values() if use.root in roots]:
+            self._disproved += self._cut(cache, use, 0)
+        for stamp, hashes in list(cache.claims.items()):
+            if hashes and hashes[0] == root:
+                self._use(cache, hashes, settled=False, claim=stamp)
+        self._fit(cache)
+
     def set_capacity(self, slot: int, capacity_bytes: int) -> None:
         """Say how much prompt text the slot's engine can hold; 0 when it caches no prefixes.
 
@@ -386,7 +418,8 @@ class PrefixIndex:
             segment.holders |= 1 << kept.slot
             place += size
         proven = min(kept.proven, kept.start + end)
-        use = _Use(kept.hashes, self._stamp, self._stamp, self._now, proven, self._stamp)
+        first = _UNKNOWN_ROOT if kept.start else None
+        use = _Use(kept.hashes, self._stamp, self._stamp, self._now, proven, self._stamp, first)
         use.start = kept.start
         cache.by_head[kept.hashes[0]] = cache.by_age[use.stamp] = use
         self._uses += 1

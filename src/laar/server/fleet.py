@@ -8,11 +8,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from laar.core.beliefs import PrefixBeliefs
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading, Served
 from laar.core.interfaces import Prefixes
 from laar.datalayer import split_address
 from laar.datalayer.kubernetes import Rewrite
 from laar.envoy.endpoints_file import ENVOY_LEARNS_S, EndpointAddress, write_eds
+from laar.prefix.tokens import Stored
 from laar.server.cluster_rules import ClusterRules
 from laar.telemetry.problems import Problems
 
@@ -97,19 +99,32 @@ class FleetState:
         """Takes all model rewrites of a pool."""
         self._rules.replace_rewrites(source, rewrites)
 
-    def stored(
-        self, address: str, block_hashes: Sequence[int | bytes], parent_hash: int | bytes | None
-    ) -> None:
-        """Ignored: the index has learned of the blocks from the decision, under its own hashes."""
+    def stored(self, address: str, event: Stored) -> None:
+        """Blocks entered the endpoint's cache."""
+        slot = self._table.slot(address)
+        if slot >= 0 and isinstance(self._prefixes, PrefixBeliefs):
+            self._prefixes.stored(slot, self._table.spec(slot).models[0], event)
 
     def removed(self, address: str, block_hashes: Sequence[int | bytes]) -> None:
-        """Ignored: the index models eviction, and engine hashes are not comparable with ours."""
+        """Blocks left the endpoint's cache."""
+        slot = self._table.slot(address)
+        if slot >= 0 and isinstance(self._prefixes, PrefixBeliefs):
+            self._prefixes.removed(slot, block_hashes)
 
     def cleared(self, address: str) -> None:
-        """Forgets what the endpoint's cache is believed to hold."""
+        """Forgets what the endpoint's cache is believed to hold: it is empty."""
         slot = self._table.slot(address)
         if slot >= 0:
-            self._prefixes.clear(slot)
+            if isinstance(self._prefixes, PrefixBeliefs):
+                self._prefixes.emptied(slot, self._table.spec(slot).models[0])
+            self._on_empty(address)
+
+    def lost(self, address: str) -> None:
+        """Forgets what the endpoint's cache is believed to hold: its events were lost."""
+        slot = self._table.slot(address)
+        if slot >= 0:
+            if isinstance(self._prefixes, PrefixBeliefs):
+                self._prefixes.lost(slot)
             self._on_empty(address)
 
     async def run(self) -> None:
@@ -150,8 +165,10 @@ class FleetState:
         """Takes one metrics page's numbers."""
         slot = self._table.read(address, reading, now)
         if slot >= 0:
+            if reading.restarted and isinstance(self._prefixes, PrefixBeliefs):
+                self._prefixes.restarted(slot)
             if reading.restarted:
-                self.cleared(address)
+                self._on_empty(address)
             self._prefixes.set_capacity(slot, reading.capacity_tokens)
             self._on_reading(address, reading)
 

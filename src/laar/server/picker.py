@@ -38,6 +38,7 @@ from laar.server.sharing.hub import HubClient
 from laar.server.sharing.metrics import SharingMetrics
 from laar.server.sharing.sharer import Sharer, new_origin, secret_of
 from laar.server.sharing.store import Store
+from laar.server.tokenized import TokenizedPrompts, read_tokenizers
 from laar.settings import Settings
 from laar.settings.routing import Routing
 from laar.settings.section import part
@@ -47,6 +48,7 @@ from laar.telemetry.flow import FlowMetrics
 from laar.telemetry.health import HealthMetrics
 from laar.telemetry.learning import LearningMetrics
 from laar.telemetry.metrics import Metrics
+from laar.telemetry.pools import PoolMetrics
 from laar.telemetry.problems import Problems
 from laar.telemetry.tuner import TunerMetrics
 
@@ -93,6 +95,7 @@ class Picker:
             if settings.prefix.enabled
             else NoPrefixes()
         )
+        self.tokenized = self._tokenized()
         self.tuner = (
             TunerKeeper(settings.tuner, settings.routing.weights.tunable(), problems=self.problems)
             if settings.tuner.enabled
@@ -104,6 +107,8 @@ class Picker:
         self._id_begins = ""  # of decisions
         self.director = self._director()
         self.metrics.director = self.director
+        self.pools = PoolMetrics(self.director, settings.flow.admission, clock=clock)
+        self.metrics.add(self.pools)
         self.sharer = self._sharer(hub)
         self.rules = ClusterRules(rng)
         self._add_learning_metrics()
@@ -127,6 +132,7 @@ class Picker:
         if settings.flow.enabled:
             self.admission = Admission(self.director, settings.flow.admission)
             self.flow_metrics = FlowMetrics(self.admission)
+            self.pools.admission = self.admission
             self.metrics.add(self.flow_metrics)
         self.metrics.add(ContextMetrics(self.context.tallies))
         self.enforced = EnforcedShare(settings.routing.enforcement.share)
@@ -178,6 +184,7 @@ class Picker:
         self.enforced.share = settings.routing.enforcement.share
         self._apply_bodies(settings)
         self.enforced.share = settings.routing.enforcement.share
+        self.pools.settings = settings.flow.admission
         if self.admission is not None:
             self.admission.use(settings.flow.admission)
         self.observability.apply(settings)
@@ -185,11 +192,30 @@ class Picker:
     def reading(self, address: str, reading: Reading) -> None:
         """Takes the numbers of an endpoint's metrics page, once the table has them."""
         self.observability.hit_rates.read(address, reading)
+        slot = self.table.slot(address)
+        if reading.restarted:
+            self.director.adapters.restarted(slot)
+        self.director.adapters.read(slot, reading.adapters, reading.max_adapters)
         if self.context.in_use is not None:  # sums up all endpoints for each one's reading
             tokens = self.table.cache_tokens()
             self.context.set_capacity(None if math.isnan(tokens) else tokens * BYTES_PER_TOKEN)
 
     # -- parts ---------------------------------------------------------------------------------
+
+    def _tokenized(self) -> TokenizedPrompts | None:
+        """Tokenizes prompts where the settings say how; None where not."""
+        prefix, prefixes = self.settings.prefix, self.prefixes
+        tokenizers = read_tokenizers(prefix.tokenizers)
+        if not isinstance(prefixes, PrefixBeliefs) or not (tokenizers or prefix.ask_engines):
+            return None
+        made = TokenizedPrompts(
+            *(prefixes, self.table, tokenizers),
+            ask_engines=prefix.ask_engines,
+            clock=self.clock,
+            problems=self.problems,
+        )
+        self.metrics.add(made)
+        return made
 
     def _director(self) -> Director:
         routing = self.settings.routing
@@ -265,11 +291,16 @@ class Picker:
 
     def _decided(self, decision: Decision) -> None:
         self.metrics.decided(decision)
+        if self.tokenized is not None:
+            self.tokenized.decided(decision)
+        self.pools.decided(decision)
         self.learning.decided(decision)
         self.observability.decided(decision)
 
     def _settled(self, decision: Decision, end: Completion) -> None:
         self.metrics.settled(decision, end)
+        if self.tokenized is not None:
+            self.tokenized.settled(decision, end)
         self.learning.settled(decision, end)
         self.observability.settled(decision, end)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from laar.accuracy.capability import CapabilityModel
+from laar.flow.admission import Outcome
 from laar.server.admin.app import AdminServer
 from laar.server.admin.outcomes import grpc_handler
 from laar.server.admin.server import AdminPort
@@ -181,6 +182,8 @@ class Runner:
         tasks.spawn("state", picker.learning.state_file.keep_saving)
         if picker.tuner is not None:
             tasks.spawn("tuner", picker.tuner.state_file.keep_saving)
+        if picker.tokenized is not None:
+            tasks.spawn("tokens", picker.tokenized.run)
         for name, part in picker.observability.tasks():
             tasks.spawn(name, part)
         tasks.spawn("settings", lambda: self.reloader.follow(self.apply))
@@ -262,8 +265,13 @@ class Runner:
             picker.admission,
             picker.director,
             clock=picker.clock,
-            on_outcome=picker.flow_metrics.waited,
+            on_outcome=self._waited,
         )
+
+    def _waited(self, outcome: Outcome) -> None:
+        if self.picker.flow_metrics is not None:
+            self.picker.flow_metrics.waited(outcome)
+        self.picker.pools.waited(outcome)
 
     def _processor(self) -> ExternalProcessor:
         picker = self.picker

@@ -65,12 +65,13 @@ _BUILT_IN = {
     "session-affinity-scorer": "a session stays where its prefix is; the policy "
     "`session-affinity` pins it",
 }
+_PRECISE = "label endpoints laar.dev/kv-events, and set prefix.tokenizers or prefix.ask_engines"
 _ABSENT = {
     "disagg-profile-handler": "prefill and decode apart: stay with llm-d for it",
-    "lora-affinity-scorer": "adapters are followed; loading one is not priced",
+    "lora-affinity-scorer": "the policy `laar` prices loading an adapter (routing.adapter_load_s)",
     "pd-profile-handler": "prefill and decode apart: stay with llm-d for it",
-    "precise-prefix-cache-producer": "KV events only say here that a cache was cleared",
-    "precise-prefix-cache-scorer": "KV events only say here that a cache was cleared",
+    "precise-prefix-cache-producer": _PRECISE,
+    "precise-prefix-cache-scorer": _PRECISE,
     "predicted-latency-producer": "laar's cost is in seconds already, and learned without sidecars",
 }
 

@@ -153,6 +153,14 @@ class Prefix(Section):
     max_bytes: Annotated[int, Ge(1 << 20), Le(64 << 30)] = MAX_BYTES
     """Memory for the index; 128 MiB holds the caches of about 100 endpoints with 500,000 tokens
     each. Beyond it the oldest entries of the fullest endpoint go."""
+    tokenizers: Annotated[Mapping[str, Path], MaxLen(64)] = Field(default={})
+    """By model, its directory with tokenizer.json and the chat template, or that file alone; needs
+    the extra `tokenizers`. Where the model's endpoints publish KV events, prompts are tokenized
+    beside their requests, and matched with what the events say."""
+    ask_engines: bool = False
+    """Whether an engine that publishes KV events tokenizes its own prompts a second time, by POST
+    /tokenize, for models without a tokenizer here. Off by default: it costs the engine's front end
+    some milliseconds a prompt."""
 
 
 @declared(TunerSettings)

@@ -37,9 +37,12 @@ __all__ = [
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 ENGINE_KEYS = ("laar.dev/engine", "llm-d.ai/engine-type")
 REGION_KEYS = ("laar.dev/region", "topology.kubernetes.io/region")
-ENGINE_NAMES = {"vllm": "vllm", "sglang": "sglang"} | dict.fromkeys(
-    ("tensorrt-llm", "trtllm-serve", "trtllm"), "tensorrt-llm"
-)
+ENGINE_NAMES = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    **dict.fromkeys(("tensorrt-llm", "trtllm-serve", "trtllm"), "tensorrt-llm"),
+    **dict.fromkeys(("llama.cpp", "llamacpp", "llama-server"), "llama.cpp"),
+}
 MAX_MODELS = 64
 """Names one pod may claim."""
 

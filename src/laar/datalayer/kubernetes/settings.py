@@ -37,7 +37,7 @@ class KubernetesSource(BaseModel):
         description="Annotation or label with a pod's models, separated by commas.",
     )
     region: str = Field("", description="Region of pods that say none.")
-    engine: Literal["vllm", "sglang", "tensorrt-llm"] = Field(
+    engine: Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp"] = Field(
         "vllm", description="Engine of pods that say none; whose metric names the page uses."
     )
     priority_field: bool = Field(

@@ -32,6 +32,7 @@ def request_of(
     api: Api,
     rules: GatewayRules,
     body_bytes: int,
+    body: bytes = b"",
     salt_by_tenant: bool,
     pool: str,
     subset: frozenset[str] | None,
@@ -48,6 +49,7 @@ def request_of(
         api: the body's format.
         rules: of the cluster.
         body_bytes: size of the body.
+        body: it, whole; dropped after the decision.
         salt_by_tenant: one tenant's prefixes are not another's.
         pool: that the gateway's route names.
         subset: addresses that the gateway restricts the choice to; None for all.
@@ -70,6 +72,7 @@ def request_of(
         stream=read.stream,
         max_tokens=read.max_tokens,
         body_bytes=body_bytes,
+        body=body,
         salt=salt,
         tenant=head.tenant,
         priority=rules.priority(head.objective),
@@ -90,6 +93,6 @@ def request_of(
 
 def forget_prompt(request: Request) -> None:
     """Keeps of the prompt only the part that features are read from after the decision."""
-    request.spans = ()
+    request.spans, request.body = (), b""
     if len(request.question) > 2 * _KEPT_CHARS:
         request.question = request.question[:_KEPT_CHARS] + request.question[-_KEPT_CHARS:]

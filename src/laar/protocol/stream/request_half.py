@@ -243,6 +243,7 @@ class RequestHalf:
             api=self._shared.api,
             rules=self._rules,
             body_bytes=self._body.size_bytes,
+            body=self._body.data or b"",
             salt_by_tenant=self._shared.settings.by_tenant,
             pool=self._pool,
             subset=self._subset,

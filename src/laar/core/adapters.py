@@ -1,0 +1,122 @@
+"""Which LoRA adapters engines have at hand, and what it costs where they have not.
+
+An engine keeps `max_loras` adapters where it computes. A request for another one has it loaded
+(`load_s`), and while requests for as many others run it has to wait until those of one of them are
+done, about as long as an answer takes. Both are seconds like all others: holding an adapter is an
+affinity that a queue outbids.
+
+At hand are the adapters used last, by the picker's own count, and those that the engine's metrics
+page names, which sees what other pickers send. What is not known costs nothing: an endpoint that
+never reported its `max_loras` is taken to have room.
+
+Memory: `MAX_KEPT` names an endpoint. Names are of adapters that an endpoint listed itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from laar.core.endpoints import EndpointTable, Floats, Slots
+
+__all__ = ["Adapters"]
+
+MAX_KEPT = 64
+"""Adapters at hand of one endpoint; engines have a few, and 64 is much for any."""
+
+
+@dataclass(slots=True)
+class _Endpoint:
+    most: float = math.inf
+    last: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    in_flight: Counter[str] = field(default_factory=Counter)
+    seen: frozenset[str] = frozenset()
+
+    def at_hand(self) -> set[str]:
+        """The adapters used last."""
+        kept = list(self.last)
+        room = int(min(self.most, MAX_KEPT))
+        return set(kept[max(0, len(kept) - room) :]) | self.seen
+
+
+class Adapters:
+    """Counts adapters by endpoint.
+
+    Args:
+        table: the endpoints.
+    """
+
+    def __init__(self, table: EndpointTable) -> None:
+        self._table = table
+        self._endpoints: dict[int, _Endpoint] = {}
+
+    def named(self, slot: int, name: str) -> str:
+        """The adapter that a model name means at an endpoint; empty for none."""
+        return name if name and name in self._table.spec(slot).adapters else ""
+
+    def price(self, slots: Slots, name: str, load_s: float, answer_s: float) -> Floats | None:
+        """Seconds until an adapter is at hand at some endpoints; None where the name is none.
+
+        Args:
+            slots: of the endpoints.
+            name: of the model that is asked for.
+            load_s: seconds that loading an adapter takes.
+            answer_s: seconds of a whole answer, after which a place becomes free.
+        """
+        if not self._table.weights(name):
+            return None
+        prices = [self._price(slot, name, load_s, answer_s) for slot in slots.tolist()]
+        return np.array(prices) if any(prices) else None
+
+    def _price(self, slot: int, name: str, load_s: float, answer_s: float) -> float:
+        if not self.named(slot, name):
+            return 0.0
+        known = self._endpoints.get(slot)
+        if known is None:
+            return load_s
+        if name in known.at_hand():
+            return 0.0
+        busy = known.seen.union(known.in_flight)
+        return load_s + (answer_s if len(busy) >= known.most else 0.0)
+
+    def sent(self, slot: int, name: str) -> None:
+        """A request for an adapter goes to an endpoint."""
+        known = self._endpoints.setdefault(slot, _Endpoint())
+        known.in_flight[name] += 1
+        known.last[name] = None
+        known.last.move_to_end(name)
+        if len(known.last) > MAX_KEPT:
+            known.last.popitem(last=False)
+
+    def ended(self, slot: int, name: str) -> None:
+        """It ended, or went elsewhere."""
+        known = self._endpoints.get(slot)
+        if known is None:
+            return
+        known.in_flight[name] -= 1
+        if known.in_flight[name] <= 0:
+            del known.in_flight[name]
+
+    def read(self, slot: int, running: frozenset[str], most: float) -> None:
+        """What an endpoint's metrics page says: adapters of running requests, and its places.
+
+        Args:
+            slot: of the endpoint.
+            running: adapters that requests run with.
+            most: how many may run at once; NaN where the page does not say.
+        """
+        if slot >= 0 and most == most:
+            known = self._endpoints.setdefault(slot, _Endpoint())
+            known.most, known.seen = most, running
+
+    def restarted(self, slot: int) -> None:
+        """The endpoint's engine has nothing at hand any more."""
+        if known := self._endpoints.get(slot):
+            known.last.clear()
+
+    def drop(self, slot: int) -> None:
+        """Forgets a slot: its endpoint left."""
+        self._endpoints.pop(slot, None)

@@ -1,0 +1,385 @@
+"""Which endpoint holds which blocks, by the events of the engines themselves.
+
+Engines name a block by a hash of their own: vLLM's depends on its algorithm, its seed and its
+release, SGLang's is another. So no engine's scheme is imitated here. An event carries the token ids
+of its blocks; they are hashed again, chained as the engine chains them, under the adapter and the
+cache salt. The engine's own names serve to find a block's parent, and the block that was removed.
+
+A prompt is matched in two steps. The text index's chain (`laar.prefix.blocks`) names a text; for
+texts that were tokenized (`TokenBlocks.learn`), the blocks of token ids are known, and how deep in
+them a place of the text is. Then each endpoint's events say how many of those it holds.
+Token ids are made beside the requests, so a prompt is known by the turns before it. That is all
+that a cache can hold, except the last answer.
+
+Where a prompt diverges from all known ones, its place in the token ids is interpolated; the second
+prompt that diverges there makes it exact, since the token ids of both are known then.
+
+What counts for which endpoint:
+
+* Events seen without a gap since the cache was empty: the endpoint holds what they say, no more.
+* Otherwise: at least what they say.
+* Requests under way count whatever events say: their blocks come.
+
+Token ids may be wrong: another tokenizer, a template that the engine fills in otherwise. So a text
+is learned once an endpoint that answered it was seen to hold its blocks (`TokenBlocks.holds`).
+
+Pure, without a clock. Memory is bounded by `max_blocks` and `max_texts`.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
+
+from laar.prefix.blocks import Chain
+
+__all__ = ["MAX_BLOCKS", "MAX_TEXTS", "Stored", "TokenBlocks", "TokenIds", "hash_blocks", "root"]
+
+TokenIds = npt.NDArray[np.uint32]
+
+MAX_BLOCKS = 1_000_000
+"""Blocks of all endpoints together, about 230 MB: 32 caches of 500k tokens in blocks of 16. Beyond
+it the endpoint with most of them goes by the text index until its cache is empty."""
+
+MAX_TEXTS = 400_000
+"""Blocks of text whose token ids are known, about 60 MB: 750 conversations of 400 kB."""
+
+MAX_SIZES = 4
+"""Block sizes that prompts of one model are cut in; replicas have one, or two while they change."""
+
+_MAX_ANCHORS = 64  # places of a text whose token is known; a conversation has one a turn
+_LEAST_AGREEING = 0.5
+"""Share of a prompt's blocks: some may have been let go already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """Blocks that entered a cache, in prompt order.
+
+    Args:
+        hashes: the engine's names of the blocks.
+        parent: of the first; None for the beginning of a prompt.
+        ids: token ids of all blocks together; empty where the engine does not publish them.
+        block_size: tokens in a block; 0 where that is not known.
+        adapter: name of the LoRA adapter; empty without.
+        extra: for each block, what else its hash depends on, as text; empty where nothing does.
+    """
+
+    hashes: Sequence[int | bytes]
+    parent: int | bytes | None = None
+    ids: TokenIds = field(default_factory=lambda: np.empty(0, np.uint32))
+    block_size: int = 0
+    adapter: str = ""
+    extra: Sequence[str] = ()
+
+
+def root(adapter: str, extra: str) -> int:
+    """The seed of a prompt's first block."""
+    return xxh3_64_intdigest(f"{adapter}\0{extra}".encode("utf-8", "surrogatepass"))
+
+
+def hash_blocks(ids: TokenIds, size: int, seed: int, extra: Sequence[str] = ()) -> array[int]:
+    """Chained hashes of the full blocks; `extra` is of each block but a prompt's first."""
+    raw = memoryview(ids.astype("<u4").tobytes())
+    stride, hashes = 4 * size, array("Q")
+    for start in range(0, len(raw) - stride + 1, stride):
+        if extra and (more := extra[start // stride]):
+            seed = xxh3_64_intdigest(more.encode("utf-8", "surrogatepass"), seed)
+        seed = xxh3_64_intdigest(raw[start : start + stride], seed)
+        hashes.append(seed)
+    return hashes
+
+
+@dataclass(slots=True, eq=False)
+class _Text:
+    """A tokenized prompt: places of the text, and the token at each; its blocks by their size."""
+
+    chain: Chain
+    tokens: int
+    blocks: Mapping[int, array[int]]
+    anchors: list[tuple[int, float]]
+
+    def tokens_at(self, place_bytes: int) -> float:
+        """Tokens before a place of the text, exact at its anchors."""
+        after = bisect_right(self.anchors, (place_bytes, math.inf))
+        start_bytes, start = self.anchors[after - 1]
+        if after == len(self.anchors) or place_bytes <= start_bytes:
+            return start
+        end_bytes, end = self.anchors[after]
+        return start + (end - start) * (place_bytes - start_bytes) / (end_bytes - start_bytes)
+
+
+@dataclass(slots=True)
+class _Held:
+    """What the events of one endpoint say of its cache."""
+
+    model: str
+    size: int = 0
+    whole: bool = False
+    left_out: bool = False  # too many blocks: until it is empty
+    fresh: bool = False  # it was emptied since a restart was seen
+    own: dict[int | bytes, int] = field(default_factory=dict)  # by the engine's name
+    copies: dict[int | bytes, int] = field(default_factory=dict)  # of the same block, beyond one
+
+
+class TokenBlocks:
+    """Blocks by endpoint, and token ids by text.
+
+    Args:
+        max_blocks: of all endpoints together.
+        max_texts: blocks of text whose token ids are kept.
+    """
+
+    def __init__(self, max_blocks: int = MAX_BLOCKS, max_texts: int = MAX_TEXTS) -> None:
+        self._max_blocks, self._max_texts = max_blocks, max_texts
+        self._slots: dict[int, _Held] = {}
+        self._holders: dict[int, int] = {}
+        self._known: dict[str, dict[int, _Text]] = {}  # by model, then by a block of its text
+        self._order: OrderedDict[_Text, str] = OrderedDict()
+        self.blocks = self.texts = 0
+
+    # -- events --------------------------------------------------------------------------------
+
+    def stored(self, slot: int, model: str, event: Stored) -> None:
+        """Blocks entered a cache; without token ids, or after a parent not seen, they are not."""
+        held = self._of(slot, model)
+        size, count = event.block_size, len(event.hashes)
+        if held.left_out or not size or len(event.ids) != size * count:
+            return
+        held.size = size
+        if event.parent is None:
+            seed: int | None = root(event.adapter, event.extra[0] if event.extra else "")
+            extra = ("", *event.extra[1:])
+        else:
+            seed, extra = held.own.get(event.parent), tuple(event.extra)
+        if seed is None:
+            return
+        bit = 1 << slot
+        own = hash_blocks(event.ids, size, seed, extra if any(extra) else ())
+        for name, hash_ in zip(event.hashes, own, strict=True):
+            if name in held.own:
+                held.copies[name] = held.copies.get(name, 0) + 1
+                continue
+            held.own[name] = hash_
+            self._holders[hash_] = self._holders.get(hash_, 0) | bit
+            self.blocks += 1
+        if self.blocks > self._max_blocks:
+            fullest = max(self._slots, key=lambda each: len(self._slots[each].own))
+            self.lost(fullest)
+            self._slots[fullest].left_out = True
+
+    def removed(self, slot: int, hashes: Sequence[int | bytes]) -> list[int | bytes]:
+        """Blocks left a cache; returns those of which no copy is left."""
+        held = self._slots.get(slot)
+        gone: list[int | bytes] = []
+        for name in hashes if held is not None else ():
+            assert held is not None
+            copies = held.copies.get(name, 0)
+            if copies > 1:
+                held.copies[name] = copies - 1
+            elif copies:
+                del held.copies[name]
+            else:
+                gone.append(name)
+                self._forget(1 << slot, held.own.pop(name, None))
+        return gone
+
+    def emptied(self, slot: int, model: str) -> None:
+        """A cache is empty, and all that enters it from now on is seen."""
+        self.lost(slot)
+        before = self._slots.get(slot)
+        self._slots[slot] = _Held(model, before.size if before else 0, whole=True, fresh=True)
+
+    def restarted(self, slot: int) -> None:
+        """An engine was seen to have restarted; its events may have shown that already."""
+        held = self._slots.get(slot)
+        if held is None or not held.fresh:
+            self.lost(slot)
+        else:
+            held.fresh = False
+
+    def lost(self, slot: int) -> None:
+        """Nothing is known of a cache: events were lost."""
+        held = self._slots.get(slot)
+        if held is None:
+            return
+        for hash_ in held.own.values():
+            self._forget(1 << slot, hash_)
+        self._slots[slot] = _Held(held.model, held.size)
+
+    def drop(self, slot: int) -> None:
+        """Forgets a slot: its endpoint left."""
+        self.lost(slot)
+        self._slots.pop(slot, None)
+
+    def sizes(self, model: str) -> list[int]:
+        """Block sizes in use at the model's endpoints, `MAX_SIZES` at most; empty without events.
+
+        Prompts of other models need no token ids.
+        """
+        found = {held.size for held in self._slots.values() if held.model == model and held.size}
+        return sorted(found)[:MAX_SIZES]
+
+    def _of(self, slot: int, model: str) -> _Held:
+        held = self._slots.get(slot)
+        if held is None or held.model != model:
+            self.lost(slot)
+            held = self._slots[slot] = _Held(model)
+        return held
+
+    def _forget(self, bit: int, hash_: int | None) -> None:
+        if hash_ is None:
+            return
+        self.blocks -= 1
+        left = self._holders[hash_] & ~bit
+        if left:
+            self._holders[hash_] = left
+        else:
+            del self._holders[hash_]
+
+    # -- texts ---------------------------------------------------------------------------------
+
+    def learn(
+        self, model: str, chain: Chain, tokens: int, blocks: Mapping[int, array[int]]
+    ) -> None:
+        """The token ids of a prompt are known, as blocks by size; `holds` has checked them."""
+        if not len(chain) or not tokens or not blocks or len(chain) > self._max_texts:
+            return
+        known = self._known.setdefault(model, {})
+        text = _Text(chain, tokens, blocks, [(0, 0.0), (chain.total_bytes, float(tokens))])
+        self._anchor(text, *self._deepest(known, chain))
+        for hash_ in chain.hashes:
+            known[hash_] = text
+        self._order[text] = model
+        self.texts += len(chain)
+        while self.texts > self._max_texts:
+            old, of = self._order.popitem(last=False)
+            self.texts -= len(old.chain)
+            others = self._known[of]
+            for hash_ in old.chain.hashes:
+                if others.get(hash_) is old:  # newer texts have taken what they share
+                    del others[hash_]
+
+    def _anchor(self, text: _Text, depth: int, other: _Text | None) -> None:
+        """Notes the token at which a text leaves the deepest known one."""
+        size = next((size for size in text.blocks if other and size in other.blocks), 0)
+        if other is None or not size:
+            return
+        place = text.chain.bytes_of(depth)
+        at = float(size * _shared(text.blocks[size], other.blocks[size]))
+        if depth == len(other.chain):  # a continuation: known but for the last block
+            guess = other.tokens_at(place)
+            if guess - at > size:
+                return  # the engine's template writes earlier turns in another way
+            at = min(max(at, guess), at + size - 1.0)
+        before = [each for each in other.anchors[1:-1] if each[0] < place and each[1] <= at]
+        if 0 < place < text.chain.total_bytes and at <= text.tokens:
+            before = [(0, 0.0), *before[-_MAX_ANCHORS:], (place, at)]
+            text.anchors = [*before, text.anchors[-1]]
+
+    @staticmethod
+    def _deepest(known: dict[int, _Text], chain: Chain) -> tuple[int, _Text | None]:
+        """The most leading blocks of a text that are known. A known one's ancestors are known."""
+        hashes = chain.hashes
+        least, beyond = 0, len(hashes) + 1
+        while beyond - least > 1:
+            middle = (least + beyond) >> 1
+            if hashes[middle - 1] in known:
+                least = middle
+            else:
+                beyond = middle
+        return least, known[hashes[least - 1]] if least else None
+
+    # -- both ----------------------------------------------------------------------------------
+
+    def correct(
+        self,
+        chain: Chain,
+        shares: npt.NDArray[np.float64],
+        claimed: Callable[[int], float],
+    ) -> None:
+        """Puts what events say in place of the text index's shares of a prompt.
+
+        Args:
+            chain: the prompt.
+            shares: by slot, in 0..1; written to.
+            claimed: the share that requests under way at a slot have in common with it.
+        """
+        places: dict[str, tuple[int, _Text] | None] = {}
+        for slot, held in self._slots.items():
+            if not held.size or slot >= len(shares):
+                continue
+            if held.model not in places:
+                places[held.model] = self._place(held.model, chain)
+            place = places[held.model]
+            if place is None or held.size not in place[1].blocks:
+                continue
+            known_bytes, text = place
+            share, tokens = known_bytes / chain.total_bytes, text.tokens_at(known_bytes)
+            wanted = int(tokens) // held.size
+            found = self._held(slot, text.blocks[held.size], wanted)
+            of_text = share * (found * held.size / max(tokens, 1.0))
+            believed = float(shares[slot])
+            if of_text >= believed or (found < wanted and held.whole):
+                if of_text < believed:
+                    of_text = max(of_text, min(believed, claimed(slot)))
+                shares[slot] = min(1.0, of_text)
+
+    def holds(self, slot: int, blocks: Mapping[int, array[int]]) -> bool | None:
+        """Whether an endpoint that has just answered a prompt holds its blocks, by their size.
+
+        None where that is not known.
+        """
+        held = self._slots.get(slot)
+        own = blocks.get(held.size) if held is not None and not held.left_out else None
+        if not own:
+            return None
+        return self._held(slot, own, len(own)) >= _LEAST_AGREEING * len(own)
+
+    def _place(self, model: str, chain: Chain) -> tuple[int, _Text] | None:
+        """How many bytes of a prompt are known as token ids, and by which text.
+
+        A prompt that goes on where a text's last whole block ends is taken to continue all of it.
+        """
+        depth, text = self._deepest(self._known.get(model, {}), chain)
+        if text is None:
+            return None
+        continued = depth == len(text.chain) and text.chain.total_bytes <= chain.total_bytes
+        return text.chain.total_bytes if continued else chain.bytes_of(depth), text
+
+    def _held(self, slot: int, blocks: array[int], wanted: int) -> int:
+        """Leading blocks that a slot holds; caches let the end of a prompt go first."""
+        holders, bit = self._holders, 1 << slot
+        wanted = min(wanted, len(blocks))
+        if not wanted or not holders.get(blocks[0], 0) & bit:
+            return 0
+        if holders.get(blocks[wanted - 1], 0) & bit:
+            return wanted
+        least, beyond = 1, wanted
+        while beyond - least > 1:
+            middle = (least + beyond) >> 1
+            if holders.get(blocks[middle - 1], 0) & bit:
+                least = middle
+            else:
+                beyond = middle
+        return least
+
+
+def _shared(one: array[int], other: array[int]) -> int:
+    """Leading blocks in common; equal once, equal in all places before."""
+    least, beyond = 0, min(len(one), len(other)) + 1
+    while beyond - least > 1:
+        middle = (least + beyond) >> 1
+        if one[middle - 1] == other[middle - 1]:
+            least = middle
+        else:
+            beyond = middle
+    return least

@@ -1,0 +1,271 @@
+"""Token ids of the prompts that pass, so that engines' events can be matched with them.
+
+A request is noted at its decision and tokenized beside it: by the model's tokenizer on one thread,
+or by the engine that serves it. Once it is answered, and that endpoint's events show that it holds
+the blocks, the prompt is known (`laar.prefix.tokens`), and the next turn is matched by it. Only
+models whose endpoints publish events take part.
+
+Nothing waits for this. What does not fit in the queue is left to the text index.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from laar.core.beliefs import PrefixBeliefs
+from laar.core.decision import Completion, Decision
+from laar.core.endpoints import EndpointTable
+from laar.core.request import Api
+from laar.datalayer.tokenizing import LocalTokenizer, ask_engine
+from laar.datalayer.visits import visiting_session
+from laar.errors import SettingError
+from laar.prefix.blocks import Chain
+from laar.prefix.tokens import TokenIds, hash_blocks, root
+from laar.telemetry.problems import Problems
+
+__all__ = ["TokenizedPrompts", "read_tokenizers"]
+
+MAX_WAITING = 256
+"""Prompts before the thread: a burst. It takes about 4 MB of text a second."""
+MAX_WAITING_BYTES = 64 << 20
+MAX_OPEN = 8192
+"""Tokenized prompts whose answer is not complete; about 6 kB each for 12,000 tokens."""
+MAX_BODY_BYTES = 8 << 20
+"""A longer one would keep the thread for seconds."""
+CHECK_S = 0.5
+"""After an answer, before its endpoint is looked at: its last events are on the way."""
+ASK_TIMEOUT_S = 10.0
+MISTAKES = 20
+"""Prompts of a model in a row that no endpoint holds, before that is reported."""
+
+_LOG = logging.getLogger(__name__)
+_READ = frozenset({Api.CHAT, Api.COMPLETIONS})
+
+
+@dataclass(slots=True, eq=False)
+class _Prompt:
+    """One prompt on its way: `body` is dropped once `blocks` are there."""
+
+    id: str
+    api: Api
+    chain: Chain
+    model: str
+    name: str
+    adapter: str
+    address: str
+    body: bytes
+    tokens: int = 0
+    blocks: dict[int, array[int]] = field(default_factory=dict)
+    slot: int = -1
+    due: float = 0.0
+
+
+class TokenizedPrompts(Collector):
+    """Tokenizes what passes.
+
+    Args:
+        prefixes: learn token ids by text.
+        table: the endpoints.
+        tokenizers: by model.
+        ask_engines: for models without one.
+        clock: monotonic seconds.
+        problems: gets engines that do not answer, and tokenizers that are not the engines'.
+    """
+
+    def __init__(
+        self,
+        prefixes: PrefixBeliefs,
+        table: EndpointTable,
+        tokenizers: Mapping[str, LocalTokenizer],
+        *,
+        ask_engines: bool,
+        clock: Callable[[], float],
+        problems: Problems,
+    ) -> None:
+        self._blocks = prefixes.blocks_held
+        self._table = table
+        self._tokenizers = tokenizers
+        self._ask_engines = ask_engines
+        self._clock = clock
+        self._problems = problems
+        self._open: OrderedDict[str, _Prompt] = OrderedDict()
+        self._waiting: deque[_Prompt] = deque()
+        self._waiting_bytes = 0
+        self._answered: deque[_Prompt] = deque(maxlen=MAX_OPEN)
+        self._came = asyncio.Event()
+        self._mistakes: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        """Prompts by what came of them: `known`, `unlike`, `failed`, `skipped`."""
+
+    # -- of requests ---------------------------------------------------------------------------
+
+    def decided(self, decision: Decision) -> None:
+        """Notes a request at its decision."""
+        request, chain, model = decision.request, decision.chain, decision.model
+        body = request.body
+        if not body or chain is None or not len(chain) or request.shadow:
+            return
+        if request.api not in _READ or not self._blocks.sizes(model):
+            return
+        if model not in self._tokenizers and not self._ask_engines:
+            return
+        size = len(body)
+        if (
+            len(self._waiting) >= MAX_WAITING
+            or size > MAX_BODY_BYTES
+            or self._waiting_bytes + size > MAX_WAITING_BYTES
+        ):
+            self.counts["skipped"] += 1
+            return
+        name = decision.rewrite or request.model or model
+        adapter = self._table.weights(name)
+        prompt = _Prompt(
+            *(decision.id, request.api, chain, model, name, adapter, decision.address, body)
+        )
+        self._open[prompt.id] = prompt
+        if len(self._open) > MAX_OPEN:
+            self._open.popitem(last=False)
+        self._waiting.append(prompt)
+        self._waiting_bytes += size
+        self._came.set()
+
+    def settled(self, decision: Decision, end: Completion) -> None:
+        """Notes a request's end: only what was answered is in a cache."""
+        prompt = self._open.pop(decision.id, None)
+        flight = decision.flight
+        if prompt is None or not end.ok or end.cause != "complete" or flight.model != prompt.model:
+            return
+        prompt.slot, prompt.due = flight.slot, self._clock() + CHECK_S
+        self._answered.append(prompt)
+        self._came.set()
+
+    # -- beside them ---------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Tokenizes and checks until cancelled."""
+        timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
+        with ThreadPoolExecutor(1, thread_name_prefix="tokenizer") as thread:
+            async with visiting_session(
+                timeout, headers={"content-type": "application/json", "user-agent": "laar-tokens"}
+            ) as session:
+                while True:
+                    self._came.clear()
+                    while self._waiting:
+                        prompt = self._waiting.popleft()
+                        self._waiting_bytes -= len(prompt.body)
+                        await self._tokenize(prompt, session, thread)
+                    self._check()
+                    wait_s = CHECK_S if self._answered else None
+                    try:
+                        async with asyncio.timeout(wait_s):
+                            await self._came.wait()
+                    except TimeoutError:
+                        continue
+
+    async def _tokenize(
+        self, prompt: _Prompt, session: aiohttp.ClientSession, thread: ThreadPoolExecutor
+    ) -> None:
+        source = f"tokens {prompt.model}"
+        sizes, tokenizer = self._blocks.sizes(prompt.model), self._tokenizers.get(prompt.model)
+        run = asyncio.get_running_loop().run_in_executor
+        try:
+            document = await run(thread, _read, prompt.body)
+            if tokenizer is not None:
+                ids = await run(thread, tokenizer.ids, prompt.api, document, prompt.chain)
+            else:
+                ids = await ask_engine(session, prompt.address, prompt.api, document, prompt.name)
+            if ids is not None:
+                prompt.blocks = await run(thread, _blocks, ids, sizes, prompt.adapter, document)
+                prompt.tokens = len(ids)
+            self.counts["failed"] += ids is None
+        except Exception as error:  # noqa: BLE001 - a tokenizer or an engine: the next one may work
+            self.counts["failed"] += 1
+            what = str(error) if isinstance(error, ValueError) else type(error).__name__
+            self._problems.report(source, f"{prompt.address}: no token ids: {what}")
+        else:
+            if not self._mistakes[prompt.model]:
+                self._problems.report(source, None)
+        finally:
+            prompt.body = b""
+
+    def _check(self) -> None:
+        """Learns the prompts whose endpoints hold them."""
+        now = self._clock()
+        while self._answered and self._answered[0].due <= now:
+            prompt = self._answered.popleft()
+            holds = self._blocks.holds(prompt.slot, prompt.blocks)
+            if holds is None:
+                continue
+            model = prompt.model
+            self.counts["known" if holds else "unlike"] += 1
+            if holds:
+                self._blocks.learn(model, prompt.chain, prompt.tokens, prompt.blocks)
+                self._mistakes[model] = 0
+            else:
+                self._mistakes[model] += 1
+                if self._mistakes[model] == MISTAKES:
+                    self._problems.report(
+                        f"tokens {model}",
+                        "its endpoints publish other token ids than are computed here; give the "
+                        "engines' own tokenizer and chat template (prefix.tokenizers)",
+                    )
+
+    def collect(self) -> Iterator[Metric]:
+        """Makes the metric families; called for each scrape."""
+        family = CounterMetricFamily(
+            "laar_tokenized_prompts",
+            "Prompts tokenized beside their requests, by what came of it: known; unlike what their "
+            "endpoint then held; failed; skipped, since too many waited.",
+            labels=("result",),
+        )
+        for result in ("known", "unlike", "failed", "skipped"):
+            family.add_metric((result,), self.counts[result])
+        yield family
+        yield GaugeMetricFamily(
+            "laar_kv_event_blocks",
+            "Blocks that endpoints hold by their KV events.",
+            value=self._blocks.blocks,
+        )
+
+
+def read_tokenizers(paths: Mapping[str, Path]) -> dict[str, LocalTokenizer]:
+    """The tokenizers that the settings name.
+
+    Raises:
+        SettingError: one can't be used.
+    """
+    found = {}
+    for model, path in paths.items():
+        try:
+            found[model] = LocalTokenizer(path)
+        except SettingError as error:
+            raise SettingError(str(error), setting="prefix.tokenizers") from None
+    return found
+
+
+def _read(body: bytes) -> dict[str, Any]:
+    document = orjson.loads(body)
+    if not isinstance(document, dict):
+        raise ValueError("the body is no object")
+    return document
+
+
+def _blocks(
+    ids: TokenIds, sizes: list[int], adapter: str, document: Mapping[str, Any]
+) -> dict[int, array[int]]:
+    salt = document.get("cache_salt")
+    seed = root(adapter, salt if isinstance(salt, str) else "")
+    return {size: hash_blocks(ids, size, seed) for size in sizes}

@@ -1,0 +1,144 @@
+"""What a pool is short of, for autoscalers: seconds of work that wait, and first tokens too late.
+
+Work waits at endpoints (prompts sent there and not yet read, at the endpoint's learned pace) and in
+flow control. Both are seconds of one engine: the sum over a pool, divided by its replicas, is how
+long a new request finds the engines busy.
+
+A request counts as late at its decision, before it is: where the time to its first token that the
+decision expected, and the time it was held, exceed its objective. So the signal rises before the
+answers show it. Objectives are those of flow control, also while that is off. Policies that do not
+price expect nothing, and count no request.
+
+A pool's name is the label `laar.dev/pool` of its endpoints; empty without. Of a virtual name's
+requests the model is the one that was chosen; while they are held it is empty.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from laar.core.decision import Decision
+from laar.core.director import Director
+from laar.core.endpoints import POOL_LABEL
+from laar.core.engines import seconds_ahead
+from laar.flow.admission import Admission, FlowSettings, Outcome
+from laar.flow.item import CANCELLED, SHUTTING_DOWN, Shed
+
+__all__ = ["PoolMetrics"]
+
+MAX_POOLS = 1024
+"""Pairs of pool and model that are counted; names are of endpoints, and change with them."""
+
+_Pool = tuple[str, str]
+
+
+class PoolMetrics(Collector):
+    """Counts decisions, and reads the rest at each scrape.
+
+    Args:
+        director: whose endpoints and engines.
+        settings: of flow control: which first token is late.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, director: Director, settings: FlowSettings, *, clock: Callable[[], float]
+    ) -> None:
+        self._director = director
+        self._clock = clock
+        self.settings = settings
+        self.admission: Admission | None = None
+        self._requests: Counter[_Pool] = Counter()
+        self._late: Counter[_Pool] = Counter()
+
+    def decided(self, decision: Decision) -> None:
+        """Counts a decision."""
+        expected = self._expected(decision)
+        if expected is None or decision.request.shadow:
+            return
+        ttft_s, objective_s = expected
+        self._count(decision, self._requests)
+        if ttft_s > objective_s:
+            self._count(decision, self._late)
+
+    def waited(self, outcome: Outcome) -> None:
+        """Counts a request that was held: its decision counted it without that time."""
+        decision = outcome.verdict
+        if isinstance(decision, Shed):
+            if decision.reason in (CANCELLED, SHUTTING_DOWN):
+                return
+            self._requests["", ""] += 1
+            self._late["", ""] += 1
+        elif isinstance(decision, Decision):
+            expected = self._expected(decision)
+            if expected is not None and expected[0] <= expected[1] < expected[0] + outcome.waited_s:
+                self._count(decision, self._late)
+
+    def collect(self) -> Iterator[Metric]:
+        """Makes the metric families; called for each scrape."""
+        labels = ("pool", "model")
+        work = GaugeMetricFamily(
+            "laar_pool_work_seconds",
+            "Seconds of engine time of the prompts that wait: at endpoints, and in flow control.",
+            labels=labels,
+        )
+        for pool, seconds in self._work().items():
+            work.add_metric(pool, seconds)
+        yield work
+        for name, help_text, counts in (
+            (
+                "laar_pool_requests",
+                "Requests whose time to the first token was expected, and those shed.",
+                self._requests,
+            ),
+            (
+                "laar_pool_expected_late",
+                "Of these, those expected after their objective; those shed, under no model.",
+                self._late,
+            ),
+        ):
+            family = CounterMetricFamily(name, help_text, labels=labels)
+            for pool in self._requests:
+                family.add_metric(pool, counts[pool])
+            yield family
+
+    def _expected(self, decision: Decision) -> tuple[float, float] | None:
+        """Seconds to the first token, expected and wanted."""
+        view, at = decision.view, decision.position
+        if view is None or view.terms is None or view.terms.ttft_s is None:
+            return None
+        uncached = view.tokens - view.cached_tokens
+        alone_s = float((view.seconds_per_token * uncached).min())
+        return float(view.terms.ttft_s[at]), self.settings.objective_of(decision.request, alone_s)
+
+    def _count(self, decision: Decision, counts: Counter[_Pool]) -> None:
+        slot = self._director.table.slot(decision.address)
+        if slot < 0:
+            return
+        pool = self._director.table.spec(slot).labels.get(POOL_LABEL, ""), decision.model
+        if pool in self._requests or len(self._requests) < MAX_POOLS:
+            counts[pool] += 1
+
+    def _work(self) -> dict[_Pool, float]:
+        table, engines, now = self._director.table, self._director.engines, self._clock()
+        slots = table.active.copy()
+        found: dict[_Pool, float] = {}
+        if len(slots):
+            of = engines.constants(slots, table.model_id[slots], np.zeros(len(slots)))
+            ahead_s, since, free_at, _ = engines.asked(slots, now)
+            seconds = of.read * seconds_ahead(np.maximum, ahead_s, since, free_at, now, of.read)
+            for slot, each in zip(slots.tolist(), seconds.tolist(), strict=True):
+                spec = table.spec(slot)
+                pool = spec.labels.get(POOL_LABEL, ""), spec.models[0]
+                found[pool] = found.get(pool, 0.0) + each
+        known, models = {pool for pool, _ in found}, set(table.models)
+        for lane, held_s in self.admission.queue.work_s().items() if self.admission else ():
+            name, model, *_ = lane.split("\0")
+            pool = name if name in known else "", model if model in models else ""
+            found[pool] = found.get(pool, 0.0) + held_s
+        return found

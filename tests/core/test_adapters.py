@@ -1,0 +1,126 @@
+"""Adapters are loaded where that costs least, seen from where requests go."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from laar.core.cost import CostWeights
+from laar.core.decision import Completion, Decision, DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointSpec, EndpointTable, Served
+from laar.core.request import Api, Request
+from laar.policies import build_policies
+
+ADDRESSES = ("a:1", "b:1", "c:1")
+NAMES = ("sql", "law", "med", "poem")
+
+
+def fleet(*addresses: str, load_s: float = 0.25) -> Director:
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in addresses])
+    for address in addresses:
+        table.served(address, Served(weights={"m": "m"}, adapters=dict.fromkeys(NAMES, "m")))
+    settings = DirectorSettings(adapter_load_s=load_s)
+    return Director(table, build_policies(CostWeights()), settings, rng=random.Random(1))
+
+
+def ask(director: Director, model: str, now: float, chars: int = 100) -> Decision:
+    request = Request(id="r", api=Api.CHAT, model=model, spans=("x" * chars,), chars=chars)
+    return director.decide(request, now)
+
+
+def finish(director: Director, decision: Decision) -> None:
+    director.settle(decision, Completion(status=200, cause="complete", latency_s=1.0))
+
+
+def page(director: Director, address: str, *running: str, most: float = 1.0) -> None:
+    slot = director.table.slot(address)
+    director.adapters.read(slot, frozenset(running), most)
+
+
+def test_requests_for_an_adapter_stay_where_it_is_at_hand() -> None:
+    d = fleet(*ADDRESSES)
+    for address in ADDRESSES:
+        page(d, address)
+    homes = {}
+    for turn in range(12):
+        name = NAMES[turn % 3]
+        decision = ask(d, name, float(turn))
+        assert homes.setdefault(name, decision.address) == decision.address
+        finish(d, decision)
+    assert len(set(homes.values())) == 3  # one each, as each engine has room for one
+
+
+def test_a_queue_outbids_an_adapter() -> None:
+    d = fleet("a:1", "b:1")
+    for address in ("a:1", "b:1"):
+        page(d, address, most=4.0)
+    first = ask(d, "sql", 0.0)
+    went = {ask(d, "sql", 0.0, chars=40_000).address for _ in range(6)}
+    assert went == {"a:1", "b:1"}
+    assert first.address in went
+
+
+def test_what_the_metrics_page_names_is_at_hand_whoever_sent_it() -> None:
+    d = fleet(*ADDRESSES)
+    for address in ADDRESSES:
+        page(d, address, *(["sql"] if address == "b:1" else []), most=2.0)
+    decision = ask(d, "sql", 0.0)
+    assert decision.address == "b:1"
+
+
+@pytest.mark.parametrize(("most", "where"), [(1.0, "b:1"), (2.0, "a:1")])
+def test_an_engine_whose_places_are_taken_is_left_for_one_further_away(
+    most: float, where: str
+) -> None:
+    d = fleet("a:1", "b:1")
+    d.table.round_trip("a:1", 0.001, 0.0)
+    d.table.round_trip("b:1", 0.2, 0.0)
+    page(d, "a:1", "law", most=most)
+    page(d, "b:1", most=most)
+    assert ask(d, "sql", 0.0).address == where
+
+
+def test_the_model_itself_and_a_price_of_nothing_change_nothing() -> None:
+    for d, name in ((fleet("a:1", "b:1"), "m"), (fleet("a:1", "b:1", load_s=0.0), "sql")):
+        page(d, "a:1", "law")
+        page(d, "b:1", "law")
+        decision = ask(d, name, 0.0)
+        assert decision.view is not None
+        assert decision.view.load_s is None
+
+
+def test_loading_is_in_the_cost_and_is_not_learned_as_the_engines_pace() -> None:
+    d = fleet("a:1", load_s=5.0)
+    page(d, "a:1")
+    decision = ask(d, "sql", 0.0)
+    assert decision.view is not None
+    assert decision.view.terms is not None
+    assert decision.view.terms.base_s[0] >= 5.0
+    assert decision.flight.began is not None
+    assert not decision.flight.began.teaches
+    finish(d, decision)
+    again = ask(d, "sql", 2.0)
+    assert again.flight.began is not None
+    assert again.flight.began.teaches
+
+
+def test_a_restarted_engine_has_nothing_at_hand() -> None:
+    d = fleet("a:1")
+    page(d, "a:1")
+    finish(d, ask(d, "sql", 0.0))
+    d.adapters.restarted(d.table.slot("a:1"))
+    decision = ask(d, "sql", 2.0)
+    assert decision.view is not None
+    assert decision.view.load_s is not None
+
+
+def test_an_endpoint_that_leaves_takes_its_adapters_along() -> None:
+    d = fleet("a:1", "b:1")
+    decisions = [ask(d, "sql", 0.0), ask(d, "law", 0.0)]
+    d.table.replace("test", [])
+    for decision in decisions:
+        finish(d, decision)
+    assert d.adapters._endpoints == {}

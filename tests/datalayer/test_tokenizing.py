@@ -1,0 +1,202 @@
+"""Token ids made in the process, by a tokenizer trained here."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+pytest.importorskip("tokenizers")
+
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+
+from laar.core.request import Api
+from laar.datalayer import tokenizing
+from laar.datalayer.tokenizing import LocalTokenizer, ask_engine
+from laar.errors import SettingError
+from laar.prefix import Chain, PromptHasher
+
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{{ message.content }}{% if message.tool_calls %}"
+    "{{ message.tool_calls[0].function.arguments.city }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if tools %}{{ tools | tojson }}{% endif %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+PROSE = "The quick brown fox jumps over the lazy dog, 12345 times; déjà vu. 日本語の文章です。 "
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=600,
+        special_tokens=["<s>", "<|im_start|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([PROSE * 3], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
+    )
+    tokenizer.save(str(directory / "tokenizer.json"))
+    config = {"chat_template": TEMPLATE, "bos_token": {"content": "<s>"}}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    return directory
+
+
+HASHER = PromptHasher(b"k")
+
+
+def chain(text: str) -> Chain:
+    return HASHER.chain([text])
+
+
+def text_of(seed: int, chars: int) -> str:
+    rng = random.Random(seed)
+    words = PROSE.split()
+    return " ".join(rng.choices(words, k=chars // 6)) + rng.choice([" ", "\n", ""])
+
+
+def ids(of: LocalTokenizer, text: str, **more: Any) -> list[int]:
+    found = of.ids(Api.COMPLETIONS, {"prompt": text, **more}, chain(text))
+    assert found is not None
+    return list(found.tolist())
+
+
+def test_a_prompt_gets_the_ids_that_the_library_gives_it(model: Path) -> None:
+    tokenizer = LocalTokenizer(model)
+    plain = Tokenizer.from_file(str(model / "tokenizer.json"))
+    assert ids(tokenizer, PROSE) == plain.encode(PROSE).ids
+    without = ids(tokenizer, PROSE, add_special_tokens=False)
+    assert without == plain.encode(PROSE, add_special_tokens=False).ids
+
+
+def test_a_chat_is_filled_in_as_its_template_says(model: Path) -> None:
+    messages = [
+        {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"function": {"name": "f", "arguments": '{"city": "Rome"}'}}],
+        },
+    ]
+    text = (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>assistant\nRome<|im_end|>\n"
+        '[{"type": "function"}]<|im_start|>assistant\n'
+    )
+    plain = Tokenizer.from_file(str(model / "tokenizer.json"))
+    document = {"messages": messages, "tools": [{"type": "function"}]}
+    found = LocalTokenizer(model).ids(Api.CHAT, document, chain(text))
+    assert found is not None
+    assert found.tolist() == plain.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"messages": "no list"},
+        {"messages": ["no message"]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        {"messages": [{"role": "user", "content": 7}]},
+        {"messages": [{"role": "user", "content": "x"}], "chat_template": "{{ 1 }}"},
+        {"messages": [{"content": "x"}], "chat_template_kwargs": {"tools": [1]}, "tools": 5},
+    ],
+)
+def test_what_is_no_plain_chat_is_none_or_some_ids_but_never_an_error(
+    model: Path, document: dict[str, Any]
+) -> None:
+    found = LocalTokenizer(model).ids(Api.CHAT, document, chain("x" * 100))
+    assert found is None or len(found)
+    assert LocalTokenizer(model).ids(Api.COMPLETIONS, {"prompt": [1, 2]}, chain("x")) is None
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_conversations_are_tokenized_on_from_where_they_are_new(
+    model: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ids are those of the whole text, and only its end was tokenized."""
+    tokenizer, rng = LocalTokenizer(model), random.Random(seed)
+    plain = Tokenizer.from_file(str(model / "tokenizer.json"))
+    encoded = 0
+    whole = LocalTokenizer._whole
+
+    def counted(self: LocalTokenizer, text: str, start: int = 0) -> Any:
+        nonlocal encoded
+        encoded += len(text) - start
+        return whole(self, text, start)
+
+    monkeypatch.setattr(LocalTokenizer, "_whole", counted)
+    text = text_of(seed, 6000)
+    ids(tokenizer, text)
+    for turn in range(8):
+        if turn == 4:  # another branch
+            text = text[: len(text) // 2] + text_of(99 + seed, 50)
+        text += text_of(1000 * seed + turn, rng.randrange(20, 900))
+        encoded = 0
+        assert ids(tokenizer, text) == plain.encode(text).ids
+        if turn != 4:
+            assert encoded < 3500
+
+
+def test_what_is_kept_to_go_on_from_is_bounded(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizing, "MAX_KEPT_CHARS", 20_000)
+    tokenizer = LocalTokenizer(model)
+    for seed in range(30):
+        ids(tokenizer, text_of(seed, 3000))
+    assert sum(len(done.text) for done in tokenizer._done.values()) <= 20_000
+
+
+def test_files_that_are_no_tokenizer_are_said_with_their_name(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"tokenizer\.json can't be used"):
+        LocalTokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(SettingError, match=r"tokenizer\.json can't be used"):
+        LocalTokenizer(tmp_path)
+
+
+async def test_an_engine_is_asked_for_its_own_ids(serve: Any) -> None:
+    asked = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append((request.path, await request.json()))
+        return web.json_response({"count": 2, "tokens": [5, 6]})
+
+    address = await serve(answer)
+    document = {
+        "model": "alias",
+        "messages": [{"role": "user", "content": "x"}],
+        "tools": [{}],
+        "temperature": 1,
+    }
+    async with aiohttp.ClientSession() as session:
+        found = await ask_engine(session, address, Api.CHAT, document, "m")
+        assert found is not None
+        assert found.tolist() == [5, 6]
+        await ask_engine(session, address, Api.COMPLETIONS, {"prompt": "x"}, "m")
+        assert await ask_engine(session, address, Api.COMPLETIONS, {"prompt": [1]}, "m") is None
+    assert asked == [
+        ("/tokenize", {"model": "m", "messages": document["messages"], "tools": [{}]}),
+        ("/tokenize", {"model": "m", "prompt": "x", "add_special_tokens": True}),
+    ]
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"tokens": "x"}', b'{"tokens": [-1]}', b"{}"])
+async def test_an_answer_without_ids_is_a_value_error(serve: Any, body: bytes) -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(body=body)
+
+    address = await serve(answer)
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(ValueError, match="/tokenize"):
+            await ask_engine(session, address, Api.COMPLETIONS, {"prompt": "x"}, "m")

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.core.beliefs import PrefixBeliefs
+from laar.core.request import Api, Request
+from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks, root
+
+SIZE = 16
+WORDS = ["a", "few", "words", "that", "make", "tokens", "of", "different", "lengths"]
+
+
+def text_of(seed: int, words: int) -> str:
+    rng = np.random.default_rng(seed)
+    return " ".join(WORDS[i] for i in rng.integers(0, len(WORDS), words)) + " "
+
+
+def ids_of(text: str) -> np.ndarray:
+    """One id a word: an engine's tokenizer."""
+    return np.array([WORDS.index(word) for word in text.split()], np.uint32)
+
+
+class Engine:
+    """An engine's cache, which names blocks in its own way and publishes what it does."""
+
+    def __init__(self, beliefs: PrefixBeliefs, slot: int) -> None:
+        self.beliefs, self.slot = beliefs, slot
+        self.held: list[int] = []
+
+    def names(self, text: str, salt: str = "") -> array[int]:
+        return hash_blocks(ids_of(text), SIZE, root("engine", salt) ^ 0x5555)
+
+    def run(self, text: str, salt: str = "") -> None:
+        """Puts a prompt into the cache."""
+        names, ids = self.names(text, salt), ids_of(text)
+        fresh = next((at for at, name in enumerate(names) if name not in self.held), len(names))
+        if fresh < len(names):
+            extra = [salt] + [""] * (len(names) - 1) if salt and not fresh else ()
+            event = Stored(
+                hashes=list(names[fresh:]),
+                parent=names[fresh - 1] if fresh else None,
+                ids=ids[fresh * SIZE : len(names) * SIZE],
+                block_size=SIZE,
+                extra=extra,
+            )
+            self.held += names[fresh:]
+            self.beliefs.stored(self.slot, "m", event)
+
+    def let_go(self, names: list[int]) -> None:
+        self.held = [name for name in self.held if name not in names]
+        self.beliefs.removed(self.slot, names)
+
+
+def request(text: str, salt: str = "") -> Request:
+    return Request(id="r", api=Api.COMPLETIONS, spans=(text,), chars=len(text), salt=salt)
+
+
+def beliefs_of(slots: int) -> PrefixBeliefs:
+    made = PrefixBeliefs(key=b"k", max_bytes=1 << 24)
+    made.make_room(slots)
+    for slot in range(slots):
+        made.emptied(slot, "m")
+    return made
+
+
+def known(beliefs: PrefixBeliefs, text: str, salt: str = "") -> None:
+    ids = ids_of(text)
+    blocks = {SIZE: hash_blocks(ids, SIZE, root("", salt))}
+    beliefs.blocks_held.learn("m", beliefs.chain(request(text, salt)), len(ids), blocks)
+
+
+def share(beliefs: PrefixBeliefs, text: str, slot: int = 0, salt: str = "") -> float:
+    return float(beliefs.match(beliefs.chain(request(text, salt)), 4)[slot])
+
+
+def served(beliefs: PrefixBeliefs, text: str, slot: int = 0) -> None:
+    receipt = beliefs.insert(slot, beliefs.chain(request(text)), 0.0)
+    beliefs.settle(receipt, None)
+
+
+def test_what_an_engine_lets_go_is_not_believed() -> None:
+    beliefs = beliefs_of(2)
+    engine, text = Engine(beliefs, 0), text_of(1, 640)
+    served(beliefs, text)
+    engine.run(text)
+    known(beliefs, text)
+    assert share(beliefs, text) > 0.95
+    engine.let_go(list(engine.names(text))[20:])
+    assert abs(share(beliefs, text) - 0.5) < 0.03
+    engine.let_go(list(engine.names(text)))
+    assert share(beliefs, text) == 0.0
+
+
+def test_what_others_sent_past_the_picker_is_believed() -> None:
+    beliefs = beliefs_of(2)
+    text = text_of(1, 640)
+    known(beliefs, text)
+    Engine(beliefs, 1).run(text)
+    assert share(beliefs, text, 1) > 0.95
+    assert share(beliefs, text, 0) == 0.0
+
+
+def test_a_request_under_way_counts_although_no_event_came_yet() -> None:
+    beliefs = beliefs_of(1)
+    text = text_of(1, 640)
+    engine = Engine(beliefs, 0)
+    engine.run(text_of(2, 64))
+    known(beliefs, text)
+    receipt = beliefs.insert(0, beliefs.chain(request(text)), 0.0)
+    assert share(beliefs, text) > 0.95
+    beliefs.settle(receipt, None)  # ended, and the engine has not stored it
+    assert share(beliefs, text) == 0.0
+
+
+def test_a_request_under_way_survives_that_the_cache_is_cleared() -> None:
+    beliefs = beliefs_of(1)
+    old, new = text_of(1, 640), text_of(2, 640)
+    engine = Engine(beliefs, 0)
+    served(beliefs, old)
+    engine.run(old)
+    known(beliefs, old)
+    beliefs.insert(0, beliefs.chain(request(new)), 0.0)
+    beliefs.emptied(0, "m")
+    assert share(beliefs, old) == 0.0
+    assert share(beliefs, new) > 0.95
+
+
+def test_after_lost_events_what_is_seen_counts_and_what_is_not_seen_is_no_evidence() -> None:
+    beliefs = beliefs_of(1)
+    old, new = text_of(1, 640), text_of(2, 640)
+    engine = Engine(beliefs, 0)
+    engine.run(old)
+    known(beliefs, old)
+    known(beliefs, new)
+    beliefs.lost(0)
+    assert share(beliefs, old) == 0.0
+    served(beliefs, old)  # the engine has it, and says nothing: it was there before
+    engine.run(new)
+    assert share(beliefs, old) > 0.95
+    assert share(beliefs, new) > 0.95
+
+
+def test_other_salts_and_other_models_share_nothing() -> None:
+    beliefs = beliefs_of(2)
+    text = text_of(1, 640)
+    known(beliefs, text, salt="a")
+    Engine(beliefs, 0).run(text, salt="a")
+    assert share(beliefs, text, salt="a") > 0.95
+    assert share(beliefs, text, salt="b") == 0.0
+    assert share(beliefs, text) == 0.0
+    beliefs.emptied(1, "other")
+    assert beliefs.blocks_held.sizes("other") == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    system=st.integers(20, 400),
+    turns=st.lists(st.tuples(st.integers(5, 300), st.integers(0, 3)), min_size=2, max_size=8),
+)
+def test_conversations_are_matched_to_the_block(system: int, turns: list[tuple[int, int]]) -> None:
+    """Whatever branches off where: believed is held, within a text block and a token block."""
+    beliefs = beliefs_of(1)
+    engine = Engine(beliefs, 0)
+    texts = [text_of(0, system)]
+    for number, (words, parent) in enumerate(turns):
+        before = texts[parent % len(texts)]
+        text = before + text_of(number + 1, words)
+        names = engine.names(text)
+        held = next((at for at, name in enumerate(names) if name not in engine.held), len(names))
+        exact = held * SIZE / len(ids_of(text))
+        believed = share(beliefs, text)
+        slack = (64 + SIZE * 6) / len(text.encode())
+        assert believed <= exact + slack + 0.05
+        if number > 1 and parent % len(texts) == len(texts) - 1:  # goes on where the last ended
+            assert believed >= exact - slack - 0.05
+        engine.run(text)
+        served(beliefs, text)
+        known(beliefs, text)
+        texts.append(text)
+
+
+def test_blocks_that_an_engine_holds_twice_stay_until_both_are_gone() -> None:
+    blocks = TokenBlocks()
+    ids = np.arange(SIZE, dtype=np.uint32)
+    event = Stored(hashes=[7], ids=ids, block_size=SIZE)
+    blocks.stored(0, "m", event)
+    blocks.stored(0, "m", event)
+    assert blocks.removed(0, [7]) == []
+    assert blocks.blocks == 1
+    assert blocks.removed(0, [7]) == [7]
+    assert blocks.blocks == 0
+
+
+def test_blocks_after_a_parent_not_seen_and_blocks_without_ids_are_not_counted() -> None:
+    blocks = TokenBlocks()
+    ids = np.arange(SIZE, dtype=np.uint32)
+    blocks.stored(0, "m", Stored(hashes=[8], parent=7, ids=ids, block_size=SIZE))
+    blocks.stored(0, "m", Stored(hashes=[9], block_size=SIZE))
+    assert blocks.blocks == 0
+    assert blocks.removed(0, [8, 9]) == [8, 9]
+
+
+def test_memory_is_bounded_by_blocks_and_by_texts() -> None:
+    beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 24)
+    beliefs.make_room(2)
+    beliefs.blocks_held = held = TokenBlocks(max_blocks=100, max_texts=300)
+    for slot, words in ((0, 1400), (1, 300)):
+        beliefs.emptied(slot, "m")
+        Engine(beliefs, slot).run(text_of(slot, words))
+    assert held.blocks == 300 // SIZE  # the fuller one goes by the text index
+    for seed in range(50):
+        known(beliefs, text_of(seed, 300))
+    assert 0 < held.texts <= 300
+    assert share(beliefs, text_of(1, 300), 1) == 0.0  # forgotten, as the oldest
+    known(beliefs, text_of(1, 300))
+    assert share(beliefs, text_of(1, 300), 1) > 0.9
+
+
+def test_a_root_that_is_removed_takes_its_chain_along_without_any_token_ids() -> None:
+    beliefs = beliefs_of(1)
+    engine, text, other = Engine(beliefs, 0), text_of(1, 640), text_of(2, 640)
+    for each in (text, other):
+        receipt = beliefs.insert(0, beliefs.chain(request(each)), 0.0)
+        engine.run(each)
+        beliefs.settle(receipt, None)
+    served(beliefs, text + "and more of it " * 20)
+    engine.let_go(list(engine.names(text))[1:])
+    assert share(beliefs, text) > 0.9
+    engine.let_go(list(engine.names(text))[:1])
+    assert share(beliefs, text) == 0.0
+    assert share(beliefs, other) > 0.9

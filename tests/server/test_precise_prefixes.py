@@ -1,0 +1,84 @@
+"""Engines that publish what their caches do are believed to the block, through a real Envoy."""
+
+from contextlib import AsyncExitStack
+
+import orjson
+import pytest
+import yaml
+
+pytest.importorskip("zmq")
+
+from laar.core.request import Api, Request
+from laar.protocol.openai import read_body
+from laar.sim.endpoint import EndpointSettings, KvEventSettings, SimulatedEndpoint
+from support import eventually
+
+pytestmark = pytest.mark.envoy
+
+
+def chat(text):
+    return orjson.dumps(
+        {"model": "m", "messages": [{"role": "user", "content": text}], "max_tokens": 4}
+    )
+
+
+def story(number, words=1500):
+    return " ".join(f"w{number}-{at}" for at in range(words))
+
+
+async def post(http, url, body):
+    async with http.post(
+        f"{url}/v1/chat/completions", data=body, headers={"content-type": "application/json"}
+    ) as answer:
+        assert answer.status == 200, await answer.text()
+        return (await answer.json())["usage"]
+
+
+async def test_a_cache_is_believed_as_its_events_say(gateway, http):
+    async with AsyncExitStack() as stack:
+        events = KvEventSettings(endpoint="tcp://127.0.0.1:*", replay_endpoint="tcp://127.0.0.1:*")
+        engine = SimulatedEndpoint(
+            EndpointSettings(model="m", time_scale=0.001, num_blocks=400, kv_events=events)
+        )
+        await engine.start()
+        stack.push_async_callback(engine.stop)
+        direct = engine.url
+        async with http.get(f"{direct}/kv_event_sources") as answer:
+            (source,) = await answer.json()
+        entry = {
+            "address": direct.removeprefix("http://"),
+            "model": "m",
+            "labels": {
+                "laar.dev/kv-events": source["endpoint"],
+                "laar.dev/kv-events-replay": source["replay_endpoint"],
+            },
+        }
+        gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": [entry]}))
+        runner = await gateway.picker(prefix={"ask_engines": True})
+        url = (await gateway.envoy()).url()
+        counts = runner.picker.tokenized.counts
+
+        def believed(body):
+            read = read_body(Api.CHAT, body)
+            request = Request(id="r", api=Api.CHAT, model="m", spans=read.spans, chars=read.chars)
+            decision = runner.picker.director.preview(request, 0.0)
+            return 1.0 - decision.uncached_tokens / decision.tokens
+
+        async def followed():
+            """What comes before the picker listens is not seen, nor tokenized."""
+            await post(http, url, chat(story(-1, 30)))
+            return runner.picker.prefixes.blocks_held.sizes("m")
+
+        await eventually(followed, what="the first event")
+        bodies = [chat(story(number)) for number in range(2)]
+        for body in bodies:
+            await post(http, url, body)
+        await eventually(lambda: counts["known"] >= 2, what="prompts that are known")
+        assert all(believed(body) > 0.9 for body in bodies)
+
+        for number in range(10, 14):  # past the picker: they push the others out
+            await post(http, direct, chat(story(number)))
+        await eventually(lambda: believed(bodies[0]) < 0.1, what="an eviction that was seen")
+        found = await post(http, direct, bodies[0])
+        assert found["prompt_tokens_details"]["cached_tokens"] < 0.1 * found["prompt_tokens"]
+        assert counts["failed"] == 0

@@ -1,0 +1,132 @@
+"""What autoscalers go by rises before answers are late, and falls when work is done."""
+
+from __future__ import annotations
+
+import random
+
+from laar.core.beliefs import PrefixBeliefs
+from laar.core.cost import CostWeights
+from laar.core.decision import Completion, Decision, DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import POOL_LABEL, EndpointSpec, EndpointTable
+from laar.core.request import Api, Request
+from laar.flow.admission import Admission, FlowSettings, Outcome
+from laar.flow.item import EXPIRED, Shed
+from laar.policies import build_policies
+from laar.telemetry.pools import PoolMetrics
+
+PROMPT = 40_000  # characters: a second of prefill for the plain assessor
+
+
+class Fleet:
+    def __init__(self, *specs: EndpointSpec) -> None:
+        table = EndpointTable()
+        table.replace("test", specs)
+        self.now = 0.0
+        self.director = Director(
+            table,
+            build_policies(CostWeights()),
+            DirectorSettings(),
+            rng=random.Random(1),
+            prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 24),
+            on_decided=lambda decision: self.pools.decided(decision),
+        )
+        self.settings = FlowSettings()
+        self.pools = PoolMetrics(self.director, self.settings, clock=lambda: self.now)
+        self._asked = 0
+
+    def request(self, **fields: object) -> Request:
+        self._asked += 1
+        text = f"{self._asked} " + "x" * PROMPT
+        return Request(
+            id="r",
+            api=Api.CHAT,
+            model="m",
+            spans=(text,),
+            chars=len(text),
+            **fields,  # type: ignore[arg-type]
+        )
+
+    def ask(self, **fields: object) -> Decision:
+        return self.director.decide(self.request(**fields), self.now)
+
+    def shown(self, name: str) -> dict[tuple[str, str], float]:
+        return {
+            (sample.labels["pool"], sample.labels["model"]): sample.value
+            for family in self.pools.collect()
+            if family.name == name
+            for sample in family.samples
+            if not sample.name.endswith("_created")
+        }
+
+
+def endpoint(address: str, pool: str = "") -> EndpointSpec:
+    labels = {POOL_LABEL: pool} if pool else {}
+    return EndpointSpec(address=address, models=("m",), labels=labels)
+
+
+def test_work_is_the_seconds_of_prompts_that_are_not_read_yet() -> None:
+    fleet = Fleet(endpoint("a:1"), endpoint("b:1"))
+    assert fleet.shown("laar_pool_work_seconds") == {("", "m"): 0.0}
+    decisions = [fleet.ask() for _ in range(4)]
+    assert 3.5 < fleet.shown("laar_pool_work_seconds")["", "m"] < 4.5
+    for decision in decisions[:2]:
+        fleet.now += 1.0
+        fleet.director.answering(decision, fleet.now)
+    assert fleet.shown("laar_pool_work_seconds")["", "m"] < 2.5
+    for decision in decisions:
+        fleet.director.settle(
+            decision, Completion(status=200, cause="complete", latency_s=fleet.now)
+        )
+    assert fleet.shown("laar_pool_work_seconds")["", "m"] == 0.0
+
+
+def test_pools_are_told_apart() -> None:
+    fleet = Fleet(endpoint("a:1", "one"), endpoint("b:1", "two"))
+    fleet.ask(pool="one")
+    work = fleet.shown("laar_pool_work_seconds")
+    assert work["one", "m"] > 0.5
+    assert work["two", "m"] == 0.0
+    assert fleet.shown("laar_pool_requests") == {("one", "m"): 1.0}
+
+
+def test_lateness_is_counted_at_the_decision_and_only_beyond_the_objective() -> None:
+    fleet = Fleet(endpoint("a:1"))
+    fleet.ask(ttft_objective_s=5.0)
+    assert fleet.shown("laar_pool_expected_late") == {("", "m"): 0.0}
+    for _ in range(10):
+        fleet.ask(ttft_objective_s=5.0)
+    late = fleet.shown("laar_pool_expected_late")["", "m"]
+    assert 4 <= late <= 8  # those behind five seconds of prompts
+    fleet.ask(ttft_objective_s=60.0)
+    assert fleet.shown("laar_pool_expected_late")["", "m"] == late
+    assert fleet.shown("laar_pool_requests")["", "m"] == 12
+
+
+def test_what_was_held_too_long_or_shed_is_late() -> None:
+    fleet = Fleet(endpoint("a:1"))
+    decision = fleet.ask(ttft_objective_s=5.0)
+    fleet.pools.waited(Outcome(ticket=1, verdict=decision, waited_s=1.0))
+    assert fleet.shown("laar_pool_expected_late")["", "m"] == 0
+    fleet.pools.waited(Outcome(ticket=1, verdict=decision, waited_s=10.0))
+    assert fleet.shown("laar_pool_expected_late")["", "m"] == 1
+    fleet.pools.waited(Outcome(ticket=2, verdict=Shed(503, EXPIRED, 1), waited_s=10.0))
+    assert fleet.shown("laar_pool_expected_late")["", ""] == 1
+
+
+def test_work_that_flow_control_holds_counts_although_no_endpoint_is_known() -> None:
+    fleet = Fleet()
+    fleet.pools.admission = admission = Admission(fleet.director, fleet.settings)
+    assert isinstance(admission.ask(fleet.request(), 0.0), int)
+    assert 0.5 < fleet.shown("laar_pool_work_seconds")["", ""] < 1.5
+
+
+def test_clients_cannot_make_series() -> None:
+    fleet = Fleet(endpoint("a:1"))
+    fleet.pools.admission = admission = Admission(fleet.director, fleet.settings)
+    admission.ready = False
+    for number in range(20):
+        request = fleet.request(pool=f"p{number}")
+        request.model = f"m{number}"
+        admission.ask(request, 0.0)
+    assert set(fleet.shown("laar_pool_work_seconds")) == {("", "m"), ("", "")}
