@@ -18,7 +18,12 @@ __all__ = ["report_outcome", "report_outcome_sync"]
 
 
 async def report_outcome(
-    outcome: Outcome, admin_url: str, *, token: str | None = None, timeout_s: float = 10.0
+    outcome: Outcome,
+    admin_url: str,
+    *,
+    token: str | None = None,
+    reporter: str | None = None,
+    timeout_s: float = 10.0,
 ) -> bool:
     """Reports the outcome of `until_correct`.
 
@@ -26,6 +31,7 @@ async def report_outcome(
         outcome: whose last attempt is reported, if it was answered and the check could judge it.
         admin_url: of the picker's admin port.
         token: where the picker asks for one.
+        reporter: name of whoever checks the answers, where several do and no token names them.
         timeout_s: for the whole call.
 
     Returns:
@@ -37,6 +43,8 @@ async def report_outcome(
     headers = {"content-type": "application/json"}
     if token:
         headers["authorization"] = f"Bearer {token}"
+    if reporter:
+        headers["x-laar-reporter"] = reporter
     body = orjson.dumps({"decision_id": last.decision_id, "correct": last.correct})
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     url = admin_url.rstrip("/") + "/outcomes"
@@ -54,7 +62,14 @@ async def report_outcome(
 
 
 def report_outcome_sync(
-    outcome: Outcome, admin_url: str, *, token: str | None = None, timeout_s: float = 10.0
+    outcome: Outcome,
+    admin_url: str,
+    *,
+    token: str | None = None,
+    reporter: str | None = None,
+    timeout_s: float = 10.0,
 ) -> bool:
     """`report_outcome` for code without an event loop."""
-    return asyncio.run(report_outcome(outcome, admin_url, token=token, timeout_s=timeout_s))
+    return asyncio.run(
+        report_outcome(outcome, admin_url, token=token, reporter=reporter, timeout_s=timeout_s)
+    )

@@ -19,6 +19,7 @@ from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import able_to_take, prefer
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
+from laar.core.exploring import EXPLORE, to_explore
 from laar.core.guards import Faults, guarded
 from laar.core.interfaces import (
     Assessment,
@@ -173,8 +174,13 @@ class Chooser:
             reason = reason or "trial"
         elif standing is not None and standing.all_failing:
             reason = reason or "all-failing"
+        first = last if on_trial else None
+        if not reason:
+            may = None if eligible is None else eligible.may
+            first = to_explore(view, may, scores, settings.explore_share)
+            reason = "" if first is None else EXPLORE
         masks = () if eligible is None else eligible.masks
-        order = policy.order(scores, view, masks, last if on_trial else None)
+        order = policy.order(scores, view, masks, first)
         if view.faults:
             reason = self._note_faults(view)
         at = order[0]
@@ -289,6 +295,7 @@ class Chooser:
             again=again,
             unlike=known.unlike,
             published=None if known.published is None else known.published[model_id],
+            reported=None if known.reported is None else known.reported[model_id],
         )
         if group.answers is not None:  # some endpoint is in trouble
             view.answers = group.answers

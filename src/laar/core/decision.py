@@ -57,6 +57,11 @@ class DirectorSettings:
     """What a correct answer is worth, in seconds: x-laar-exhausted is answered as soon as no
     further attempt is expected to give one for less (seconds / P(correct) after these failures).
     None: only once every model was tried."""
+    explore_share: Annotated[float, Ge(0), Le(0.2)] = 0.01
+    """Share of requests that may go to a model with fewer than 30 known outcomes on such requests,
+    so that reports can correct what is believed of it. Only where outcomes are reported and the
+    policy prices; never a retry, a request with an objective, or one that would take twice as long.
+    0: never."""
     max_times_tried: Annotated[int, FIXED] = 10
     """How often one model counts as tried, so that costs stay finite numbers."""
     filters: FilterSettings = field(default_factory=FilterSettings)
