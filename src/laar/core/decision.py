@@ -14,6 +14,7 @@ from laar.core.eligible import Eligible
 from laar.core.endpoints import Floats
 from laar.core.engines import Began
 from laar.core.filters import FilterSettings
+from laar.core.hedging import HedgeAdvice
 from laar.core.interfaces import View
 from laar.core.request import Request
 from laar.declaring import FIXED, Applies
@@ -139,6 +140,7 @@ class Decision:
             leaves the client's own.
         trial: the endpoint is out, and this request finds out whether it is back.
         left_out: why health left candidates out, by slot.
+        hedge: what another model beside this one would take and bring, where the client asked.
         flight: the other half.
     """
 
@@ -166,6 +168,7 @@ class Decision:
     engine_priority: int | None = None
     trial: bool = False
     left_out: Mapping[int, str] | None = None
+    hedge: HedgeAdvice | None = None
     flight: InFlight
 
     @property

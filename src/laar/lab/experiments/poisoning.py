@@ -7,7 +7,8 @@ reports lead to. The hourly cap is lifted, so that it does not hide anything.
 
 Without `--records` the models are the lab's, the artifact is the one that comes with them, and the
 choice is judged by their true accuracies. With `--records` the questions are real: 70 % of them are
-fitted to, 15 % reported and 15 % judged, another split for each seed, the task named in each.
+fitted to, and of the rest one half is reported and one judged, other halves for each seed; the task
+is named.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +45,7 @@ LOSS = 0.005
 REPORTERS = 10
 DRAWS = 10  # of the inverted reports, or liars, for each seed: a fit is slow, these are quick
 PER_CELL = 25  # reported questions of each cell of the lab's models
-_FITTED, _REPORTED = 0.7, 0.15
+_FITTED = 0.7
 
 _TRUE = "true reports"
 _SPREAD = "a tenth inverted, spread over all"
@@ -147,25 +149,31 @@ def _lots_of_lab(seed: int) -> _Lots:
 
 
 def _lots_of(path: Path, seed: int) -> _Lots:
-    """The records' questions in three lots."""
+    """The records' questions; those that are not fitted to are dealt out anew for each seed."""
+    known, rest = _fitted(path)
+    drawn = list(rest)
+    random.Random(f"{seed}/lots").shuffle(drawn)
+    half = len(drawn) // 2
+    return _Lots(known, drawn[:half], drawn[half:])
+
+
+@lru_cache(maxsize=1)
+def _fitted(path: Path) -> tuple[Capability, Sequence[tuple[Features, _Scores]]]:
+    """An artifact of most of the records, and the other questions."""
     outcomes = read_records([path]).outcomes
     ids = sorted({outcome.query_id for outcome in outcomes})
-    random.Random(f"{seed}/lots").shuffle(ids)
-    first, second = int(_FITTED * len(ids)), int((_FITTED + _REPORTED) * len(ids))
-    lot = {query: (at >= first) + (at >= second) for at, query in enumerate(ids)}
-    fitted = [o.model_copy(update={"text": None}) for o in outcomes if not lot[o.query_id]]
+    random.Random("poisoning").shuffle(ids)
+    seen = set(ids[: int(_FITTED * len(ids))])
+    fitted = [o.model_copy(update={"text": None}) for o in outcomes if o.query_id in seen]
     known = fit(fitted, created="lab", data_sha256="0" * 64).artifact
-    return _Lots(known, *(_questions(outcomes, lot, number) for number in (1, 2)))
+    return known, _questions([o for o in outcomes if o.query_id not in seen])
 
 
-def _questions(
-    outcomes: Sequence[MeasuredOutcome], lot: Mapping[str, int], number: int
-) -> list[tuple[Features, _Scores]]:
+def _questions(outcomes: Sequence[MeasuredOutcome]) -> list[tuple[Features, _Scores]]:
     found: dict[str, tuple[Features, dict[str, float]]] = {}
     for outcome in outcomes:
-        if lot[outcome.query_id] == number:
-            asked = found.setdefault(outcome.query_id, (features_of_outcome(outcome), {}))
-            asked[1][outcome.model] = outcome.right
+        asked = found.setdefault(outcome.query_id, (features_of_outcome(outcome), {}))
+        asked[1][outcome.model] = outcome.right
     return list(found.values())
 
 

@@ -30,6 +30,7 @@ from laar.accuracy.reports import OutcomeReports, Verdict
 from laar.core.endpoints import EndpointTable
 from laar.errors import RequestError
 from laar.protocol.answers import error_body
+from laar.protocol.headers import REPORTER
 from laar.server.admin.auth import Attempts, address_of
 from laar.server.browsers import body_of, is_loopback
 from laar.server.learning import Learning
@@ -43,9 +44,6 @@ MAX_BATCH = 1000
 
 MAX_BODY_BYTES = 256 << 10
 """A full batch has about 150 bytes an outcome."""
-
-REPORTER = "x-laar-reporter"
-"""Header or metadata that names the reporter; a name out of form counts as none."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ASKED_BY = "accuracy.outcomes_token_file"
