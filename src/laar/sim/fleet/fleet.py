@@ -91,6 +91,7 @@ class Exchange:
     cached_tokens: int = 0
     status: int = 200
     picker: int = 0
+    cancelled: bool = False
 
     @property
     def latency_s(self) -> float:
@@ -215,6 +216,20 @@ class VirtualFleet:
         self.clock.at(now + half, self._arrive, exchange, half, on_end)
         return exchange
 
+    def cancel(self, exchange: Exchange) -> None:
+        """The client goes away: the engine drops the request, and its reservation ends.
+
+        The engine and the picker learn of it at once, where a network takes half a round trip.
+        """
+        if exchange.cancelled or exchange.end_s:
+            return
+        now = self.clock.now
+        exchange.cancelled, exchange.end_s = True, now
+        self._hosts[exchange.decision.address].abort(exchange.request.id)
+        end = Completion(status=None, cause="disconnect", latency_s=now - exchange.sent_s)
+        self.directors[exchange.picker].settle(exchange.decision, end)
+        self._touched(exchange.picker)
+
     def intrude(self, address: str, name: str, prompt: Prompt) -> None:
         """Puts a request that the picker knows nothing of into an endpoint now."""
         self._hosts[address].submit(
@@ -225,6 +240,8 @@ class VirtualFleet:
 
     def _arrive(self, exchange: Exchange, half: float, on_end: OnEnd) -> None:
         clock, prompt = self.clock, exchange.prompt
+        if exchange.cancelled:
+            return
 
         def first(cached_tokens: int) -> None:
             exchange.cached_tokens = cached_tokens
@@ -252,6 +269,8 @@ class VirtualFleet:
         )
 
     def _answering(self, exchange: Exchange) -> None:
+        if exchange.cancelled:
+            return
         self.directors[exchange.picker].answering(exchange.decision, exchange.first_s)
         self._touched(exchange.picker)
 
@@ -260,6 +279,8 @@ class VirtualFleet:
             self.channel.touched(number)
 
     def _settle(self, exchange: Exchange, on_end: OnEnd) -> None:
+        if exchange.cancelled:
+            return
         now = self.clock.now
         exchange.end_s = now
         ok = exchange.status == 200
