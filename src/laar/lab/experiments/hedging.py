@@ -25,7 +25,7 @@ from laar.lab.claims import Claim, Evidence, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.lookups import World, sites_of, uncached, world_of
 from laar.lab.report import Report, Table
-from laar.lab.statistics import estimate
+from laar.lab.statistics import Estimate, estimate
 from laar.lab.sweep import sweep
 from laar.lab.workloads.kv_questions import as_questions
 from laar.measuring.kv_lookup import queries
@@ -69,7 +69,7 @@ def run(scope: Scope) -> Report:
     cases = [(world, *key, seed, scope.quick) for key in keys for seed in scope.seeds]
     found = iter(sweep(run_one, cases, label="hedging"))
     results = {key: [next(found) for _ in scope.seeds] for key in keys}
-    rows = [
+    rows: list[tuple[str | Estimate, ...]] = [
         (
             f"{name}, {n} users",
             *(estimate([run[column] for run in results[name, n]]) for column in _COLUMNS),

@@ -40,7 +40,10 @@ from laar.v1 import outcomes_pb2 as pb
 __all__ = ["MAX_BATCH", "MAX_BODY_BYTES", "grpc_handler", "routes"]
 
 MAX_BATCH = 1000
-"""Outcomes in one report: some 10 ms of work, which the loop can spare."""
+"""Outcomes in one report: 20 ms of work, 70 with many reporters, in parts that the loop can
+spare."""
+
+_AT_ONCE = 100
 
 MAX_BODY_BYTES = 256 << 10
 """A full batch has about 150 bytes an outcome."""
@@ -105,7 +108,7 @@ def routes(
         except RequestError as error:
             return Response(error_body(error), error.status, media_type="application/json")
         pairs = [(outcome.decision_id, outcome.correct) for outcome in outcomes]
-        verdicts = _report(learning.reports, pairs, clock(), reporter, told)
+        verdicts = await _report(learning.reports, pairs, clock(), reporter, told)
         return _json({**_counted(verdicts), "verdicts": verdicts})
 
     found = [Route("/models", models)]
@@ -149,7 +152,8 @@ def grpc_handler(
                 grpc.StatusCode.INVALID_ARGUMENT, f"at most {MAX_BATCH} outcomes in one report"
             )
         pairs = [(outcome.decision_id, outcome.correct) for outcome in request.outcomes]
-        return pb.ReportResponse(**_counted(_report(reports, pairs, clock(), reporter, told)))
+        verdicts = await _report(reports, pairs, clock(), reporter, told)
+        return pb.ReportResponse(**_counted(verdicts))
 
     method = grpc.unary_unary_rpc_method_handler(
         report,
@@ -166,7 +170,7 @@ def _read_report(data: bytes) -> pb.ReportRequest | None:
         return None
 
 
-def _report(
+async def _report(
     reports: OutcomeReports,
     outcomes: Sequence[tuple[str, bool]],
     now: float,
@@ -174,11 +178,13 @@ def _report(
     told: Told | None,
 ) -> list[Verdict]:
     verdicts = []
-    for decision_id, correct in outcomes:
+    for number, (decision_id, correct) in enumerate(outcomes, start=1):
         verdict = reports.report(decision_id, correct, now, reporter)
         if told is not None and verdict is Verdict.TAKEN:
             told(decision_id, correct)
         verdicts.append(verdict)
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
     return verdicts
 
 
