@@ -186,6 +186,8 @@ CLAIMS = (
         direction="above",
         bound=-LOSS,
         seeds=10,
+        why="The artifact of the lab has few outcomes in a cell: the mean is within the "
+        "bound, its interval is not.",
     ),
 )
 
