@@ -38,10 +38,10 @@ def right(text: str) -> bool:
 @pytest.mark.parametrize(
     ("advice", "hedge", "pays"),
     [
-        ((0.3, 2, 0.5, 2, 0), Hedge(), True),
-        ((0.6, 2, 0.5, 2, 0), Hedge(), False),  # more often in vain than not
-        ((0.6, 2, 0.5, 2, 0), Hedge(price=0.5), True),
-        ((0.3, 2, 0.5, 2, 5), Hedge(), False),  # others would wait
+        ((0.3, 2, 0.5, 2, 0), Hedge(price=1), True),
+        ((0.6, 2, 0.5, 2, 0), Hedge(price=1), False),  # more often in vain than not
+        ((0.6, 2, 0.5, 2, 0), Hedge(), True),
+        ((0.3, 2, 0.5, 2, 5), Hedge(price=1), False),  # others would wait
         ((0.3, 20, 0.5, 20, 0), Hedge(), False),  # past the budget
         ((0.3, 20, 0.5, 20, 0), Hedge(budget_s=30), True),
         ((0.3, 2, 0.01, 2, 0), Hedge(), False),

@@ -7,9 +7,10 @@ of the best other model (`x-laar-hedge`, asked for by the request). `Hedge.pays`
     wasted = p * min(s, next_s) + others_s           what it runs in vain, and costs other requests
 
 It pays where `saved >= price * wasted`, or where the second would miss the deadline after the first
-and meet it beside it. So at a price of 1 and an idle endpoint it pays where P(correct) is below a
-half. The budget bounds what second requests run in all. `next_p` matters only at the deadline: a
-wrong second answer saves its time as well, since the third attempt begins sooner.
+and meet it beside it. So with an idle endpoint it pays where P(correct) is below 0.8 at a price of
+1/4, and below a half at a price of 1. The budget bounds what second requests run in all. `next_p`
+matters only as a floor: a wrong second answer saves its time as well, since the third attempt
+begins sooner.
 
 `hedged_attempts` is the loop of `laar.client.loop` with that choice, without input or output. It is
 sent events: the head of an answer, or an answer. Whatever is under way when it ends, or when it
@@ -89,14 +90,14 @@ class Hedge:
         budget_s: engine seconds that second requests may run, for one question.
         deadline_s: within which a correct answer is wanted, from the first request; None for no
             deadline.
-        price: seconds of an engine that a second of waiting is worth, inverted: 2 hedges where each
-            second in vain saves two, 0 wherever the budget lasts.
+        price: seconds of waiting that a second of an engine in vain has to save; 0 hedges
+            wherever the budget lasts.
         min_next_p: the second model is asked only if it is right with this probability at least.
     """
 
     budget_s: float = 10.0
     deadline_s: float | None = None
-    price: float = 1.0
+    price: float = 0.25
     min_next_p: float = 0.05
 
     def __post_init__(self) -> None:
