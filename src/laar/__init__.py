@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from laar.client import (
         Attempt,
+        Hedge,
         Outcome,
         report_outcome,
         report_outcome_sync,
@@ -34,6 +35,7 @@ __all__ = [
     "EndpointTable",
     "Filter",
     "Floats",
+    "Hedge",
     "LaarError",
     "Mask",
     "Outcome",
@@ -54,7 +56,7 @@ __all__ = [
 
 _HOMES = {
     "client": (
-        *("Attempt", "Outcome", "report_outcome", "report_outcome_sync"),
+        *("Attempt", "Hedge", "Outcome", "report_outcome", "report_outcome_sync"),
         *("until_correct", "until_correct_sync"),
     ),
     "core.endpoints": ("EndpointSpec", "EndpointTable", "Floats", "Mask", "Slots"),

@@ -268,7 +268,7 @@ def test_forgotten_cells_no_longer_speak_against_the_artifact(
 def test_evidence_is_the_probability_that_outcome_after_outcome_was_foretold(
     outcomes: list[bool], prior: float, kappa: float
 ) -> None:
-    trust = PriorTrust(kappa)
+    trust = PriorTrust()
     expected = []
     for share in SHARES:
         weight, foretold = kappa * share, 0.0
@@ -276,7 +276,7 @@ def test_evidence_is_the_probability_that_outcome_after_outcome_was_foretold(
             mean = (weight * prior + sum(outcomes[:seen])) / (weight + seen)
             foretold += math.log(mean if correct else 1 - mean)
         expected.append(foretold)
-    evidence = trust.evidence(prior, sum(outcomes), len(outcomes))
+    evidence = trust.evidence(prior, sum(outcomes), len(outcomes), kappa)
     assert evidence == pytest.approx(expected, abs=1e-6)
 
 
@@ -289,7 +289,9 @@ def test_the_three_parts_of_a_success_probability_come_in_order() -> None:
     for _ in range(50):
         success.observe("a", QA, (), False, 0.0)
     prior = capability.probabilities(("a", "b"), QA)
-    corrected = np.array([prior[0] / 2, prior[1]])
+    weight = capability.measured("a", QA)
+    assert weight > 50
+    corrected = np.array([weight * prior[0] / (weight + 50), prior[1]])
     assert success.probabilities(("a", "b"), QA, (), 0.0) == pytest.approx(corrected)
     expected = capability.given_failures(corrected, ("a", "b"), ("c",))
     assert success.probabilities(("a", "b"), QA, ("c",), 0.0) == pytest.approx(expected)
@@ -337,7 +339,8 @@ def test_each_report_gets_its_verdict_and_counts_once() -> None:
     assert reports.verdicts[Verdict.TAKEN] == 2
     prior = float(success.capability.probabilities(("a",), QA)[0])
     learned = float(success.probabilities(("a",), QA, (), 0.0)[0])
-    assert learned == pytest.approx((50 * prior + 1) / 52)
+    weight = success.capability.measured("a", QA)
+    assert learned == pytest.approx((weight * prior + 1) / (weight + 2))
 
 
 def test_remembered_decisions_are_capped_oldest_first() -> None:

@@ -22,7 +22,7 @@ C = 1e-4  # seconds per token of every model here
 
 def artifact(path, probabilities, *, pairs=()):
     """Writes an artifact of models that differ in P(correct) alone."""
-    cell = Cell(language="en", bucket=4096, task="generic", outcomes=100, correct=50)
+    cell = Cell(language="en", bucket=4096, task="generic", outcomes=50, correct=25)
     path.write_bytes(
         Capability(
             created="2026-01-01",
@@ -109,8 +109,40 @@ def believed(decision, model):
     return float(view.probability[[spec.models[0] for spec in specs].index(model)])
 
 
+async def test_a_reporter_that_lies_is_outvoted_by_the_reporters_of_two_tokens(gateway, http):
+    tokens = gateway.directory / "tokens"
+    tokens.write_text(
+        "# who checks answers\ngrader first-token\nreview second-token\n\nshop third-token\n"
+    )
+    runner = await picker(gateway, accuracy={"outcomes_token_file": str(tokens)})
+    truth = {"grader": True, "review": True, "shop": False}
+    for number in range(30):
+        for at, (name, correct) in enumerate(truth.items()):
+            token = ("first", "second", "third")[at]
+            for model in ("a", "b"):
+                decision = ask(runner, f"{name} {number}", model=model)
+                body = {"decision_id": decision.id, "correct": correct}
+                bearer = {"authorization": f"Bearer {token}-token", "x-laar-reporter": "grader"}
+                assert (await post(gateway, http, body, **bearer))[0] == 200
+    page = await get(gateway, http, "/metrics")
+    weights = {
+        name: float(page.split(f'laar_reporter_weight{{reporter="{name}"}} ')[1].split()[0])
+        for name in truth
+    }
+    assert weights["shop"] < 0.3 < 0.9 < min(weights["grader"], weights["review"])
+    assert (await post(gateway, http, {}, authorization="Bearer another"))[0] == 401
+
+
+@pytest.mark.parametrize("text", ["grader short", "a b c", "a other-token"])
+async def test_a_file_of_reporters_that_is_no_such_file_is_refused(gateway, text):
+    tokens = gateway.directory / "tokens"
+    tokens.write_text(f"x other-token\n{text}")
+    with pytest.raises(SettingError, match="token"):
+        await picker(gateway, accuracy={"outcomes_token_file": str(tokens)})
+
+
 async def test_posted_failures_move_the_choice_to_the_other_model(gateway, http):
-    runner = await picker(gateway, accuracy={"prior_weight": 10})
+    runner = await picker(gateway, accuracy={"prior_weight": 2.5})
     first = ask(runner)
     assert (first.model, believed(first, "a")) == ("a", pytest.approx(0.9))
     for made in range(1, 9):
@@ -290,7 +322,7 @@ async def test_switched_off_nothing_can_be_reported(gateway, http):
 
 
 async def test_one_report_for_the_last_attempt_tells_the_whole_chain(gateway, http):
-    runner = await picker(gateway, accuracy={"prior_weight": 10})
+    runner = await picker(gateway, accuracy={"prior_weight": 2.5})
     first = ask(runner, "q")
     second = ask(runner, "q", tried=",".join(first.tried))
     assert (first.model, second.model) == ("a", "b")
@@ -305,7 +337,7 @@ async def test_one_report_for_the_last_attempt_tells_the_whole_chain(gateway, ht
 
 
 async def test_a_client_that_reports_each_attempt_is_not_counted_twice(gateway, http):
-    runner = await picker(gateway, accuracy={"prior_weight": 10})
+    runner = await picker(gateway, accuracy={"prior_weight": 2.5})
     first = ask(runner, "q")
     await post(gateway, http, {"decision_id": first.id, "correct": False})
     second = ask(runner, "q", tried="a")
@@ -401,7 +433,7 @@ async def test_a_model_that_became_slower_is_shown_as_drifted(gateway, http):
     assert speed["seen"] == pytest.approx(3 * C, rel=0.01)
     assert speed["drifted"] is True
     assert models["a"]["chars_per_token"]["en"] == pytest.approx(4.0)
-    assert models["a"]["fitted"] == {"outcomes": 100, "success_rate": 0.9}
+    assert models["a"]["fitted"] == {"outcomes": 50, "success_rate": 0.9}
     assert models["a"]["reported"]["prior_weight"] == 50
     assert models["b"]["seconds_per_token"]["drifted"] is False
     page = await get(gateway, http, "/metrics")

@@ -80,6 +80,34 @@ def test_everything_reserved_is_given_back() -> None:
         assert not column.any()
 
 
+@pytest.mark.parametrize("at_s", [0.01, 0.2, 0.3, 1.13, 1.3])
+def test_a_cancelled_request_frees_its_engine_and_its_reservation(at_s: float) -> None:
+    """On its way, queued, while it is read and while it is decoded."""
+    fleet = VirtualFleet(sites(1), FleetSettings(), seed=0)
+    ended: list[Exchange] = []
+    first = fleet.send(
+        request_of(1, Arrival(at_s=0.0, prompt=prompt(1000, output=5000))),
+        prompt(1000, output=5000),
+        ended.append,
+    )
+    fleet.clock.at(at_s, fleet.cancel, first)
+    fleet.clock.at(
+        2.0,
+        lambda: fleet.send(
+            request_of(2, Arrival(at_s=2.0, prompt=prompt(start=9 << 20))),
+            prompt(start=9 << 20),
+            ended.append,
+        ),
+    )
+    fleet.clock.run()
+    (second,) = ended
+    assert second.latency_s == pytest.approx(0.1 + 100 * PREFILL_S + 4 * DECODE_S, abs=DECODE_S)
+    assert first.latency_s == pytest.approx(at_s)
+    table = fleet.director.table
+    for column in (table.in_flight, table.queued_tokens, table.prefill_tokens):
+        assert not column.any()
+
+
 def test_a_request_the_engine_refuses_ends_with_its_status_and_leaves_no_belief() -> None:
     fleet = VirtualFleet(sites(1), FleetSettings(), seed=0)
     ended = collected(fleet, [Arrival(at_s=0.0, prompt=prompt(tokens=20_000))])

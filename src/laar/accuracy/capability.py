@@ -15,6 +15,7 @@ share the row.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import exp
 from typing import NamedTuple
@@ -28,6 +29,7 @@ from laar.accuracy.artifact import (
     ModelCapability,
     terms_of,
 )
+from laar.accuracy.cells import learned
 from laar.accuracy.difficulty import given
 from laar.accuracy.features import GENERIC, Features
 from laar.accuracy.text import Said, TextModel
@@ -115,6 +117,9 @@ class CapabilityModel:
             for name, model in self._models.items()
             for cell in model.cells
         }
+        self._learned: Counter[tuple[str, Features]] = Counter()
+        for (name, features), outcomes in self._outcomes.items():
+            self._learned[name, learned(features)] += outcomes
         speeds = {name: model.speed for name, model in self._models.items() if model.speed}
         self._seconds_per_token = {name: s.seconds_per_token for name, s in speeds.items()}
         self._fixed_s = {name: speed.fixed_s for name, speed in speeds.items()}
@@ -247,6 +252,10 @@ class CapabilityModel:
         """What stands behind the model's probability on these features."""
         outcomes = self._outcomes.get((model, self._at_measured_length(features)), 0)
         return Evidence(model in self._models, outcomes, outcomes < MIN_CELL_OUTCOMES)
+
+    def measured(self, model: str, features: Features) -> int:
+        """Measured outcomes in the cell that reported ones of these features count in."""
+        return self._learned[model, learned(self._at_measured_length(features))]
 
     def _probability(self, name: str, features: Features) -> float:
         model = self._models.get(name)

@@ -2,14 +2,18 @@
 
 A cell holds a decaying count of outcomes n and of correct ones s. With the prior p worth k outcomes
 the posterior mean is (k p + s) / (k + n): without reports it is the prior, and old reports are
-forgotten exponentially, so that a model replaced behind its name is found out. k is `kappa`, and
-less where the model's other cells say that the artifact is wrong about it (`laar.accuracy.trust`).
+forgotten exponentially, so that a model replaced behind its name is found out. k is the number of
+outcomes that the artifact has of the cell, between `kappa` and four times as much: a few reports,
+of which some are inverted, must not outweigh many measurements. It is less where the model's other
+cells say that the artifact is wrong about it (`laar.accuracy.trust`).
 
 Reports are not trusted. A cell takes at most `cap_per_hour` of them in any hour, hence lies about
 it can't move it further than cap / (kappa + cap) of the way in an hour (`max_shift_per_hour`),
 against all the true reports that come in meanwhile. Lies about many cells of a model at once look
-like a wrong artifact, and lower k besides. A lie kept up for days does win; who may report is for
-the server to restrict.
+like a wrong artifact, and lower k besides. Reporters with names are held against each other: one
+that disagrees with the others loses its weight, for what it has reported as well
+(`laar.accuracy.reporters`), and takes at most half of a cell's cap. Where most lie, for days, they
+win; who may report is for the server to restrict.
 
 An outcome that was reached after failures comes from the harder queries. Its `offset` (how far the
 failures had lowered the expectation) is added back, so that a model that is only ever tried last
@@ -20,7 +24,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from math import exp, isfinite, log
 from typing import NamedTuple
 
@@ -28,8 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY
-from laar.accuracy.features import FEATURES_SCHEMA, MIN_LEARNED_BUCKET_TOKENS, Features
-from laar.accuracy.trust import SHARES, Evidence, PriorTrust
+from laar.accuracy.cells import Cell, Saved, Share, learned, read_saved, written
+from laar.accuracy.features import FEATURES_SCHEMA, Features
+from laar.accuracy.reporters import UNNAMED, ReporterTrust
+from laar.accuracy.trust import SHARES, PriorTrust
 
 __all__ = ["MAX_CELLS", "STATE_SCHEMA", "ModelOutcomes", "OnlineOutcomes", "Taken"]
 
@@ -41,8 +47,13 @@ MAX_CELLS = 20_000
 MAX_CELLS_OF_TENANT = 5_000
 """Cells that one tenant's outcomes may begin: 50 models in 100 cells. Others need room too."""
 
+MAX_SHARES = 40_000
+"""Parts of cells kept by reporter, some 8 MB; beyond it a named reporter counts as unnamed."""
+
 KAPPA = 50.0
-"""What a fitted prior weighs, in outcomes: about what a cell was fitted on."""
+"""What a fitted prior weighs at least, in outcomes: a thin cell leans on the fit's other cells."""
+_MOST_KAPPAS = 4.0
+"""Of a well measured prior's weight: 200 outcomes, as much as reports can bring within an hour."""
 HALF_LIFE_S = 86_400.0
 """Of an outcome. A day: a model changes rarely, and its traffic with the hours."""
 CAP_PER_HOUR = 200.0
@@ -52,19 +63,6 @@ of the way), a burst of lies does not."""
 _HOUR_S = 3600.0
 _SWEEP_S = 60.0  # at the cap, how often forgotten cells are looked for
 _FORGOTTEN = 0.5  # outcomes; a cell with less says nothing
-_MAX_COUNT = 1e9  # no sum of decaying weights comes near it; a restored state might claim it
-_MAX_NAME_CHARS = 256
-
-
-@dataclass(slots=True)
-class _Cell:
-    correct: float  # decaying count; an offset can take it a little below 0 or above `outcomes`
-    outcomes: float
-    level: float  # of the leaky bucket that limits reports
-    at_s: float
-    prior: float | None = None  # None: not known, so that it can't be judged
-    evidence: Evidence = ()
-    tenant: str | None = None  # whose outcome began it; None: it was restored
 
 
 class ModelOutcomes(NamedTuple):
@@ -85,16 +83,17 @@ class Taken(NamedTuple):
     prior: float | None
     offset: float
     tenant: str
+    reporter: str = UNNAMED
 
 
 class OnlineOutcomes:
     """Posterior success probabilities from reported outcomes.
 
     Args:
-        kappa: what a fitted prior weighs that nothing speaks against, in outcomes.
+        kappa: what a fitted prior weighs at least where nothing speaks against it, in outcomes.
         half_life_s: of an outcome.
         cap_per_hour: weight of outcomes that one cell takes in any hour.
-        shares: of `kappa` that a prior may be found to weigh; (1.0,) never doubts it.
+        shares: of its full weight that a prior may be found to have; (1.0,) never doubts it.
     """
 
     def __init__(
@@ -106,13 +105,15 @@ class OnlineOutcomes:
         shares: Sequence[float] = SHARES,
     ) -> None:
         self.kappa = kappa
-        self._trust = PriorTrust(kappa, shares)
+        self._trust = PriorTrust(shares)
+        self._reporters = ReporterTrust()
         self.cap_per_hour = cap_per_hour
         self._forgetting = log(2) / half_life_s
         # A leaky bucket of half the cap that drains half the cap an hour passes at most the cap in
         # any hour, wherever the hour begins.
         self._burst = cap_per_hour / 2
-        self._cells: dict[tuple[str, Features], _Cell] = {}
+        self._cells: dict[tuple[str, Features], Cell] = {}
+        self._shares = 0
         self._begun: Counter[str | None] = Counter()
         self._swept_s = float("-inf")
         self.limited = 0
@@ -121,6 +122,8 @@ class OnlineOutcomes:
         """Outcomes refused because they make no sense, or for want of a free cell."""
         self.on_taken: Callable[[Taken], None] | None = None
         """Gets each outcome that was taken and does not come from another picker."""
+        self.measured: Callable[[str, Features], float] = lambda _model, _features: 0.0
+        """Outcomes that the artifact has of a model's cell."""
 
     def __len__(self) -> int:
         return len(self._cells)
@@ -134,7 +137,7 @@ class OnlineOutcomes:
         self, prior: NDArray[np.float64], models: Sequence[str], features: Features, now: float
     ) -> NDArray[np.float64]:
         """Posterior means around `prior`; shape (len(models),). `prior` itself without reports."""
-        features = _learned(features)
+        features = learned(features)
         found = [self._cells.get((model, features)) for model in models]
         if not any(found):
             return prior
@@ -142,10 +145,21 @@ class OnlineOutcomes:
         for at, cell in enumerate(found):
             if cell is not None:
                 kept = self._kept(cell, now)
-                k = self._trust.weight(models[at], cell.evidence)
-                mean = (k * means[at] + kept * cell.correct) / (k + kept * cell.outcomes)
+                correct, outcomes = self._believed(cell)
+                k = self._weight(models[at], features, cell)
+                k *= self._trust.share(models[at], cell.evidence)
+                mean = (k * means[at] + kept * correct) / (k + kept * outcomes)
                 means[at] = min(max(mean, MIN_PROBABILITY), MAX_PROBABILITY)
         return np.array(means)
+
+    def outcomes(self, models: Sequence[str], features: Features, now: float) -> list[float]:
+        """Reported outcomes that still weigh in the cell of each model."""
+        features = learned(features)
+        cells = [self._cells.get((model, features)) for model in models]
+        return [
+            0.0 if cell is None else self._kept(cell, now) * self._believed(cell)[1]
+            for cell in cells
+        ]
 
     def observe(
         self,
@@ -158,6 +172,7 @@ class OnlineOutcomes:
         prior: float | None = None,
         offset: float = 0.0,
         tenant: str = "",
+        reporter: str = UNNAMED,
     ) -> bool:
         """Takes one outcome; False if it was refused or is over the hourly cap.
 
@@ -170,11 +185,12 @@ class OnlineOutcomes:
             prior: the fitted probability, unconditional; None leaves it unjudged.
             offset: the unconditional probability minus the one that was expected of this attempt.
             tenant: whose request it was.
+            reporter: who judged the answer.
         """
         if not (0 < weight <= 1 and -1 <= offset <= 1 and isfinite(now)):
             self.refused += 1
             return False
-        outcome = Taken(model, features, correct, weight, prior, offset, tenant)
+        outcome = Taken(model, features, correct, weight, prior, offset, tenant, reporter)
         if not self.heard(outcome, now):
             return False
         if self.on_taken is not None:
@@ -183,24 +199,30 @@ class OnlineOutcomes:
 
     def heard(self, outcome: Taken, now: float) -> bool:
         """As `observe`, where another picker took it in; its numbers are in range."""
-        model, features, correct, weight, prior, offset, tenant = outcome
-        key = (model, _learned(features))
+        model, features, correct, weight, prior, offset, tenant, reporter = outcome
+        key = (model, learned(features))
         cell = self._cells.get(key)
         if cell is None:
             if not self._has_room(now, tenant):
                 self.refused += 1
                 return False
-            cell = self._cells[key] = _Cell(0.0, 0.0, 0.0, now, tenant=tenant)
+            cell = self._cells[key] = Cell(now, tenant)
             self._begun[tenant] += 1
         self._age(cell, now)
-        if cell.level + weight > self._burst:
+        name = self._share_of(cell, reporter)
+        share = cell.shares.get(name, cell.total)
+        alone = share is cell.total
+        if cell.total.level + weight > self._burst or (
+            not alone and share.level + weight > self._burst / 2
+        ):
             self.limited += 1
             return False
-        cell.level += weight
-        cell.correct += weight * (correct + offset)
-        cell.outcomes += weight
+        for counts in (cell.total,) if alone else (cell.total, share):
+            counts.level += weight
+            counts.correct += weight * (correct + offset)
+            counts.outcomes += weight
         cell.prior = prior
-        self._judge(model, cell)
+        self._judge(*key, cell, () if alone else (name,))
         return True
 
     def state(self, now: float) -> dict[str, object]:
@@ -211,27 +233,31 @@ class OnlineOutcomes:
         """
         cells = []
         for (model, features), cell in list(self._cells.items()):
-            counts = self._aged(cell, now)
-            if counts[1] >= _FORGOTTEN:
-                named = [model, features.language, features.bucket, features.task]
-                known = () if cell.prior is None else (cell.prior,)
-                cells.append([*named, *counts, *known])
+            for reporter, share in list(cell.shares.items()) or [(UNNAMED, cell.total)]:
+                aged = self._aged(cell, share, now)
+                if aged.outcomes >= _FORGOTTEN:
+                    cells.append(written(Saved(model, features, aged, cell.prior, reporter)))
         return {"schema": STATE_SCHEMA, "features_schema": FEATURES_SCHEMA, "cells": cells}
 
     def by_model(self, now: float) -> dict[str, ModelOutcomes]:
         """What weighs on each model, summed over its cells; as `state`, from any thread."""
         sums: dict[str, ModelOutcomes] = {}
         for (model, _), cell in list(self._cells.items()):
-            correct, outcomes, _ = self._aged(cell, now)
+            kept = self._kept(cell, now)
+            correct, outcomes = self._believed(cell)
             before = sums.get(model, ModelOutcomes(0.0, 0.0, 0))
             sums[model] = ModelOutcomes(
-                before.correct + correct, before.outcomes + outcomes, before.cells + 1
+                before.correct + kept * correct, before.outcomes + kept * outcomes, before.cells + 1
             )
         return sums
 
+    def reporter_weights(self) -> dict[str, float]:
+        """What each reporter with a name weighs, in 0..1; from any thread."""
+        return self._reporters.weights()
+
     def prior_weights(self) -> dict[str, float]:
-        """What the artifact's word on a model weighs against its outcomes, where there are any."""
-        return {model: self._trust.weight(model) for model in self._trust.models()}
+        """What a thin prior of each model weighs by its outcomes, where there are any."""
+        return {model: self.kappa * self._trust.share(model) for model in self._trust.models()}
 
     def restore(self, state: object, now: float, *, away_s: float = 0.0) -> int:
         """Takes up a saved state; returns how many cells were kept.
@@ -249,19 +275,25 @@ class OnlineOutcomes:
         ):
             return 0
         cells = state.get("cells")
-        kept = 0
+        found: dict[tuple[str, Features], Cell] = {}
         for entry in cells if isinstance(cells, list) else ():
-            read = _read_cell(entry, now - max(away_s, 0.0))
-            if read is None or len(self._cells) >= MAX_CELLS:
+            read = read_saved(entry)
+            if read is None or len(self._cells) + len(found) >= MAX_CELLS:
                 self.refused += 1
                 continue
-            key, cell = read
-            if key in self._cells:
-                cell.evidence = self._cells[key].evidence
+            cell = found.setdefault((read.model, read.features), Cell(now - max(away_s, 0.0)))
+            cell.prior = read.prior
+            share = cell.shares.get(self._share_of(cell, read.reporter), cell.total)
+            for counts in (cell.total,) if share is cell.total else (cell.total, share):
+                counts.correct += read.share.correct
+                counts.outcomes += read.share.outcomes
+                counts.level += read.share.level
+        for key, cell in found.items():
+            if (old := self._cells.pop(key, None)) is not None:
+                self._withdraw(key[0], old)
             self._cells[key] = cell
-            self._judge(key[0], cell)
-            kept += 1
-        return kept
+            self._judge(*key, cell, tuple(cell.shares))
+        return len(found)
 
     def new_prior(self) -> None:
         """The artifact was replaced: what spoke against the old one says nothing of the new one.
@@ -270,69 +302,100 @@ class OnlineOutcomes:
         """
         self._trust.clear()
         for cell in self._cells.values():
-            cell.prior, cell.evidence = None, ()
+            cell.prior, cell.evidence, cell.weight = None, (), None
 
-    def _judge(self, model: str, cell: _Cell) -> None:
-        """Lets the cell say anew what the model's prior should weigh."""
+    def _share_of(self, cell: Cell, reporter: str) -> str:
+        """Under which name a report counts in a cell; it has a part there, if any reporter has."""
+        name = self._reporters.admitted(reporter)
+        if self._shares >= MAX_SHARES and name not in cell.shares:
+            name = UNNAMED
+        if name == UNNAMED and not cell.shares:
+            return name
+        if not cell.shares and cell.total.outcomes:
+            cell.shares[UNNAMED] = replace(cell.total)
+            self._shares += 1
+        if name not in cell.shares:
+            cell.shares[name] = Share()
+            self._shares += 1
+        return name
+
+    def _believed(self, cell: Cell) -> tuple[float, float]:
+        """Correct ones and outcomes of a cell, each reporter's by its weight; not aged."""
+        if not cell.shares or not self._reporters.doubted:
+            return cell.total.correct, cell.total.outcomes
+        correct = outcomes = 0.0
+        for name, share in list(cell.shares.items()):
+            weight = self._reporters.weight(name)
+            correct += weight * share.correct
+            outcomes += weight * share.outcomes
+        return correct, outcomes
+
+    def _weight(self, model: str, features: Features, cell: Cell) -> float:
+        """What the prior weighs in a cell if nothing speaks against it."""
+        if cell.weight is None:
+            measured = self.measured(model, features)
+            cell.weight = min(max(self.kappa, measured), _MOST_KAPPAS * self.kappa)
+        return cell.weight
+
+    def _judge(self, model: str, features: Features, cell: Cell, reporters: Sequence[str]) -> None:
+        """Lets the cell say anew what these reporters and the model's prior should weigh."""
+        for name in reporters if len(cell.shares) > 1 else ():
+            share = cell.shares[name]
+            others = [(n, s.correct, s.outcomes) for n, s in cell.shares.items() if n != name]
+            found = self._reporters.likelihood(share.correct, share.outcomes, others)
+            self._reporters.take(name, found, share.found)
+            share.found = found
         if cell.prior is None:
             return
         before = cell.evidence
-        cell.evidence = self._trust.evidence(cell.prior, cell.correct, cell.outcomes)
+        weight = self._weight(model, features, cell)
+        cell.evidence = self._trust.evidence(cell.prior, *self._believed(cell), weight)
         self._trust.take(model, cell.evidence, before)
 
-    def _kept(self, cell: _Cell, now: float) -> float:
+    def _withdraw(self, model: str, cell: Cell) -> None:
+        """Takes back what a cell said of its prior and its reporters."""
+        if cell.evidence:
+            self._trust.take(model, (0.0,) * len(cell.evidence), cell.evidence)
+        for name, share in cell.shares.items():
+            self._reporters.take(name, (), share.found)
+        self._shares -= len(cell.shares)
+
+    def _kept(self, cell: Cell, now: float) -> float:
         return exp(-self._forgetting * max(now - cell.at_s, 0.0))
 
-    def _aged(self, cell: _Cell, now: float) -> tuple[float, float, float]:
-        """Correct ones, outcomes and the bucket's level as of `now`."""
+    def _aged(self, cell: Cell, share: Share, now: float) -> Share:
+        """A part of a cell as of `now`."""
         kept = self._kept(cell, now)
-        drained = self._burst * max(now - cell.at_s, 0.0) / _HOUR_S
-        return kept * cell.correct, kept * cell.outcomes, max(cell.level - drained, 0.0)
+        burst = self._burst if share is cell.total else self._burst / 2
+        drained = burst * max(now - cell.at_s, 0.0) / _HOUR_S
+        level = max(share.level - drained, 0.0)
+        return Share(kept * share.correct, kept * share.outcomes, level, share.found)
 
-    def _age(self, cell: _Cell, now: float) -> None:
-        cell.correct, cell.outcomes, cell.level = self._aged(cell, now)
+    def _age(self, cell: Cell, now: float) -> None:
+        shares = {name: self._aged(cell, share, now) for name, share in cell.shares.items()}
+        cell.total, cell.shares = self._aged(cell, cell.total, now), shares
         cell.at_s = max(now, cell.at_s)
 
     def _has_room(self, now: float, tenant: str) -> bool:
         is_full = len(self._cells) >= MAX_CELLS or self._begun[tenant] >= MAX_CELLS_OF_TENANT
         if is_full and now - self._swept_s >= _SWEEP_S:
             self._swept_s = now
-            self._cells = {
-                key: cell
-                for key, cell in self._cells.items()
-                if cell.outcomes * self._kept(cell, now) >= _FORGOTTEN
-            }
-            self._begun = Counter(cell.tenant for cell in self._cells.values())
-            self._trust.clear()
-            for (model, _), cell in self._cells.items():
-                if cell.evidence:
-                    self._trust.take(model, cell.evidence, ())
+            self._sweep(now)
         return len(self._cells) < MAX_CELLS and self._begun[tenant] < MAX_CELLS_OF_TENANT
 
-
-def _learned(features: Features) -> Features:
-    """The cell that outcomes of these features are counted in."""
-    if features.bucket >= MIN_LEARNED_BUCKET_TOKENS:
-        return features
-    return features._replace(bucket=MIN_LEARNED_BUCKET_TOKENS)
-
-
-def _read_cell(entry: object, at_s: float) -> tuple[tuple[str, Features], _Cell] | None:
-    """One cell of a saved state, or None if it can't be true."""
-    if not isinstance(entry, list) or len(entry) not in (7, 8):  # the prior may be unknown
-        return None
-    model, language, bucket, task, *counts = entry
-    for name in (model, language, task):
-        if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME_CHARS:
-            return None
-    if type(bucket) is not int or any(type(count) not in (int, float) for count in counts):
-        return None
-    correct, outcomes, level, *known = map(float, counts)
-    possible = 0 <= outcomes <= _MAX_COUNT and -outcomes <= correct <= 2 * outcomes
-    possible = possible and all(0 <= prior <= 1 for prior in known)
-    if not (possible and 0 <= level <= _MAX_COUNT):  # NaN fails each comparison
-        return None
-    prior = known[0] if known else None
-    return (model, _learned(Features(language, bucket, task))), _Cell(
-        correct, outcomes, level, at_s, prior
-    )
+    def _sweep(self, now: float) -> None:
+        """Drops forgotten cells, and what they said."""
+        self._cells = {
+            key: cell
+            for key, cell in self._cells.items()
+            if cell.total.outcomes * self._kept(cell, now) >= _FORGOTTEN
+        }
+        self._begun = Counter(cell.tenant for cell in self._cells.values())
+        self._shares = sum(len(cell.shares) for cell in self._cells.values())
+        self._trust.clear()
+        self._reporters.begin(name for cell in self._cells.values() for name in cell.shares)
+        for (model, _), cell in self._cells.items():
+            if cell.evidence:
+                self._trust.take(model, cell.evidence, ())
+            for name, share in cell.shares.items():
+                self._reporters.take(name, share.found, ())

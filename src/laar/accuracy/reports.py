@@ -173,9 +173,9 @@ class OutcomeReports:
         decision = self._decisions.get(decision_id)
         return None if decision is None else decision.previous
 
-    def report(self, decision_id: str, correct: bool, now: float) -> Verdict:
-        """Takes a client's word on a decision's answer, and what it says of those before it."""
-        verdict = self._judge(decision_id, correct, now)
+    def report(self, decision_id: str, correct: bool, now: float, reporter: str = "") -> Verdict:
+        """Takes a reporter's verdict on a decision's answer, and what it says of those before."""
+        verdict = self._judge(decision_id, correct, now, reporter)
         if verdict is Verdict.UNKNOWN and self.pass_on(decision_id, correct):
             verdict = Verdict.PASSED
         self.verdicts[verdict] += 1
@@ -186,7 +186,7 @@ class OutcomeReports:
             earlier = self._decisions.get(decision.previous)
             if earlier is None or earlier.correct is not None:
                 break  # what lies before it was told then
-            self.retries[self._judge(decision.previous, False, now)] += 1
+            self.retries[self._judge(decision.previous, False, now, reporter)] += 1
             decision = earlier
         return verdict
 
@@ -202,7 +202,7 @@ class OutcomeReports:
             seconds = decision.at_s + decision.latency_s - first.at_s
         return Answered(decision.policy, decision.features.task, correct, attempts, seconds)
 
-    def _judge(self, decision_id: str, correct: bool, now: float) -> Verdict:
+    def _judge(self, decision_id: str, correct: bool, now: float, reporter: str) -> Verdict:
         decision = self._decisions.get(decision_id)
         if decision is None:
             return Verdict.UNKNOWN
@@ -216,6 +216,7 @@ class OutcomeReports:
             correct,
             now,
             tenant=decision.tenant,
+            reporter=reporter,
         )
         return Verdict.TAKEN if taken else Verdict.LIMITED
 

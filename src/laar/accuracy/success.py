@@ -29,6 +29,8 @@ class SuccessModel:
     def __init__(self, capability: CapabilityModel, online: OnlineOutcomes | None = None) -> None:
         self.capability = capability
         self.online = online
+        if online is not None:
+            online.measured = lambda model, features: self.capability.measured(model, features)
 
     def probabilities(
         self,
@@ -57,6 +59,7 @@ class SuccessModel:
         weight: float = 1.0,
         *,
         tenant: str = "",
+        reporter: str = "",
     ) -> bool:
         """Takes an outcome of `model`, reached after all of `tried` had failed.
 
@@ -72,5 +75,9 @@ class SuccessModel:
             row = self.probabilities(everyone, features, (), now)
             offset = float((row - self.capability.given_failures(row, everyone, tried))[0])
         return self.online.observe(
-            model, features, correct, now, weight, prior=prior, offset=offset, tenant=tenant
+            *(model, features, correct, now, weight),
+            prior=prior,
+            offset=offset,
+            tenant=tenant,
+            reporter=reporter,
         )

@@ -21,8 +21,8 @@ from operator import add, sub
 __all__ = ["SHARES", "Evidence", "PriorTrust"]
 
 SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
-"""Of `kappa`: the weights that are considered. Before any outcome each is as likely as it is large,
-so that it takes evidence to doubt an artifact."""
+"""Of a prior's full weight: what may be left of it. Before any outcome each is as likely as it is
+large, so that it takes evidence to doubt an artifact."""
 
 _EDGE = 0.02
 """How near to 0 or 1 a prior is taken at its word: one outcome must not decide."""
@@ -32,25 +32,27 @@ Evidence = Sequence[float]
 
 
 class PriorTrust:
-    """The weight of each model's prior.
+    """What is left of the full weight of each model's priors.
 
     Args:
-        kappa: what a prior weighs that nothing speaks against, in outcomes.
-        shares: of `kappa` that are considered, the largest first.
+        shares: that are considered, the largest first.
     """
 
-    def __init__(self, kappa: float, shares: Sequence[float] = SHARES) -> None:
-        self._weights = tuple(kappa * share for share in shares)
+    def __init__(self, shares: Sequence[float] = SHARES) -> None:
+        self._shares = tuple(shares)
         self._start = [log(share) for share in shares]
         self._models: dict[str, list[float]] = {}  # log odds of each weight, all cells together
 
-    def evidence(self, prior: float, correct: float, outcomes: float) -> Evidence:
-        """What a cell with these counts says; an offset may have taken `correct` out of bounds."""
+    def evidence(self, prior: float, correct: float, outcomes: float, weight: float) -> Evidence:
+        """What a cell with these counts says, whose prior is to weigh `weight` outcomes.
+
+        An offset may have taken `correct` out of bounds.
+        """
         p = min(max(prior, _EDGE), 1 - _EDGE)
         s = min(max(correct, 0.0), outcomes)
         return [
             _log_beta(k * p + s, k * (1 - p) + outcomes - s) - _log_beta(k * p, k * (1 - p))
-            for k in self._weights
+            for k in (weight * share for share in self._shares)
         ]
 
     def take(self, model: str, evidence: Evidence, instead_of: Evidence) -> None:
@@ -60,13 +62,13 @@ class PriorTrust:
             total = list(map(sub, total, instead_of))
         self._models[model] = list(map(add, total, evidence))
 
-    def weight(self, model: str, own: Evidence = ()) -> float:
-        """What the prior weighs in a cell that says `own`, by what the other cells say."""
+    def share(self, model: str, own: Evidence = ()) -> float:
+        """What is left of a prior's weight in a cell that says `own`, by the other cells."""
         total = self._models.get(model)
         if total is None:
-            return self._weights[0]
+            return self._shares[0]
         others = list(map(sub, total, own)) if own else total
-        return self._weights[others.index(max(others))]
+        return self._shares[others.index(max(others))]
 
     def models(self) -> list[str]:
         """Those that anything was said about; from any thread."""

@@ -91,7 +91,8 @@ def run(
         typer.Option(help="Fleet file for the laar-* experiments; default the package's."),
     ] = None,
     records: Annotated[
-        Path | None, typer.Option(help="Graded answers of real models, for laar-ladder.")
+        Path | None,
+        typer.Option(help="Graded answers of real models, for laar-ladder and poisoning."),
     ] = None,
     json: _Json = None,
     plot: _Plot = None,
@@ -117,8 +118,8 @@ def run(
         )
         if fleet is not None and not name.startswith("laar-"):
             raise SettingError(f"--fleet is for the laar-* experiments, not for {name}")
-        if records is not None and name != "laar-ladder":
-            raise SettingError(f"--records is for laar-ladder, not for {name}")
+        if records is not None and name not in ("laar-ladder", "poisoning"):
+            raise SettingError(f"--records is for laar-ladder and poisoning, not for {name}")
         scope = replace(scope, fleet=fleet, records=records)
         console = _console()
         hours = experiment.hours(len(scope.seeds))

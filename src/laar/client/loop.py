@@ -25,12 +25,17 @@ __all__ = [
     "RETRYABLE",
     "Attempt",
     "Check",
+    "OnHead",
     "Outcome",
     "Reply",
     "Send",
     "Steps",
     "Wait",
     "attempts",
+    "beginning",
+    "judged",
+    "outcome_of",
+    "pause_s",
 ]
 
 RETRYABLE = frozenset({0, 408, 429, 500, 502, 503, 504})
@@ -43,6 +48,8 @@ _FIRST_WAIT_S = 0.5
 
 Message = Mapping[str, object]
 Check = Callable[[str], bool]
+OnHead = Callable[[Mapping[str, str]], None]
+"""Gets an answer's headers, names in lower case, before its body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +99,7 @@ class Attempt:
         correct: what the check said; False also for an attempt without an answer.
         waited_s: pause before this attempt.
         error: why there is no answer, or why the check could not judge it.
+        hedged: it was sent beside the attempt before it, not after it.
     """
 
     model: str | None
@@ -106,6 +114,7 @@ class Attempt:
     answer: str | None
     correct: bool
     error: str | None
+    hedged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +154,7 @@ def attempts(
     A check that raises has not found the answer correct: the attempt counts as wrong and its
     `error` says what was raised. A status that no retry can mend ends the loop.
     """
-    if max_attempts < 1:
-        raise SettingError(f"max_attempts is {max_attempts}; at least one attempt is needed")
-    body = {"model": model, "messages": list(messages), "temperature": 0, **(params or {})}
-    sent_headers = dict(headers or {})
+    body, sent_headers = beginning(messages, model, max_attempts, headers, params)
     made: list[Attempt] = []
     waited_s = 0.0
     exhausted = False
@@ -157,9 +163,9 @@ def attempts(
             yield Wait(duration_s=waited_s)
         reply = yield Send(body=body, headers=dict(sent_headers))
         assert reply is not None, "the driver answers each Send with a Reply"
-        made.append(_judged(reply, check, waited_s))
+        made.append(judged(reply, check, waited_s))
         if made[-1].correct:
-            return _outcome(made, exhausted=False)
+            return outcome_of(made, exhausted=False)
         if reply.status not in RETRYABLE and reply.status != 200:
             break
         if tried := reply.headers.get(names.TRIED):
@@ -167,11 +173,26 @@ def attempts(
         if since := reply.headers.get(names.SINCE):
             sent_headers[names.SINCE] = since
         exhausted = stop_when_exhausted and reply.headers.get(names.EXHAUSTED) == "true"
-        waited_s = _pause_s(reply, len(made))
-    return _outcome(made, exhausted=exhausted)
+        waited_s = pause_s(reply, len(made))
+    return outcome_of(made, exhausted=exhausted)
 
 
-def _judged(reply: Reply, check: Check, waited_s: float) -> Attempt:
+def beginning(
+    messages: Sequence[Message],
+    model: str,
+    max_attempts: int,
+    headers: Mapping[str, str] | None,
+    params: Mapping[str, object] | None,
+) -> tuple[dict[str, object], dict[str, str]]:
+    """Body and headers of the first attempt."""
+    if max_attempts < 1:
+        raise SettingError(f"max_attempts is {max_attempts}; at least one attempt is needed")
+    body = {"model": model, "messages": list(messages), "temperature": 0, **(params or {})}
+    return body, dict(headers or {})
+
+
+def judged(reply: Reply, check: Check, waited_s: float, *, hedged: bool = False) -> Attempt:
+    """The attempt that a reply ends."""
     answer = reply.completion
     correct, error = False, reply.error
     if answer is not None:
@@ -192,10 +213,11 @@ def _judged(reply: Reply, check: Check, waited_s: float) -> Attempt:
         answer=answer.text if answer else None,
         correct=correct,
         error=error,
+        hedged=hedged,
     )
 
 
-def _pause_s(reply: Reply, attempts_made: int) -> float:
+def pause_s(reply: Reply, attempts_made: int) -> float:
     """None after an answer; what the endpoint asks for, or a doubling pause, after a refusal."""
     if reply.status == 200:
         return 0.0
@@ -205,14 +227,17 @@ def _pause_s(reply: Reply, attempts_made: int) -> float:
     return min(_FIRST_WAIT_S * 2.0 ** min(attempts_made - 1, 10), MAX_WAIT_S)
 
 
-def _outcome(made: list[Attempt], *, exhausted: bool) -> Outcome:
+def outcome_of(made: list[Attempt], *, exhausted: bool, ttca_s: float | None = None) -> Outcome:
+    """What the attempts came to; `ttca_s` where some ran side by side."""
     correct = made[-1].correct
     answers = [attempt.answer for attempt in made if attempt.answer is not None]
     return Outcome(
         answer=answers[-1] if answers else None,
         correct=correct,
         attempts=tuple(made),
-        ttca_s=sum(attempt.latency_s + attempt.waited_s for attempt in made),
+        ttca_s=sum(attempt.latency_s + attempt.waited_s for attempt in made)
+        if ttca_s is None
+        else ttca_s,
         censored=not correct,
         exhausted=exhausted,
     )

@@ -1,8 +1,9 @@
 """Tell the picker how a question ended, so that it learns which model is right on what.
 
 One report for a question is enough: it is about the last attempt, and the picker knows from the
-retries that the ones before it were wrong. Reporting is a favour to later questions; that it failed
-is told, never raised.
+retries that the ones before it were wrong. Attempts that ran side by side say nothing of each
+other, so with one of these each attempt is reported. Reporting is a favour to later questions; that
+it failed is told, never raised.
 """
 
 from __future__ import annotations
@@ -13,31 +14,46 @@ import aiohttp
 import orjson
 
 from laar.client.loop import Outcome
+from laar.protocol.headers import REPORTER
 
 __all__ = ["report_outcome", "report_outcome_sync"]
 
 
 async def report_outcome(
-    outcome: Outcome, admin_url: str, *, token: str | None = None, timeout_s: float = 10.0
+    outcome: Outcome,
+    admin_url: str,
+    *,
+    token: str | None = None,
+    reporter: str | None = None,
+    timeout_s: float = 10.0,
 ) -> bool:
     """Reports the outcome of `until_correct`.
 
     Args:
-        outcome: whose last attempt is reported, if it was answered and the check could judge it.
+        outcome: whose last attempt is reported, if it was answered and the check could judge it;
+            each such attempt, where some were hedged.
         admin_url: of the picker's admin port.
         token: where the picker asks for one.
+        reporter: name of whoever checks the answers, where several do and no token names them.
         timeout_s: for the whole call.
 
     Returns:
         Whether the picker took it; False also when there was nothing to report.
     """
-    last = outcome.attempts[-1]
-    if last.decision_id is None or last.answer is None or last.error is not None:
+    hedged = any(attempt.hedged for attempt in outcome.attempts)
+    told = [
+        {"decision_id": attempt.decision_id, "correct": attempt.correct}
+        for attempt in (outcome.attempts if hedged else outcome.attempts[-1:])
+        if attempt.decision_id and attempt.answer is not None and attempt.error is None
+    ]
+    if not told:
         return False
     headers = {"content-type": "application/json"}
     if token:
         headers["authorization"] = f"Bearer {token}"
-    body = orjson.dumps({"decision_id": last.decision_id, "correct": last.correct})
+    if reporter:
+        headers[REPORTER] = reporter
+    body = orjson.dumps({"outcomes": told})
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     url = admin_url.rstrip("/") + "/outcomes"
     try:
@@ -48,13 +64,20 @@ async def report_outcome(
             if answer.status != 200:
                 return False
             said = orjson.loads(await answer.read())
-            return isinstance(said, dict) and said.get("accepted") == 1
+            return isinstance(said, dict) and said.get("accepted") == len(told)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return False
 
 
 def report_outcome_sync(
-    outcome: Outcome, admin_url: str, *, token: str | None = None, timeout_s: float = 10.0
+    outcome: Outcome,
+    admin_url: str,
+    *,
+    token: str | None = None,
+    reporter: str | None = None,
+    timeout_s: float = 10.0,
 ) -> bool:
     """`report_outcome` for code without an event loop."""
-    return asyncio.run(report_outcome(outcome, admin_url, token=token, timeout_s=timeout_s))
+    return asyncio.run(
+        report_outcome(outcome, admin_url, token=token, reporter=reporter, timeout_s=timeout_s)
+    )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 import orjson
 
-from laar.client.loop import Reply, Send
+from laar.client.loop import OnHead, Reply, Send
 from laar.client.wire import MAX_ANSWER_BYTES, Completion, Deltas, NotACompletion, read_completion
 
 if TYPE_CHECKING:
@@ -31,9 +31,15 @@ def completions_url(base_url: str) -> str:
     return f"{base}/chat/completions" if base.endswith("/v1") else f"{base}/v1/chat/completions"
 
 
-async def post(session: aiohttp.ClientSession, url: str, send: Send, timeout_s: float) -> Reply:
+async def post(
+    session: aiohttp.ClientSession,
+    url: str,
+    send: Send,
+    timeout_s: float,
+    on_head: OnHead | None = None,
+) -> Reply:
     """Posts over aiohttp; streamed if the body asks for a stream."""
-    reading = _Reading()
+    reading = _Reading(on_head)
     try:
         async with session.post(
             url,
@@ -54,11 +60,13 @@ async def post(session: aiohttp.ClientSession, url: str, send: Send, timeout_s: 
         return reading.broken(fault)
 
 
-async def post_openai(client: openai.AsyncOpenAI, send: Send, timeout_s: float) -> Reply:
+async def post_openai(
+    client: openai.AsyncOpenAI, send: Send, timeout_s: float, on_head: OnHead | None = None
+) -> Reply:
     """Posts through an `openai.AsyncOpenAI`."""
     import openai
 
-    reading = _Reading()
+    reading = _Reading(on_head)
     create = client.with_options(max_retries=0).chat.completions.with_raw_response.create
     try:
         raw = await create(  # type: ignore[call-overload]  # the endpoint checks the body
@@ -103,7 +111,8 @@ def post_openai_sync(client: openai.OpenAI, send: Send, timeout_s: float) -> Rep
 class _Reading:
     """One answer while it arrives; ends as a `Reply`."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_head: OnHead | None = None) -> None:
+        self._on_head = on_head
         self._started = monotonic()
         self._status = 0
         self._headers: dict[str, str] = {}
@@ -113,6 +122,8 @@ class _Reading:
     def begins(self, status: int, headers: Mapping[str, str]) -> None:
         self._status = status
         self._headers = {name.lower(): value for name, value in headers.items()}
+        if self._on_head is not None:
+            self._on_head(self._headers)
 
     def line(self, line: bytes) -> None:
         if self._deltas.feed(line) and self._ttft_s is None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import aiohttp
 
+from laar.client.hedging import Hedge, hedged_attempts
 from laar.client.loop import Check, Message, Outcome, Reply, Send, Steps, attempts
+from laar.client.racing import Post, race
 from laar.client.transport import completions_url, post, post_openai, post_openai_sync
 from laar.errors import SettingError
 
@@ -34,6 +36,7 @@ async def until_correct(
     headers: Mapping[str, str] | None = None,
     params: Mapping[str, object] | None = None,
     timeout_s: float = _TIMEOUT_S,
+    hedge: Hedge | None = None,
 ) -> Outcome:
     """Asks, checks, and asks again through the picker until the answer is correct.
 
@@ -49,34 +52,40 @@ async def until_correct(
         headers: sent with each attempt, such as ``authorization`` or ``x-laar-task``.
         params: further fields of the body, such as ``max_tokens``; temperature is 0 unless given.
         timeout_s: for one attempt.
+        hedge: when to ask two models at once. Answers are streamed then, since the picker's
+            estimates come with their head.
 
     Raises:
         SettingError: neither a base URL nor a client that could be used asynchronously.
     """
-    steps = attempts(
-        messages,
-        check,
+    asked = _Asked(
         model=model,
         max_attempts=max_attempts,
         stop_when_exhausted=stop_when_exhausted,
         headers=headers,
-        params=_with_stream(params, stream=stream),
+        params=_with_stream(params, stream=stream or hedge is not None),
     )
+
+    async def run(post: Post) -> Outcome:
+        if hedge is not None:
+            return await race(hedged_attempts(messages, check, hedge, **asked), post)
+        return await _drive(attempts(messages, check, **asked), post)
+
     if client is not None and not isinstance(client, aiohttp.ClientSession):
         openai_client = client
         if not hasattr(client, "__aenter__"):
             raise SettingError(
                 "client is synchronous: pass openai.AsyncOpenAI, or call until_correct_sync"
             )
-        return await _drive(steps, lambda send: post_openai(openai_client, send, timeout_s))
+        return await run(lambda send, on_head: post_openai(openai_client, send, timeout_s, on_head))
     if base_url is None:
         raise SettingError("give base_url, for example http://localhost:8080, or an openai client")
     url = completions_url(base_url)
     if client is not None:
         session = client
-        return await _drive(steps, lambda send: post(session, url, send, timeout_s))
+        return await run(lambda send, on_head: post(session, url, send, timeout_s, on_head))
     async with aiohttp.ClientSession() as own:
-        return await _drive(steps, lambda send: post(own, url, send, timeout_s))
+        return await run(lambda send, on_head: post(own, url, send, timeout_s, on_head))
 
 
 def until_correct_sync(
@@ -92,6 +101,7 @@ def until_correct_sync(
     headers: Mapping[str, str] | None = None,
     params: Mapping[str, object] | None = None,
     timeout_s: float = _TIMEOUT_S,
+    hedge: Hedge | None = None,
 ) -> Outcome:
     """`until_correct` for code without an event loop; takes an `openai.OpenAI`.
 
@@ -118,8 +128,11 @@ def until_correct_sync(
                 headers=headers,
                 params=params,
                 timeout_s=timeout_s,
+                hedge=hedge,
             )
         )
+    if hedge is not None:
+        raise SettingError("hedge needs an event loop: give base_url, or await until_correct")
     if hasattr(client, "__aenter__"):
         raise SettingError("client is asynchronous: pass openai.OpenAI, or await until_correct")
     steps = attempts(
@@ -145,7 +158,17 @@ def until_correct_sync(
             reply = None
 
 
-async def _drive(steps: Steps, send: Callable[[Send], Awaitable[Reply]]) -> Outcome:
+class _Asked(TypedDict):
+    """What both loops take."""
+
+    model: str
+    max_attempts: int
+    stop_when_exhausted: bool
+    headers: Mapping[str, str] | None
+    params: Mapping[str, object] | None
+
+
+async def _drive(steps: Steps, post: Post) -> Outcome:
     reply: Reply | None = None
     while True:
         try:
@@ -154,7 +177,7 @@ async def _drive(steps: Steps, send: Callable[[Send], Awaitable[Reply]]) -> Outc
             outcome: Outcome = end.value
             return outcome
         if isinstance(step, Send):
-            reply = await send(step)
+            reply = await post(step, lambda _headers: None)
         else:
             await asyncio.sleep(step.duration_s)
             reply = None

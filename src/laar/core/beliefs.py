@@ -129,7 +129,12 @@ class CapabilityAssessor:
             unknown=not self.capability.models,
             unlike=unlike,
             published=published,
+            reported=self._reported(key, features, now),
         )
+
+    def _reported(self, models: tuple[str, ...], features: Features, now: float) -> Floats | None:
+        online = self.success.online
+        return np.array(online.outcomes(models, features, now)) if online else None
 
     def _learn_models(self, models: tuple[str, ...]) -> _Constants:
         self._constants.clear()  # the set of models changed; one entry is all there ever is

@@ -17,10 +17,12 @@ from laar.accuracy.retry import MAX_TRIED, parse_tried
 from laar.core.adapters import Adapters
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
-from laar.core.eligible import able_to_take, prefer
+from laar.core.eligible import Eligible, able_to_take, prefer
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
+from laar.core.exploring import EXPLORE, to_explore
 from laar.core.guards import Faults, guarded
+from laar.core.hedging import HedgeAdvice, advice
 from laar.core.interfaces import (
     Assessment,
     Assessor,
@@ -181,8 +183,13 @@ class Chooser:
             reason = reason or "trial"
         elif standing is not None and standing.all_failing:
             reason = reason or "all-failing"
+        first = last if on_trial else None
+        if not reason:
+            may = None if eligible is None else eligible.may
+            first = to_explore(view, may, scores, settings.explore_share)
+            reason = "" if first is None else EXPLORE
         masks = () if eligible is None else eligible.masks
-        order = policy.order(scores, view, masks, last if on_trial else None)
+        order = policy.order(scores, view, masks, first)
         if view.faults:
             reason = self._note_faults(view)
         at = order[0]
@@ -218,6 +225,7 @@ class Chooser:
             engine_priority=_priority(request, view, priority) if spec.priority_field else None,
             trial=on_trial,
             left_out=standing.left_out if standing is not None else None,
+            hedge=self._hedge(view, eligible, tried, at) if request.wants_hedge else None,
             flight=InFlight(
                 slot=slot, address=spec.address, model=model, tried=tried, exhausted=exhausted
             ),
@@ -297,6 +305,7 @@ class Chooser:
             again=again,
             unlike=known.unlike,
             published=None if known.published is None else known.published[model_id],
+            reported=None if known.reported is None else known.reported[model_id],
         )
         view.load_s = self._load_s(view)
         if group.answers is not None:  # some endpoint is in trouble
@@ -367,12 +376,26 @@ class Chooser:
         value_s = self.settings.answer_value_s
         if value_s is None or view.terms is None:
             return False
+        after = self._after(view, tried)
+        return after is not None and next_cost_s(view.terms, *after) > value_s
+
+    def _after(self, view: View, tried: Sequence[str]) -> tuple[Floats, Mask] | None:
+        """P(correct) of each candidate once all of `tried` have failed, and who is untried then."""
         known: Assessment | None = self._assess(view.request, self._table.models, tried, view.now)
         if known is None:
-            return False
+            return None
         model_id = self._table.model_id[view.slots]
-        left = self._times_tried(tried, model_id) == 0
-        return next_cost_s(view.terms, known.probability[model_id], left) > value_s
+        return known.probability[model_id], self._times_tried(tried, model_id) == 0
+
+    def _hedge(
+        self, view: View, eligible: Eligible | None, tried: Sequence[str], at: int
+    ) -> HedgeAdvice | None:
+        """What another model beside the chosen one would take and bring."""
+        after = self._after(view, tried)
+        if after is None:
+            return None
+        probability, left = after
+        return advice(view, at, probability, None if eligible is None else eligible.may, left)
 
     def _note_faults(self, view: View) -> str:
         """Counts and reports the parts of the policy that failed; the reason of the decision."""

@@ -14,6 +14,7 @@ from laar.core.eligible import Eligible
 from laar.core.endpoints import Floats
 from laar.core.engines import Began
 from laar.core.filters import FilterSettings
+from laar.core.hedging import HedgeAdvice
 from laar.core.interfaces import View
 from laar.core.request import Request
 from laar.declaring import FIXED, Applies
@@ -60,6 +61,11 @@ class DirectorSettings:
     adapter_load_s: Annotated[float, Ge(0), Le(600)] = 0.25
     """Seconds that an engine takes to load a LoRA adapter that it does not have at hand: what an
     adapter of some 100 MB takes from a local disk. 0 to look at queues and prefixes alone."""
+    explore_share: Annotated[float, Ge(0), Le(0.2)] = 0.01
+    """Share of requests that may go to a model with fewer than 30 known outcomes on such requests,
+    so that reports can correct what is believed of it. Only where outcomes are reported and the
+    policy prices; never a retry, a request with an objective, or one that would take twice as long.
+    0: never."""
     max_times_tried: Annotated[int, FIXED] = 10
     """How often one model counts as tried, so that costs stay finite numbers."""
     filters: FilterSettings = field(default_factory=FilterSettings)
@@ -139,6 +145,7 @@ class Decision:
             leaves the client's own.
         trial: the endpoint is out, and this request finds out whether it is back.
         left_out: why health left candidates out, by slot.
+        hedge: what another model beside this one would take and bring, where the client asked.
         flight: the other half.
     """
 
@@ -166,6 +173,7 @@ class Decision:
     engine_priority: int | None = None
     trial: bool = False
     left_out: Mapping[int, str] | None = None
+    hedge: HedgeAdvice | None = None
     flight: InFlight
 
     @property

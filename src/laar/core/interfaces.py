@@ -64,6 +64,8 @@ class Assessment:
         unlike: the request is unlike anything measured: the probabilities are base rates.
         published: the artifact's P(correct) for the request's class, whatever failed before and
             was reported since: Q as LAAR has it. None where there is no other than `probability`.
+        reported: reported outcomes that still weigh on the request's class; None where none are
+            reported at all.
     """
 
     tokens: Floats
@@ -75,6 +77,7 @@ class Assessment:
     unknown: bool
     unlike: bool = False
     published: Floats | None = None
+    reported: Floats | None = None
 
 
 class Assessor(Protocol):
@@ -231,6 +234,8 @@ class View:
         unlike: the probabilities are base rates: the request is unlike anything measured.
         published: Q as LAAR has it, static and independent of what failed; None where there is
             none.
+        reported: outcomes reported of the candidate's model on such requests; None where none are
+            reported at all.
         terms: the cost taken apart; a scorer that prices leaves it for the explanation.
         reason: a scorer's code for why its best candidate is the best; one of few, since metrics
             count by it.
@@ -263,6 +268,7 @@ class View:
     cell: Cell = ("", 0, "")
     unlike: bool = False
     published: Floats | None = None
+    reported: Floats | None = None
     terms: Terms | None = None
     reason: str = ""
     weights: Mapping[str, float] | None = None
@@ -292,8 +298,8 @@ class View:
 
 _BY_CANDIDATE = (
     *("slots", "tokens", "cached_tokens", "queued_tokens", "in_flight", "rtt_s", "probability"),
-    *("evidence", "seconds_per_token", "base_s", "times_tried", "published", "answers", "pace"),
-    *("typical_s", "load_s"),
+    *("evidence", "seconds_per_token", "base_s", "times_tried", "published", "reported"),
+    *("answers", "pace", "typical_s", "load_s"),
 )
 """Fields of a view that are arrays over the candidates, if they are known."""
 

@@ -61,6 +61,9 @@ class Request:
         objective: the objective it named, its class; empty for none.
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
         waited_s: since the first attempt on the question came, by a stamp of ours.
+        wants_hedge: the client asks what a second model beside the first would bring.
+        hedge_of: id of the decision that it is sent beside, before that one is answered; the model
+            of that one is among `tried`, but has not failed.
         task: ``x-laar-task``; empty to detect.
         policy: ``x-laar-policy``; empty for the settings' policy.
         session: that it belongs to: ``x-laar-session``, or what agents and the APIs name it by;
@@ -94,6 +97,8 @@ class Request:
     objective: str = ""
     tried: str = ""
     waited_s: float = 0.0
+    wants_hedge: bool = False
+    hedge_of: str = ""
     task: str = ""
     policy: str = ""
     session: str = ""

@@ -6,6 +6,7 @@ import numpy as np
 
 from laar.core.cost import Terms
 from laar.core.eligible import Cause
+from laar.core.exploring import EXPLORE
 from laar.core.interfaces import View
 from laar.core.picker import NEAR_TIE
 from laar.core.picker import ranking as by_score
@@ -38,6 +39,12 @@ def sentence(account: DecisionRecord) -> str:
     degraded = _DEGRADED.get(account.reason, "")
     if account.reason == "trial":
         return f"{winner} is on trial: it failed, and this request shows whether it is back."
+    if account.reason == EXPLORE and view.reported is not None:
+        known = view.evidence[account.position] + view.reported[account.position]
+        return (
+            f"{winner} was explored: only {known:.0f} outcomes of its model are known on such "
+            "requests, and it does not take much longer."
+        )
     if view.unlike and account.policy.startswith("laar"):
         degraded += " It is unlike anything measured: the models' base rates were used."
     if len(view.slots) == 1:

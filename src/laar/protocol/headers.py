@@ -47,11 +47,16 @@ SINCE = "x-laar-since"
 TASK = "x-laar-task"
 POLICY = "x-laar-policy"
 CONTEXT = "x-laar-context"
+HEDGE = "x-laar-hedge"
+HEDGE_OF = "x-laar-hedge-of"
 TTFT_OBJECTIVE = "x-slo-ttft-ms"
 TPOT_OBJECTIVE = "x-slo-tpot-ms"
 REQUEST_ID = "x-request-id"
 TRACE_PARENT = "traceparent"
 TRACE_STATE = "tracestate"
+
+REPORTER = "x-laar-reporter"
+"""On a report of outcomes to the admin port: who checked the answers."""
 
 MODEL = "x-laar-model"
 ENDPOINT = "x-laar-endpoint"
@@ -63,6 +68,9 @@ TTFT_MS = "x-laar-ttft-ms"
 OVERHEAD_US = "x-laar-overhead-us"
 MODE = "x-laar-mode"
 RETRY_AFTER = "retry-after"
+
+HEDGE_FIELDS = ("p", "s", "next-p", "next-s", "others-s")
+"""Of `HEDGE` on an answer, in the order of `laar.core.hedging.HedgeAdvice`."""
 
 PREFILL_HEADERS = frozenset(
     {"x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port"}
@@ -104,6 +112,8 @@ CONTROL_HEADERS = frozenset(
         TASK,
         POLICY,
         CONTEXT,
+        HEDGE,
+        HEDGE_OF,
         SESSION,
         TTFT_OBJECTIVE,
     }
@@ -170,6 +180,8 @@ class Head:
     rewrite: str = ""
     objective: str = ""
     context: str = ""
+    hedge: str = ""
+    hedge_of: str = ""
     ttft_objective_s: float | None = None
 
 
@@ -230,6 +242,8 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         head.rewrite = _name(either(REWRITE))
         head.objective = _name(either(OBJECTIVE))
         head.context = _name(get(CONTEXT, ""))
+        head.hedge = get(HEDGE, "")
+        head.hedge_of = _name(get(HEDGE_OF, ""))
         head.ttft_objective_s = _milliseconds(either(TTFT_OBJECTIVE))
     return head
 

@@ -20,7 +20,7 @@ from laar.server.learning import artifact_of
 from laar.server.ports import ports_in_use
 from laar.server.runner import Runner
 from laar.server.tls import check_tls
-from laar.server.token_file import read_token_file
+from laar.server.token_file import read_reporter_tokens, read_token_file
 from laar.settings import Loaded, Settings, declared_endpoints, remarks, value_at
 
 __all__ = ["faults", "warnings"]
@@ -75,7 +75,7 @@ def _parts(settings: Settings) -> Iterator[Callable[[], object]]:
     if members is not None and members.is_file():
         yield partial(load_endpoints, members)
     yield lambda: artifact_of(settings.accuracy)
-    yield lambda: read_token_file(
+    yield lambda: read_reporter_tokens(
         settings.accuracy.outcomes_token_file, "accuracy.outcomes_token_file"
     )
     yield lambda: read_token_file(

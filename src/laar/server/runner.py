@@ -36,7 +36,7 @@ from laar.server.ports import (
 from laar.server.reload import Policies, SettingsReloader
 from laar.server.tasks import Tasks
 from laar.server.tls import ServerTls
-from laar.server.token_file import read_token_file
+from laar.server.token_file import read_reporter_tokens
 from laar.server.workers import Worker
 from laar.settings import Loaded, Settings, remarks
 from laar.telemetry.problems import Problems
@@ -81,10 +81,10 @@ class Runner:
         self.picker.metrics.add(self.reloader)
         self.health = Health()
         self.ports = Ports()
-        self._outcomes_token = read_token_file(
+        self._outcomes_tokens = read_reporter_tokens(
             loaded.settings.accuracy.outcomes_token_file, "accuracy.outcomes_token_file"
         )
-        self.admin = AdminPort(self.picker, self.health, self.reloader.shown, self._outcomes_token)
+        self.admin = AdminPort(self.picker, self.health, self.reloader.shown, self._outcomes_tokens)
         self.fleet = FleetState(
             self.picker.table,
             self.picker.prefixes,
@@ -298,7 +298,7 @@ class Runner:
             grpc_handler(
                 learning.reports,
                 clock=self.picker.clock,
-                token=self._outcomes_token,
+                tokens=self._outcomes_tokens,
                 listen=self.picker.settings.listen.health,
                 told=self.picker.context.reported,
             )

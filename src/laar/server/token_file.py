@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hmac
+from collections.abc import Mapping
 from pathlib import Path
 
+from laar.accuracy.reporters import MAX_REPORTERS
 from laar.errors import SettingError
 
-__all__ = ["read_token_file"]
+__all__ = ["ReporterTokens", "read_reporter_tokens", "read_token_file"]
 
 _MIN_CHARS, _MAX_CHARS = 8, 4096
 
@@ -23,14 +26,7 @@ def read_token_file(path: Path | None, setting: str) -> str | None:
     """
     if path is None:
         return None
-    try:
-        token = path.read_text("ascii").strip()
-    except (OSError, UnicodeDecodeError) as fault:
-        why = getattr(fault, "strerror", None) or "it is not ASCII text"
-        raise SettingError(
-            f"{path} can't be read: {why}; create it: openssl rand -hex 24 > {path}",
-            setting=setting,
-        ) from None
+    token = _read(path, setting)
     if not _MIN_CHARS <= len(token) <= _MAX_CHARS or not token.isprintable():
         raise SettingError(
             f"{path} holds no token of {_MIN_CHARS} or more printable characters; write one there, "
@@ -38,3 +34,70 @@ def read_token_file(path: Path | None, setting: str) -> str | None:
             setting=setting,
         )
     return token
+
+
+class ReporterTokens:
+    """The tokens that outcomes may be sent with.
+
+    Args:
+        names: of reporters by token; an empty name for a token that binds none.
+    """
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = [(token.encode(), name) for token, name in names.items()]
+
+    def reporter(self, authorization: str) -> str | None:
+        """Whose token it is: a name, empty for a token that binds none; None for no token."""
+        scheme, _, sent = authorization.partition(" ")
+        given, found = sent.strip().encode(), None
+        for token, name in self._names:  # all of them: the time must not tell which one is near
+            if hmac.compare_digest(given, token):
+                found = name
+        return found if scheme.lower() == "bearer" else None
+
+
+def read_reporter_tokens(path: Path | None, setting: str) -> ReporterTokens | None:
+    """Reads the tokens of reporters: one alone, or a line with name and token for each.
+
+    Args:
+        path: of the file; None for no tokens.
+        setting: that names it, for the error.
+
+    Raises:
+        SettingError: the file can't be read, or a line is not of this form.
+    """
+    if path is None:
+        return None
+    lines = _read(path, setting).splitlines()
+    if len(lines) == 1 and len(lines[0].split()) == 1:
+        token = read_token_file(path, setting)
+        assert token is not None
+        return ReporterTokens({token: ""})
+    names: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        parts = line.split()
+        if not parts or line.lstrip().startswith("#"):
+            continue
+        if len(parts) != 2 or len(parts[1]) < _MIN_CHARS or parts[1] in names:
+            raise SettingError(
+                f"{path}:{number}: give a reporter's name and its own token of {_MIN_CHARS} or "
+                "more characters, separated by a space",
+                setting=setting,
+            )
+        names[parts[1]] = parts[0]
+    if not 0 < len(names) <= MAX_REPORTERS:
+        raise SettingError(
+            f"{path} has {len(names)} reporters; 1 to {MAX_REPORTERS} are possible", setting=setting
+        )
+    return ReporterTokens(names)
+
+
+def _read(path: Path, setting: str) -> str:
+    try:
+        return path.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as fault:
+        why = getattr(fault, "strerror", None) or "it is not ASCII text"
+        raise SettingError(
+            f"{path} can't be read: {why}; create it: openssl rand -hex 24 > {path}",
+            setting=setting,
+        ) from None

@@ -121,8 +121,9 @@ class Accuracy(Section):
     """Whether reported outcomes (POST /outcomes, gRPC) correct the artifact. False to route by the
     artifact alone; nothing can be reported then."""
     prior_weight: Annotated[float, Ge(1), Le(1e6)] = KAPPA
-    """What the artifact's word on a cell weighs, in outcomes; about what a cell was fitted on.
-    Where the model's other cells contradict the artifact it falls, to a sixteenth at the least."""
+    """What the artifact's probability of a cell weighs at least, in outcomes. A cell that was
+    measured more often weighs so many, four times as much at most. Where the model's other cells
+    contradict the artifact the weight falls, to a sixteenth at the least."""
     half_life_s: Annotated[float, Ge(60), Le(1e8)] = HALF_LIFE_S
     """Seconds after which a reported outcome counts half. A day: a model behind a name changes
     rarely, its traffic with the hours."""
@@ -133,8 +134,9 @@ class Accuracy(Section):
     """Tasks that clients may name in x-laar-task, besides the artifact's. Of others each tenant may
     name 32 in use, since every name takes room from all; the rest counts as not named."""
     outcomes_token_file: Path | None = None
-    """File with the bearer token that outcomes must be sent with. A file, since the settings are
-    shown on /config. Without one outcomes are taken on loopback only, over HTTP as over gRPC."""
+    """File with the bearer token that outcomes must be sent with, or with a line for each reporter:
+    its name and its token. A file, since the settings are shown on /config. Without one outcomes
+    are taken on loopback only, over HTTP as over gRPC."""
     state_file: Path | None = None
     """JSON file that keeps what was learned across restarts. None: a restart begins with the
     artifact again."""

@@ -300,7 +300,8 @@ def _written(record: Record) -> tuple[Any, ...]:
         case Learned(address, sample):
             return ("e", address, sample.first, *map(_six, (*sample.features, *sample[2:])))
         case Reported(outcome):
-            return ("o", outcome.model, *outcome.features, *outcome[2:])
+            known = outcome[2:] if outcome.reporter else outcome[2:-1]
+            return ("o", outcome.model, *outcome.features, *known)
         case _:
             return (_TAGS[type(record)], *record)
 
@@ -359,13 +360,19 @@ def _reported(
     prior: Any,
     offset: Any,
     tenant: Any,
+    reporter: Any = "",
 ) -> Reported:
     features = Features(_text(language), _count(bucket), _text(task))
     weight, offset = _number(weight), _number(offset)
     if type(correct) is not bool or not (0.0 < weight <= 1.0 and -1.0 <= offset <= 1.0):
         raise ValueError
     prior = None if prior is None else _share(prior)
-    return Reported(Taken(_text(model), features, correct, weight, prior, offset, _text(tenant)))
+    return Reported(
+        Taken(
+            *(_text(model), features, correct, weight, prior, offset),
+            *(_text(tenant), _text(reporter)),
+        )
+    )
 
 
 def _judged(decision_id: Any, correct: Any) -> Judged:

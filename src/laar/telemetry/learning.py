@@ -115,6 +115,14 @@ class LearningMetrics(Collector):
             for model, weight in self._online.prior_weights().items():
                 weights.add_metric((model,), weight)
             yield weights
+            trusted = GaugeMetricFamily(
+                "laar_reporter_weight",
+                "What a reporter's outcomes weigh: 1, less where it contradicts the others.",
+                labels=("reporter",),
+            )
+            for name, weight in self._online.reporter_weights().items():
+                trusted.add_metric((name,), weight)
+            yield trusted
         yield CounterMetricFamily(
             "laar_latency_samples_refused",
             "Times to first token that made no sense.",

@@ -78,6 +78,8 @@ def request_of(
         priority=rules.priority(head.objective),
         objective=head.objective,
         tried=head.tried,
+        wants_hedge=head.hedge == "ask",
+        hedge_of=head.hedge_of,
         task=head.task,
         policy=head.policy,
         session=head.session or read.session,

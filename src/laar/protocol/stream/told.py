@@ -70,6 +70,9 @@ def headers_of_answer(
     for name, seconds in ((names.COST_MS, decision.expected_s), (names.TTFT_MS, decision.ttft_s)):
         if seconds is not None:
             told.append((name, f"{seconds * 1000.0:.1f}"))
+    if (hedge := decision.hedge) is not None:
+        numbers = zip(names.HEDGE_FIELDS, hedge, strict=True)
+        told.append((names.HEDGE, "; ".join(f"{name}={value:.4f}" for name, value in numbers)))
     return told
 
 

@@ -14,7 +14,7 @@ from laar.server.browsers import BrowserGuard, is_loopback
 from laar.server.health import Health
 from laar.server.picker import Picker
 from laar.server.ports import cannot_listen
-from laar.server.token_file import read_token_file
+from laar.server.token_file import ReporterTokens, read_token_file
 
 __all__ = ["AdminPort"]
 
@@ -26,7 +26,7 @@ class AdminPort:
         picker: to show.
         health: of the picker.
         shown: makes the document of `/config`.
-        outcomes_token: that reported outcomes need; None where they need none.
+        outcomes_tokens: that reported outcomes need; None where they need none.
 
     Raises:
         SettingError: the viewers' token cannot be read.
@@ -37,12 +37,12 @@ class AdminPort:
         picker: Picker,
         health: Health,
         shown: Callable[[], Mapping[str, object]],
-        outcomes_token: str | None,
+        outcomes_tokens: ReporterTokens | None,
     ) -> None:
         self._picker = picker
         self._health = health
         self._shown = shown
-        self._outcomes_token = outcomes_token
+        self._outcomes_tokens = outcomes_tokens
         self._viewers_token = read_token_file(
             picker.settings.decisions.viewers_token_file, "decisions.viewers_token_file"
         )
@@ -65,7 +65,7 @@ class AdminPort:
                 picker.learning,
                 picker.table,
                 clock=picker.clock,
-                token=self._outcomes_token,
+                tokens=self._outcomes_tokens,
                 listen=listen.admin,
                 attempts=attempts,
                 told=picker.context.reported,

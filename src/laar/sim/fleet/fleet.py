@@ -98,6 +98,7 @@ class Exchange:
     cached_tokens: int = 0
     status: int = 200
     picker: int = 0
+    cancelled: bool = False
 
     @property
     def latency_s(self) -> float:
@@ -260,6 +261,20 @@ class VirtualFleet:
 
         self.flow.ask(request, prompt, decided, on_refused)
 
+    def cancel(self, exchange: Exchange) -> None:
+        """The client goes away: the engine drops the request, and its reservation ends.
+
+        The engine and the picker learn of it at once, where a network takes half a round trip.
+        """
+        if exchange.cancelled or exchange.end_s:
+            return
+        now = self.clock.now
+        exchange.cancelled, exchange.end_s = True, now
+        self._hosts[exchange.decision.address].abort(exchange.request.id)
+        end = Completion(status=None, cause="disconnect", latency_s=now - exchange.sent_s)
+        self.directors[exchange.picker].settle(exchange.decision, end)
+        self._touched(exchange.picker)
+
     def intrude(self, address: str, name: str, prompt: Prompt) -> None:
         """Puts a request that the picker knows nothing of into an endpoint now."""
         self._hosts[address].submit(
@@ -277,6 +292,8 @@ class VirtualFleet:
 
     def _arrive(self, exchange: Exchange, half: float, on_end: OnEnd) -> None:
         clock, prompt = self.clock, exchange.prompt
+        if exchange.cancelled:
+            return
 
         def first(cached_tokens: int) -> None:
             exchange.cached_tokens = cached_tokens
@@ -304,7 +321,7 @@ class VirtualFleet:
         )
 
     def _answering(self, exchange: Exchange) -> None:
-        if not exchange.request.first_token_seen:
+        if exchange.cancelled or not exchange.request.first_token_seen:
             return
         self.directors[exchange.picker].answering(exchange.decision, exchange.first_s)
         self._touched(exchange.picker)
@@ -316,6 +333,8 @@ class VirtualFleet:
             self.channel.touched(number)
 
     def _settle(self, exchange: Exchange, on_end: OnEnd) -> None:
+        if exchange.cancelled:
+            return
         now = self.clock.now
         exchange.end_s = now
         ok, decided_s = exchange.status == 200, exchange.decision.now

@@ -77,6 +77,15 @@ class EngineHost:
         self._intake_free_s = max(self._clock.now, self._intake_free_s) + intake_s
         self._clock.at(self._intake_free_s, self._admit, job, on_first, on_end)
 
+    def abort(self, job_id: str) -> None:
+        """Drops a job wherever it is; nothing is called for it any more."""
+        shorter = self._engine.cut(self._clock.now)
+        if shorter is not None:
+            self._plan(shorter)
+        self._engine.abort(job_id)
+        self._waiting.pop(job_id, None)
+        self._begun.discard(job_id)
+
     def _admit(self, job: Job, on_first: OnFirst, on_end: OnEnd) -> None:
         now = self._clock.now
         shorter = self._engine.cut(now)
@@ -105,6 +114,8 @@ class EngineHost:
         if version != self._version or self._step is None:
             return  # the step was cut since
         for gain in self._step.progress:
+            if gain.job_id not in self._waiting:
+                continue  # it was dropped while the step ran
             if gain.job_id not in self._begun:
                 self._begun.add(gain.job_id)
                 self._waiting[gain.job_id][0](gain.cached_tokens)

@@ -1,0 +1,111 @@
+"""A cell of reported outcomes, and how it is written to and read from a saved state.
+
+A saved cell is a list: model, language, bucket, task, correct, outcomes, level, then the prior
+where it is known, then the reporter where it has a name. Each reporter has a list of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from laar.accuracy.features import MIN_LEARNED_BUCKET_TOKENS, Features
+from laar.accuracy.reporters import UNNAMED, Likelihood
+from laar.accuracy.trust import Evidence
+
+__all__ = ["MAX_NAME_CHARS", "Cell", "Saved", "Share", "learned", "read_saved", "written"]
+
+MAX_NAME_CHARS = 256
+
+_MAX_COUNT = 1e9  # no sum of decaying weights comes near it; a restored state might claim it
+
+
+@dataclass(slots=True)
+class Share:
+    """What one reporter has added to a cell.
+
+    Args:
+        correct: decaying count; an offset can take it a little below 0 or above `outcomes`.
+        outcomes: decaying count.
+        level: of the leaky bucket that limits its reports.
+        found: what the cell says of the reporter.
+    """
+
+    correct: float = 0.0
+    outcomes: float = 0.0
+    level: float = 0.0
+    found: Likelihood = ()
+
+
+@dataclass(slots=True)
+class Cell:
+    """Outcomes of one model on one kind of request.
+
+    Args:
+        at_s: when counts and levels were last brought up to date.
+        tenant: whose outcome began it; None: it was restored.
+        total: of all reporters.
+        shares: by reporter; empty while no reporter had a name.
+        prior: the artifact's probability; None: not known, so that it can't be judged.
+        evidence: what the cell says of the prior.
+        weight: what the prior weighs in outcomes if nothing speaks against it; None: look it up.
+    """
+
+    at_s: float
+    tenant: str | None = None
+    total: Share = field(default_factory=Share)
+    shares: dict[str, Share] = field(default_factory=dict)
+    prior: float | None = None
+    evidence: Evidence = ()
+    weight: float | None = None
+
+
+class Saved(NamedTuple):
+    """One reporter's part of a cell in a saved state."""
+
+    model: str
+    features: Features
+    share: Share
+    prior: float | None
+    reporter: str
+
+
+def learned(features: Features) -> Features:
+    """The cell that outcomes of these features are counted in."""
+    if features.bucket >= MIN_LEARNED_BUCKET_TOKENS:
+        return features
+    return features._replace(bucket=MIN_LEARNED_BUCKET_TOKENS)
+
+
+def written(saved: Saved) -> list[object]:
+    """The list that `read_saved` reads."""
+    share = saved.share
+    entry = [saved.model, *saved.features, share.correct, share.outcomes, share.level]
+    if saved.reporter != UNNAMED:
+        return [*entry, saved.prior, saved.reporter]
+    return entry if saved.prior is None else [*entry, saved.prior]
+
+
+def read_saved(entry: object) -> Saved | None:
+    """One list of a saved state, or None if it can't be true."""
+    if not isinstance(entry, list) or len(entry) not in (7, 8, 9):
+        return None
+    model, language, bucket, task, *counts = entry
+    reporter = counts.pop() if len(counts) == 5 else UNNAMED
+    if len(counts) == 4 and counts[3] is None:
+        counts.pop()
+    for name in (model, language, task):
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
+            return None
+    if not isinstance(reporter, str) or len(reporter) > MAX_NAME_CHARS:
+        return None
+    if type(bucket) is not int or any(type(count) not in (int, float) for count in counts):
+        return None
+    correct, outcomes, level, *known = map(float, counts)
+    possible = 0 <= outcomes <= _MAX_COUNT and -outcomes <= correct <= 2 * outcomes
+    possible = possible and all(0 <= prior <= 1 for prior in known)
+    if not (possible and 0 <= level <= _MAX_COUNT):  # NaN fails each comparison
+        return None
+    share = Share(correct, outcomes, level)
+    features = learned(Features(language, bucket, task))
+    return Saved(model, features, share, known[0] if known else None, reporter)

@@ -1,0 +1,134 @@
+"""How far each reporter of outcomes is believed, judged by the other reporters.
+
+Every outcome is about another answer, so two reports never contradict each other directly. But
+reporters of the same kind of request (a model and a cell) should see about the same share of right
+answers. A reporter is held against the others of a cell with a beta-binomial likelihood under four
+hypotheses: its reports are true, a quarter of them is inverted, they have nothing to do with the
+answers, all are inverted. Cells add up, and Bayes gives the weight of its reports: 1, 1/4, 0, 0.
+The weight of an inverted share f is (1 - 2 f)^2, the information that is left of a binary answer
+(the one-coin model of Dawid and Skene 1979).
+
+Reporters vote by head: none counts for more than all others together, however much it sends, and a
+cell says something of a reporter only where two others know it. So one of three can be outvoted, a
+lone reporter is never judged, and an honest majority is needed. An honest reporter may have harder
+questions; its share may then differ by a standard deviation of about 0.1 (`_ALIKE`) at no loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import exp, lgamma
+from operator import add, mul, sub
+
+__all__ = ["MAX_REPORTERS", "UNNAMED", "Likelihood", "ReporterTrust"]
+
+MAX_REPORTERS = 16
+"""Reporters told apart; a service that checks answers is one. Those beyond it count as unnamed."""
+
+UNNAMED = ""
+"""All reports without a name, together."""
+
+_WEIGHTS = (1.0, 0.25, 0.0, 0.0)
+_PRIORS = (0.94, 0.02, 0.02, 0.02)
+_ALIKE = 20.0  # outcomes: concentration of the honest around each other
+_OTHERS_NEEDED = 2
+_BELIEVED = 0.9  # a weight above it is as good as 1
+
+Likelihood = tuple[float, ...]
+"""Log likelihood of a reporter's outcomes in a cell under each hypothesis; empty: not judged."""
+
+
+class ReporterTrust:
+    """The weight of each reporter's outcomes."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._logs: dict[str, list[float]] = {}
+        self._weights: dict[str, float] = {}
+
+    def admitted(self, name: str) -> str:
+        """The name under which reports count: its own, or `UNNAMED` where there are too many."""
+        if name != UNNAMED and name not in self._names:
+            if len(self._names) >= MAX_REPORTERS:
+                return UNNAMED
+            self._names.add(name)
+        return name
+
+    def weight(self, name: str) -> float:
+        """Of a reporter's outcomes, in 0..1; 1 for one that was not judged."""
+        return self._weights.get(name, 1.0)
+
+    @property
+    def doubted(self) -> bool:
+        """Whether any weight is below 1."""
+        return bool(self._weights)
+
+    def weights(self) -> dict[str, float]:
+        """The weight of each reporter with a name; from any thread."""
+        return {name: self.weight(name) for name in list(self._names)}
+
+    def likelihood(
+        self, correct: float, outcomes: float, others: Iterable[tuple[str, float, float]]
+    ) -> Likelihood:
+        """What a cell says of a reporter.
+
+        Args:
+            correct: of its outcomes.
+            outcomes: that it reported there.
+            others: name, correct ones and outcomes of each other reporter of the cell.
+        """
+        known = [
+            (self.weight(name) * c, self.weight(name) * n) for name, c, n in others if n >= 1.0
+        ]
+        if len(known) < _OTHERS_NEEDED:
+            return ()
+        largest = max(n for _, n in known)
+        rest = sum(n for _, n in known) - largest
+        right = total = 0.0
+        for c, n in known:
+            share = min(1.0, rest / n) if n == largest and n > 0 else 1.0
+            right, total = right + share * c, total + share * n
+        mean = min(max((right + 1.0) / (total + 2.0), 0.02), 0.98)
+        # Variances add: how well the others know the share, and how alike the honest are.
+        alike = 1.0 / (1.0 / (_ALIKE + 1.0) + 1.0 / (total + 3.0)) - 1.0
+        turned = mean + 0.25 * (1.0 - 2.0 * mean)
+        s = min(max(correct, 0.0), outcomes)
+        return (
+            _beta_binomial(s, outcomes, mean, alike),
+            _beta_binomial(s, outcomes, turned, alike),
+            _beta_binomial(s, outcomes, 0.5, 2.0),
+            _beta_binomial(s, outcomes, 1.0 - mean, alike),
+        )
+
+    def take(self, name: str, found: Likelihood, instead_of: Likelihood) -> None:
+        """Replaces what a cell said of a reporter before; an empty one said nothing."""
+        if not found and not instead_of:
+            return
+        logs = self._logs.get(name, [0.0] * len(_WEIGHTS))
+        if instead_of:
+            logs = list(map(sub, logs, instead_of))
+        if found:
+            logs = list(map(add, logs, found))
+        self._logs[name] = logs
+        top = max(logs)
+        odds = [prior * exp(log - top) for prior, log in zip(_PRIORS, logs, strict=True)]
+        weight = sum(map(mul, odds, _WEIGHTS)) / sum(odds)
+        if weight < _BELIEVED:
+            self._weights[name] = weight
+        else:
+            self._weights.pop(name, None)
+
+    def begin(self, names: Iterable[str]) -> None:
+        """Forgets what cells said, and all but these names."""
+        self._names = set(names) - {UNNAMED}
+        self._logs.clear()
+        self._weights.clear()
+
+
+def _beta_binomial(s: float, n: float, mean: float, concentration: float) -> float:
+    a, b = concentration * mean, concentration * (1.0 - mean)
+    return _log_beta(a + s, b + n - s) - _log_beta(a, b)
+
+
+def _log_beta(a: float, b: float) -> float:
+    return lgamma(a) + lgamma(b) - lgamma(a + b)

@@ -1,0 +1,53 @@
+"""Exploration: a small share of requests goes to a model whose accuracy is hardly known.
+
+A model that an artifact measured badly, or not at all, may never be asked again, and then no report
+ever corrects it. So where outcomes are being reported, a draw sends a request to the cheapest
+candidate whose model has few outcomes of this kind, the artifact's and the reported ones together.
+Never a retry, nor a request with an objective, nor where the answer would take much longer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from laar.core.endpoints import Floats, Mask
+from laar.core.interfaces import View
+
+__all__ = ["EXPLORE", "to_explore"]
+
+EXPLORE = "explore"
+"""The reason of a decision that explores."""
+
+ENOUGH_OUTCOMES = 30.0
+"""Outcomes from which a model counts as known; the fit trusts a cell from as many."""
+
+SLOWER = 2.0
+"""How much longer than the best choice it may take."""
+
+
+def to_explore(view: View, may: Mask | None, scores: Floats, share: float) -> int | None:
+    """The candidate that this request is to explore; None for nearly all requests.
+
+    Args:
+        view: priced.
+        may: the candidates that are left to pick from; None for all.
+        scores: of the candidates.
+        share: of the requests that could explore.
+    """
+    request, reported = view.request, view.reported
+    if not share or reported is None or view.terms is None or request.shadow:
+        return None
+    if view.terms.probability is not view.probability:  # reports change nothing of this policy
+        return None
+    if request.tried or request.objective or request.ttft_objective_s is not None:
+        return None
+    left = scores if may is None else np.where(may, scores, -1.0)
+    best = int(left.argmax())
+    fine = view.terms.latency_s <= SLOWER * view.terms.latency_s[best]
+    model_id = view.table.model_id[view.slots]
+    thin = (view.evidence + reported < ENOUGH_OUTCOMES) & fine & (model_id != model_id[best])
+    if may is not None:
+        thin &= may
+    if not thin.any() or view.rng.random() >= share:
+        return None
+    return int(np.where(thin, scores, -1.0).argmax())

@@ -1,0 +1,65 @@
+"""What a client needs to know to ask a second model before the first has answered.
+
+The client decides, by its own deadline and budget (`laar.client.hedging`). The picker knows what
+either attempt takes and how likely it is right, so it answers both where a request asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from laar.core.endpoints import Floats, Mask
+from laar.core.interfaces import View
+
+__all__ = ["HedgeAdvice", "advice"]
+
+
+class HedgeAdvice(NamedTuple):
+    """This attempt, and the best one with another model beside it.
+
+    Args:
+        p: P(correct) of this attempt.
+        seconds: that it is expected to take.
+        next_p: P(correct) of the other, given that this one is wrong.
+        next_s: seconds that it is expected to take.
+        others_s: seconds that the other costs requests of others.
+    """
+
+    p: float
+    seconds: float
+    next_p: float
+    next_s: float
+    others_s: float
+
+
+def advice(
+    view: View, position: int, probability: Floats, may: Mask | None, left: Mask
+) -> HedgeAdvice | None:
+    """The advice on a decision; None where nothing is priced or no other model is left.
+
+    Args:
+        view: priced.
+        position: of the chosen candidate.
+        probability: of each candidate, given that the chosen one's model fails as well.
+        may: the candidates that were left to pick from; None for all.
+        left: whose model is neither the chosen one nor was tried.
+    """
+    terms = view.terms
+    if terms is None:
+        return None
+    left = left if may is None else left & may
+    if not left.any():
+        return None
+    others_s = np.maximum(terms.all_others_s, 0.0)
+    chance = np.maximum(probability * terms.all_answers, 1e-3)
+    cost = np.where(left, (terms.latency_s + others_s) / chance, np.inf)
+    at = int(cost.argmin())
+    return HedgeAdvice(
+        p=float(view.probability[position]),
+        seconds=float(terms.latency_s[position]),
+        next_p=float(probability[at]),
+        next_s=float(terms.latency_s[at]),
+        others_s=float(others_s[at]),
+    )

@@ -1,0 +1,117 @@
+"""Exploration: who is hardly known gets a small share, and no request pays much for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from laar.core.cost import CostWeights
+from laar.core.decision import DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.interfaces import Assessment
+from laar.core.request import Api, Request
+from laar.explain.decision_record import record_of
+from laar.explain.sentence import sentence
+from laar.policies import build_policies
+
+MODELS = ("known", "thin", "slow")
+EVIDENCE = {"known": 100.0, "thin": 5.0, "slow": 0.0}
+SECONDS = {"known": 1.0, "thin": 1.5, "slow": 30.0}
+
+
+class Known:
+    """Models of which some were measured; outcomes are reported, or are not."""
+
+    def __init__(self, reported: dict[str, float] | None) -> None:
+        self.reported = reported
+
+    def assess(
+        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
+    ) -> Assessment:
+        n = len(models)
+        return Assessment(
+            tokens=np.full(n, 100.0),
+            probability=np.full(n, 0.6),
+            evidence=np.array([EVIDENCE[model] for model in models]),
+            seconds_per_token=np.full(n, 1e-9),
+            base_s=np.array([SECONDS[model] for model in models]),
+            cell=("en", 4096, "qa"),
+            unknown=False,
+            reported=self.reported
+            and np.array([self.reported.get(model, 0.0) for model in models]),
+        )
+
+    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
+        pass
+
+
+def director(reported: dict[str, float] | None, **settings: object) -> Director:
+    table = EndpointTable()
+    specs = [EndpointSpec(address=f"10.0.0.{at}:80", models=(m,)) for at, m in enumerate(MODELS)]
+    table.replace("test", specs)
+    return Director(
+        table,
+        build_policies(CostWeights()),
+        DirectorSettings(**settings),  # type: ignore[arg-type]
+        rng=random.Random(5),
+        assessor=Known(reported),
+    )
+
+
+def asked(d: Director, count: int = 2000, **more: object) -> dict[str, int]:
+    """How often each model is chosen."""
+    chosen = dict.fromkeys(MODELS, 0)
+    for _ in range(count):
+        request = Request(id="r", api=Api.CHAT, model="auto", question="q", chars=400, **more)  # type: ignore[arg-type]
+        chosen[d.preview(request, 0.0).model] += 1
+    return chosen
+
+
+def test_a_small_share_goes_to_the_model_that_is_hardly_known() -> None:
+    chosen = asked(director({"known": 1.0}, explore_share=0.05))
+    assert 60 <= chosen["thin"] <= 140
+    assert chosen["slow"] == 0  # its answer would take thirty times as long
+
+
+@pytest.mark.parametrize(
+    "request_of", [{"tried": "slow"}, {"ttft_objective_s": 5.0}, {"objective": "chat"}]
+)
+def test_a_retry_and_a_request_with_an_objective_never_explore(
+    request_of: dict[str, object],
+) -> None:
+    assert asked(director({"known": 1.0}, explore_share=0.2), **request_of)["thin"] == 0
+
+
+@pytest.mark.parametrize(
+    ("reported", "settings"),
+    [
+        (None, {"explore_share": 0.2}),
+        ({"thin": 25.0}, {"explore_share": 0.2}),
+        ({"known": 1.0}, {"explore_share": 0.0}),
+        ({"known": 1.0}, {"explore_share": 0.2, "policy": "least-loaded"}),
+    ],
+)
+def test_nothing_is_explored_where_nothing_is_learned_by_it(
+    reported: dict[str, float] | None, settings: dict[str, object]
+) -> None:
+    d = director(reported, **settings)
+    for _ in range(200):
+        request = Request(id="r", api=Api.CHAT, model="auto", question="q", chars=400)
+        assert d.preview(request, 0.0).reason != "explore"
+
+
+def test_the_explanation_says_what_is_known() -> None:
+    d = director({"known": 1.0, "thin": 2.0}, explore_share=0.2)
+    while True:
+        request = Request(id="r", api=Api.CHAT, model="auto", question="q", chars=400)
+        decision = d.preview(request, 0.0)
+        if decision.reason == "explore":
+            break
+    specs = {slot: d.table.spec(slot) for slot in range(len(MODELS))}
+    text = sentence(record_of(decision, specs, d.table, 0.0))
+    assert "thin" in text
+    assert "only 7 outcomes" in text
