@@ -404,6 +404,36 @@ class TestCommit:
         assert stats["index_evicted_capacity"] > 0
 
 
+def test_a_request_on_its_way_is_followed_and_one_that_was_refused_is_not():
+    hook_ = hook()
+    first = apply(hook_, chat(user([4, 1, 2])))
+    hook_.note(first.receipt, 0.0, request="one")
+    burst = chat(user([1, 2, 4]))
+    assert apply(hook_, burst).reason is Reason.REORDERED
+    hook_.retract("one")
+    assert apply(hook_, burst).body is burst
+
+
+def test_what_another_request_brought_as_well_is_not_taken_back():
+    hook_ = hook()
+    for name in ("one", "two"):
+        result = apply(hook_, chat(user([4, 1, 2])))
+        hook_.note(result.receipt, 0.0, request=name)
+        if name == "two":
+            hook_.commit(result.receipt, 0.0, endpoint="e", request=name, noted=True)
+    hook_.retract("one")
+    assert apply(hook_, chat(user([1, 2, 4]))).reason is Reason.REORDERED
+
+
+def test_contexts_tell_how_much_two_prompts_begin_with():
+    hook_ = hook()
+    one, other = (send(hook_, chat(user(ids))).context for ids in ([4, 1, 2, 3], [3, 9, 4, 1]))
+    assert other[:2] == one[:2]  # 4 and 1 come first in both
+    assert other[2:] != one[2:]
+    assert apply(hook_, chat(user([4, 1, 2])), mode="observe").context == ()
+    assert apply(hook_, chat(user([4, 1, 2])), tenant="x").context[0] != one[0]
+
+
 def conversation(turns, seed, *, share=0.4):
     """Turns of (documents, question, answer); `share` of a turn's documents came before."""
     rng = random.Random(seed)

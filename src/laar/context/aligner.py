@@ -191,8 +191,17 @@ class OrderIndex:
         endpoint: str = "",
         request: str = "",
     ) -> None:
-        """Records an order that an endpoint has accepted, for `forget` to find again by either."""
+        """Records an order: of a request that is on its way, or that an endpoint has accepted.
+
+        `forget` finds it again by either name.
+        """
         self._affinity(scope).observe(docs, now)
+        self.place(seed, docs, now, endpoint=endpoint, request=request)
+
+    def place(
+        self, seed: int, docs: Sequence[int], now: float, *, endpoint: str, request: str
+    ) -> None:
+        """Records where an order is that was recorded before; the request counts no second time."""
         whole = hash((seed, *docs))
         order = self._orders.get(whole)
         if order is None:
@@ -232,6 +241,12 @@ class OrderIndex:
         self._doomed |= gone
         self._sweep(_FORGET_AT_ONCE)
         return len(gone)
+
+    def retract(self, request: str) -> None:
+        """Takes back what a request brought, unless an endpoint has it all the same."""
+        whole = self._brought.get(hash(request))
+        if whole is not None and not self._orders[whole].endpoint:
+            self._drop(whole)
 
     def resize(self, capacity_docs: int) -> None:
         """Takes another capacity; what is too much goes with the next orders."""

@@ -132,6 +132,7 @@ class Stream:
         self._asked = ""  # the model's name in the client's body
         self._model_span: tuple[int, int] | None = None
         self._rework: Rework | None = None
+        self._taken = False  # an endpoint has accepted the request
         self._shadow = False
         self._decision: Decision | None = None
         self._overhead_us = 0
@@ -334,6 +335,9 @@ class Stream:
             sees_answer=self._sees_answer,
             trace=self._join(head.trace_parent, head.trace_state) if self._join else None,
         )
+        if self._rework is not None:
+            request.context = self._rework.context
+            self._rework.asked(self._id, now)
         if self._since is not None:
             request.waited_s = self._since.waited_s(head.since, request, now)
             self._asked_at = now
@@ -387,6 +391,7 @@ class Stream:
     def _refuse(self, error: RequestError, out: list[Action]) -> Phase:
         if self._shadow:
             return self._stand_aside(out)
+        self._refused_rework()
         self._body.take()
         out.append(refusal(error))
         return RequestPhase.OVER
@@ -431,11 +436,12 @@ class Stream:
             if made_by_envoy(event):
                 return self._unanswered(decision, event, now, out)
         if not self._answer.accepted:
-            self._rework = None
+            self._refused_rework()
         elif self._rework is not None:  # before the client sees it and sends its next turn
             known = (decision.address, decision.request.id) if decision else ("", "")
             decided = decision.id if decision else ""
             self._rework.accepted(event.served or known[0], known[1], now, decision=decided)
+            self._taken = True
         if decision is None:
             self._dialect.answer_headers([], out, read=False)
             return self._after_headers(event, now, out)
@@ -494,7 +500,7 @@ class Stream:
         self, decision: Decision, event: ResponseHeaders, now: float, out: list[Action]
     ) -> Phase:
         """Answers in Envoy's place, which got no answer from any endpoint."""
-        self._rework = None
+        self._refused_rework()
         self._answer.fail()
         self._end(now, out)
         error = no_answer_error(event, self._asked or decision.model)
@@ -531,7 +537,15 @@ class Stream:
     def _closed(self, event: Closed, now: float, out: list[Action]) -> Phase:
         self._body.take()
         self._end(now, out)
+        if not self._taken:
+            self._refused_rework()
         return RequestPhase.OVER
+
+    def _refused_rework(self) -> None:
+        """No endpoint took what the hook made of the body."""
+        if self._rework is not None:
+            self._rework.refused()
+            self._rework = None
 
     def _end(self, now: float, out: list[Action]) -> None:
         decision, answer = self._decision, self._answer

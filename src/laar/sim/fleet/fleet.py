@@ -27,6 +27,7 @@ from laar.core.interfaces import Assessor, NoPrefixes
 from laar.core.policy import Policy
 from laar.core.request import Request
 from laar.errors import RequestError, SettingError, unknown
+from laar.flow.admission import Admission, FlowSettings
 from laar.policies import build_policies
 from laar.protocol.sampling import Sampler
 from laar.settings.reading import Bodies, Readings
@@ -59,6 +60,7 @@ class FleetSettings:
         sample_answers: share of answers whose usage is read; 0 reads none.
         sample_every_s: an answer is read when none was for so long.
         pickers: how many there are; each request comes to one of them by chance.
+        flow: how requests are admitted; None decides each at once, whoever is full.
         share_delay_s: from a picker's sending what it knows until the others have it; None: each
             is alone.
     """
@@ -75,6 +77,7 @@ class FleetSettings:
     sample_answers: float = Bodies().sample_answers
     sample_every_s: float = Bodies().sample_every_s
     pickers: int = 1
+    flow: FlowSettings | None = None
     share_delay_s: float | None = None
 
 
@@ -100,6 +103,19 @@ class Exchange:
 
 OnEnd = Callable[[Exchange], None]
 
+_TICK_S = 0.1
+
+
+@dataclass(slots=True)
+class _Held:
+    """A request that is not decided yet."""
+
+    request: Request
+    prompt: Prompt
+    on_end: OnEnd
+    normal: float
+    sent_s: float
+
 
 def generator(seed: int, concern: str) -> random.Random:
     """The random numbers of one concern of one run."""
@@ -115,6 +131,9 @@ class VirtualFleet:
         seed: of the run.
         assessor: what the picker knows of models; None for the engines' measured speeds.
         policies: by name; None for the product's, fresh.
+
+    Attributes:
+        shed: requests that flow control refused while they waited.
 
     Raises:
         SettingError: no endpoints, two of one name, a block size that is no multiple of 16, or an
@@ -177,6 +196,11 @@ class VirtualFleet:
             for number in range(settings.pickers)
         ]
         self.director = self.directors[0]
+        flow = settings.flow
+        self._admissions = [Admission(one, flow) for one in self.directors] if flow else []
+        self._held: dict[tuple[int, object], _Held] = {}
+        self._ticks = False
+        self.shed: list[Request] = []
         self._comes_to = generator(seed, "pickers")
         self.channel: Channel | None = None
         if settings.share_delay_s is not None:
@@ -190,8 +214,8 @@ class VirtualFleet:
         on_end: OnEnd,
         *,
         normal: float | None = None,
-    ) -> Exchange:
-        """Sends a request now.
+    ) -> Exchange | None:
+        """Sends a request now; None where flow control holds it.
 
         Args:
             request: as the picker sees it; its id must be new.
@@ -205,12 +229,48 @@ class VirtualFleet:
         now = self.clock.now
         number = self._comes_to.randrange(len(self.directors)) if len(self.directors) > 1 else 0
         self._prefixes[number].upcoming = prompt
-        decision = self.directors[number].decide(request, now)
+        draw = self._jitter.gauss(0.0, 1.0) if normal is None else normal
+        held = _Held(request, prompt, on_end, draw, now)
+        if not self._admissions:
+            return self._go(held, self.directors[number].decide(request, now), number)
+        answer = self._admissions[number].ask(request, now)
+        if isinstance(answer, Decision):
+            return self._go(held, answer, number)
+        self._held[number, answer] = held
+        self._prefixes[number].held[request.id] = prompt
+        if not self._ticks:
+            self._ticks = True
+            self.clock.at(now + _TICK_S, self._tick)
+        self._dispatch(number)
+        return None
+
+    def _tick(self) -> None:
+        """Looks at who may go when nothing else has happened, as the product's timer does."""
+        for number in range(len(self._admissions)):
+            self._dispatch(number)
+        self._ticks = bool(self._held)
+        if self._ticks:
+            self.clock.at(self.clock.now + _TICK_S, self._tick)
+
+    def _dispatch(self, number: int) -> None:
+        """Lets go who may go."""
+        for outcome in self._admissions[number].dispatch(self.clock.now):
+            held = self._held.pop((number, outcome.ticket))
+            del self._prefixes[number].held[held.request.id]
+            if isinstance(outcome.verdict, Decision):
+                self._go(held, outcome.verdict, number)
+            elif isinstance(outcome.verdict, RequestError):
+                self.shed.append(held.request)
+            else:
+                raise outcome.verdict
+
+    def _go(self, held: _Held, decision: Decision, number: int) -> Exchange:
+        now = self.clock.now
+        request, prompt, on_end, draw = held.request, held.prompt, held.on_end, held.normal
         exchange = Exchange(
-            request=request, prompt=prompt, decision=decision, sent_s=now, picker=number
+            request=request, prompt=prompt, decision=decision, sent_s=held.sent_s, picker=number
         )
         self._touched(number)
-        draw = self._jitter.gauss(0.0, 1.0) if normal is None else normal
         half = 0.5 * self._links[decision.address].rtt_s(now, draw)
         self.clock.at(now + half, self._arrive, exchange, half, on_end)
         return exchange
@@ -254,6 +314,9 @@ class VirtualFleet:
     def _answering(self, exchange: Exchange) -> None:
         self.directors[exchange.picker].answering(exchange.decision, exchange.first_s)
         self._touched(exchange.picker)
+        if self._admissions:
+            self._admissions[exchange.picker].answering(exchange.decision, exchange.first_s)
+            self._dispatch(exchange.picker)
 
     def _touched(self, number: int) -> None:
         if self.channel is not None:
@@ -267,15 +330,19 @@ class VirtualFleet:
         end = Completion(
             status=exchange.status,
             cause="complete",
-            latency_s=now - exchange.sent_s,
-            ttft_s=exchange.first_s - exchange.sent_s if ok else None,
+            latency_s=now - exchange.decision.now,
+            ttft_s=exchange.first_s - exchange.decision.now if ok else None,
             prompt_tokens=exchange.prompt.prompt_tokens if sampled else None,
             completion_tokens=exchange.prompt.output_tokens if sampled else None,
             cached_tokens=exchange.cached_tokens if sampled else None,
         )
         self.directors[exchange.picker].settle(exchange.decision, end)
         self._touched(exchange.picker)
+        if self._admissions:
+            self._admissions[exchange.picker].ended(exchange.decision)
         on_end(exchange)
+        if self._admissions:
+            self._dispatch(exchange.picker)
 
     # -- parts ---------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -57,6 +58,7 @@ class Arrival:
         ttft_objective_s: what the client asks for; None for nothing.
         model: name it asks for.
         tried: models that answered wrongly before, as ``x-laar-tried-models`` lists them.
+        context: what its documents begin with, as the context hook tells.
     """
 
     at_s: float
@@ -66,6 +68,7 @@ class Arrival:
     ttft_objective_s: float | None = None
     model: str = "auto"
     tried: str = ""
+    context: tuple[int, ...] = ()
 
 
 def request_of(number: int, arrival: Arrival) -> Request:
@@ -84,6 +87,7 @@ def request_of(number: int, arrival: Arrival) -> Request:
         session=arrival.session,
         tried=arrival.tried,
         ttft_objective_s=arrival.ttft_objective_s,
+        context=arrival.context,
     )
 
 
@@ -98,17 +102,24 @@ class BlockPrefixes(PrefixBeliefs):
 
     Attributes:
         upcoming: the prompt of the request that is decided next; a request has no place for it.
+        held: prompts of requests that wait to be decided, by their ids.
     """
 
     upcoming: Prompt | None = None
+    held: dict[str, Prompt]
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.held = {}
 
     def chain(self, request: Request, weights: str = "") -> Chain:
         """Cuts the ids to the index's grid: an id at a block's end stands for all before it."""
         hashes = array("Q")
-        if self.upcoming is None:
+        prompt = self.held.get(request.id, self.upcoming)
+        if prompt is None:
             return Chain(hashes, 0)
-        total_bytes = self.upcoming.prompt_tokens * BYTES_PER_TOKEN
-        blocks = np.frombuffer(self.upcoming.blocks, np.uint64)
+        total_bytes = prompt.prompt_tokens * BYTES_PER_TOKEN
+        blocks = np.frombuffer(prompt.blocks, np.uint64)
         count = bisect_right(GROWING.ends, min(len(blocks) * _BLOCK_BYTES, total_bytes)) - 1
         hashes.frombytes(blocks[_PICKS[:count]].tobytes())
         return Chain(hashes, total_bytes)
