@@ -619,3 +619,16 @@ class TestGuard:
 def test_settings_that_cannot_work_name_themselves(bad):
     with pytest.raises(SettingError, match=f"context.{next(iter(bad))}"):
         ContextSettings(**bad)
+
+
+def test_blanks_at_the_ends_of_lines_move_with_their_document():
+    """Left in their places they would end the part that two prompts share."""
+    hook_ = hook(annotate=False)
+
+    def memories(ids):
+        listed = "\n".join(f"- {doc_text(i)}{' ' * (i % 2)}" for i in ids)
+        said = f"Answer by the memories.\nUser Memories:\n{listed}"
+        return chat({"role": "system", "content": said}, {"role": "user", "content": "Well?"})
+
+    send(hook_, memories([1, 2, 3, 4]))
+    assert send(hook_, memories([4, 3, 2, 1])).body == memories([1, 2, 3, 4])
