@@ -625,9 +625,13 @@ def test_blanks_at_the_ends_of_lines_move_with_their_document():
     """Left in their places they would end the part that two prompts share."""
     hook_ = hook(annotate=False)
 
+    def liked(i):
+        return f"Every harbour of kind {i} is liked by Ann. " + "It is calm and wide. " * 8 + "So."
+
     def memories(ids):
-        listed = "\n".join(f"- {doc_text(i)}{' ' * (i % 2)}" for i in ids)
-        said = f"Answer by the memories.\nUser Memories:\n{listed}"
+        listed = "\n".join(f"- {liked(i)}{' ' * (i % 2)}" for i in ids)
+        said = "You are a helpful AI. Answer the question based on query and memories."
+        said += f"\nUser Memories:\n{listed}"
         return chat({"role": "system", "content": said}, {"role": "user", "content": "Well?"})
 
     send(hook_, memories([1, 2, 3, 4]))
