@@ -404,6 +404,36 @@ class TestCommit:
         assert stats["index_evicted_capacity"] > 0
 
 
+def test_a_request_on_its_way_is_followed_and_one_that_was_refused_is_not():
+    hook_ = hook()
+    first = apply(hook_, chat(user([4, 1, 2])))
+    hook_.note(first.receipt, 0.0, request="one")
+    burst = chat(user([1, 2, 4]))
+    assert apply(hook_, burst).reason is Reason.REORDERED
+    hook_.retract("one")
+    assert apply(hook_, burst).body is burst
+
+
+def test_what_another_request_brought_as_well_is_not_taken_back():
+    hook_ = hook()
+    for name in ("one", "two"):
+        result = apply(hook_, chat(user([4, 1, 2])))
+        hook_.note(result.receipt, 0.0, request=name)
+        if name == "two":
+            hook_.commit(result.receipt, 0.0, endpoint="e", request=name, noted=True)
+    hook_.retract("one")
+    assert apply(hook_, chat(user([1, 2, 4]))).reason is Reason.REORDERED
+
+
+def test_contexts_tell_how_much_two_prompts_begin_with():
+    hook_ = hook()
+    one, other = (send(hook_, chat(user(ids))).context for ids in ([4, 1, 2, 3], [3, 9, 4, 1]))
+    assert other[:2] == one[:2]  # 4 and 1 come first in both
+    assert other[2:] != one[2:]
+    assert apply(hook_, chat(user([4, 1, 2])), mode="observe").context == ()
+    assert apply(hook_, chat(user([4, 1, 2])), tenant="x").context[0] != one[0]
+
+
 def conversation(turns, seed, *, share=0.4):
     """Turns of (documents, question, answer); `share` of a turn's documents came before."""
     rng = random.Random(seed)
@@ -589,3 +619,20 @@ class TestGuard:
 def test_settings_that_cannot_work_name_themselves(bad):
     with pytest.raises(SettingError, match=f"context.{next(iter(bad))}"):
         ContextSettings(**bad)
+
+
+def test_blanks_at_the_ends_of_lines_move_with_their_document():
+    """Left in their places they would end the part that two prompts share."""
+    hook_ = hook(annotate=False)
+
+    def liked(i):
+        return f"Every harbour of kind {i} is liked by Ann. " + "It is calm and wide. " * 8 + "So."
+
+    def memories(ids):
+        listed = "\n".join(f"- {liked(i)}{' ' * (i % 2)}" for i in ids)
+        said = "You are a helpful AI. Answer the question based on query and memories."
+        said += f"\nUser Memories:\n{listed}"
+        return chat({"role": "system", "content": said}, {"role": "user", "content": "Well?"})
+
+    send(hook_, memories([1, 2, 3, 4]))
+    assert send(hook_, memories([4, 3, 2, 1])).body == memories([1, 2, 3, 4])

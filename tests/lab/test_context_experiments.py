@@ -39,12 +39,11 @@ def test_the_hook_of_the_product_orders_the_simulated_prompts(hooked):
         client.ended(arrival, exchange)
         sent.append(arrival.prompt)
 
-    # Far apart: each is accepted before the next but one is made.
     replay_open(fleet, client.arrivals(fleet, (0.0, 10.0, 20.0)), ended)
-    # The second was made when the first had not been answered yet: left as it came.
-    assert shared(sent[0], sent[1]) == 40 // BLOCK_TOKENS
+    # The first was on its way when the second was made, and had no answer yet.
+    assert shared(sent[0], sent[1]) == (40 + 4 * hooked * DOC_TOKENS) // BLOCK_TOKENS
     found = max(shared(sent[2], prompt) for prompt in sent[:2])
-    documents = 3 if hooked else 0  # 4, 3, 2, 1 shares two with 9, 1, 3, 2; the first shares three
+    documents = 3 if hooked else 0  # 1, 2, 3 of the first
     assert found == (40 + documents * DOC_TOKENS) // BLOCK_TOKENS
     assert (sent[2].prompt_tokens > sent[0].prompt_tokens) is hooked  # the note
 

@@ -81,13 +81,14 @@ class Busy:
 
     def __init__(self, gateway, http, shape, **flow):
         self.gateway, self.http, self.shape, self.flow = gateway, http, shape, flow
+        self.sections, self.text = {}, "first"
         self.done = asyncio.Event()
 
     async def __aenter__(self):
         gateway = self.gateway
         self.upstream = await gateway.upstream()
         gateway.members((self.upstream.address, "m"))
-        self.runner = await gateway.picker(flow={**ONE_AT_A_TIME, **self.flow})
+        self.runner = await gateway.picker(flow={**ONE_AT_A_TIME, **self.flow}, **self.sections)
         options = (
             {"tenant_header": self.flow["tenant_header"]} if "tenant_header" in self.flow else {}
         )
@@ -98,8 +99,8 @@ class Busy:
             yield b"{}"
 
         self.upstream.script(Answer(chunks=answer()))
-        self.first = asyncio.create_task(self.ask("first"))
-        await eventually(lambda: asked(self.upstream) == ["first"], what="the first request")
+        self.first = asyncio.create_task(self.ask(self.text))
+        await eventually(lambda: asked(self.upstream) == [self.text], what="the first request")
         return self
 
     async def __aexit__(self, *_failure):
@@ -132,6 +133,32 @@ async def test_who_waits_goes_by_slack_and_not_by_arrival(gateway, http, shape):
         # The wait is no overhead of the picker's.
         assert int(answers[1].headers["x-laar-overhead-us"]) < 1_000_000
         assert metric(busy.runner, "laar_flow_queue_seconds_count") == 2
+        await nothing_left(busy.runner)
+
+
+def documents(*ids):
+    listed = "".join(f'<document id="d{i}">{f"Fact {i} holds. " * 30}</document>\n' for i in ids)
+    return f"<documents>\n{listed}</documents>\n\nWhy?"
+
+
+def shared(upstream):
+    return ["d1" in content for content in asked(upstream)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("together", [True, False])
+async def test_who_shares_documents_with_the_last_request_goes_next(gateway, http, shape, together):
+    route = {"name": "rag", "mode": "on", "holdout_share": 0.0}
+    patient = {"x-slo-ttft-ms": "30000"}
+    busy = Busy(gateway, http, shape, together=together)
+    busy.sections, busy.text = {"context": {"routes": [route]}}, documents(1, 2, 3)
+    async with busy:
+        other = await busy.hold(documents(7, 8, 9), **patient)
+        mate = await busy.hold(documents(3, 2, 1), **patient)
+        busy.done.set()
+        answers = await asyncio.gather(busy.first, other, mate)
+        assert [a.status for a in answers] == [200] * 3
+        assert shared(busy.upstream) == ([True, True, False] if together else [True, False, True])
         await nothing_left(busy.runner)
 
 

@@ -36,6 +36,10 @@ MAX_BRANCHES = 60
 """Branches entered in one search, some 0.06 ms. A cut search is still an alignment, only maybe a
 shorter one; the measured loads lose 0.0007 at most against 100, and 0.002 with 40."""
 
+_SHALLOW = 32
+"""Documents a list may have for `MAX_BRANCHES` to reach its end; a longer one may enter one more
+for each, or no path through it could ever be found whole."""
+
 _EXPIRE_AT_ONCE = 32  # per call, so that a burst of expiries can't cost one request a millisecond
 _FORGET_AT_ONCE = 256  # some 2 ms, when an endpoint's cache is gone; the rest as above
 
@@ -191,8 +195,17 @@ class OrderIndex:
         endpoint: str = "",
         request: str = "",
     ) -> None:
-        """Records an order that an endpoint has accepted, for `forget` to find again by either."""
+        """Records an order: of a request that is on its way, or that an endpoint has accepted.
+
+        `forget` finds it again by either name.
+        """
         self._affinity(scope).observe(docs, now)
+        self.place(seed, docs, now, endpoint=endpoint, request=request)
+
+    def place(
+        self, seed: int, docs: Sequence[int], now: float, *, endpoint: str, request: str
+    ) -> None:
+        """Records where an order is that was recorded before; the request counts no second time."""
         whole = hash((seed, *docs))
         order = self._orders.get(whole)
         if order is None:
@@ -232,6 +245,12 @@ class OrderIndex:
         self._doomed |= gone
         self._sweep(_FORGET_AT_ONCE)
         return len(gone)
+
+    def retract(self, request: str) -> None:
+        """Takes back what a request brought, unless an endpoint has it all the same."""
+        whole = self._brought.get(hash(request))
+        if whole is not None and not self._orders[whole].endpoint:
+            self._drop(whole)
 
     def resize(self, capacity_docs: int) -> None:
         """Takes another capacity; what is too much goes with the next orders."""
@@ -326,13 +345,13 @@ def _descend(root: _Branch, asked: set[int], own: tuple[int, ...]) -> list[tuple
     No path holds a document twice, so what was taken on the way needs no keeping.
     """
     best, longest = [own], len(own)
-    left = MAX_BRANCHES
     toll = 1 + len(asked) // 32  # what a branch costs grows with the documents asked for
+    left = MAX_BRANCHES + toll * max(0, len(asked) - _SHALLOW)
     stack: list[tuple[tuple[int, ...], dict[int, _Branch | _Order], set[int]]]
     stack = [((), root.below, root.below.keys() & asked)]
     while stack:
         path, below, found = stack.pop()
-        for doc in found:
+        for doc in sorted(found, key=lambda doc: _orders(below[doc])) if len(found) > 1 else found:
             child = below[doc]
             if isinstance(child, _Order):
                 docs = child.docs
@@ -351,6 +370,10 @@ def _descend(root: _Branch, asked: set[int], own: tuple[int, ...]) -> list[tuple
             elif len(here) == longest:
                 best.append(here)
     return best
+
+
+def _orders(below: _Branch | _Order) -> int:
+    return below.count if isinstance(below, _Branch) else 1
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

@@ -17,7 +17,7 @@ counts of its own. What they do share is capacity.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -70,6 +70,8 @@ class HookResult:
         shapes: of the blocks of the last turn, each with its documents; ``unknown_...`` where
             documents were announced in a shape that is not known.
         receipt: for `commit`; None when there is nothing to remember.
+        context: hashes of what its documents begin with, as sent, each of more of them than the one
+            before; what requests share that share these is in front of their prompts.
     """
 
     body: bytes
@@ -83,6 +85,7 @@ class HookResult:
     removed_bytes: int = 0
     shapes: tuple[tuple[str, int], ...] = ()
     receipt: Receipt | None = None
+    context: tuple[int, ...] = ()
 
 
 class ContextHook:
@@ -144,8 +147,28 @@ class ContextHook:
         self._reasons[result.reason] += 1
         return result
 
+    def note(self, receipt: Receipt | None, now: float, *, request: str) -> None:
+        """Remembers the order of a request on its way, so that a burst shares one.
+
+        `commit` or `retract` has to follow.
+        """
+        if receipt is None:
+            return
+        for seed, docs in receipt.orders:
+            self._index.insert(receipt.scope, seed, docs, now, request=request)
+
+    def retract(self, request: str) -> None:
+        """Takes back what was noted: no endpoint has accepted the request."""
+        self._index.retract(request)
+
     def commit(
-        self, receipt: Receipt | None, now: float, *, endpoint: str = "", request: str = ""
+        self,
+        receipt: Receipt | None,
+        now: float,
+        *,
+        endpoint: str = "",
+        request: str = "",
+        noted: bool = False,
     ) -> None:
         """Remembers a request that its endpoint has accepted (2xx response headers).
 
@@ -154,11 +177,17 @@ class ContextHook:
             now: seconds, monotonic.
             endpoint: who accepted it, as `forget` will call it.
             request: its id, the same.
+            noted: whether `note` was called before.
         """
         if receipt is None:
             return
         for seed, docs in receipt.orders:
-            self._index.insert(receipt.scope, seed, docs, now, endpoint=endpoint, request=request)
+            if noted:
+                self._index.place(seed, docs, now, endpoint=endpoint, request=request)
+            else:
+                self._index.insert(
+                    receipt.scope, seed, docs, now, endpoint=endpoint, request=request
+                )
         for key, what in receipt.memos:
             self._memo.put(key, what, now)
         if receipt.orders:
@@ -298,6 +327,7 @@ class ContextHook:
             removed_bytes=plan.removed_bytes,
             shapes=tuple(plan.shapes),
             receipt=receipt,
+            context=_context(*plan.orders[0]) if plan.orders and not observe else (),
         )
 
     def _deadline(self) -> Callable[[], None]:
@@ -320,6 +350,20 @@ def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -
     texts = [name if isinstance(name, str) else None for name in named]  # another may be deep
     parts = [tenant, route, *texts, observe]
     return xxhash.xxh3_64_intdigest(orjson.dumps(parts))
+
+
+_DEPTHS = frozenset((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256))
+"""Documents that a context is told by: a queue keeps an entry for each."""
+
+
+def _context(seed: int, docs: Sequence[int]) -> tuple[int, ...]:
+    """Hashes of the first document, the first two, and so on."""
+    context, so_far = [], seed
+    for depth, doc in enumerate(docs, 1):
+        so_far = hash((so_far, doc))
+        if depth in _DEPTHS:
+            context.append(so_far)
+    return tuple(context)
 
 
 def _reason(plan: TurnPlan, *, observe: bool) -> Reason:

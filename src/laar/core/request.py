@@ -73,6 +73,8 @@ class Request:
         ttft_objective_s: from ``x-slo-ttft-ms``.
         pool: of the endpoints that the gateway's route wants; empty for all.
         subset: addresses (with or without port) the gateway restricts the choice to; None for all.
+        context: what the documents of its prompt begin with, as hashes, each of more of them than
+            the one before; empty where none are known.
         shadow: the decision is only recorded; somebody else chooses where the request goes.
         first_token_seen: the picker will see the first token of the answer: it is streamed, and
             read as it passes.
@@ -106,6 +108,7 @@ class Request:
     ttft_objective_s: float | None = None
     pool: str = ""
     subset: frozenset[str] | None = None
+    context: tuple[int, ...] = ()
     shadow: bool = False
     first_token_seen: bool = True
     trace: Trace | None = None

@@ -16,8 +16,10 @@ Imported as a module: `laar.flow` itself is loaded inside engines and must not p
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -47,6 +49,13 @@ _MAX_BAND = 1000
 """Bands beyond this count as this, so that an engine's priority stays an exact JSON number."""
 _BAND_STEP = 1 << 40
 """Engine priorities of two bands never mix: 34 years in milliseconds."""
+
+_REMEMBERED = 64
+"""Contexts of an endpoint that others may follow. With 16, a third fewer met their objective in an
+overload (`laar lab run context-queue`); with 256, no more."""
+
+_MAX_NEAR = 128
+"""Contexts looked for in the queue at a time, of all endpoints with room: some 50 us."""
 
 _SHORTS_LATELY_S = 5.0
 """A short prompt this long ago means that more will come, for whom an endpoint is kept."""
@@ -127,6 +136,7 @@ class Admission:
         self._tickets = 0
         self._short_at = -math.inf
         self._held: dict[Hashable, _Held] = {}
+        self._sent: dict[int, deque[tuple[int, ...]]] = {}  # by slot, contexts, the newest first
 
     def use(self, settings: FlowSettings) -> None:
         """Admits by other settings, in the same order; those that wait keep their objectives."""
@@ -179,7 +189,10 @@ class Admission:
             except Exception as fault:  # noqa: BLE001 - one request's fault must not hold up others
                 return fault
 
-        return self._outcomes(self.queue.dispatch(now, admit), now)
+        def near() -> list[tuple[int, ...]]:
+            return self._near(now)
+
+        return self._outcomes(self.queue.dispatch(now, admit, near=near), now)
 
     def cancel(self, ticket: Hashable) -> bool:
         """Forgets a request whose client is gone; False when its verdict is out, or comes next."""
@@ -237,7 +250,9 @@ class Admission:
         work = view.seconds_per_token * self._director.prefill_weight(view)
         best = int(work.argmin())
         uncached = float(view.tokens[best] - view.cached_tokens[best])
-        return self._described(request, float(work[best]), float(view.tokens[best]), uncached, now)
+        return self._described(
+            request, float(work[best]), float(view.tokens[best]), uncached, now, len(view.slots)
+        )
 
     def _blind(self, request: Request, now: float) -> Item:
         """While nothing is known of who will serve it."""
@@ -246,7 +261,13 @@ class Admission:
         return self._described(request, work_s, tokens, tokens, now)
 
     def _described(
-        self, request: Request, work_s: float, tokens: float, uncached: float, now: float
+        self,
+        request: Request,
+        work_s: float,
+        tokens: float,
+        uncached: float,
+        now: float,
+        servers: int = 1,
     ) -> Item:
         self._tickets += 1
         subset = "" if request.subset is None else "\0" + ",".join(sorted(request.subset))
@@ -262,6 +283,8 @@ class Admission:
             band=request.priority,
             lane=f"{request.pool}\0{request.model}{subset}",
             earlier_s=request.waited_s,  # a retry's user has waited since the first attempt
+            context=request.context if self._settings.limits.together else (),
+            servers=servers,
         )
 
     # -- room ----------------------------------------------------------------------------------
@@ -281,10 +304,14 @@ class Admission:
     def _open(
         self, slots: Slots, item: Item, now: float, *, is_long: bool, shorts_wait: bool
     ) -> NDArray[np.bool_]:
-        table = self._director.table
-        prefills = self.prefills
+        loads = self._loads(slots, now)
+        room = self._settings.saturation.has_room(loads, is_long=is_long, shorts_wait=shorts_wait)
+        return room & self._apart(loads.longs > 0.5, item, now, is_long=is_long)
+
+    def _loads(self, slots: Slots, now: float) -> Loads:
+        table, prefills = self._director.table, self.prefills
         prefills.look(now)
-        loads = Loads(
+        return Loads(
             prefill_s=prefills.seconds[slots],
             long_prefill_s=prefills.long_seconds[slots],
             requests=table.in_flight[slots],
@@ -293,8 +320,16 @@ class Admission:
             kv_usage=table.kv_usage[slots],
             reading_age_s=now - table.read_at[slots],
         )
-        room = self._settings.saturation.has_room(loads, is_long=is_long, shorts_wait=shorts_wait)
-        return room & self._apart(loads.longs > 0.5, item, now, is_long=is_long)
+
+    def _near(self, now: float) -> list[tuple[int, ...]]:
+        """Contexts that endpoints with room for another request were sent lately."""
+        if not self._sent:
+            return []
+        slots = np.fromiter(self._sent, np.intp, len(self._sent))
+        room = self._settings.saturation.has_room(self._loads(slots, now))
+        sent = [contexts for contexts, some in zip(self._sent.values(), room, strict=True) if some]
+        each = max(1, _MAX_NEAR // max(1, len(sent)))
+        return [context for contexts in sent for context in islice(contexts, each)]
 
     def _apart(
         self, mixed: NDArray[np.bool_], item: Item, now: float, *, is_long: bool
@@ -337,6 +372,9 @@ class Admission:
         view = decision.view
         assert view is not None  # opaque requests are not counted
         at = decision.position
+        if decision.request.context:
+            sent = self._sent.setdefault(decision.slot, deque(maxlen=_REMEMBERED))
+            sent.appendleft(decision.request.context)
         self.prefills.add(
             decision.id,
             decision.slot,

@@ -50,6 +50,9 @@ class Item:
         arrival_s: when it came, on the clock that `now` is read from.
         objective_s: from arrival to first token.
         earlier_s: that earlier attempts at the same question took: its slack is less by so much.
+        context: hashes of what its prompt begins with, each of more than the one before; empty for
+            nothing that others may share.
+        servers: endpoints that work at its lane, about.
         work_s: prefill seconds, alone.
         tokens: what its tenant is charged with.
         body_bytes: what holding it costs.
@@ -67,6 +70,8 @@ class Item:
     band: int = 0
     lane: str = ""
     earlier_s: float = 0.0
+    context: tuple[int, ...] = ()
+    servers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,9 @@ class Limits:
 
     order: Annotated[Literal["lars", "fcfs", "edf", "lrs", "srpt"], Applies.AFTER_RESTART] = "lars"
     """Who goes first: relative slack, or another order to compare with."""
+    together: bool = True
+    """Requests whose documents begin alike (see `context`) leave one after the other, where nobody
+    loses the objective by it; with the order `lars` only."""
     max_waiting: Annotated[int, Ge(0), Le(1_000_000)] = 10_000
     """Requests that may wait; 429 beyond. Each costs some 20 KiB and its body, and 10,000 keep a
     dispatch at some 100 us."""

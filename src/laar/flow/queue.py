@@ -1,7 +1,8 @@
 """Where requests wait while every endpoint they could go to is full (Medha at the picker).
 
 Order, from the outside in: strict priority bands; in a band, the tenant served the fewest tokens;
-of that tenant, the lowest relative slack. A long request with slack lets shorts go first. Requests
+of that tenant, the lowest relative slack, or one that shares its context with what the endpoint was
+sent lately (`laar.flow.together`). A long request with slack lets shorts go first. Requests
 that compete for the same endpoints share a lane, so a full model does not hold up a free one: a
 refusal closes the lane for the rest of the call, and a refused long request only for longs.
 
@@ -41,7 +42,7 @@ from laar.flow.item import (
     Shed,
 )
 from laar.flow.slack import MIN_WORK_S, ORDERS, Line
-from laar.flow.waiting import Crowd, Lane
+from laar.flow.waiting import Crowd, Lane, Near
 
 __all__ = ["Queue"]
 
@@ -161,7 +162,12 @@ class Queue(Generic[T]):
         return Held(hold_s)
 
     def dispatch(
-        self, now: float, admit: Callable[[Item, bool], T | None], *, lane: str | None = None
+        self,
+        now: float,
+        admit: Callable[[Item, bool], T | None],
+        *,
+        lane: str | None = None,
+        near: Near = tuple,
     ) -> list[tuple[Item, T | Shed]]:
         """Lets go what may go, in order, and returns every verdict reached since the last call.
 
@@ -171,6 +177,8 @@ class Queue(Generic[T]):
                 endpoint has room. `shorts_wait` says that other, short requests wait: then an
                 endpoint takes no second long one. Must not call the queue.
             lane: the only one that can have changed, when the caller knows.
+            near: returns contexts that endpoints with room were sent lately; asked before each
+                request that goes.
         """
         clock = self._clock(now)
         self._more = False
@@ -185,7 +193,9 @@ class Queue(Generic[T]):
                     if len(self._verdicts) >= MAX_VERDICTS:
                         self._more = True
                         return self._hand_out()
-                    key = lanes[name].pick(clock, long_may_go=name not in closed_to_longs)
+                    key = lanes[name].pick(
+                        clock, long_may_go=name not in closed_to_longs, near=near
+                    )
                     if key is None:
                         break
                     item = self._waiting[key].item
@@ -240,8 +250,15 @@ class Queue(Generic[T]):
             insort(self._ranks, -item.band)
         lane = band.lanes.get(item.lane)
         if lane is None:
-            lane = band.lanes[item.lane] = Lane(long_yields=self.limits.order == "lars")
-        lane.add(item.id, item.tenant, line, is_long=item.is_long)
+            lane = band.lanes[item.lane] = Lane(by_slack=self.limits.order == "lars")
+        lane.add(
+            item.id,
+            item.tenant,
+            line,
+            is_long=item.is_long,
+            context=item.context,
+            servers=item.servers,
+        )
         band.crowd.add(item.tenant, item.id)
         self._waiting[item.id] = entry
         self._shorts += not item.is_long
@@ -303,7 +320,13 @@ class Queue(Generic[T]):
         band.crowd.remove(item.tenant, item.id)
         lane = band.lanes[item.lane]
         served = max(1, item.tokens) if charge else 0
-        lane.remove(item.id, item.tenant, is_long=item.is_long, served_tokens=served)
+        lane.remove(
+            item.id,
+            item.tenant,
+            is_long=item.is_long,
+            context=item.context,
+            served_tokens=served,
+        )
         if not lane:
             del band.lanes[item.lane]
             if not band.lanes:

@@ -12,17 +12,21 @@ prompt of a million tokens). Tenancy is only as honest as the header it comes fr
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laar.flow.slack import RHO_MAX, Line
+from laar.flow.together import MAX_PASSED, Together, spare_s
 
 __all__ = ["Bag", "Crowd", "Lane"]
 
 K = TypeVar("K", bound=Hashable)
+
+Near = Callable[[], Sequence[Sequence[int]]]
+"""Contexts that endpoints with room were sent lately."""
 
 MAX_IDLE_TENANTS = 1024
 """Tenants with nothing waiting whose debt in tokens is remembered, for each lane; the oldest go
@@ -68,6 +72,14 @@ class Bag(Generic[K]):
             self._keys[slot] = last
             self._slots[last] = slot
             self._rows[:, slot] = self._rows[:, len(self._keys)]
+
+    def line(self, key: K) -> Line:
+        """Returns the line of a key that is here."""
+        return Line(*self._rows[:, self._slots[key]].tolist())
+
+    def lines(self) -> NDArray[np.float64]:
+        """Returns float64[2, n], what each line is made of; not to be kept."""
+        return self._rows[:, : len(self._keys)]
 
     def first(self, now: float) -> tuple[K, float] | None:
         """Returns the key that is lowest at `now`, and its height.
@@ -135,6 +147,58 @@ class Crowd(Generic[K]):
             self.largest = after
 
 
+class _Kind(Bag[Hashable]):
+    """One tenant's requests of one kind; by relative slack, where it is to look for company."""
+
+    __slots__ = ("_passed", "_servers", "_spare", "_together")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._together: Together[Hashable] = Together()
+        self._servers = 1
+        self._passed = 0  # in a row, before one that is late
+        self._spare: tuple[float, float] | None = None  # as of when, and how much
+
+    def join(self, key: Hashable, line: Line, context: Sequence[int], servers: int) -> None:
+        """Adds a request."""
+        self.put(key, line)
+        self._together.put(key, context)
+        self._servers, self._spare = servers, None
+
+    def leave(self, key: Hashable, context: Sequence[int]) -> None:
+        """Takes a request out."""
+        self.remove(key)
+        self._together.remove(key, context)
+
+    def company(self, now: float, first: Hashable, near: Near) -> Hashable:
+        """Returns who shares most with what is `near`, if all others can afford it; else `first`.
+
+        Heights must be relative slack.
+        """
+        mate = self._together.nearest(near()) if self._together else None
+        if mate is None or mate == first:
+            self._passed = 0
+            return first
+        late = self.line(first).offset_s < now
+        takes_s = 1.0 / (self.line(mate).rate * self._servers)
+        if (late and self._passed >= MAX_PASSED) or not self._afford(takes_s, now):
+            self._passed = 0
+            return first
+        self._passed += late
+        return mate
+
+    def _afford(self, seconds: float, now: float) -> bool:
+        """Whether all that wait can be put off by so much; if so, they are."""
+        if self._spare is not None:
+            then, spare = self._spare
+            spare -= max(0.0, now - then)  # who left meanwhile has only made it more
+        if self._spare is None or spare < seconds:
+            starts_s, rates = self.lines()
+            spare = spare_s(starts_s, 1.0 / rates, now, self._servers)
+        self._spare = now, spare - seconds * (spare >= seconds)
+        return spare >= seconds
+
+
 class _Tenant:
     """One tenant in one lane: tokens served in this busy period, and its requests by kind."""
 
@@ -142,21 +206,21 @@ class _Tenant:
 
     def __init__(self, served_tokens: float) -> None:
         self.served_tokens = served_tokens
-        self.bags: dict[bool, Bag[Hashable]] = {}  # by is_long, made when first needed
+        self.bags: dict[bool, _Kind] = {}  # by is_long, made when first needed
 
 
 class Lane:
     """The requests of one band that compete for the same endpoints.
 
     Args:
-        long_yields: a long request with relative slack over `RHO_MAX` lets shorts go before it.
-            Heights must be relative slack for that, so it goes with the order `lars` only.
+        by_slack: heights are relative slack, as in the order `lars` only. Then a long request with
+            more than `RHO_MAX` lets shorts go before it, and what shares a context goes together.
     """
 
-    __slots__ = ("_idle", "_long_yields", "_rings", "_tenants", "_virtual_tokens")
+    __slots__ = ("_by_slack", "_idle", "_rings", "_tenants", "_virtual_tokens")
 
-    def __init__(self, *, long_yields: bool) -> None:
-        self._long_yields = long_yields
+    def __init__(self, *, by_slack: bool) -> None:
+        self._by_slack = by_slack
         self._tenants: dict[str, _Tenant] = {}
         self._idle: dict[str, float] = {}  # served tokens of tenants that are ahead of the others
         self._virtual_tokens = 0.0  # tokens served to whoever was served last, before that
@@ -166,7 +230,16 @@ class Lane:
     def __len__(self) -> int:
         return len(self._tenants)
 
-    def add(self, key: Hashable, tenant: str, line: Line, *, is_long: bool) -> None:
+    def add(
+        self,
+        key: Hashable,
+        tenant: str,
+        line: Line,
+        *,
+        is_long: bool,
+        context: Sequence[int] = (),
+        servers: int = 1,
+    ) -> None:
         """Puts a request into the lane."""
         one = self._tenants.get(tenant)
         if one is None:
@@ -175,14 +248,22 @@ class Lane:
             one = self._tenants[tenant] = _Tenant(served)
         bag = one.bags.get(is_long)
         if bag is None:
-            bag = one.bags[is_long] = Bag()
+            bag = one.bags[is_long] = _Kind()
             self._rings[is_long].put(tenant, Line(one.served_tokens, 1.0))
-        bag.put(key, line)
+        bag.join(key, line, context, servers)
 
-    def remove(self, key: Hashable, tenant: str, *, is_long: bool, served_tokens: int = 0) -> None:
+    def remove(
+        self,
+        key: Hashable,
+        tenant: str,
+        *,
+        is_long: bool,
+        context: Sequence[int] = (),
+        served_tokens: int = 0,
+    ) -> None:
         """Takes a request out; `served_tokens` charges its tenant for it."""
         one = self._tenants[tenant]
-        one.bags[is_long].remove(key)
+        one.bags[is_long].leave(key, context)
         if not one.bags[is_long]:
             del one.bags[is_long]
             self._rings[is_long].remove(tenant)
@@ -198,22 +279,41 @@ class Lane:
                 if len(self._idle) > MAX_IDLE_TENANTS:
                     del self._idle[next(iter(self._idle))]
 
-    def pick(self, now: float, *, long_may_go: bool) -> Hashable | None:
-        """Returns the request whose turn it is, and leaves it in; None when nothing may go."""
+    def pick(self, now: float, *, long_may_go: bool, near: Near = tuple) -> Hashable | None:
+        """Returns the request whose turn it is, and leaves it in; None when nothing may go.
+
+        Args:
+            now: the moment.
+            long_may_go: whether long requests may.
+            near: what requests may leave in company of; only for relative slack.
+        """
+        turn = self._turn(now, long_may_go=long_may_go)
+        if turn is None:
+            return None
+        tenant, is_long, key = turn
+        if not self._by_slack:
+            return key
+        return self._tenants[tenant].bags[is_long].company(now, key, near)
+
+    def _turn(self, now: float, *, long_may_go: bool) -> tuple[str, bool, Hashable] | None:
+        """Tenant, kind and key of whose turn it is by slack."""
         shorts = self._rings[False].first(0.0)
         longs = self._rings[True].first(0.0) if long_may_go else None
         if longs is None:
-            return None if shorts is None else self._first(shorts[0], now, is_long=False)[0]
+            return None if shorts is None else self._short(shorts[0], now)
         tenant = shorts[0] if shorts is not None and shorts[1] < longs[1] else longs[0]
         bags = self._tenants[tenant].bags
         short = self._first(tenant, now, is_long=False) if False in bags else None
         long = self._first(tenant, now, is_long=True) if True in bags else None
         if long is None or (short is not None and short[1] <= long[1]):
             assert short is not None
-            return short[0]
-        if self._long_yields and long[1] > RHO_MAX and shorts is not None:
-            return self._first(shorts[0], now, is_long=False)[0]
-        return long[0]
+            return tenant, False, short[0]
+        if self._by_slack and long[1] > RHO_MAX and shorts is not None:
+            return self._short(shorts[0], now)
+        return tenant, True, long[0]
+
+    def _short(self, tenant: str, now: float) -> tuple[str, bool, Hashable]:
+        return tenant, False, self._first(tenant, now, is_long=False)[0]
 
     def _first(self, tenant: str, now: float, *, is_long: bool) -> tuple[Hashable, float]:
         found = self._tenants[tenant].bags[is_long].first(now)

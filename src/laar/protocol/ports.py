@@ -59,6 +59,19 @@ class Rework(Protocol):
         """To forward; the very object that came in unless something was changed."""
         ...
 
+    @property
+    def context(self) -> tuple[int, ...]:
+        """What the documents begin with, as `Request.context`."""
+        ...
+
+    def asked(self, request: str, now: float) -> None:
+        """The request is on its way; `accepted` or `refused` follows."""
+        ...
+
+    def refused(self) -> None:
+        """No endpoint took it."""
+        ...
+
     def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
         """An endpoint answers with a 2xx status.
 

@@ -73,11 +73,30 @@ class _Reworked:
         self._ordering = ordering
         self._result = result
         self._group = group
+        self._noted = ""  # under which request
 
     @property
     def body(self) -> bytes:
         """The body to forward."""
         return self._result.body
+
+    @property
+    def context(self) -> tuple[int, ...]:
+        """What the documents begin with."""
+        return self._result.context
+
+    def asked(self, request: str, now: float) -> None:
+        """Remembers the order, so that a burst shares one."""
+        self._hooks.guarded(self._note, request, now)
+
+    def _note(self, request: str, now: float) -> None:
+        self._ordering.hook.note(self._result.receipt, now, request=request)
+        self._noted = request
+
+    def refused(self) -> None:
+        """Takes the order back."""
+        if self._noted:
+            self._hooks.guarded(self._ordering.hook.retract, self._noted)
 
     def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
         """Remembers that `endpoint` got the body."""
@@ -88,7 +107,8 @@ class _Reworked:
 
     def _committed(self, endpoint: str, request: str, now: float) -> None:
         hook, receipt = self._ordering.hook, self._result.receipt
-        hook.commit(receipt, now, endpoint=endpoint, request=request)
+        noted = bool(self._noted)
+        hook.commit(receipt, now, endpoint=endpoint, request=request, noted=noted)
 
     def ended(self, ttft_s: float | None, usage: Usage) -> None:
         """Records the measured time and cached tokens."""

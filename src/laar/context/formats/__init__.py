@@ -8,6 +8,7 @@ announced (`places`), points, headings, bullets, rules and paragraphs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -49,7 +50,7 @@ def scan(
     blocks = [
         block for block in _found(text, settings, around) if block.documents >= settings.min_docs
     ]
-    blocks = _last_after_examples(text, blocks)
+    blocks = [_to_line_ends(text, b) for b in _last_after_examples(text, blocks)]
     return [_held(text, block, blocks, settings, around) for block in blocks]
 
 
@@ -131,6 +132,26 @@ MAX_LINES = 20_000
 
 _WORTH_A_NAME = 1024
 """Bytes of announced text from which on it is worth telling that no shape fits."""
+
+
+def _to_line_ends(text: str, block: Block) -> Block:
+    """The block with the blanks at the ends of lines in its items.
+
+    Left to the places they would tell two prompts apart whose documents are the same.
+    """
+    if block.quoted:
+        return block
+    ends = [_LINE_END.match(text, item.end) for item in block.items]
+    if not any(ends):
+        return block
+    items = tuple(
+        item if end is None else item._replace(end=end.end())
+        for item, end in zip(block.items, ends, strict=True)
+    )
+    return replace(block, items=items, end=max(block.end, items[-1].end))
+
+
+_LINE_END = re.compile(r"[ \t]+(?=[\r\n]|\Z)")
 
 
 def _last_after_examples(text: str, blocks: list[Block]) -> list[Block]:

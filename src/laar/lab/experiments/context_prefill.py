@@ -37,7 +37,7 @@ from laar.sim.fleet import (
     replay_open,
 )
 
-__all__ = ["EXPERIMENTS"]
+__all__ = ["EXPERIMENTS", "replay"]
 
 ENGINE = "qwen2.5-7b-a100"
 WORKERS = 4
@@ -87,19 +87,19 @@ def run_load(load: str, way: str, requests: int, seed: int) -> dict[str, float]:
         contexts = [list(planned.docs) for planned in plan(contexts).requests]
     # The client's tokens: the hook's note is no work that anybody asked for.
     received_tokens = requests * prompt_of(contexts[0], 0).prompt_tokens
-    backlog = _replay(contexts, way, seed, None)
+    backlog = replay(contexts, way, seed, None)
     figures = {
         "tokens_per_s": received_tokens / (backlog.last_s - backlog.first_s) / WORKERS,
         "hit_rate": backlog.cached_tokens / backlog.prompt_tokens,
         "busiest": WORKERS * max(backlog.by_endpoint.values()) / requests,
     }
     if way != PLAN:
-        paced = _replay(contexts, way, seed, RATE)
+        paced = replay(contexts, way, seed, RATE)
         figures |= {"ttft_s": paced.ttft.mean, "ttft_p95_s": paced.ttft.percentile(0.95)}
     return figures
 
 
-def _replay(contexts: Sequence[Sequence[int]], way: str, seed: int, rate: float | None) -> Tally:
+def replay(contexts: Sequence[Sequence[int]], way: str, seed: int, rate: float | None) -> Tally:
     """All at once, so many in flight, or as Poisson arrivals at `rate`."""
     engine = load_profile(ENGINE)
     sites = [

@@ -33,7 +33,7 @@ from laar.sim.fleet import (
     replay_open,
 )
 
-__all__ = ["EXPERIMENTS"]
+__all__ = ["EXPERIMENTS", "turn_messages"]
 
 ENGINE = "qwen2.5-7b-a100"
 WORKERS = 4
@@ -82,6 +82,11 @@ def run_memories(scope: Scope) -> Report:
 def run_conversations(way: str, count: int, seed: int) -> dict[str, float]:
     """Conversations on fresh engines."""
     load = conversations(seed, count=count, turns=5, docs=8, repeats=0.4, every_s=3.0)
+    return _replay(load, way, turn_messages(), seed)
+
+
+def turn_messages() -> Callable[[Turn], _Messages]:
+    """What a client sends at each turn: all that was said, and the turn's documents."""
     history: dict[int, _Messages] = {}
 
     def messages(turn: Turn) -> _Messages:
@@ -103,7 +108,7 @@ def run_conversations(way: str, count: int, seed: int) -> dict[str, float]:
         )
         return said
 
-    return _replay(load, way, messages, seed)
+    return messages
 
 
 def run_questions(way: str, k: int, questions: int, seed: int) -> dict[str, float]:
@@ -207,8 +212,9 @@ MEMORIES = tuple(
         seeds=3,
         paper="ContextPilot 7.2 (Mem0 on LoCoMo)",
         published=f"{times} times",
-        why="Memories are short (25 tokens) and chosen anew by each question: two choices of one "
-        "user agree in few leading memories, and what is saved is small beside the rest.",
+        why="An order by how often each memory will be asked for, which nobody knows beforehand, "
+        "would find 0.66 of 20 memories cached and 0.46 of 100; the hook finds 0.65 and 0.39, and "
+        "its note takes 5 to 7 % more tokens.",
     )
     for k, times in MEMORIES_FASTER.items()
 )

@@ -54,11 +54,18 @@ class RagClient:
         load: document ids of each request.
         hooked: whether the hook orders them.
         output_tokens: of each answer.
+        objective_s: to the first token, that each asks for; None for none.
     """
 
     def __init__(
-        self, load: Sequence[Sequence[int]], *, hooked: bool, output_tokens: int = 1
+        self,
+        load: Sequence[Sequence[int]],
+        *,
+        hooked: bool,
+        output_tokens: int = 1,
+        objective_s: float | None = None,
     ) -> None:
+        self._objective_s = objective_s
         self._load = load
         self._output_tokens = output_tokens
         self._hook = ContextHook(ContextSettings(holdout_share=0.0)) if hooked else None
@@ -68,18 +75,26 @@ class RagClient:
     def arrivals(self, fleet: VirtualFleet, times_s: Iterable[float]) -> Iterator[Arrival]:
         """The requests as they fall due: the hook sees what was accepted until then."""
         for number, docs, at_s in zip(count(), self._load, times_s, strict=False):
-            prompt = self._prompt(number, docs, fleet.clock.now)
-            yield Arrival(at_s=at_s, prompt=prompt, kind=str(number))
+            prompt, context = self._prompt(number, docs, fleet.clock.now)
+            yield Arrival(
+                at_s=at_s,
+                prompt=prompt,
+                kind=str(number),
+                context=context,
+                ttft_objective_s=self._objective_s,
+            )
 
     def ended(self, arrival: Arrival, exchange: Exchange) -> None:
         """Commits what an endpoint accepted."""
         receipt = self._receipts.pop(int(arrival.kind), None)
         if self._hook is not None and exchange.status == 200:
-            self._hook.commit(receipt, exchange.end_s)
+            self._hook.commit(receipt, exchange.end_s, request=arrival.kind, noted=True)
 
-    def _prompt(self, number: int, docs: Sequence[int], now: float) -> Prompt:
+    def _prompt(
+        self, number: int, docs: Sequence[int], now: float
+    ) -> tuple[Prompt, tuple[int, ...]]:
         if self._hook is None:
-            return prompt_of(docs, number, output_tokens=self._output_tokens)
+            return prompt_of(docs, number, output_tokens=self._output_tokens), ()
         text = "\n".join(self._text(doc) for doc in docs) + f"\n\nQuestion {number}?"
         messages = [
             {"role": "system", "content": "Answer from the documents."},
@@ -88,11 +103,13 @@ class RagClient:
         body = orjson.dumps({"model": "model", "messages": messages})
         result = self._hook.apply(body, api="chat", tenant="", route="lab", now=now, mode="on")
         self._receipts[number] = result.receipt
+        self._hook.note(result.receipt, now, request=str(number))
         note_tokens = -(-(len(result.body) - len(body)) // _BYTES_PER_TOKEN)
         ordered = [docs[place] for place in result.permutation or range(len(docs))]
-        return prompt_of(
+        prompt = prompt_of(
             ordered, number, note_tokens=note_tokens, output_tokens=self._output_tokens
         )
+        return prompt, result.context
 
     def _text(self, doc: int) -> str:
         text = self._texts.get(doc)

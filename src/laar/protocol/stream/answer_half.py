@@ -59,11 +59,12 @@ class AnswerHalf:
             if made_by_envoy(event):
                 return self._unanswered(decision, event, now, out)
         if not self._answer.accepted:
-            self._shared.rework = None
+            self._shared.refuse_rework()
         elif self._shared.rework is not None:  # before the client sees it and sends its next turn
             known = (decision.address, decision.request.id) if decision else ("", "")
             decided = decision.id if decision else ""
             self._shared.rework.accepted(event.served or known[0], known[1], now, decision=decided)
+            self._shared.taken = True
         if decision is None:
             self._shared.dialect.answer_headers([], out, read=False)
             return self._after_headers(event, now, out)
@@ -124,7 +125,7 @@ class AnswerHalf:
         self, decision: Decision, event: ResponseHeaders, now: float, out: list[Action]
     ) -> ResponsePhase:
         """Answers in Envoy's place, which got no answer from any endpoint."""
-        self._shared.rework = None
+        self._shared.refuse_rework()
         self._answer.fail()
         self.end(now, out)
         error = no_answer_error(event, self._shared.asked or decision.model)

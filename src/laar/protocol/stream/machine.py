@@ -102,6 +102,8 @@ class Stream:
         if phase is RequestPhase.OVER:
             if kind is Closed:
                 self._answer.end(now, actions)
+                if not self._shared.taken:
+                    self._shared.refuse_rework()
             self._answer.phase = ResponsePhase.OVER
         return actions
 

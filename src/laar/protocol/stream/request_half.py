@@ -251,6 +251,9 @@ class RequestHalf:
             sees_answer=self._shared.sees_answer,
             trace=self._join(head.trace_parent, head.trace_state) if self._join else None,
         )
+        if self._shared.rework is not None:
+            request.context = self._shared.rework.context
+            self._shared.rework.asked(self._id, now)
         if self._shared.since is not None:
             request.waited_s = self._shared.since.waited_s(head.since, request, now)
             self._shared.asked_at = now
@@ -304,6 +307,7 @@ class RequestHalf:
     def _refuse(self, error: RequestError, out: list[Action]) -> RequestPhase:
         if self._shared.shadow:
             return self._stand_aside(out)
+        self._shared.refuse_rework()
         self._body.take()
         out.append(refusal(error))
         return RequestPhase.OVER

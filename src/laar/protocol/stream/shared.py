@@ -28,6 +28,7 @@ class Shared:
         asked: the model's name in the client's body.
         target: the name that took its place; None where it stays.
         rework: what the hook did to the body; None once it is of no more use.
+        taken: an endpoint has accepted the request.
         shadow: the decision does not count, and the request passes as it came.
         decision: None until there is one.
         overhead_us: what it took.
@@ -42,6 +43,7 @@ class Shared:
     asked: str = ""
     target: str | None = None
     rework: Rework | None = None
+    taken: bool = False
     shadow: bool = False
     decision: Decision | None = None
     overhead_us: int = 0
@@ -50,6 +52,12 @@ class Shared:
     def sees_answer(self) -> bool:
         """Whether the answer's body passes through the picker."""
         return self.read_answer or self.dialect.shows_answers
+
+    def refuse_rework(self) -> None:
+        """Tells the hook that no endpoint took what it made of the body."""
+        if self.rework is not None:
+            self.rework.refused()
+            self.rework = None
 
     def stamp(self, request: Request) -> str:
         """When the question was first asked, for a retry to send back."""

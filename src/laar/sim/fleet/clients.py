@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from laar.core.request import Request
+from laar.errors import RequestError
 from laar.sim.fleet.fleet import Exchange, VirtualFleet
 from laar.sim.fleet.prompts import Arrival, Prompt, request_of
 
@@ -48,6 +49,7 @@ def replay_open(
     on_end: Callable[[Arrival, Exchange], None],
     *,
     max_in_flight: int = MAX_IN_FLIGHT,
+    on_refused: Callable[[Arrival], None] | None = None,
 ) -> None:
     """Runs a schedule to its end.
 
@@ -56,8 +58,9 @@ def replay_open(
         arrivals: in order of time; read as they fall due.
         on_end: called with each as it ends; refused ones have another status than 200.
         max_in_flight: the client's cap.
+        on_refused: called with each that flow control refuses; None where there is none.
     """
-    _OpenLoop(fleet, iter(arrivals), on_end, max_in_flight).start()
+    _OpenLoop(fleet, iter(arrivals), on_end, max_in_flight, on_refused).start()
     fleet.clock.run()
 
 
@@ -68,8 +71,10 @@ class _OpenLoop:
         arrivals: Iterator[Arrival],
         on_end: Callable[[Arrival, Exchange], None],
         cap: int,
+        on_refused: Callable[[Arrival], None] | None,
     ) -> None:
         self._fleet, self._arrivals, self._on_end, self._cap = fleet, arrivals, on_end, cap
+        self._on_refused = on_refused
         self._open = self._sent = 0
         self._held: Arrival | None = None
 
@@ -90,13 +95,25 @@ class _OpenLoop:
         request = request_of(self._sent, arrival)
 
         def ended(exchange: Exchange) -> None:
-            self._open -= 1
             self._on_end(arrival, exchange)
+            over()
+
+        def over() -> None:
+            self._open -= 1
             held, self._held = self._held, None
             if held is not None:
                 self._send(held)
 
-        self._fleet.send(request, arrival.prompt, ended)
+        on_refused = self._on_refused
+        if on_refused is None:
+            self._fleet.send(request, arrival.prompt, ended)
+        else:
+
+            def refused(_error: RequestError) -> None:
+                on_refused(arrival)
+                over()
+
+            self._fleet.enqueue(request, arrival.prompt, ended, refused)
         self.start()
 
 

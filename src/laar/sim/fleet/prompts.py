@@ -58,6 +58,7 @@ class Arrival:
         ttft_objective_s: what the client asks for; None for nothing.
         model: name it asks for.
         tried: models that answered wrongly before, as ``x-laar-tried-models`` lists them.
+        context: what its documents begin with, as the context hook tells.
     """
 
     at_s: float
@@ -67,6 +68,7 @@ class Arrival:
     ttft_objective_s: float | None = None
     model: str = "auto"
     tried: str = ""
+    context: tuple[int, ...] = ()
 
 
 def request_of(number: int, arrival: Arrival) -> Request:
@@ -85,6 +87,7 @@ def request_of(number: int, arrival: Arrival) -> Request:
         session=arrival.session,
         tried=arrival.tried,
         ttft_objective_s=arrival.ttft_objective_s,
+        context=arrival.context,
     )
 
 
