@@ -188,6 +188,9 @@ class ExternalProcessor:
         Envoy resets each stream at its end, and gRPC then cancels this coroutine. A read that is
         cancelled never frees its operations (about 100 bytes, in all versions of grpc.aio so far);
         left alone it ends by itself. Only a request that waits in the queue is cancelled.
+
+        The cancellation then goes on. If this coroutine returned, gRPC would send a status on the
+        stream that is gone. That fails, and operations that fail are never freed either.
         """
         task: asyncio.Task[None] | None = None
 
@@ -204,6 +207,7 @@ class ExternalProcessor:
             if exchange.queued:
                 task.cancel()
             await asyncio.wait((task,))
+            raise
 
     @staticmethod
     async def _process(context: grpc.aio.ServicerContext[Any, Any], exchange: Exchange) -> None:
