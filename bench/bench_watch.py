@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 import uvloop
 
-from bench.bench_decision import DISTINCT, Wire, messages
+from bench.bench_decision import DISTINCT, messages, time_answer
 from laar.core.decision import Completion
 from laar.core.endpoints import EndpointSpec, Reading
 from laar.core.request import Api, Request
@@ -184,9 +184,8 @@ async def _tracing() -> None:
     for turn in range(2000):
         random.shuffle(prepared)  # whoever follows a span finds a cold cache
         for name, runner, exchanges in prepared:
-            wire: Any = Wire(exchanges[turn % DISTINCT])
             began = time.thread_time()
-            await runner.processor._process(None, wire)
+            await time_answer(runner.processor, exchanges[turn % DISTINCT])
             took[name].append(time.thread_time() - began)
     for name, seconds in took.items():
         print(f"a request's CPU, {name}: {statistics.median(seconds) * 1e6:.1f} us")
@@ -203,8 +202,7 @@ async def _encoding(runner: Runner, exchanges: list[Any]) -> float:
     assert spans is not None
     spans._provider.add_span_processor(SimpleSpanProcessor(kept))
     for exchange in exchanges[:DISTINCT]:
-        wire: Any = Wire(exchange)
-        await runner.processor._process(None, wire)
+        await time_answer(runner.processor, exchange)
     batch, seconds = kept.get_finished_spans(), []
     for _ in range(9):
         began = time.thread_time()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+from google.protobuf.message import DecodeError
+
 from fuzz.choices import Choices, json_text
 from laar.accuracy.capability import CapabilityModel
 from laar.core.beliefs import CapabilityAssessor, PrefixBeliefs
@@ -33,7 +35,7 @@ from laar.protocol.events import (
 )
 from laar.protocol.openai import try_read
 from laar.protocol.stream import HeldBytes, Stream, StreamSettings
-from laar.server.extproc.messages import event_of, message_of, try_read_message
+from laar.server.extproc.messages import event_of, message_of
 from laar.wire import ext_proc_pb2 as pb
 
 __all__ = ["ADDRESSES", "message", "streams"]
@@ -164,8 +166,9 @@ def streams(data: bytes) -> None:
     now, ended, decided = 0.0, 0, 0
     events: list[Event] = []
     for _ in range(1 + choices.number(10)):
-        read = try_read_message(message(choices))
-        if isinstance(read, Exception):
+        try:
+            read = pb.ProcessingRequest.FromString(message(choices))
+        except DecodeError:
             break
         if (event := event_of(read)) is not None:
             events.append(event)

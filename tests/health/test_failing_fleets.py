@@ -62,7 +62,7 @@ def test_no_answer_is_lost_to_an_error_in_it_once_that_is_known(seed):
     """Envoy repeats none of these, so neither a price that falls nor a trial may cost a client."""
     fleet = VirtualFleet(behave={0: error_event(since=5.0)}, seed=seed, probes=True, think_s=0.1)
     fleet.run(10**6, until=180.0)
-    assert 0 < len(fleet.seen.failed) <= 4
+    assert 0 < len(fleet.seen.failed) <= 6  # under way when it began
     assert max(fleet.seen.failed) < 7.0
     assert fleet.health.of(0).breaker.trials == 0
     assert fleet.probes >= 5
@@ -169,7 +169,7 @@ def test_some_clients_with_a_wrong_key_take_nobody_out():
     assert sum(fleet.health.of(slot).breaker.openings for slot in range(5)) <= 1
 
 
-@pytest.mark.parametrize(("is_keyed", "at_most"), [(True, 1), (False, 0)])
+@pytest.mark.parametrize(("is_keyed", "at_most"), [(True, 2), (False, 0)])
 def test_one_client_with_a_wrong_key_does_not_go_through_the_fleet(is_keyed, at_most):
     """It sends the same prompt again and again, so that it comes to the same endpoint each time."""
 

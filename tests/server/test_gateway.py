@@ -19,9 +19,9 @@ pytestmark = pytest.mark.envoy
 SHAPES = ["standalone", "gateway"]
 
 
-@pytest.fixture(params=["grpc", "h2"])
+@pytest.fixture(params=["grpc", pytest.param("h2", marks=pytest.mark.slow)])
 def transport(request):
-    """Each test runs on both."""
+    """Each test runs on both: on the one that is not the default in the slow suite."""
     return request.param
 
 
