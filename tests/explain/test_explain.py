@@ -2,6 +2,7 @@
 
 import gc
 import random
+from array import array
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from laar.core.request import Api, Request
 from laar.explain.decision_record import record_of
 from laar.explain.record import MAX_ROWS, explained, record
 from laar.policies import build_policies
+from laar.prefix import Chain
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.tracing import attributes
 
@@ -310,7 +312,7 @@ class Warm(NoPrefixes):
     """Believes the prompt to be held by the first endpoint."""
 
     def chain(self, request, _weights=""):
-        return request.question
+        return Chain(array("Q", [1]), len(request.question))
 
     def match(self, chain, capacity):
         return np.array([0.9, *[0.0] * (capacity - 1)])

@@ -99,9 +99,10 @@ class Limits:
 
     order: Annotated[Literal["lars", "fcfs", "edf", "lrs", "srpt"], Applies.AFTER_RESTART] = "lars"
     """Who goes first: relative slack, or another order to compare with."""
-    together: bool = True
-    """Requests whose documents begin alike (see `context`) leave one after the other, where nobody
-    loses the objective by it; with the order `lars` only."""
+    together: bool = False
+    """Requests whose documents begin alike (see `context`) leave one after the other, where the
+    others can afford it by an estimate; with the order `lars` only. Off by default: where some are
+    late already, the estimate can cost another its objective."""
     max_waiting: Annotated[int, Ge(0), Le(1_000_000)] = 10_000
     """Requests that may wait; 429 beyond. Each costs some 20 KiB and its body, and 10,000 keep a
     dispatch at some 100 us."""
