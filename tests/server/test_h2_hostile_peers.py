@@ -19,6 +19,8 @@ from laar.server.h2 import H2Server, connection
 from laar.server.h2.framing import Code
 from support import eventually
 
+pytestmark = pytest.mark.slow
+
 DATA, HEADER, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 
 

@@ -12,7 +12,7 @@ from yarl import URL
 
 from laar.core.endpoints import POOL_LABEL
 from laar.server import fleet
-from laar.server.extproc import processor
+from laar.server.extproc import exchange
 from support import Answer, eventually
 
 pytestmark = pytest.mark.envoy
@@ -141,14 +141,14 @@ async def test_d13_others_are_served_while_a_body_of_many_parts_is_read(gateway,
     message = b'{"role":"user","content":"x"}'
     body = b'{"model":"auto","messages":[%b]}' % b",".join([message] * 400_000)
     calls = []
-    read = processor.try_read
+    read = exchange.try_read
 
     def aside(api, given):
         calls.append(threading.current_thread() is threading.main_thread())
         return read(api, given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processor, "try_read", aside)
+        patch.setattr(exchange, "try_read", aside)
         status, headers, _ = await post(http, envoy, body)
     assert (status, headers["x-laar-model"]) == (200, "m")
     assert calls == [False]

@@ -243,6 +243,7 @@ async def test_a_password_is_read_from_a_file(server, members, tmp_path):
         Share(url="redis://:open@localhost")
 
 
+@pytest.mark.slow
 async def test_three_pickers_under_load_lose_no_count_while_one_after_the_other_is_killed(
     server, members
 ):
@@ -276,6 +277,7 @@ async def test_three_pickers_under_load_lose_no_count_while_one_after_the_other_
         assert not sum(sharing.refused.values())
 
 
+@pytest.mark.slow
 async def test_a_slow_store_delays_what_others_hear_and_nothing_else(server, members):
     await server.start()
     p, q = await members(1), await members(2)
@@ -320,6 +322,7 @@ class Wire:
         self._open.discard(writer)
 
 
+@pytest.mark.slow
 async def test_a_picker_that_is_cut_off_goes_on_alone_while_the_others_share(
     server, members, tmp_path
 ):

@@ -22,6 +22,8 @@ import asyncio, sys
 import grpc
 from laar.wire import ext_proc_pb2 as pb
 
+pytestmark = pytest.mark.slow
+
 async def main(port, path, streams):
     message = pb.ProcessingRequest()
     message.protocol_config.request_body_mode = 2  # BUFFERED: the headers get an answer

@@ -193,7 +193,8 @@ def test_a_schedule_of_any_length_takes_no_more_memory_once_caches_are_full() ->
     finally:
         tracemalloc.stop()
     assert tally.numbers()["success"] == 1.0
-    assert held[1] - held[0] < 64 << 10, "bytes that 1,500 more requests left behind"
+    # Some 200 bytes for each prompt, up to 65,536 of them: its age, should it come back.
+    assert held[1] - held[0] < 512 << 10, "bytes that 1,500 more requests left behind"
 
 
 def test_a_turn_is_sent_when_it_is_due_and_the_one_before_is_answered() -> None:
