@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 25
+SECONDS = 20
 DEADLINE_S = 200
 
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(DEADLINE_S + 20)]

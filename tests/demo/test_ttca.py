@@ -96,6 +96,7 @@ def test_improvement_is_the_share_of_the_baselines_time_saved_in_each_cell(tmp_p
     assert b"</svg>" in (tmp_path / "figure.svg").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.envoy
 @pytest.mark.usefixtures("envoy_binary")
 async def test_held_out_questions_are_replayed_through_envoy(tmp_path: Path) -> None:

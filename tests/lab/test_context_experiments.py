@@ -55,6 +55,7 @@ def test_prefill_is_faster_where_documents_are_shared():
     assert hook["ttft_s"] < received["ttft_s"]
 
 
+@pytest.mark.slow
 def test_the_hook_finds_more_and_piles_nothing_up():
     experiment = find_experiment("context-hits")
     found = experiment.run(experiment.scope(1, quick=True)).evidence

@@ -242,6 +242,7 @@ def test_a_sweep_keeps_the_order_of_its_cases() -> None:
         assert sweep(_square, [(n,) for n in range(20)], label="") == [n * n for n in range(20)]
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_on_a_dask_cluster() -> None:
     pytest.importorskip("distributed", reason="dask is not installed: pip install distributed")
     with placed("dask", 2):

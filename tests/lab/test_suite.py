@@ -254,6 +254,7 @@ def test_screened_runs_keep_the_contenders_on_every_seed() -> None:
 # -- the commands ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_quick_version_judges_nothing(tmp_path: Path) -> None:
     data = tmp_path / "r.json"
     ran = RUN.invoke(
@@ -333,6 +334,7 @@ def test_real_traffic_becomes_workloads(tmp_path: Path) -> None:
         assert one != other, "a seed is another order, or another window"
 
 
+@pytest.mark.slow
 def test_the_agents_experiment_runs_on_a_directory(tmp_path: Path) -> None:
     data = real_traffic(tmp_path)
     experiment = find_experiment("agents")

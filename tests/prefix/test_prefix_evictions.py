@@ -9,7 +9,8 @@ import pytest
 
 from laar.core.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
 from laar.prefix import GROWING, Chain
-from laar.prefix.evictions import MAX_PROMPTS, MAX_SHARE, Evictions
+from laar.prefix import evictions as module
+from laar.prefix.evictions import MAX_SHARE, Evictions
 
 PROMPT_BYTES = 65_536
 
@@ -76,11 +77,12 @@ def test_no_clock_makes_it_anything_but_a_share(now: float) -> None:
             assert 0.0 <= share_at(evictions, age_s) <= MAX_SHARE
 
 
-def test_it_remembers_a_bounded_number_of_prompts() -> None:
+def test_it_remembers_a_bounded_number_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PROMPTS", 1000)
     evictions = Evictions()
-    for name in range(MAX_PROMPTS + 500):
+    for name in range(1500):
         evictions.note(chain_of(name, 1024), 0.001 * name)
-    assert len(evictions) == MAX_PROMPTS
+    assert len(evictions) == 1000
 
 
 def test_a_prompt_costs_others_only_where_it_pushes_out_what_they_come_back_for() -> None:
