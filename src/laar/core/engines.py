@@ -264,11 +264,6 @@ class Engines:
         mean: Floats = in_flight + (self.mean[slots] - in_flight) * faded
         return mean
 
-    def loads(self, slots: Slots, now: float) -> Floats:
-        """Seconds of prompts (by c(m)) that each was sent a second, of late."""
-        loads: Floats = self.load[slots] * _exp((self._load_from - now) / RATE_S)
-        return loads
-
     def arrivals(self, now: float) -> tuple[float, float]:
         """Requests a second, and seconds of prompts to read (by c(m)) a second."""
         fade = _exp((self._rate_at - now) / RATE_S)

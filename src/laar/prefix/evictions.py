@@ -29,6 +29,8 @@ __all__ = ["Evictions"]
 _AGES_S = tuple(2.0 ** (half / 2.0) for half in range(1, 27))
 """Where ages are parted, to more than two hours; what is older counts as never asked for again."""
 
+_MARKS = np.arange(len(_AGES_S) + 1)  # the same by place in the table, its beginning included
+
 MEMORY_S = 120.0
 """How far back is looked at least; for long ages a few times as long as these."""
 
@@ -91,9 +93,8 @@ class Evictions:
             ]
             self._survival = np.cumsum([0.0, *stay])
         places = 2.0 * np.log2(np.clip(np.nan_to_num(ages_s), 1.0, _AGES_S[-1]))
-        marks = np.arange(len(self._survival))
-        now = np.interp(places, marks, self._survival)
-        at_twice = np.interp(places + 2.0, marks, self._survival)
+        now = np.interp(places, _MARKS, self._survival)
+        at_twice = np.interp(places + 2.0, _MARKS, self._survival)
         found: npt.NDArray[np.float64] = np.minimum(MAX_SHARE, -np.expm1(at_twice - now))
         return found
 

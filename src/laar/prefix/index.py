@@ -113,7 +113,6 @@ class _Cache:
     """What one endpoint is believed to hold."""
 
     slot: int
-    capacity_bytes: int = DEFAULT_CAPACITY_BYTES
     claims: dict[int, array[int]] = field(default_factory=dict)  # of requests still open, by stamp
     by_head: dict[int, _Use] = field(default_factory=dict)
     by_age: OrderedDict[int, _Use] = field(default_factory=OrderedDict)
@@ -303,7 +302,7 @@ class PrefixIndex:
         cache = self._caches[slot]
         cache.claims.clear()  # receipts still out are void: another endpoint may get the slot
         self.clear(slot)
-        cache.capacity_bytes = self._room_bytes[slot] = DEFAULT_CAPACITY_BYTES
+        self._room_bytes[slot] = DEFAULT_CAPACITY_BYTES
 
     def clear(self, slot: int) -> None:
         """Forget what the slot's engine held: its cache was emptied, or the engine restarted.
@@ -345,9 +344,8 @@ class PrefixIndex:
         From vLLM's ``cache_config_info``: ``kv_cache_size_tokens`` (or ``num_gpu_blocks *
         block_size``) times the bytes per token seen on that model.
         """
-        cache = self._caches[slot]
-        cache.capacity_bytes = self._room_bytes[slot] = capacity_bytes
-        self._fit(cache)
+        self._room_bytes[slot] = capacity_bytes
+        self._fit(self._caches[slot])
 
     def dump(self, max_blocks: int) -> list[Kept]:
         """The latest uses of all slots together, the oldest first, `max_blocks` at most.
@@ -567,8 +565,8 @@ class PrefixIndex:
         What open requests claim is spared: an engine keeps it until they end, and so longer than
         what was used last by a request that ended meanwhile.
         """
-        spared = 0
-        while (excess := int(self._held_bytes[cache.slot]) - cache.capacity_bytes) > 0:
+        spared, room_bytes = 0, int(self._room_bytes[cache.slot])
+        while (excess := int(self._held_bytes[cache.slot]) - room_bytes) > 0:
             use = _oldest(cache)
             claimed = cache.claims.get(use.claim)
             if claimed is not None and spared < _MOST_SPARED:
