@@ -1,5 +1,6 @@
 """Engines that publish what their caches do are believed to the block, through a real Envoy."""
 
+import itertools
 from contextlib import AsyncExitStack
 
 import orjson
@@ -64,9 +65,11 @@ async def test_a_cache_is_believed_as_its_events_say(gateway, http):
             decision = runner.picker.director.preview(request, 0.0)
             return 1.0 - decision.uncached_tokens / decision.tokens
 
+        fresh = itertools.count(100)
+
         async def followed():
-            """What comes before the picker listens is not seen, nor tokenized."""
-            await post(http, url, chat(story(-1, 30)))
+            """What comes before the picker listens is not seen, nor tokenized, nor said again."""
+            await post(http, url, chat(story(next(fresh), 30)))
             return runner.picker.prefixes.blocks_held.sizes("m")
 
         await eventually(followed, what="the first event")

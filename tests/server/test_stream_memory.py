@@ -11,6 +11,8 @@ import pytest
 from laar.server.extproc import SERVICE
 from support import eventually
 
+pytestmark = pytest.mark.slow
+
 STREAMS = 300
 HALF = 4
 """Rounds to compare with as many later ones, after one to warm up."""
@@ -21,8 +23,6 @@ CLIENT = """
 import asyncio, sys
 import grpc
 from laar.wire import ext_proc_pb2 as pb
-
-pytestmark = pytest.mark.slow
 
 async def main(port, path, streams):
     message = pb.ProcessingRequest()

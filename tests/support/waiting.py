@@ -10,14 +10,20 @@ from laar.lab.live import processes
 
 _PORTS = range(10_000, 18_000)
 """Below those that the lab's own commands take."""
+_given: set[int] = set()
+"""A port that one test took is closed, or yet to be bound: two of one picker must differ."""
 
 
 def free_ports(count: int) -> list[int]:
     """Loopback TCP ports that were free just now; no other worker of this run looks at them."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    mine = range(_PORTS.start + worker, _PORTS.stop, workers)
-    return processes.free_ports(count, mine)
+    mine = [port for port in range(_PORTS.start + worker, _PORTS.stop, workers) if port not in _given]
+    if len(mine) < 10 * count:
+        _given.clear()
+    found = processes.free_ports(count, mine)
+    _given.update(found)
+    return found
 
 
 def free_port() -> int:

@@ -31,7 +31,7 @@ _PORTS = range(18_000, 32_000)
 """Below those that Linux takes for outgoing connections: a free one stays free until it is used."""
 
 
-def free_ports(count: int, among: range = _PORTS) -> list[int]:
+def free_ports(count: int, among: Sequence[int] = _PORTS) -> list[int]:
     """Ports of loopback that were free a moment ago, all different.
 
     Args:
@@ -42,7 +42,8 @@ def free_ports(count: int, among: range = _PORTS) -> list[int]:
         LaarError: hardly any port is free.
     """
     found: list[int] = []
-    for port in random.sample(among, len(among)):
+    first = random.randrange(len(among))
+    for port in (*among[first:], *among[:first]):
         with socket.socket() as one:
             try:
                 one.bind(("127.0.0.1", port))
@@ -51,7 +52,7 @@ def free_ports(count: int, among: range = _PORTS) -> list[int]:
         found.append(port)
         if len(found) == count:
             return found
-    raise LaarError(f"fewer than {count} of the ports {among.start} to {among.stop} are free")
+    raise LaarError(f"fewer than {count} of the ports {min(among)} to {max(among)} are free")
 
 
 class LaarProcess:
