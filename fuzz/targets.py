@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fuzz.bodies import bodies, context, scanner
+from fuzz.frames import frames
 from fuzz.pages import answers, artifact, events, files, headers, messages, metrics, state
 from fuzz.streams import streams
 
@@ -21,6 +22,7 @@ TARGETS: dict[str, Target] = {
         context,
         events,
         files,
+        frames,
         headers,
         messages,
         metrics,

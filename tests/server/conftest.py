@@ -116,7 +116,7 @@ class Gateway:
 @pytest.fixture
 def transport():
     """What serves the ext_proc port; a module that has a fixture of this name tries others."""
-    return "grpc"
+    return "h2"
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ SHAPES = ["standalone", "gateway"]
 ONE_AT_A_TIME = {"enabled": True, "max_requests": 1, "min_hold_s": 50}
 
 
-@pytest.fixture(params=["grpc", pytest.param("h2", marks=pytest.mark.slow)])
+@pytest.fixture(params=["h2", pytest.param("grpc", marks=pytest.mark.slow)])
 def transport(request):
     """Each test runs on both: on the one that is not the default in the slow suite."""
     return request.param

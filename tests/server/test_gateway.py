@@ -19,7 +19,7 @@ pytestmark = pytest.mark.envoy
 SHAPES = ["standalone", "gateway"]
 
 
-@pytest.fixture(params=["grpc", pytest.param("h2", marks=pytest.mark.slow)])
+@pytest.fixture(params=["h2", pytest.param("grpc", marks=pytest.mark.slow)])
 def transport(request):
     """Each test runs on both: on the one that is not the default in the slow suite."""
     return request.param

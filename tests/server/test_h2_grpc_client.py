@@ -10,8 +10,6 @@ from h2_peers import serving
 
 from support import eventually
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 async def served():

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import sys
 from types import SimpleNamespace
 
 import grpc
@@ -202,14 +201,6 @@ async def test_a_taken_port_is_named_with_the_remedy(gateway, name):
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(SettingError, match=rf"listen\.{name}: can't listen on {address}"):
             await gateway.picker(listen={name: address})
-
-
-@pytest.mark.parametrize("transport", ["grpc"])
-async def test_a_transport_that_is_not_installed_names_its_extra(gateway, monkeypatch, transport):
-    gateway.members()
-    monkeypatch.setitem(sys.modules, "jh2", None)
-    with pytest.raises(SettingError, match=r"listen.transport: h2 needs .*laar\[h2\]"):
-        await gateway.picker(listen={"transport": "h2"})
 
 
 class Read:

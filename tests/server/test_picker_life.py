@@ -23,7 +23,7 @@ from support import Answer, RecordingUpstream, eventually, free_port
 pytestmark = pytest.mark.envoy
 
 SHAPES = ["standalone", "gateway"]
-TRANSPORTS = ["grpc", pytest.param("h2", marks=pytest.mark.slow)]
+TRANSPORTS = ["h2", pytest.param("grpc", marks=pytest.mark.slow)]
 CLIENTS = 8
 BODY = orjson.dumps({"messages": [{"role": "user", "content": "hello"}], "model": "m"})
 LONGEST_WAIT_S = 2.0

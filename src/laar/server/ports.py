@@ -13,9 +13,10 @@ import grpc
 from laar.datalayer import split_address
 from laar.errors import SettingError
 from laar.server.extproc import SERVICE, ExternalProcessor
+from laar.server.extproc.over_h2 import ProcessCall
+from laar.server.h2 import H2Server
 
 if TYPE_CHECKING:
-    from laar.server.h2 import H2Server
     from laar.server.tls import ServerTls
     from laar.settings import Listen
 
@@ -24,7 +25,6 @@ __all__ = [
     "bind",
     "bind_picking",
     "cannot_listen",
-    "check_transport",
     "health_server",
     "picking_server",
     "ports_in_use",
@@ -67,21 +67,6 @@ class Ports:
     admin: int = 0
 
 
-def check_transport(listen: Listen) -> None:
-    """Finds out whether the chosen transport is installed.
-
-    Raises:
-        SettingError: it is not.
-    """
-    if listen.transport == "h2":
-        try:
-            import jh2  # noqa: F401
-        except ImportError:
-            raise SettingError(
-                "h2 needs the package jh2: pip install 'laar[h2]'", setting="listen.transport"
-            ) from None
-
-
 def picking_server(
     processor: ExternalProcessor,
     transport: str,
@@ -99,9 +84,6 @@ def picking_server(
     """
     longest = min(max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES), _INT32_MAX)
     if transport == "h2":
-        from laar.server.extproc.over_h2 import ProcessCall
-        from laar.server.h2 import H2Server
-
         limit = {"max_streams": _STREAMS} if together else {}
         own = H2Server(longest_bytes=longest, together=together, **limit)
         own.add_method(SERVICE, "Process", lambda call: ProcessCall(processor, call))

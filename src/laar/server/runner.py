@@ -29,7 +29,6 @@ from laar.server.ports import (
     Ports,
     bind,
     bind_picking,
-    check_transport,
     health_server,
     picking_server,
 )
@@ -113,7 +112,6 @@ class Runner:
             SettingError: one of them cannot be used.
         """
         settings = self.picker.settings
-        check_transport(settings.listen)
         if settings.listen.tls is not None:
             self._tls = ServerTls(settings.listen.tls, self.picker.problems)
         self.collectors.prepare()

@@ -62,10 +62,9 @@ class Listen(Section):
     """Names by which browsers and tools reach the admin port, without port, such as a Service's;
     `localhost` and IP addresses always may. Under another name, which a hostile page can point
     here, the port shows nothing but metrics and health."""
-    transport: Literal["grpc", "h2"] = "grpc"
-    """What serves the ext_proc port: gRPC's own server, or laar's over HTTP/2 (extra `h2`), which
-    spends less on each message. `grpc` until `h2` has served as long; docs/performance.md has both
-    measured. The health port is always gRPC's."""
+    transport: Literal["h2", "grpc"] = "h2"
+    """What serves the ext_proc port: laar's own server over HTTP/2, which spends less on each
+    message, or gRPC's. docs/performance.md has both measured. The health port is always gRPC's."""
     tls: Tls | None = None
     """TLS on the ext_proc port. None by default: on loopback it only costs. Health and admin are
     always plain."""
