@@ -28,6 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 _AGAIN_S = (0.2, 5.0)  # until a worker is started again, at first and at most
 _SOUND_S = 30.0  # after which an end is no sign of the next one
+_STUCK_S = 10.0  # beyond its drain and grace, a worker that stops hangs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,7 @@ def run_workers(loaded: Loaded, count: int, command: Sequence[str]) -> None:
 class _Parent:
     def __init__(self, loaded: Loaded, count: int, command: Sequence[str], directory: Path) -> None:
         self._share = loaded.settings.share
+        self._shutdown = loaded.settings.shutdown
         self._count = count
         self._command = command
         self._home = directory
@@ -120,6 +122,8 @@ class _Parent:
                 *(*self._command, "--worker-index", str(index), "--worker-home", str(self._home))
             )
             self._processes[index] = process
+            if self._stopping.is_set():  # while it was being made, so it missed the signal
+                process.terminate()
             try:
                 status = await process.wait()
             except asyncio.CancelledError:
@@ -138,8 +142,15 @@ class _Parent:
                 await asyncio.wait_for(self._stopping.wait(), pause_s)
 
     def _stop(self, number: int) -> None:
+        if not self._stopping.is_set():
+            patience_s = self._shutdown.drain_s + self._shutdown.grace_s + _STUCK_S
+            asyncio.get_running_loop().call_later(patience_s, self._end_stuck)
         self._stopping.set()
         self._pass_on(number)
+
+    def _end_stuck(self) -> None:
+        _LOG.error("a worker hangs in its stop and is killed")
+        self._pass_on(signal.SIGKILL)
 
     def _pass_on(self, number: int) -> None:
         for process in self._processes.values():
