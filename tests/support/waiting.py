@@ -18,7 +18,9 @@ def free_ports(count: int) -> list[int]:
     """Loopback TCP ports that were free just now; no other worker of this run looks at them."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    mine = [port for port in range(_PORTS.start + worker, _PORTS.stop, workers) if port not in _given]
+    mine = [
+        port for port in range(_PORTS.start + worker, _PORTS.stop, workers) if port not in _given
+    ]
     if len(mine) < 10 * count:
         _given.clear()
     found = processes.free_ports(count, mine)
