@@ -54,7 +54,7 @@ class Tasks:
 
 
 async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancels tasks and waits for their end. Their errors are dropped; its own cancellation is not."""
+    """Cancels tasks and waits for their end. Their errors are dropped; it may be cancelled, too."""
     tasks = list(tasks)
     for task in tasks:
         task.cancel()
