@@ -20,8 +20,10 @@ sys.path.insert(0, str(ROOT))  # `bench` is imported by tests that compare with 
 def pytest_configure(config: pytest.Config) -> None:
     # Importing Envoy's typed messages warns about how their own classes are written.
     config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning:envoy_data_plane")
-    # No test asserts an absolute time, and a busy machine is no counter-example.
-    hypothesis.settings.register_profile("laar", deadline=None)
+    # No test asserts an absolute time, and a busy machine is no counter-example. The same examples
+    # each time, so that a change is judged by what it changes; the slow suite looks for new ones.
+    explore = "not slow" not in config.option.markexpr
+    hypothesis.settings.register_profile("laar", deadline=None, derandomize=not explore)
     hypothesis.settings.load_profile("laar")
 
 

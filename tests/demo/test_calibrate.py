@@ -47,6 +47,7 @@ async def test_engines_are_measured_to_what_they_are_and_the_worth_is_printed(
     assert all(outcome.ttft_s is not None for outcome in done if outcome.status == 200)
 
 
+@pytest.mark.slow
 async def test_a_slow_engine_is_found_slow_and_a_wrong_one_wrong(
     sim_endpoints: Endpoints, tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ async def test_nothing_is_left_of_a_command_that_is_ended(
                 os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 async def test_a_fleet_that_is_up_ends_with_its_command() -> None:
     process = await start(*UP)
     said = b""

@@ -35,6 +35,7 @@ def example_installed(tmp_path_factory):
         yield
 
 
+COMMANDS = typer.main.get_command(app)
 SOMEWHERE = {"endpoints": [{"address": "127.0.0.1:8000", "model": "m"}]}
 OF_OTHERS = {"prometheus.yml", "kustomization.yaml"}
 """Files of other programs, by the title of their block."""
@@ -73,7 +74,7 @@ def test_python_compiles_and_its_imports_exist(fence):
 
 def resolved(words):
     """The command that the words after `laar` name, and the words that are left."""
-    command = typer.main.get_command(app)
+    command = COMMANDS
     while below := getattr(command, "commands", None):
         if not words or words[0].startswith("-"):
             break

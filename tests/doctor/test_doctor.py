@@ -18,11 +18,12 @@ from laar.cli.remote import explain_live
 from laar.core.endpoints import Reading
 from laar.doctor import Doctor, Finding, Level, Places, admin_url, show_findings
 from laar.doctor.doctor import _clock
-from laar.envoy import BootstrapOptions, EnvoyProcess, render
+from laar.envoy import BootstrapOptions, EnvoyProcess
 from laar.errors import LaarError, SettingError
 from laar.server.runner import Runner
 from laar.settings import load_settings
 from support import free_port
+from support.bootstraps import rendered
 
 PAGE = "vllm:num_requests_waiting 1\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.5\n"
 CHAT = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "hello " * 90}]})
@@ -208,7 +209,7 @@ async def test_a_real_envoy_is_examined_over_its_admin_port(tmp_path, envoy_bina
     )
     given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
     (tmp_path / "envoy").mkdir()
-    async with EnvoyProcess(render("standalone", options), tmp_path / "envoy"):
+    async with EnvoyProcess(rendered("standalone", options), tmp_path / "envoy"):
         doctor = Doctor(given, Places(envoy=f"http://127.0.0.1:{admin}", picker=None))
         found = await doctor.examine()
     errors = [finding for finding in found if finding.level is Level.ERROR]

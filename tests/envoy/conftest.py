@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from bench.noop_picker import NoopPicker, start
 
-from laar.envoy import BootstrapOptions, EndpointAddress, EnvoyProcess, render, write_eds
+from laar.envoy import BootstrapOptions, EndpointAddress, EnvoyProcess, write_eds
 from support import RecordingUpstream, free_port
+from support.bootstraps import rendered
 
 
 class Fleet:
@@ -54,7 +55,7 @@ class Fleet:
         edit: Callable[[Any], None] = lambda bootstrap: None,
     ) -> EnvoyProcess:
         """Start Envoy; ``edit`` may change the rendered bootstrap first."""
-        bootstrap = render(
+        bootstrap = rendered(
             shape,
             replace(
                 options or BootstrapOptions(),

@@ -8,9 +8,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from laar.envoy import BootstrapOptions, EnvoyProcess, render, write_eds
+from laar.envoy import BootstrapOptions, EnvoyProcess, write_eds
 from laar.errors import LaarError
 from support import Answer, eventually, free_port
+from support.bootstraps import rendered
 
 pytestmark = pytest.mark.envoy
 
@@ -66,7 +67,7 @@ async def test_a_second_envoy_on_a_port_is_an_error(envoy_binary, tmp_path: Path
     )
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-    async with EnvoyProcess(render("standalone", options), tmp_path / "one"):
+    async with EnvoyProcess(rendered("standalone", options), tmp_path / "one"):
         with pytest.raises(LaarError, match="Address already in use"):
-            async with EnvoyProcess(render("gateway", options), tmp_path / "two"):
+            async with EnvoyProcess(rendered("gateway", options), tmp_path / "two"):
                 pass

@@ -10,9 +10,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from laar.envoy import BootstrapOptions, EnvoyProcess, render, write_eds
+from laar.envoy import BootstrapOptions, EnvoyProcess, write_eds
 from laar.errors import LaarError
 from support import eventually, free_port
+from support.bootstraps import rendered
 
 pytestmark = pytest.mark.envoy
 
@@ -49,7 +50,7 @@ def is_envoy(pid: int) -> bool:
 
 async def test_probes_answer_and_show_nothing_else_of_the_admin_port(options, tmp_path, http):
     options = replace(options, admin_port=free_port())
-    async with EnvoyProcess(render("standalone", options), tmp_path) as envoy:
+    async with EnvoyProcess(rendered("standalone", options), tmp_path) as envoy:
         probes = envoy.url("probes")
         async with http.get(f"{probes}/ready") as response:
             assert response.status == 200
@@ -70,7 +71,7 @@ async def test_probes_answer_and_show_nothing_else_of_the_admin_port(options, tm
 
 
 async def test_leaving_the_block_ends_the_process(options, tmp_path):
-    async with EnvoyProcess(render("sidecar", options), tmp_path) as envoy:
+    async with EnvoyProcess(rendered("sidecar", options), tmp_path) as envoy:
         pid = envoy.pid
         assert is_envoy(pid)
     assert not is_envoy(pid)
@@ -78,21 +79,21 @@ async def test_leaving_the_block_ends_the_process(options, tmp_path):
 
 
 async def test_a_stopped_envoy_is_killed_at_the_deadline(options, tmp_path):
-    async with EnvoyProcess(render("sidecar", options), tmp_path, stop_timeout_s=0.1) as envoy:
+    async with EnvoyProcess(rendered("sidecar", options), tmp_path, stop_timeout_s=0.1) as envoy:
         pid = envoy.pid
         os.kill(pid, signal.SIGSTOP)  # SIGTERM stays pending
     assert not is_envoy(pid)
 
 
 async def test_a_refused_bootstrap_shows_envoys_log(options, tmp_path):
-    bootstrap = render("sidecar", options)
+    bootstrap = rendered("sidecar", options)
     bootstrap["static_resources"]["clusters"].pop()  # type: ignore[index]
     with pytest.raises(LaarError, match=r"ended while starting(?s:.*)unknown cluster 'admin'"):
         await EnvoyProcess(bootstrap, tmp_path).__aenter__()
 
 
 async def test_an_envoy_that_is_never_ready_is_given_up_and_ended(options, tmp_path):
-    envoy = EnvoyProcess(render("sidecar", options), tmp_path, start_timeout_s=0.0)
+    envoy = EnvoyProcess(rendered("sidecar", options), tmp_path, start_timeout_s=0.0)
     with pytest.raises(LaarError, match="not ready after 0 s"):
         await envoy.__aenter__()
     with pytest.raises(RuntimeError):
@@ -100,7 +101,7 @@ async def test_an_envoy_that_is_never_ready_is_given_up_and_ended(options, tmp_p
 
 
 async def test_a_parent_killed_outright_leaves_no_envoy_behind(options, tmp_path):
-    (tmp_path / "given.json").write_bytes(orjson.dumps(render("sidecar", options)))
+    (tmp_path / "given.json").write_bytes(orjson.dumps(rendered("sidecar", options)))
     parent = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _PARENT, tmp_path, stdout=asyncio.subprocess.PIPE
     )

@@ -111,6 +111,7 @@ def lateness(order: str) -> tuple[float, float]:
     return late[False], late[True]
 
 
+@pytest.mark.slow
 def test_under_overload_earliest_deadline_makes_a_convoy_and_relative_slack_does_not():
     """EDF spreads seconds of lateness evenly, many times the size of a short; LARS goes by size."""
     lars_shorts, lars_longs = lateness("lars")

@@ -22,8 +22,8 @@ class Promises(RuleBasedStateMachine):
         self.rng = random.Random(3)
         self.now = 100.0
         self.failed_in_a_row = 0.0
-        self.trials = []
         self.opened = []
+        self.delayed = False  # a trial without a verdict moved the next one
 
     def attempt(self):
         return Attempt(0, ("m", False), self.now, 0.1, 10.0, 0.0)
@@ -69,12 +69,14 @@ class Promises(RuleBasedStateMachine):
             assert self.breaker.state is State.STARTING
             assert self.breaker.answers(SETTINGS, self.now) < 0.5
             self.failed_in_a_row = 0.0
+            self.delayed = False
         elif ends == "bad":
             self.breaker.bad(attempt, Kind.STATUS, 1.0, SETTINGS, self.rng, self.now)
             again = self.breaker.trial_at - self.now
             assert self.breaker.state is State.OPEN
             assert again <= SETTINGS.longest_trial_s * 1.2 + 1e-6
-            assert again >= min(SETTINGS.longest_trial_s, backoff) - 1e-6
+            assert self.delayed or again >= min(SETTINGS.longest_trial_s, backoff) - 1e-6
+            self.delayed = False
         elif ends == "full":
             self.breaker.full(attempt, None, SETTINGS, self.now)
             assert not self.breaker.is_out
@@ -82,6 +84,7 @@ class Promises(RuleBasedStateMachine):
             self.breaker.tells_nothing(attempt, self.rng, self.now)
             assert self.breaker.state is State.OPEN
             assert self.breaker.trial_at <= self.now + 1.0
+            self.delayed = True
 
     @precondition(
         lambda self: self.breaker.state is State.OPEN and self.breaker.probe_due(SETTINGS, self.now)
@@ -113,7 +116,8 @@ class Promises(RuleBasedStateMachine):
         self.breaker.tell_probe(failed, 1.0, SETTINGS, self.rng, self.now)
         if failed is None:
             assert self.breaker.state is State.CLOSED  # without a slow start
-            assert not self.breaker.suspect(Kind.STATUS, SETTINGS, self.now + 0.5)
+            self.breaker.suspect(Kind.STATUS, SETTINGS, self.now + 0.5)
+            assert not self.breaker.is_out  # it is trusted for a while
         else:
             assert self.breaker.state is State.OPEN
         assert self.breaker.openings == openings + (failed is not None)

@@ -208,7 +208,7 @@ def test_experiments_are_listed_with_their_claims() -> None:
     "name",
     [
         "llm-router-valve",
-        "llm-router-slope",
+        pytest.param("llm-router-slope", marks=pytest.mark.slow),
         pytest.param("laar-ttca", marks=pytest.mark.slow),
         pytest.param("gorgo-saturation", marks=pytest.mark.slow),
         pytest.param("context-hits", marks=pytest.mark.slow),

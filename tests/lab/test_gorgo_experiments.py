@@ -49,6 +49,7 @@ def test_the_climb_arrives_through_noise():
     assert mean(found["through-noise"][""].ours) >= 0.9
 
 
+@pytest.mark.slow
 def test_a_load_weight_of_zero_piles_up_and_answers_suffer():
     base = Run(
         policy="gorgo",

@@ -11,6 +11,7 @@ from laar.sim.answers import AccuracySurface
 SURFACE = AccuracySurface.load()
 
 
+@pytest.mark.slow
 def test_the_committed_artifact_is_the_one_that_is_generated() -> None:
     committed = parse_artifact(default_artifact(), source="laar-fleet.capability.json")
     made = measure_fleet(SURFACE).artifact

@@ -69,6 +69,7 @@ def test_adaptive_chunks_keep_to_the_target_and_static_ones_do_not() -> None:
     assert adaptive <= 1.2 * 0.020 < static
 
 
+@pytest.mark.slow
 def test_medha_completes_more_long_requests_than_a_reserved_pool() -> None:
     mix = Mix(rate=1.0, duration_s=40.0, long_share=0.3)
     completed = {system: pool(system, mix, 1000)[0] for system in ("medha", "reserved")}

@@ -267,6 +267,7 @@ def test_the_quick_version_judges_nothing(tmp_path: Path) -> None:
     assert {row[1] for row in report["tables"][0]["rows"]} >= {"laar", "lmetric"}
 
 
+@pytest.mark.slow
 def test_a_loss_is_told_and_too_few_seeds_are_no_verdict() -> None:
     """Round-robin on conversations with prefixes: worse than any rule that looks for them."""
     told = ["run", "no-regret", "--jobs", "1", "--seeds", "3", "--workload", "art-x2"]

@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from laar.envoy import BootstrapOptions, EnvoyProcess, render
+from laar.envoy import BootstrapOptions, EnvoyProcess
 from laar.server.runner import Runner
 from laar.settings import load
 from support import RecordingUpstream, free_port
+from support.bootstraps import rendered
 
 
 class Gateway:
@@ -94,7 +95,7 @@ class Gateway:
 
     async def envoy(self, shape="standalone", change=lambda _bootstrap: None, **options):
         """Starts Envoy; `change` may alter its bootstrap."""
-        bootstrap = render(
+        bootstrap = rendered(
             shape,
             replace(
                 BootstrapOptions(

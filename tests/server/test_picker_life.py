@@ -16,9 +16,10 @@ import orjson
 import pytest
 import yaml
 
-from laar.envoy import BootstrapOptions, EnvoyProcess, render
+from laar.envoy import BootstrapOptions, EnvoyProcess
 from laar.lab.live.processes import LaarProcess, wait_for
 from support import Answer, RecordingUpstream, eventually, free_port
+from support.bootstraps import rendered
 
 pytestmark = pytest.mark.envoy
 
@@ -118,7 +119,7 @@ class World:
             admin_port=0,
             eds_path=str(eds),
         )
-        envoy = EnvoyProcess(render(self.shape, options), self.directory)
+        envoy = EnvoyProcess(rendered(self.shape, options), self.directory)
         self.url = (await self._stack.enter_async_context(envoy)).url()
         self.upstreams = upstreams
         return self

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from laar.server.tasks import Tasks
+from laar.server.tasks import Tasks, cancel
 from laar.telemetry.problems import Problems
 from support import eventually
 
@@ -25,3 +25,30 @@ async def test_a_part_that_fails_starts_again():
         assert problems.counts["part"] == 2
     finally:
         await tasks.cancel()
+
+
+async def test_a_cancellation_while_it_waits_for_others_to_end_is_its_own():
+    """The part that shares was in this moment when its picker stopped, and went on for ever."""
+    ending, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow_to_end():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await may_end.wait()
+
+    async def part():
+        while True:
+            child = asyncio.create_task(slow_to_end())
+            await asyncio.sleep(0)
+            await cancel([child])
+
+    task = asyncio.create_task(part())
+    await ending.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    may_end.set()
+    done, _ = await asyncio.wait([task], timeout=10.0)
+    assert done
+    assert task.cancelled()

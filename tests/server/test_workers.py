@@ -15,9 +15,10 @@ import psutil
 import pytest
 import yaml
 
-from laar.envoy import BootstrapOptions, EnvoyProcess, render
+from laar.envoy import BootstrapOptions, EnvoyProcess
 from laar.lab.live.processes import LaarProcess
 from support import RecordingUpstream, eventually, free_port
+from support.bootstraps import rendered
 
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(240)]
 
@@ -67,7 +68,7 @@ class Machine:
             admin_port=0,
             eds_path=str(eds),
         )
-        envoy = EnvoyProcess(render("standalone", options), directory)
+        envoy = EnvoyProcess(rendered("standalone", options), directory)
         self.url = (await stack.enter_async_context(envoy)).url()
         return self
 

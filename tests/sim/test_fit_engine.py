@@ -107,6 +107,7 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
         loop.close()
 
 
+@pytest.mark.slow
 def test_an_endpoint_is_measured_and_its_profile_recovered(endpoint: str, tmp_path: Path) -> None:
     out, data, plot = tmp_path / "own.yaml", tmp_path / "own.json", tmp_path / "own.png"
     told = ["fit-engine", endpoint, "--longest", str(LONGEST), "--max-num-batched-tokens", "1024"]

@@ -164,6 +164,7 @@ def test_beyond_the_cap_requests_wait_and_the_schedule_is_read_no_further() -> N
     assert late[-1] > 1.0
 
 
+@pytest.mark.slow
 def test_a_schedule_of_any_length_takes_no_more_memory_once_caches_are_full() -> None:
     held: list[int] = []
 

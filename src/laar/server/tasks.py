@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
@@ -55,9 +54,8 @@ class Tasks:
 
 
 async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancels tasks and waits for their end; their own errors are dropped."""
+    """Cancels tasks and waits for their end. Their errors are dropped; it may be cancelled, too."""
     tasks = list(tasks)
     for task in tasks:
         task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,30 @@
+"""Bootstraps for the Envoys of tests, rendered once for all that differ in addresses alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from laar.envoy import BootstrapOptions, Shape, render
+
+_PORT = "64999"
+_DIRECTORY = "/the/directory/of/the/test"
+
+
+def rendered(shape: Shape, options: BootstrapOptions) -> dict[str, Any]:
+    """What `laar.envoy.render` gives, at a tenth of its CPU: hundreds of tests start an Envoy."""
+    host, _, port = options.picker.rpartition(":")
+    eds = Path(options.eds_path)
+    common = replace(options, picker=f"{host}:{_PORT}", eds_path=f"{_DIRECTORY}/{eds.name}")
+    text = _text(shape, common).replace(_PORT, port).replace(_DIRECTORY, str(eds.parent))
+    bootstrap: dict[str, Any] = orjson.loads(text)
+    return bootstrap
+
+
+@cache
+def _text(shape: Shape, options: BootstrapOptions) -> str:
+    return orjson.dumps(render(shape, options)).decode()
