@@ -14,9 +14,9 @@ from laar.wire import ext_proc_pb2 as pb
 from support import eventually, free_port
 
 
-@pytest.fixture(params=["grpc", "h2"])
+@pytest.fixture(params=["h2", pytest.param("grpc", marks=pytest.mark.slow)])
 def transport(request):
-    """Each test runs on both."""
+    """Each test runs on both: on the one that is not the default in the slow suite."""
     return request.param
 
 

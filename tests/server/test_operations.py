@@ -22,9 +22,9 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-@pytest.fixture(params=["grpc", "h2"])
+@pytest.fixture(params=["h2", pytest.param("grpc", marks=pytest.mark.slow)])
 def transport(request):
-    """Each test runs on both."""
+    """Each test runs on both: on the one that is not the default in the slow suite."""
     return request.param
 
 

@@ -25,9 +25,9 @@ from support import eventually, free_port
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
-@pytest.fixture(params=["grpc", "h2"])
+@pytest.fixture(params=["h2", pytest.param("grpc", marks=pytest.mark.slow)])
 def transport(request):
-    """Each test runs on both."""
+    """Each test runs on both: on the one that is not the default in the slow suite."""
     return request.param
 
 
