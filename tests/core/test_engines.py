@@ -24,7 +24,7 @@ def fleet(*names):
 
 def of(table, engines):
     slots = table.active
-    return engines.constants(slots, table.model_id[slots], np.zeros(len(slots)))
+    return engines.constants(slots, np.zeros(len(slots)))
 
 
 def serve(table, engines, took, count, *, shown=True, seed=1):

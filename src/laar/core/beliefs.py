@@ -238,8 +238,11 @@ class PrefixBeliefs:
         every cache has room.
         """
         index, slots = self.index, len(shares)
+        room = index.room_bytes[:slots] - index.held_bytes[:slots]
+        if np.minimum.reduce(room) >= max(chain.total_bytes, 1):  # nearly always, or never
+            return None
         fresh = np.maximum(chain.total_bytes * (1.0 - shares), 1.0)
-        over = index.held_bytes[:slots] + fresh - index.room_bytes[:slots]
+        over = fresh - room
         full = (over > 0.0).nonzero()[0]
         if not len(full):
             return None

@@ -341,7 +341,7 @@ class Chooser:
         name, load_s = view.request.model, self.settings.adapter_load_s
         if not load_s or not self._table.weights(name):
             return None
-        of = self._engines.constants(view.slots, self._table.model_id[view.slots], view.base_s)
+        of = self._engines.constants(view.slots, view.base_s)
         return self._adapters.price(view.slots, name, load_s, float(of.answer_s.mean()))
 
     def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:
@@ -423,7 +423,7 @@ def _score(policy: Policy, view: View) -> tuple[Mask | None, Floats]:
     kept = policy.keep(view)
     try:
         scores = policy.score(view)
-        if math.isfinite(scores.sum()):
+        if math.isfinite(np.add.reduce(scores)):
             return kept, scores
         raise FloatingPointError("a score is not finite")
     except Exception as error:  # noqa: BLE001 - a scorer's fault must not fail the request

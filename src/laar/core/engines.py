@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -211,21 +211,22 @@ class Engines:
 
     # -- asked at a decision -------------------------------------------------------------------
 
-    def constants(self, slots: Slots, model_id: Slots, base_s: Floats) -> Constants:
+    def constants(self, slots: Slots, base_s: Floats) -> Constants:
         """The constants of some endpoints; `base_s` is what the artifact says of each."""
         self._look()
         kept = self._kept
         if kept is not None and kept[0] is slots and kept[1] is self._table.models:
             return kept[2]
-        models = self._table.models
-        by_model = np.empty((6, len(models)))
+        models, model_id = self._table.models, self._table.model_id[slots]
+        rows = []
         for at, name in enumerate(models):
             model = self._models.get(name)
             if model is None:
-                mine = np.flatnonzero(model_id == at)
-                model = EngineModel(float(base_s[mine[0]]) if len(mine) else 0.0)
-            by_model[:, at] = model.constants()
-        b, c, s, wc, d0, d1 = by_model[:, model_id]
+                mine = (model_id == at).nonzero()[0]
+                rows.append(_unknown(float(base_s[mine[0]]) if len(mine) else 0.0))
+            else:
+                rows.append(model.constants())
+        b, c, s, wc, d0, d1 = np.array(rows).T[:, model_id]
         first, rest = self._first_pace[slots], self._rest_pace[slots]
         room = self._room[slots]
         made = Constants(
@@ -249,9 +250,10 @@ class Engines:
         and where few requests came, mostly what all were on average.
         """
         asked: Floats = self._asked.take(slots, axis=1)
-        asked[-2:] *= _exp((self._load_from - now) / RATE_S)
-        load, came = asked[-2:]
-        few = _FEW_CAME * (float(load.sum()) / len(load))
+        recent = asked[-2:]
+        recent *= _exp((self._load_from - now) / RATE_S)
+        load, came = recent
+        few = _FEW_CAME * (float(np.add.reduce(load)) / len(load))
         load *= came
         load += few
         load /= came + _FEW_CAME
@@ -300,10 +302,11 @@ class Engines:
         name = self._name(slot)
         model = self._model(name, base_s)
         pace = max(model.read * self._first_pace.item(slot), 1e-3)
-        if not self.ahead_s[slot]:
+        ahead_s = self.ahead_s.item(slot)
+        if not ahead_s:
             self.since[slot] = now
         begun_s = max(0.0, now - self.since.item(slot))
-        ahead_s = max(0.0, self.ahead_s.item(slot) - begun_s / pace)
+        ahead_s = max(0.0, ahead_s - begun_s / pace)
         ahead_s += max(0.0, self.free_at.item(slot) - now)
         one = Began(
             *(slot, name, work_s, ahead_s, others),
@@ -465,9 +468,8 @@ class Engines:
 
     def _hide(self, slot: int, work_s: float, pace: float, now: float) -> None:
         # By the clock, in seconds by c(m): it runs as fast as the engine reads.
-        self.free_at[slot] = min(
-            max(float(self.free_at[slot]), now) + work_s * pace, now + MAX_AHEAD_S
-        )
+        free_at = max(self.free_at.item(slot), now) + work_s * pace
+        self.free_at[slot] = min(free_at, now + MAX_AHEAD_S)
 
     def _arrived(self, slot: int, requests: float, work_s: float, now: float) -> None:
         # Kept as of one moment for all: then it fades by one factor.
@@ -595,14 +597,15 @@ class Engines:
         if one.is_read:
             return
         one.is_read = True
-        self.done_s[one.slot] += one.work_s
-        self.own_read_s[one.slot] += one.work_s
+        slot, work_s = one.slot, one.work_s
+        self.done_s[slot] += work_s
+        self.own_read_s[slot] += work_s
         if one.shown:
-            own = float(self.own_ahead_s[one.slot]) - one.work_s
-            self.own_ahead_s[one.slot] = own if own > 1e-9 else 0.0
-            left = float(self.ahead_s[one.slot]) - one.work_s
-            self.ahead_s[one.slot] = left if left > 1e-9 else 0.0
-            self.since[one.slot] = now  # whoever is next is being read
+            own = self.own_ahead_s.item(slot) - work_s
+            self.own_ahead_s[slot] = own if own > 1e-9 else 0.0
+            left = self.ahead_s.item(slot) - work_s
+            self.ahead_s[slot] = left if left > 1e-9 else 0.0
+            self.since[slot] = now  # whoever is next is being read
 
     def _look(self) -> None:
         """Takes in new readings: how many requests an engine runs at once.
@@ -668,6 +671,12 @@ class Engines:
             model = self._models[name] = EngineModel(base_s)
             self._kept = None
         return model
+
+
+@lru_cache(maxsize=MAX_MODELS)
+def _unknown(base_s: float) -> tuple[float, ...]:
+    """The constants of a model that nothing was learned of."""
+    return EngineModel(base_s).constants()
 
 
 def seconds_ahead(

@@ -89,7 +89,7 @@ class Outlook:
         weights, slots = self._tuned.under(view.weights), view.slots
         now = max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
         engines = view.engines or Engines(view.table)
-        of = engines.constants(slots, view.table.model_id[slots], view.base_s)
+        of = engines.constants(slots, view.base_s)
         rate, load = engines.arrivals(now)
         fleet = _Fleet(
             weights=weights,
@@ -111,7 +111,7 @@ class Outlook:
                 _priced(fleet, min, max, *row, *constants)
                 for row, constants in zip(rows, of.rows, strict=True)
             ]
-            prices: Iterable[Floats] = np.array(list(zip(*each, strict=True)))
+            prices: Iterable[Floats] = np.array(each).T
         else:
             prices = _priced(fleet, np.minimum, np.maximum, *known, *asked, *of.columns)
         base, read, queue, ttft, latency, own, others, total, copy = prices
@@ -125,7 +125,7 @@ class Outlook:
             total, latency = total + slow, latency + slow
         if view.demand is not None and view.demand[1][0] > _ONCE:
             best = int(total.argmin())
-            near = np.flatnonzero(total - copy < total[best])
+            near = (total - copy < total[best]).nonzero()[0]
             if len(near) > 1:  # a copy for nothing would win: mostly nowhere
                 invested = _invested(view, view.demand, engines, of, now, near, best, read, copy)
                 total, others = total - invested, others - invested

@@ -129,7 +129,7 @@ class PoolMetrics(Collector):
         slots = table.active.copy()
         found: dict[_Pool, float] = {}
         if len(slots):
-            of = engines.constants(slots, table.model_id[slots], np.zeros(len(slots)))
+            of = engines.constants(slots, np.zeros(len(slots)))
             ahead_s, since, free_at, _ = engines.asked(slots, now)
             seconds = of.read * seconds_ahead(np.maximum, ahead_s, since, free_at, now, of.read)
             for slot, each in zip(slots.tolist(), seconds.tolist(), strict=True):
