@@ -64,7 +64,7 @@ def serve(table, engines, took, count, *, shown=True, seed=1):
 
 
 def ahead(engines, slots, now, read):
-    return seconds_ahead(np.maximum, *engines.asked(slots, now)[:3], now, read)
+    return seconds_ahead(np.maximum, *engines.asked(slots, now)[0][:3], now, read)
 
 
 def test_a_speed_that_the_artifact_has_wrong_is_learned():

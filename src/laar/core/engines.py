@@ -38,7 +38,7 @@ import numpy as np
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.engine_model import ERROR, EngineModel
 
-__all__ = ["Began", "Constants", "Engines", "Sample", "seconds_ahead"]
+__all__ = ["Began", "Constants", "Engines", "Sample", "load_of", "seconds_ahead"]
 
 MEAN_S = 60.0
 """Over which the mean number in flight is taken."""
@@ -243,21 +243,16 @@ class Engines:
         self._kept = slots, models, made
         return made
 
-    def asked(self, slots: Slots, now: float) -> Floats:
-        """What some endpoints were asked for: `ahead_s`, `since` and `free_at`; and their loads.
+    def asked(self, slots: Slots, now: float) -> tuple[Floats, float]:
+        """What some endpoints were asked for, and the mean of their loads.
 
-        The last are seconds of prompts (by c(m)) that each is sent a second: what it was of late,
-        and where few requests came, mostly what all were on average.
+        Rows are `ahead_s`, `since` and `free_at`, and of late `load`, seconds of prompts (by c(m))
+        that each is sent a second, and `came`, the requests that say so: see `load_of`.
         """
         asked: Floats = self._asked.take(slots, axis=1)
         recent = asked[-2:]
         recent *= _exp((self._load_from - now) / RATE_S)
-        load, came = recent
-        few = _FEW_CAME * (float(np.add.reduce(load)) / len(load))
-        load *= came
-        load += few
-        load /= came + _FEW_CAME
-        return asked[:-1]
+        return asked, float(np.add.reduce(asked[-2])) / len(slots)
 
     def mean_in_flight(self, slots: Slots, now: float) -> Floats:
         """Requests in flight, on average of late."""
@@ -521,19 +516,22 @@ class Engines:
         if model.first.learn(features, sample.even_s, noise + ERROR * guess):
             self._kept = None
         sure = guess / (guess + 2.0 * noise)
-        self._pace(slot, "first", (sample.took_s + noise) / (guess + noise), sure * sure)
+        ratio = (sample.took_s + noise) / (guess + noise)
+        self._pace(slot, (self.first_logs, self.first_seen, self.first_scatter), ratio, sure * sure)
 
     def _learn_answer(self, slot: int, model: EngineModel, sample: Sample) -> None:
         even_s, weight = max(sample.even_s, 1e-9), sample.weight
         changed, ratio = model.answered(even_s, sample.features[0], weight)
         if changed:
             self._kept = None
-        self._pace(slot, "rest", ratio * sample.took_s / even_s, weight)
+        ratio = ratio * sample.took_s / even_s
+        self._pace(slot, (self.rest_logs, self.rest_seen, self.rest_scatter), ratio, weight)
 
-    def _pace(self, slot: int, which: str, ratio: float, weight: float) -> None:
+    def _pace(
+        self, slot: int, columns: tuple[Floats, Floats, Floats], ratio: float, weight: float
+    ) -> None:
         """An endpoint's own pace: its samples against what its model takes."""
-        logs, seen = getattr(self, f"{which}_logs"), getattr(self, f"{which}_seen")
-        scatter = getattr(self, f"{which}_scatter")
+        logs, seen, scatter = columns
         keep = 1.0 - weight / _PACE_MEMORY
         most = math.log(MAX_FACTOR)
         log = min(most, max(-most, math.log(max(ratio, 1e-9))))
@@ -541,7 +539,7 @@ class Engines:
         if before > 0.0:
             miss = weight * (log - logs.item(slot) / before)
             scatter[slot] = scatter.item(slot) * keep * keep + miss * miss
-        logs[slot] = logs[slot] * keep + weight * log
+        logs[slot] = logs.item(slot) * keep + weight * log
         seen[slot] = before * keep + weight
         self._learned += 1
         if self._learned >= _PACES_TOGETHER:
@@ -693,6 +691,11 @@ def seconds_ahead(
         read: of the constants.
     """
     return most(ahead_s - most(now - since, 0.0) / read, 0.0) + most(free_at - now, 0.0)
+
+
+def load_of(load: Any, came: Any, mean: float) -> Any:
+    """The load of one endpoint or of several: where few requests came, mostly the mean of all."""
+    return (load * came + _FEW_CAME * mean) / (came + _FEW_CAME)
 
 
 def _exp(exponent: float) -> float:

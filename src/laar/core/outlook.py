@@ -52,7 +52,7 @@ import numpy as np
 
 from laar.core.cost import CostWeights, Terms, TunedWeights, scores_of_costs, until_correct
 from laar.core.endpoints import Floats, Slots
-from laar.core.engines import Constants, Engines, seconds_ahead
+from laar.core.engines import Constants, Engines, load_of, seconds_ahead
 from laar.core.interfaces import Demand, View
 
 __all__ = ["Outlook"]
@@ -90,6 +90,7 @@ class Outlook:
         now = max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
         engines = view.engines or Engines(view.table)
         of = engines.constants(slots, view.base_s)
+        asked, mean_load = engines.asked(slots, now)
         rate, load = engines.arrivals(now)
         fleet = _Fleet(
             weights=weights,
@@ -97,9 +98,9 @@ class Outlook:
             rate=rate / len(slots),
             mean_work_s=load / rate if rate > 0.0 else 0.0,
             ever_full=of.ever_full,
+            mean_load=mean_load,
             now=now,
         )
-        asked = engines.asked(slots, now)
         again = np.zeros(len(slots)) if view.again is None else view.again
         known = (
             *(view.tokens, view.cached_tokens, view.seconds_per_token),
@@ -160,6 +161,7 @@ class _Fleet:
     rate: float
     mean_work_s: float
     ever_full: bool
+    mean_load: float
     now: float
 
 
@@ -181,6 +183,7 @@ def _priced(
     since: _Numbers,
     free_at: _Numbers,
     load: _Numbers,
+    came: _Numbers,
     base: _Numbers,
     reads: _Numbers,
     slows: _Numbers,
@@ -202,7 +205,7 @@ def _priced(
     slowed = slows * n
     beside = 0.5 * beside_s * n
     wait = waits * seconds_ahead(most, ahead_s, since, free_at, fleet.now, reads) + queued
-    idle = 1.0 - least(MAX_LOAD, waits * load)
+    idle = 1.0 - least(MAX_LOAD, waits * load_of(load, came, fleet.mean_load))
     answer = (alone_s + beside) / idle
     alone = base + read + read * slowed
     first = alone + wait
