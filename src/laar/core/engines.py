@@ -38,13 +38,16 @@ import numpy as np
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.engine_model import ERROR, EngineModel
 
-__all__ = ["Began", "Constants", "Engines", "Sample", "load_of", "seconds_ahead"]
+__all__ = ["FEW_CAME", "Began", "Constants", "Engines", "Sample", "seconds_ahead"]
 
 MEAN_S = 60.0
 """Over which the mean number in flight is taken."""
 
 RATE_S = 30.0
 """Over which the rate of requests, and of prompts to read, is taken."""
+
+FEW_CAME = 10.0
+"""Requests that the mean of all weighs in an endpoint's load."""
 
 MAX_FACTOR = 20.0
 """Devices behind one name differ by less."""
@@ -58,7 +61,6 @@ _PACE_TIE = 10.0  # samples that the other pace weighs
 _PACE_SURE = 2.0  # standard errors within which a pace counts as its model's
 _PACE_MEMORY_S = 120.0
 _UNKNOWN_LENGTH = 0.05  # what an answer of unknown length tells, against one of known length
-_FEW_CAME = 10.0  # requests that the mean of all weighs in an endpoint's load
 _FULL_SEEN = 3  # readings in a row before an engine's batch is taken to be full
 _LEAST_SLOTS = 4.0
 _PACES_TOGETHER = 8  # samples between two workings-out of a model's paces
@@ -247,7 +249,7 @@ class Engines:
         """What some endpoints were asked for, and the mean of their loads.
 
         Rows are `ahead_s`, `since` and `free_at`, and of late `load`, seconds of prompts (by c(m))
-        that each is sent a second, and `came`, the requests that say so: see `load_of`.
+        that each is sent a second, and `came`, the requests that say so (`FEW_CAME`).
         """
         asked: Floats = self._asked.take(slots, axis=1)
         recent = asked[-2:]
@@ -691,11 +693,6 @@ def seconds_ahead(
         read: of the constants.
     """
     return most(ahead_s - most(now - since, 0.0) / read, 0.0) + most(free_at - now, 0.0)
-
-
-def load_of(load: Any, came: Any, mean: float) -> Any:
-    """The load of one endpoint or of several: where few requests came, mostly the mean of all."""
-    return (load * came + _FEW_CAME * mean) / (came + _FEW_CAME)
 
 
 def _exp(exponent: float) -> float:

@@ -58,7 +58,7 @@ class Line:
         self, features: Sequence[float], value: float, scale: float, weight: float = 1.0
     ) -> bool:
         """Takes a sample whose error is about `scale`; true when the coefficients changed."""
-        if not all(abs(number) < _LARGEST for number in (*features, value)):  # NaN is not below
+        if not all(map(_LARGEST.__gt__, map(abs, (*features, value)))):  # NaN is not below
             return False
         if not 0.0 < scale < _LARGEST:
             return False

@@ -52,7 +52,7 @@ import numpy as np
 
 from laar.core.cost import CostWeights, Terms, TunedWeights, scores_of_costs, until_correct
 from laar.core.endpoints import Floats, Slots
-from laar.core.engines import Constants, Engines, load_of, seconds_ahead
+from laar.core.engines import FEW_CAME, Constants, Engines, seconds_ahead
 from laar.core.interfaces import Demand, View
 
 __all__ = ["Outlook"]
@@ -205,7 +205,9 @@ def _priced(
     slowed = slows * n
     beside = 0.5 * beside_s * n
     wait = waits * seconds_ahead(most, ahead_s, since, free_at, fleet.now, reads) + queued
-    idle = 1.0 - least(MAX_LOAD, waits * load_of(load, came, fleet.mean_load))
+    # Where few requests came, mostly what all were sent on average.
+    load = (load * came + FEW_CAME * fleet.mean_load) / (came + FEW_CAME)
+    idle = 1.0 - least(MAX_LOAD, waits * load)
     answer = (alone_s + beside) / idle
     alone = base + read + read * slowed
     first = alone + wait
