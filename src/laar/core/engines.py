@@ -143,12 +143,6 @@ _OTHER = (
     "read_at",
     "most",
     "full",
-    "first_logs",
-    "first_seen",
-    "first_scatter",
-    "rest_logs",
-    "rest_seen",
-    "rest_scatter",
     "paced_at",
     "own_ahead_s",
     "sent",
@@ -377,7 +371,7 @@ class Engines:
     def drop(self, slot: int) -> None:
         """Forgets a slot: its endpoint left."""
         if slot < self._size:
-            for name in (*_ASKED, *_OTHER):
+            for name in (*_ASKED, *_PACED, *_OTHER):
                 getattr(self, name)[slot] = 0.0
             self._first_pace[slot] = self._rest_pace[slot] = 1.0
             self._room[slot] = math.inf
@@ -553,20 +547,21 @@ class Engines:
     def _set_paces(self, same: Slots) -> None:
         """Works out the paces of a model's endpoints."""
         most = math.log(MAX_FACTOR)
+        paced = self._paced.take(same, axis=1)
         if self._rate_at > -math.inf:
             passed_s = np.maximum(self._rate_at - self.paced_at[same], 0.0)
-            faded = np.exp(-passed_s / _PACE_MEMORY_S)
             self.paced_at[same] = self._rate_at
-            for name in _PACED:
-                getattr(self, name)[same] *= faded
-        weights = self.first_seen[same] + self.rest_seen[same]
-        total = float(weights.sum())
-        both = (self.first_logs[same] + self.rest_logs[same]) / (weights + _PACE_DOUBT)
-        scatter = float(self.first_scatter[same].sum() + self.rest_scatter[same].sum())
+            paced *= np.exp(-passed_s / _PACE_MEMORY_S)
+            self._paced[:, same] = paced
+        first_logs, first_seen, first_scatter, rest_logs, rest_seen, rest_scatter = paced
+        weights = first_seen + rest_seen
+        total = float(np.add.reduce(weights))
+        both = (first_logs + rest_logs) / (weights + _PACE_DOUBT)
+        scatter = float(np.add.reduce(first_scatter) + np.add.reduce(rest_scatter))
         doubt = _PACE_SURE**2 * scatter / max(total, 1e-9)
         for own, count, pace in (
-            (self.first_logs[same], self.first_seen[same], self._first_pace),
-            (self.rest_logs[same], self.rest_seen[same], self._rest_pace),
+            (first_logs, first_seen, self._first_pace),
+            (rest_logs, rest_seen, self._rest_pace),
         ):
             logs = (own + _PACE_TIE * both) / (count + _PACE_TIE)
             # Against the others: what all share is in the model's lines.
@@ -576,7 +571,7 @@ class Engines:
             seen = np.minimum(count + _PACE_TIE, weights)
             far = logs * logs * seen
             shown = np.maximum(0.0, 1.0 - doubt / np.maximum(far, 1e-12))
-            pace[same] = np.exp(np.clip(logs * shown, -most, most))
+            pace[same] = np.exp(np.minimum(np.maximum(logs * shown, -most), most))
 
     # -- counts --------------------------------------------------------------------------------
 
@@ -636,11 +631,12 @@ class Engines:
         size, before = self._table.capacity, self._size
         if size == before:
             return
-        asked = np.zeros((len(_ASKED), size))
+        asked, paced = np.zeros((len(_ASKED), size)), np.zeros((len(_PACED), size))
         if before:
-            asked[:, :before] = self._asked
+            asked[:, :before], paced[:, :before] = self._asked, self._paced
         self._asked: Floats = asked
-        for name, row in zip(_ASKED, asked, strict=True):
+        self._paced: Floats = paced
+        for name, row in zip((*_ASKED, *_PACED), (*asked, *paced), strict=True):
             setattr(self, name, row)
         for name in _OTHER:
             grown = np.zeros(size)

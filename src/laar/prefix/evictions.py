@@ -59,6 +59,7 @@ class Evictions:
         self._stayed_away = [0.0] * len(_AGES_S)
         self._at = [0.0] * len(_AGES_S)
         self._stay = [0.0] * len(_AGES_S)  # logarithm of the share that is not asked for, by age
+        self._next_at = -math.inf  # when there is something to move on, at the earliest
         self._survival: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
@@ -80,6 +81,7 @@ class Evictions:
         key = hashes[self._places[known - 1] - 1]
         self._age_of[key] = 0
         self._waiting[0][key] = now, chain.total_bytes
+        self._next_at = min(self._next_at, now + _AGES_S[0])
         if len(self._age_of) > MAX_PROMPTS:
             oldest = next(waiting for waiting in reversed(self._waiting) if waiting)
             key = next(iter(oldest))
@@ -98,10 +100,14 @@ class Evictions:
 
     def _grow_older(self, now: float) -> None:
         """Moves on what has not come back."""
+        if now < self._next_at:
+            return
+        self._next_at = math.inf
         for age, (waiting, until_s) in enumerate(zip(self._waiting, _AGES_S, strict=True)):
             while waiting:
                 key, (used_at, size) = next(iter(waiting.items()))
                 if now - used_at < until_s:
+                    self._next_at = min(self._next_at, used_at + until_s)
                     break
                 del waiting[key]
                 self._count(self._stayed_away, age, size, now)
