@@ -239,7 +239,7 @@ class PrefixBeliefs:
         """
         index, slots = self.index, len(shares)
         room = index.room_bytes[:slots] - index.held_bytes[:slots]
-        if np.minimum.reduce(room) >= max(chain.total_bytes, 1):  # nearly always, or never
+        if np.minimum.reduce(room) >= max(chain.total_bytes, 1):  # for long so, or not
             return None
         fresh = np.maximum(chain.total_bytes * (1.0 - shares), 1.0)
         over = fresh - room
