@@ -24,7 +24,7 @@ def fleet(*names):
 
 def of(table, engines):
     slots = table.active
-    return engines.constants(slots, table.model_id[slots], np.zeros(len(slots)))
+    return engines.constants(slots, np.zeros(len(slots)))
 
 
 def serve(table, engines, took, count, *, shown=True, seed=1):
@@ -64,7 +64,7 @@ def serve(table, engines, took, count, *, shown=True, seed=1):
 
 
 def ahead(engines, slots, now, read):
-    return seconds_ahead(np.maximum, *engines.asked(slots, now)[:3], now, read)
+    return seconds_ahead(np.maximum, *engines.asked(slots, now)[0][:3], now, read)
 
 
 def test_a_speed_that_the_artifact_has_wrong_is_learned():

@@ -98,6 +98,7 @@ def test_a_prompt_costs_others_only_where_it_pushes_out_what_they_come_back_for(
             beliefs.settle(beliefs.insert(busy, chain_of(name), 1000.0 + 10.0 * turn), None)
     fresh = chain_of(999)
     again = beliefs.again(fresh, np.zeros(3), 1199.0)
+    assert again is not None
     assert again[busy] > 0.5
     assert again[empty] == 0.0
     assert again[stale] == 0.0

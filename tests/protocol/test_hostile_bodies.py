@@ -54,6 +54,16 @@ def test_d7_the_splice_hits_the_member_that_engines_read(body):
     assert spliced == body.replace(b'"auto"', b'"served"')
 
 
+@pytest.mark.parametrize("key", [b'"model"', b'"\\u006dodel"', b'"m\\u006Fdel" '])
+@pytest.mark.parametrize("shift", range(4))
+def test_d7_a_model_in_the_middle_of_a_long_body_is_the_one_that_counts(key, shift):
+    long = b'"messages":[{"role":"user","content":"%b"}]' % (b"x" * (70_000 + shift))
+    body = b'{"model":"a",%b,%b:"auto",%b}' % (long, key, long)
+    assert splice_model(body, "served") == body.replace(b'"auto"', b'"served"')
+    once = b'{"model":"auto",%b}' % long
+    assert splice_model(once, "served") == once.replace(b'"auto"', b'"served"')
+
+
 def test_d7_a_last_member_without_a_name_counts_too():
     body = b'{"model":"a",%b,"model":null}' % MESSAGES
     assert read_body(Api.CHAT, body).model == ""

@@ -54,6 +54,10 @@ def _kinds() -> bytes:
 
 
 _KINDS = _kinds()
+_BEGINS = bytes((0, 1, 2, 2)[kind] for kind in _KINDS)
+_JOINS = bytes((0, 1, 0, 1)[kind] for kind in _KINDS)
+"""A byte begins a word where the first table has more for it than the second for the byte before:
+signs and characters always do, letters do not behind a letter or a character."""
 _DIGITS = bytes(0 if kind == _GAP else (byte + 1) & 255 for byte, kind in enumerate(_KINDS))
 """What a byte counts in a word's hash; UTF-8 has no 255."""
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
@@ -143,12 +147,9 @@ def _columns(grams: NDArray[np.uint64]) -> _Ints:
 
 def _words(text: bytes) -> NDArray[np.uint64]:
     """A hash for each word, sign and ideograph, in their order."""
-    kinds = np.frombuffer(text.translate(_KINDS), np.uint8)
-    begins = kinds >= _SIGN
-    word = kinds == _WORD
-    begins[1:] |= word[1:] & (kinds[:-1] < _CHARACTER) & ~word[:-1]
-    begins[:1] |= word[:1]
-    starts = np.flatnonzero(begins)
+    begins = np.frombuffer(text.translate(_BEGINS), np.uint8)
+    joins = np.frombuffer(b"\0" + text[:-1].translate(_JOINS), np.uint8)
+    starts = (begins > joins).nonzero()[0]
     if not len(starts):
         return np.zeros(0, np.uint64)
     digits = np.frombuffer(text.translate(_DIGITS), np.uint8).astype(np.uint64)
@@ -172,7 +173,7 @@ class TextModel:
     def likeness(self, said: Said) -> _Floats:
         """How much the request looks like each task, in 0..1; shape (len(tasks),)."""
         log_odds = self._weights @ hashed(said) + self._intercepts
-        likeness: _Floats = 1 / (1 + np.exp(-np.clip(log_odds, -50, 50)))
+        likeness: _Floats = 1 / (1 + np.exp(-np.minimum(np.maximum(log_odds, -50), 50)))
         return likeness
 
     def guess(self, said: Said) -> _Floats | None:
@@ -180,13 +181,13 @@ class TextModel:
         likeness = self.likeness(said)
         if measured(likeness) < self.threshold:
             return None
-        shares: _Floats = likeness / likeness.sum()
+        shares: _Floats = likeness / np.add.reduce(likeness)
         return shares
 
 
 def measured(likeness: _Floats) -> _Floats:
     """How likely requests are of some measured task; the last axis are the tasks."""
-    some: _Floats = 1 - np.prod(1 - likeness, axis=-1)
+    some: _Floats = 1 - np.multiply.reduce(1 - likeness, axis=-1)
     return some
 
 

@@ -231,16 +231,25 @@ class PrefixBeliefs:
         """How many requests share how much of the prompt; None when nothing is known."""
         return self.popular.expected(chain, now)
 
-    def again(self, chain: Chain, shares: Floats, now: float) -> Floats:
+    def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
         """For each slot, how much of what the prompt would push out there is asked for again.
 
-        A share of what is to be read of the prompt: 0 where the cache has room for that.
+        A share of what is to be read of the prompt: 0 where the cache has room for that. None where
+        every cache has room.
         """
         index, slots = self.index, len(shares)
+        room = index.room_bytes[:slots] - index.held_bytes[:slots]
+        if np.minimum.reduce(room) >= max(chain.total_bytes, 1):  # for long so, or not
+            return None
         fresh = np.maximum(chain.total_bytes * (1.0 - shares), 1.0)
-        over = index.held_bytes[:slots] + fresh - index.room_bytes[:slots]
-        again = self.evictions.again(now - index.oldest_at[:slots])
-        return again * np.clip(over / fresh, 0.0, 1.0)
+        over = fresh - room
+        full = (over > 0.0).nonzero()[0]
+        if not len(full):
+            return None
+        again = np.zeros(slots)
+        pushed_out = np.minimum(over[full] / fresh[full], 1.0)
+        again[full] = self.evictions.again(now - index.oldest_at[full]) * pushed_out
+        return again
 
     def retract(self, receipt: Receipt) -> None:
         """Takes an entry back: the request failed."""

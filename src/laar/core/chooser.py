@@ -193,11 +193,11 @@ class Chooser:
         if view.faults:
             reason = self._note_faults(view)
         at = order[0]
-        slot = int(group.slots[at])
+        slot = group.slots.item(at)
         spec = table.spec(slot)
         model = spec.models[0]
         served = request.model if request.model in spec.models else model
-        tokens = float(view.tokens[at])
+        tokens = view.tokens.item(at)
         tried = (*earlier.models[-(MAX_TRIED - 1) :], model)
         exhausted = self._exhausted(policy, view, group, tried)
         return Decision(
@@ -215,7 +215,7 @@ class Chooser:
             tried=tried,
             exhausted=exhausted,
             tokens=tokens,
-            uncached_tokens=tokens - float(view.cached_tokens[at]),
+            uncached_tokens=tokens - view.cached_tokens.item(at),
             view=view,
             scores=scores,
             eligible=eligible,
@@ -277,12 +277,11 @@ class Chooser:
             reason = self._faults.reason("assessor")
             known = self._plain_assessor.assess(request, table.models, tried, now)
         slots, model_id = group.slots, group.model_id
-        found = self._cached(request, slots, known.tokens, now)
+        found = self._cached(request, group, known.tokens, now)
         if found is None:
             reason = self._faults.reason("prefixes")
-            found = None, known.tokens, np.zeros(len(slots)), None, None
-        chain, by_model, cached, demand, again = found
-        tokens = by_model[model_id]
+            found = None, known.tokens[model_id], np.zeros(len(slots)), None, None
+        chain, tokens, cached, demand, again = found
         view = View(
             request=request,
             now=now,
@@ -314,20 +313,20 @@ class Chooser:
         return view, chain, reason
 
     def _look_up_prefix(
-        self, request: Request, slots: Slots, tokens: Floats, now: float
+        self, request: Request, group: Group, by_model: Floats, now: float
     ) -> tuple[Chain | None, Floats, Floats, Demand | None, Floats | None]:
-        """The prompt's chain, its tokens by model, those that candidates hold, and more.
+        """The prompt's chain, its tokens at the candidates, those that they hold, and more.
 
-        That is `demand` and `again`.
+        That is `demand` and `again`. `by_model` are its tokens by what else is known.
         """
-        table = self._table
+        table, slots, model_id = self._table, group.slots, group.model_id
         chain = self._prefixes.chain(request, table.weights(request.model))
         if chain is None:
-            return None, tokens, np.zeros(len(slots)), None, None
+            return None, by_model[model_id], np.zeros(len(slots)), None, None
         kind = kind_of(request.question, request.marks)
-        tokens = self._lengths.estimate(chain, kind, table.models, tokens)
+        tokens = self._lengths.estimate(chain, kind, table.models, by_model)[model_id]
         shares = self._prefixes.match(chain, table.capacity)
-        cached = shares[slots] * tokens[table.model_id[slots]]
+        cached = shares[slots] * tokens
         if len(slots) < 2:
             return chain, tokens, cached, None, None
         again = self._prefixes.again(chain, shares, now)
@@ -341,7 +340,7 @@ class Chooser:
         name, load_s = view.request.model, self.settings.adapter_load_s
         if not load_s or not self._table.weights(name):
             return None
-        of = self._engines.constants(view.slots, self._table.model_id[view.slots], view.base_s)
+        of = self._engines.constants(view.slots, view.base_s)
         return self._adapters.price(view.slots, name, load_s, float(of.answer_s.mean()))
 
     def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:
@@ -412,7 +411,7 @@ class Chooser:
         for position in order[1:]:
             if len(found) >= self.settings.fallbacks:
                 break
-            spec = self._table.spec(int(slots[position]))
+            spec = self._table.spec(slots.item(position))
             if not served or served in spec.models:
                 found.append(spec.address)
         return tuple(found)
@@ -423,7 +422,7 @@ def _score(policy: Policy, view: View) -> tuple[Mask | None, Floats]:
     kept = policy.keep(view)
     try:
         scores = policy.score(view)
-        if math.isfinite(scores.sum()):
+        if math.isfinite(np.add.reduce(scores)):
             return kept, scores
         raise FloatingPointError("a score is not finite")
     except Exception as error:  # noqa: BLE001 - a scorer's fault must not fail the request

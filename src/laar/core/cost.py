@@ -233,7 +233,7 @@ def until_correct(
     if answers is not None:
         expected = expected / np.maximum(answers, MIN_PROBABILITY)
     if not np.count_nonzero(times_tried):
-        return expected, np.ones(len(expected))
+        return expected, times_tried + 1.0
     factor = weights.retry_penalty
     if strict_retries:
         factor = max(factor, _PAST_A_NEAR_TIE * expected.max() / max(expected.min(), 1e-12))

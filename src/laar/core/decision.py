@@ -189,8 +189,10 @@ class Decision:
         if self.view is None or self.view.terms is None:
             return None
         terms, at = self.view.terms, self.position
-        sure = float(terms.all_answers[at]) * float(terms.probability[at])
-        return float(terms.latency_s[at]) / max(sure, MIN_PROBABILITY)
+        sure = terms.probability.item(at)
+        if terms.answers is not None:
+            sure *= terms.answers.item(at)
+        return terms.latency_s.item(at) / max(sure, MIN_PROBABILITY)
 
     @property
     def cost_s(self) -> float | None:

@@ -350,20 +350,19 @@ class EndpointTable:
 
     def release_prefill(self, slot: int, prefill_tokens: float) -> None:
         """Takes a request's prompt out of the work ahead: it has begun to answer."""
-        left = self.prefill_tokens[slot] - prefill_tokens
+        left = self.prefill_tokens.item(slot) - prefill_tokens
         self.prefill_tokens[slot] = left if left > 0.5 else 0.0
 
     def release(self, slot: int, tokens: float, uncached_tokens: float) -> None:
         """Takes a complete request out of the counters."""
-        self.in_flight[slot] -= 1
-        # Sums of floats drift; an idle endpoint has exactly nothing queued.
-        idle = self.in_flight[slot] <= 0
-        self.queued_tokens[slot] = 0.0 if idle else self.queued_tokens[slot] - tokens
-        self.queued_uncached_tokens[slot] -= uncached_tokens
-        if idle:
-            self.queued_uncached_tokens[slot] = 0.0
-            self.in_flight[slot] = 0.0
-            self.prefill_tokens[slot] = 0.0
+        in_flight = self.in_flight.item(slot) - 1.0
+        if in_flight > 0.0:
+            self.in_flight[slot] = in_flight
+            self.queued_tokens[slot] -= tokens
+            self.queued_uncached_tokens[slot] -= uncached_tokens
+        else:  # sums of floats drift; an idle endpoint has exactly nothing queued
+            for name in COUNTED:
+                getattr(self, name)[slot] = 0.0
             if self._specs[slot] is None:
                 address = next(a for a, s in self._slot_of.items() if s == slot)
                 self._free_if_idle(address, slot)

@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,13 +38,16 @@ import numpy as np
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.engine_model import ERROR, EngineModel
 
-__all__ = ["Began", "Constants", "Engines", "Sample", "seconds_ahead"]
+__all__ = ["FEW_CAME", "Began", "Constants", "Engines", "Sample", "seconds_ahead"]
 
 MEAN_S = 60.0
 """Over which the mean number in flight is taken."""
 
 RATE_S = 30.0
 """Over which the rate of requests, and of prompts to read, is taken."""
+
+FEW_CAME = 10.0
+"""Requests that the mean of all weighs in an endpoint's load."""
 
 MAX_FACTOR = 20.0
 """Devices behind one name differ by less."""
@@ -58,7 +61,6 @@ _PACE_TIE = 10.0  # samples that the other pace weighs
 _PACE_SURE = 2.0  # standard errors within which a pace counts as its model's
 _PACE_MEMORY_S = 120.0
 _UNKNOWN_LENGTH = 0.05  # what an answer of unknown length tells, against one of known length
-_FEW_CAME = 10.0  # requests that the mean of all weighs in an endpoint's load
 _FULL_SEEN = 3  # readings in a row before an engine's batch is taken to be full
 _LEAST_SLOTS = 4.0
 _PACES_TOGETHER = 8  # samples between two workings-out of a model's paces
@@ -141,12 +143,6 @@ _OTHER = (
     "read_at",
     "most",
     "full",
-    "first_logs",
-    "first_seen",
-    "first_scatter",
-    "rest_logs",
-    "rest_seen",
-    "rest_scatter",
     "paced_at",
     "own_ahead_s",
     "sent",
@@ -211,21 +207,22 @@ class Engines:
 
     # -- asked at a decision -------------------------------------------------------------------
 
-    def constants(self, slots: Slots, model_id: Slots, base_s: Floats) -> Constants:
+    def constants(self, slots: Slots, base_s: Floats) -> Constants:
         """The constants of some endpoints; `base_s` is what the artifact says of each."""
         self._look()
         kept = self._kept
         if kept is not None and kept[0] is slots and kept[1] is self._table.models:
             return kept[2]
-        models = self._table.models
-        by_model = np.empty((6, len(models)))
+        models, model_id = self._table.models, self._table.model_id[slots]
+        rows = []
         for at, name in enumerate(models):
             model = self._models.get(name)
             if model is None:
-                mine = np.flatnonzero(model_id == at)
-                model = EngineModel(float(base_s[mine[0]]) if len(mine) else 0.0)
-            by_model[:, at] = model.constants()
-        b, c, s, wc, d0, d1 = by_model[:, model_id]
+                mine = (model_id == at).nonzero()[0]
+                rows.append(_unknown(float(base_s[mine[0]]) if len(mine) else 0.0))
+            else:
+                rows.append(model.constants())
+        b, c, s, wc, d0, d1 = np.array(rows).T[:, model_id]
         first, rest = self._first_pace[slots], self._rest_pace[slots]
         room = self._room[slots]
         made = Constants(
@@ -242,20 +239,16 @@ class Engines:
         self._kept = slots, models, made
         return made
 
-    def asked(self, slots: Slots, now: float) -> Floats:
-        """What some endpoints were asked for: `ahead_s`, `since` and `free_at`; and their loads.
+    def asked(self, slots: Slots, now: float) -> tuple[Floats, float]:
+        """What some endpoints were asked for, and the mean of their loads.
 
-        The last are seconds of prompts (by c(m)) that each is sent a second: what it was of late,
-        and where few requests came, mostly what all were on average.
+        Rows are `ahead_s`, `since` and `free_at`, and of late `load`, seconds of prompts (by c(m))
+        that each is sent a second, and `came`, the requests that say so (`FEW_CAME`).
         """
         asked: Floats = self._asked.take(slots, axis=1)
-        asked[-2:] *= _exp((self._load_from - now) / RATE_S)
-        load, came = asked[-2:]
-        few = _FEW_CAME * (float(load.sum()) / len(load))
-        load *= came
-        load += few
-        load /= came + _FEW_CAME
-        return asked[:-1]
+        recent = asked[-2:]
+        recent *= _exp((self._load_from - now) / RATE_S)
+        return asked, float(np.add.reduce(asked[-2])) / len(slots)
 
     def mean_in_flight(self, slots: Slots, now: float) -> Floats:
         """Requests in flight, on average of late."""
@@ -300,10 +293,11 @@ class Engines:
         name = self._name(slot)
         model = self._model(name, base_s)
         pace = max(model.read * self._first_pace.item(slot), 1e-3)
-        if not self.ahead_s[slot]:
+        ahead_s = self.ahead_s.item(slot)
+        if not ahead_s:
             self.since[slot] = now
         begun_s = max(0.0, now - self.since.item(slot))
-        ahead_s = max(0.0, self.ahead_s.item(slot) - begun_s / pace)
+        ahead_s = max(0.0, ahead_s - begun_s / pace)
         ahead_s += max(0.0, self.free_at.item(slot) - now)
         one = Began(
             *(slot, name, work_s, ahead_s, others),
@@ -377,7 +371,7 @@ class Engines:
     def drop(self, slot: int) -> None:
         """Forgets a slot: its endpoint left."""
         if slot < self._size:
-            for name in (*_ASKED, *_OTHER):
+            for name in (*_ASKED, *_PACED, *_OTHER):
                 getattr(self, name)[slot] = 0.0
             self._first_pace[slot] = self._rest_pace[slot] = 1.0
             self._room[slot] = math.inf
@@ -465,9 +459,8 @@ class Engines:
 
     def _hide(self, slot: int, work_s: float, pace: float, now: float) -> None:
         # By the clock, in seconds by c(m): it runs as fast as the engine reads.
-        self.free_at[slot] = min(
-            max(float(self.free_at[slot]), now) + work_s * pace, now + MAX_AHEAD_S
-        )
+        free_at = max(self.free_at.item(slot), now) + work_s * pace
+        self.free_at[slot] = min(free_at, now + MAX_AHEAD_S)
 
     def _arrived(self, slot: int, requests: float, work_s: float, now: float) -> None:
         # Kept as of one moment for all: then it fades by one factor.
@@ -519,19 +512,22 @@ class Engines:
         if model.first.learn(features, sample.even_s, noise + ERROR * guess):
             self._kept = None
         sure = guess / (guess + 2.0 * noise)
-        self._pace(slot, "first", (sample.took_s + noise) / (guess + noise), sure * sure)
+        ratio = (sample.took_s + noise) / (guess + noise)
+        self._pace(slot, (self.first_logs, self.first_seen, self.first_scatter), ratio, sure * sure)
 
     def _learn_answer(self, slot: int, model: EngineModel, sample: Sample) -> None:
         even_s, weight = max(sample.even_s, 1e-9), sample.weight
         changed, ratio = model.answered(even_s, sample.features[0], weight)
         if changed:
             self._kept = None
-        self._pace(slot, "rest", ratio * sample.took_s / even_s, weight)
+        ratio = ratio * sample.took_s / even_s
+        self._pace(slot, (self.rest_logs, self.rest_seen, self.rest_scatter), ratio, weight)
 
-    def _pace(self, slot: int, which: str, ratio: float, weight: float) -> None:
+    def _pace(
+        self, slot: int, columns: tuple[Floats, Floats, Floats], ratio: float, weight: float
+    ) -> None:
         """An endpoint's own pace: its samples against what its model takes."""
-        logs, seen = getattr(self, f"{which}_logs"), getattr(self, f"{which}_seen")
-        scatter = getattr(self, f"{which}_scatter")
+        logs, seen, scatter = columns
         keep = 1.0 - weight / _PACE_MEMORY
         most = math.log(MAX_FACTOR)
         log = min(most, max(-most, math.log(max(ratio, 1e-9))))
@@ -539,7 +535,7 @@ class Engines:
         if before > 0.0:
             miss = weight * (log - logs.item(slot) / before)
             scatter[slot] = scatter.item(slot) * keep * keep + miss * miss
-        logs[slot] = logs[slot] * keep + weight * log
+        logs[slot] = logs.item(slot) * keep + weight * log
         seen[slot] = before * keep + weight
         self._learned += 1
         if self._learned >= _PACES_TOGETHER:
@@ -551,20 +547,21 @@ class Engines:
     def _set_paces(self, same: Slots) -> None:
         """Works out the paces of a model's endpoints."""
         most = math.log(MAX_FACTOR)
+        paced = self._paced.take(same, axis=1)
         if self._rate_at > -math.inf:
             passed_s = np.maximum(self._rate_at - self.paced_at[same], 0.0)
-            faded = np.exp(-passed_s / _PACE_MEMORY_S)
             self.paced_at[same] = self._rate_at
-            for name in _PACED:
-                getattr(self, name)[same] *= faded
-        weights = self.first_seen[same] + self.rest_seen[same]
-        total = float(weights.sum())
-        both = (self.first_logs[same] + self.rest_logs[same]) / (weights + _PACE_DOUBT)
-        scatter = float(self.first_scatter[same].sum() + self.rest_scatter[same].sum())
+            paced *= np.exp(-passed_s / _PACE_MEMORY_S)
+            self._paced[:, same] = paced
+        first_logs, first_seen, first_scatter, rest_logs, rest_seen, rest_scatter = paced
+        weights = first_seen + rest_seen
+        total = float(np.add.reduce(weights))
+        both = (first_logs + rest_logs) / (weights + _PACE_DOUBT)
+        scatter = float(np.add.reduce(first_scatter) + np.add.reduce(rest_scatter))
         doubt = _PACE_SURE**2 * scatter / max(total, 1e-9)
         for own, count, pace in (
-            (self.first_logs[same], self.first_seen[same], self._first_pace),
-            (self.rest_logs[same], self.rest_seen[same], self._rest_pace),
+            (first_logs, first_seen, self._first_pace),
+            (rest_logs, rest_seen, self._rest_pace),
         ):
             logs = (own + _PACE_TIE * both) / (count + _PACE_TIE)
             # Against the others: what all share is in the model's lines.
@@ -574,7 +571,7 @@ class Engines:
             seen = np.minimum(count + _PACE_TIE, weights)
             far = logs * logs * seen
             shown = np.maximum(0.0, 1.0 - doubt / np.maximum(far, 1e-12))
-            pace[same] = np.exp(np.clip(logs * shown, -most, most))
+            pace[same] = np.exp(np.minimum(np.maximum(logs * shown, -most), most))
 
     # -- counts --------------------------------------------------------------------------------
 
@@ -595,14 +592,15 @@ class Engines:
         if one.is_read:
             return
         one.is_read = True
-        self.done_s[one.slot] += one.work_s
-        self.own_read_s[one.slot] += one.work_s
+        slot, work_s = one.slot, one.work_s
+        self.done_s[slot] += work_s
+        self.own_read_s[slot] += work_s
         if one.shown:
-            own = float(self.own_ahead_s[one.slot]) - one.work_s
-            self.own_ahead_s[one.slot] = own if own > 1e-9 else 0.0
-            left = float(self.ahead_s[one.slot]) - one.work_s
-            self.ahead_s[one.slot] = left if left > 1e-9 else 0.0
-            self.since[one.slot] = now  # whoever is next is being read
+            own = self.own_ahead_s.item(slot) - work_s
+            self.own_ahead_s[slot] = own if own > 1e-9 else 0.0
+            left = self.ahead_s.item(slot) - work_s
+            self.ahead_s[slot] = left if left > 1e-9 else 0.0
+            self.since[slot] = now  # whoever is next is being read
 
     def _look(self) -> None:
         """Takes in new readings: how many requests an engine runs at once.
@@ -633,11 +631,12 @@ class Engines:
         size, before = self._table.capacity, self._size
         if size == before:
             return
-        asked = np.zeros((len(_ASKED), size))
+        asked, paced = np.zeros((len(_ASKED), size)), np.zeros((len(_PACED), size))
         if before:
-            asked[:, :before] = self._asked
+            asked[:, :before], paced[:, :before] = self._asked, self._paced
         self._asked: Floats = asked
-        for name, row in zip(_ASKED, asked, strict=True):
+        self._paced: Floats = paced
+        for name, row in zip((*_ASKED, *_PACED), (*asked, *paced), strict=True):
             setattr(self, name, row)
         for name in _OTHER:
             grown = np.zeros(size)
@@ -668,6 +667,12 @@ class Engines:
             model = self._models[name] = EngineModel(base_s)
             self._kept = None
         return model
+
+
+@lru_cache(maxsize=MAX_MODELS)
+def _unknown(base_s: float) -> tuple[float, ...]:
+    """The constants of a model that nothing was learned of."""
+    return EngineModel(base_s).constants()
 
 
 def seconds_ahead(

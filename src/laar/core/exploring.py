@@ -43,9 +43,12 @@ def to_explore(view: View, may: Mask | None, scores: Floats, share: float) -> in
         return None
     left = scores if may is None else np.where(may, scores, -1.0)
     best = int(left.argmax())
-    fine = view.terms.latency_s <= SLOWER * view.terms.latency_s[best]
     model_id = view.table.model_id[view.slots]
-    thin = (view.evidence + reported < ENOUGH_OUTCOMES) & fine & (model_id != model_id[best])
+    others = model_id != model_id[best]
+    if not np.count_nonzero(others):
+        return None
+    fine = view.terms.latency_s <= SLOWER * view.terms.latency_s[best]
+    thin = (view.evidence + reported < ENOUGH_OUTCOMES) & fine & others
     if may is not None:
         thin &= may
     if not thin.any() or view.rng.random() >= share:

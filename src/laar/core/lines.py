@@ -41,11 +41,13 @@ class Line:
     ) -> None:
         self.now = [float(each) for each in prior]
         self.seen = 0
-        self._prior = np.diag([1.0 / d**2 for d in doubt])
-        self._expected = self._prior @ np.array(self.now)
-        self._squares = np.zeros_like(self._prior)
-        self._products = np.zeros(len(self.now))
-        self._low, self._high = np.array(low, np.float64), np.array(high, np.float64)
+        self._prior = [1.0 / d**2 for d in doubt]
+        self.expect(prior)
+        size = len(self.now)
+        # What each sample changes are lists: of two to four numbers an array costs more than them.
+        self._squares = np.zeros((size, size))
+        self._products = [0.0] * size
+        self._low, self._high = low, high
         self._pending: list[tuple[float, ...]] = []
 
     def guess(self, features: Sequence[float]) -> float:
@@ -56,7 +58,7 @@ class Line:
         self, features: Sequence[float], value: float, scale: float, weight: float = 1.0
     ) -> bool:
         """Takes a sample whose error is about `scale`; true when the coefficients changed."""
-        if not all(abs(number) < _LARGEST for number in (*features, value)):  # NaN is not below
+        if not all(map(_LARGEST.__gt__, map(abs, (*features, value)))):  # NaN is not below
             return False
         if not 0.0 < scale < _LARGEST:
             return False
@@ -73,22 +75,23 @@ class Line:
         fade = FORGET ** len(rows)
         left = rows[:, :-1]
         self._squares = fade * self._squares + left.T @ left
-        self._products = fade * self._products + left.T @ rows[:, -1]
-        solved = np.linalg.solve(self._squares + self._prior, self._products + self._expected)
-        self.now = np.clip(solved, self._low, self._high).tolist()
+        products = fade * np.array(self._products) + left.T @ rows[:, -1]
+        self._products = products.tolist()
+        solved = np.linalg.solve(self._squares + np.diag(self._prior), products + self._expected)
+        self._take(solved.tolist())
         return True
 
     def expect(self, prior: Sequence[float]) -> None:
         """Another prior, as much in doubt as the first."""
-        self._expected = self._prior @ np.array(prior, np.float64)
+        self._expected = [sure * each for sure, each in zip(self._prior, prior, strict=True)]
 
     def rescale(self, factor: float) -> None:
         """The unit that values are in has become larger by this factor."""
-        self._products /= factor
+        self._products = [each / factor for each in self._products]
 
     def state(self) -> list[list[float]]:
         """What was learned, as plain numbers: squares row by row, products, coefficients, count."""
-        return [*self._squares.tolist(), self._products.tolist(), self.now, [float(self.seen)]]
+        return [*self._squares.tolist(), self._products, self.now, [float(self.seen)]]
 
     def restore(self, state: object) -> bool:
         """Takes up what `state` gave; False, and no change, where it is nothing of this line's."""
@@ -101,7 +104,12 @@ class Line:
             return False
         if rows.shape != (size + 2, size) or not np.isfinite(rows).all() or not seen >= 0:
             return False
-        self._squares, self._products = rows[:size], rows[size]
-        self.now = np.clip(rows[size + 1], self._low, self._high).tolist()
+        self._squares, self._products = rows[:size], rows[size].tolist()
+        self._take(rows[size + 1].tolist())
         self.seen = int(min(seen, 1e9))
         return True
+
+    def _take(self, coefficients: Sequence[float]) -> None:
+        """Goes by these, as far as the bounds allow."""
+        bounds = zip(self._low, coefficients, self._high, strict=True)
+        self.now = [min(max(low, each), high) for low, each, high in bounds]

@@ -52,7 +52,7 @@ import numpy as np
 
 from laar.core.cost import CostWeights, Terms, TunedWeights, scores_of_costs, until_correct
 from laar.core.endpoints import Floats, Slots
-from laar.core.engines import Constants, Engines, seconds_ahead
+from laar.core.engines import FEW_CAME, Constants, Engines, seconds_ahead
 from laar.core.interfaces import Demand, View
 
 __all__ = ["Outlook"]
@@ -89,7 +89,8 @@ class Outlook:
         weights, slots = self._tuned.under(view.weights), view.slots
         now = max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
         engines = view.engines or Engines(view.table)
-        of = engines.constants(slots, view.table.model_id[slots], view.base_s)
+        of = engines.constants(slots, view.base_s)
+        asked, mean_load = engines.asked(slots, now)
         rate, load = engines.arrivals(now)
         fleet = _Fleet(
             weights=weights,
@@ -97,9 +98,9 @@ class Outlook:
             rate=rate / len(slots),
             mean_work_s=load / rate if rate > 0.0 else 0.0,
             ever_full=of.ever_full,
+            mean_load=mean_load,
             now=now,
         )
-        asked = engines.asked(slots, now)
         again = np.zeros(len(slots)) if view.again is None else view.again
         known = (
             *(view.tokens, view.cached_tokens, view.seconds_per_token),
@@ -111,7 +112,7 @@ class Outlook:
                 _priced(fleet, min, max, *row, *constants)
                 for row, constants in zip(rows, of.rows, strict=True)
             ]
-            prices: Iterable[Floats] = np.array(list(zip(*each, strict=True)))
+            prices: Iterable[Floats] = np.array(each).T
         else:
             prices = _priced(fleet, np.minimum, np.maximum, *known, *asked, *of.columns)
         base, read, queue, ttft, latency, own, others, total, copy = prices
@@ -125,7 +126,7 @@ class Outlook:
             total, latency = total + slow, latency + slow
         if view.demand is not None and view.demand[1][0] > _ONCE:
             best = int(total.argmin())
-            near = np.flatnonzero(total - copy < total[best])
+            near = (total - copy < total[best]).nonzero()[0]
             if len(near) > 1:  # a copy for nothing would win: mostly nowhere
                 invested = _invested(view, view.demand, engines, of, now, near, best, read, copy)
                 total, others = total - invested, others - invested
@@ -160,6 +161,7 @@ class _Fleet:
     rate: float
     mean_work_s: float
     ever_full: bool
+    mean_load: float
     now: float
 
 
@@ -181,6 +183,7 @@ def _priced(
     since: _Numbers,
     free_at: _Numbers,
     load: _Numbers,
+    came: _Numbers,
     base: _Numbers,
     reads: _Numbers,
     slows: _Numbers,
@@ -202,6 +205,8 @@ def _priced(
     slowed = slows * n
     beside = 0.5 * beside_s * n
     wait = waits * seconds_ahead(most, ahead_s, since, free_at, fleet.now, reads) + queued
+    # Where few requests came, mostly what all were sent on average.
+    load = (load * came + FEW_CAME * fleet.mean_load) / (came + FEW_CAME)
     idle = 1.0 - least(MAX_LOAD, waits * load)
     answer = (alone_s + beside) / idle
     alone = base + read + read * slowed

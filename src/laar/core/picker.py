@@ -56,13 +56,13 @@ def pick(
     if first is not None:
         order.remove(first)
         return [first, *order]
-    best = float(scores[order[0]])
+    best = scores.item(order[0])
     close = scores >= best - near_tie * abs(best)
     for mask in masks:
         close &= mask == mask[order[0]]
     near = int(np.count_nonzero(close))
     if near > 1:
         loads = load[ranked[:near]]
-        idle = np.flatnonzero(loads == loads.min())
+        idle = (loads == np.minimum.reduce(loads)).nonzero()[0]
         order.insert(0, order.pop(int(idle[rng.randrange(len(idle))])))
     return order

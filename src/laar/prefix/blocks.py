@@ -81,7 +81,7 @@ CHUNKS_32 = Grid(((256 << 10, 32),), partial_tail=True)
 the hash calls."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Chain:
     """One prompt, as hashes; holds no text.
 

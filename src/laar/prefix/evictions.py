@@ -58,6 +58,8 @@ class Evictions:
         self._returned = [0.0] * len(_AGES_S)
         self._stayed_away = [0.0] * len(_AGES_S)
         self._at = [0.0] * len(_AGES_S)
+        self._stay = [0.0] * len(_AGES_S)  # logarithm of the share that is not asked for, by age
+        self._next_at = -math.inf  # when there is something to move on, at the earliest
         self._survival: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
@@ -79,6 +81,7 @@ class Evictions:
         key = hashes[self._places[known - 1] - 1]
         self._age_of[key] = 0
         self._waiting[0][key] = now, chain.total_bytes
+        self._next_at = min(self._next_at, now + _AGES_S[0])
         if len(self._age_of) > MAX_PROMPTS:
             oldest = next(waiting for waiting in reversed(self._waiting) if waiting)
             key = next(iter(oldest))
@@ -87,12 +90,9 @@ class Evictions:
     def again(self, ages_s: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """The share, 0 to `MAX_SHARE`, of text that leaves at these ages and is asked for again."""
         if self._survival is None:
-            stay = [
-                math.log((away + _DOUBT_BYTES) / (back + away + _DOUBT_BYTES))
-                for back, away in zip(self._returned, self._stayed_away, strict=True)
-            ]
-            self._survival = np.cumsum([0.0, *stay])
-        places = 2.0 * np.log2(np.clip(np.nan_to_num(ages_s), 1.0, _AGES_S[-1]))
+            self._survival = np.cumsum([0.0, *self._stay])
+        # The larger and the smaller of two, of which NaN is neither.
+        places = 2.0 * np.log2(np.fmin(np.fmax(ages_s, 1.0), _AGES_S[-1]))
         now = np.interp(places, _MARKS, self._survival)
         at_twice = np.interp(places + 2.0, _MARKS, self._survival)
         found: npt.NDArray[np.float64] = np.minimum(MAX_SHARE, -np.expm1(at_twice - now))
@@ -100,10 +100,14 @@ class Evictions:
 
     def _grow_older(self, now: float) -> None:
         """Moves on what has not come back."""
+        if now < self._next_at:
+            return
+        self._next_at = math.inf
         for age, (waiting, until_s) in enumerate(zip(self._waiting, _AGES_S, strict=True)):
             while waiting:
                 key, (used_at, size) = next(iter(waiting.items()))
                 if now - used_at < until_s:
+                    self._next_at = min(self._next_at, used_at + until_s)
                     break
                 del waiting[key]
                 self._count(self._stayed_away, age, size, now)
@@ -120,4 +124,6 @@ class Evictions:
         self._stayed_away[age] *= faded
         self._at[age] = now
         counts[age] += size
+        back, away = self._returned[age], self._stayed_away[age]
+        self._stay[age] = math.log((away + _DOUBT_BYTES) / (back + away + _DOUBT_BYTES))
         self._survival = None

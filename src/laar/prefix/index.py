@@ -120,7 +120,7 @@ class _Cache:
     missed_stamp: int = 0  # and the use that had proven it
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Receipt:
     """What an entry changed, for taking it back or for settling it.
 

@@ -39,7 +39,7 @@ MAX_LOOK = 256
 _LEAST, _MOST = 0.05, 5.0  # tokens for a byte
 _LEAST_BYTES = 400  # below, the chat template's own tokens would be learned as the text's
 _SLOWEST = 0.1  # of the distance to a report
-_SIGNS = str.maketrans("", "", string.digits + string.punctuation)
+_SIGNS = (string.digits + string.punctuation).encode()
 
 Kind = tuple[str, ...]
 Floats = npt.NDArray[np.float64]
@@ -54,8 +54,9 @@ def kind_of(question: str, marks: Sequence[str]) -> Kind:
     """
     sample = question if len(question) <= 1000 else question[:500] + question[-500:]
     count = max(len(sample), 1)
-    signs = (len(sample) - len(sample.translate(_SIGNS))) / count
-    wide = (len(sample.encode("utf-8", "replace")) - len(sample)) / count
+    data = sample.encode("utf-8", "replace")  # no byte of another character is a sign
+    signs = (len(data) - len(data.translate(None, _SIGNS))) / count
+    wide = (len(data) - len(sample)) / count
     level = sum(signs > edge for edge in (0.06, 0.12, 0.25, 0.4))
     script = sum(wide > edge for edge in (0.05, 0.5, 1.2))
     return (*(mark for mark in marks if not mark.startswith("turns=")), f"{level}{script}")

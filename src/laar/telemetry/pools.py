@@ -113,8 +113,8 @@ class PoolMetrics(Collector):
         if view is None or view.terms is None or view.terms.ttft_s is None:
             return None
         uncached = view.tokens - view.cached_tokens
-        alone_s = float((view.seconds_per_token * uncached).min())
-        return float(view.terms.ttft_s[at]), self.settings.objective_of(decision.request, alone_s)
+        alone_s = float(np.minimum.reduce(view.seconds_per_token * uncached))
+        return view.terms.ttft_s.item(at), self.settings.objective_of(decision.request, alone_s)
 
     def _count(self, decision: Decision, counts: Counter[_Pool]) -> None:
         slot = self._director.table.slot(decision.address)
@@ -129,8 +129,8 @@ class PoolMetrics(Collector):
         slots = table.active.copy()
         found: dict[_Pool, float] = {}
         if len(slots):
-            of = engines.constants(slots, table.model_id[slots], np.zeros(len(slots)))
-            ahead_s, since, free_at, _ = engines.asked(slots, now)
+            of = engines.constants(slots, np.zeros(len(slots)))
+            (ahead_s, since, free_at, *_), _ = engines.asked(slots, now)
             seconds = of.read * seconds_ahead(np.maximum, ahead_s, since, free_at, now, of.read)
             for slot, each in zip(slots.tolist(), seconds.tolist(), strict=True):
                 spec = table.spec(slot)

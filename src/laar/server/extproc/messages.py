@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from laar.protocol import agreed
@@ -104,12 +104,18 @@ def _shape(message: pb.ProcessingRequest) -> Shape | None:
     return Shape.GATEWAY if full else Shape.NATIVE
 
 
+def _fields(message: pb.ProcessingRequest) -> list[Mapping[str, pb.Value]]:
+    """The attributes that came, by filter; not by `values`, which is slow even for none."""
+    given = message.attributes
+    return [given[name].fields for name in given]
+
+
 def _attributes(message: pb.ProcessingRequest) -> tuple[dict[str, str], str]:
     """The headers that stand in attributes, and the pool."""
     headers: dict[str, str] = {}
     pool = ""
-    for attributes in message.attributes.values():
-        for name, value in attributes.fields.items():
+    for fields in _fields(message):
+        for name, value in fields.items():
             if header := names.header_of(name):
                 # What is not UTF-8 counts as absent, as a malformed header does everywhere else.
                 with contextlib.suppress(UnicodeDecodeError):
@@ -121,9 +127,9 @@ def _attributes(message: pb.ProcessingRequest) -> tuple[dict[str, str], str]:
 
 def _number(message: pb.ProcessingRequest, attribute: str) -> int:
     """A count that Envoy tells; 0 where it does not."""
-    for attributes in message.attributes.values():
-        if attribute in attributes.fields:
-            value = attributes.fields[attribute]
+    for fields in _fields(message):
+        if attribute in fields:
+            value = fields[attribute]
             text = _text(value) or f"{value.number_value:.0f}"  # metadata comes as text
             return int(text) if text in _ATTEMPTS else 0
     return 0
@@ -135,9 +141,9 @@ def _attempts(message: pb.ProcessingRequest) -> int:
 
 def _pool(message: pb.ProcessingRequest) -> str:
     """The pool that the route's metadata names; nothing a client can set."""
-    for attributes in message.attributes.values():
-        if names.POOL in attributes.fields:
-            return _text(attributes.fields[names.POOL])
+    for fields in _fields(message):
+        if names.POOL in fields:
+            return _text(fields[names.POOL])
     return ""
 
 
@@ -158,9 +164,9 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
                 retry_after_s = float(text)
     end = message.response_headers.end_of_stream
     details = ""
-    for attributes in message.attributes.values():
-        if agreed.DETAILS in attributes.fields:
-            details = _text(attributes.fields[agreed.DETAILS])
+    for fields in _fields(message):
+        if agreed.DETAILS in fields:
+            details = _text(fields[agreed.DETAILS])
     return ResponseHeaders(
         status,
         streamed,
