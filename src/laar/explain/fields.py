@@ -101,6 +101,7 @@ HEAD: tuple[Field[DecisionRecord], ...] = (
     Field("body_bytes", lambda of: of.body_bytes, "http.request.body.size"),
     Field("endpoint", lambda of: of.picked, "laar.decision.endpoint"),
     Field("model", lambda of: of.model, "laar.decision.model"),
+    Field("prefiller", lambda of: of.prefiller, "laar.decision.prefiller"),
 )
 """Before the candidates."""
 
@@ -169,6 +170,9 @@ TERMS: tuple[Column[Terms, Floats], ...] = (
 )
 """The cost taken apart."""
 
+MOVED: Column[Terms, Floats] = Column("transfer_s", lambda of: of.all_transfer_s, Spans.CHOSEN)
+"""One more of its terms, where prompts may be read elsewhere."""
+
 
 def _scores(of: DecisionRecord) -> Floats:
     assert of.scores is not None
@@ -189,6 +193,8 @@ def columns_of(of: DecisionRecord, view: View) -> dict[str, Floats]:
     if view.terms is None:
         return columns | {column.name: column.read(view) for column in UNPRICED}
     terms = view.terms
+    if terms.transfer_s is not None:
+        columns[MOVED.name] = MOVED.read(terms)
     return columns | {column.name: column.read(terms) for column in TERMS}
 
 
@@ -202,7 +208,7 @@ END_ATTRIBUTES: Mapping[str, str] = {
 }
 """The same for how it ended."""
 
-_COLUMNS: tuple[Column[Any, Any], ...] = (*ENDPOINT, *ESTIMATES, SCORE, *TERMS)
+_COLUMNS: tuple[Column[Any, Any], ...] = (*ENDPOINT, *ESTIMATES, SCORE, *TERMS, MOVED)
 _IN_SPANS = {column.name: column.spans for column in _COLUMNS}
 
 

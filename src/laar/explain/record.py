@@ -106,6 +106,8 @@ def _why_filtered(account: DecisionRecord, readings: Readings, slot: int) -> str
         host = spec.address.rpartition(":")[0].strip("[]")
         if not {spec.address, host, f"[{host}]"} & account.subset:
             return "outside the gateway's subset"
+    if not spec.takes_requests:
+        return f"answers no requests: its role is {spec.role}"
     failures = int(readings.failures[slot])
     if failures >= filters.max_failures:
         return f"unreachable: {failures} scrapes or probes failed in a row"
