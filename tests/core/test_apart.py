@@ -119,6 +119,8 @@ def test_prompts_come_back_when_the_prefillers_are_full():
 )
 def test_a_rule_can_take_the_place_of_the_cost(rule, text, where):
     d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart=rule))
+    if rule == "never":
+        busy(d, D)
     assert read_by(ask(d, text)) == where
 
 

@@ -1,12 +1,14 @@
 """Prefill and decode apart, behind a real Envoy: what the sidecar of an endpoint is told."""
 
+from contextlib import AsyncExitStack
 from io import BytesIO
 
 import orjson
 import pytest
 
 from laar.core.endpoints import ROLE_LABEL
-from support import Answer
+from laar.sim.endpoint import EndpointSettings, SimulatedEndpoint
+from support import Answer, eventually
 
 pytestmark = pytest.mark.envoy
 
@@ -83,3 +85,48 @@ async def test_a_retry_of_envoys_names_the_same_prefiller(gateway, http, shape):
     assert e.asked
     assert {r.headers[PREFILLER] for u in (d, e) for r in u.asked} == {p.address}
     assert not p.asked
+
+
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+async def test_simulated_endpoints_play_both_roles(gateway, http, shape):
+    async with AsyncExitStack() as stack:
+        found = []
+        for _ in range(3):
+            endpoint = SimulatedEndpoint(EndpointSettings(model="m", time_scale=0.001))
+            await endpoint.start()
+            stack.push_async_callback(endpoint.stop)
+            found.append(endpoint)
+        p, d, e = found
+        write(gateway, **{p.address: "prefill", d.address: "decode", e.address: "decode"})
+        runner = await gateway.picker(routing={"apart": "always"})
+        url = (await gateway.envoy(shape)).url()
+        for n in range(6):
+            body = {**chat(f"{n}. {'a long story ' * 100}"), "max_tokens": 7, "stream": n % 2 == 0}
+            answer = await ask(http, url, body)
+            assert answer.status == 200
+            assert answer.headers["x-sim-endpoint"] in (d.address, e.address)
+        made = [
+            endpoint.serving.metrics.page(endpoint.serving.driver.reported) for endpoint in found
+        ]
+        assert number(made[0], b"vllm:generation_tokens_total") == 6.0
+        assert sum(number(page, b"vllm:generation_tokens_total") for page in made[1:]) == 42.0
+        assert number(made[0], b"vllm:request_success_total") == 6.0
+        page = await fetched(http, gateway.url("admin", "/metrics"))
+        assert b'laar_prefills_apart_total{model="m"} 6.0' in page
+        decision = answer.headers["x-laar-decision-id"]
+        shown = orjson.loads(await fetched(http, gateway.url("admin", f"/decisions/{decision}")))
+        assert shown["prefiller"] == p.address
+        assert f"{p.address} reads its prompt" in shown["sentence"]
+        await eventually(lambda: not runner.picker.table.in_flight.any())
+
+
+async def fetched(http, url):
+    async with http.get(url) as answer:
+        assert answer.status == 200, url
+        return await answer.read()
+
+
+def number(page, name):
+    """The sum of a metric's samples."""
+    lines = [line for line in page.splitlines() if line.startswith(name + b"{")]
+    return sum(float(line.rpartition(b" ")[2]) for line in lines)

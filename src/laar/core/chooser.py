@@ -169,7 +169,7 @@ class Chooser:
         earlier = parse_tried(request.tried, table.models)
         self.ignored_tried += earlier.ignored
         prefillers = None
-        if group.prefillers is not None and may_be_apart(request):
+        if group.prefillers is not None and settings.apart != "never" and may_be_apart(request):
             prefillers = group.prefillers
         view, chain, reason = self._view(request, earlier.models, group, prefillers, now)
         version = self._tune(policy, view)
@@ -267,7 +267,7 @@ class Chooser:
         trials = apart.of.trials
         if trials.trials and self._health is not None and table.fetches[own]:
             slot, spec = self._health.due(trials, now), table.spec(own)
-            if slot is not None and slot != own and apart.rule != "never":
+            if slot is not None and slot != own:
                 other = table.spec(slot)
                 if other.models[0] == spec.models[0] and other.region == spec.region:
                     tokens = float(view.tokens[at])

@@ -22,6 +22,7 @@ from laar.core.interfaces import View
 from laar.explain.decision_record import DecisionRecord
 
 __all__ = [
+    "APART",
     "ATTRIBUTES",
     "COMPLETION",
     "ENDPOINT",
@@ -101,7 +102,6 @@ HEAD: tuple[Field[DecisionRecord], ...] = (
     Field("body_bytes", lambda of: of.body_bytes, "http.request.body.size"),
     Field("endpoint", lambda of: of.picked, "laar.decision.endpoint"),
     Field("model", lambda of: of.model, "laar.decision.model"),
-    Field("prefiller", lambda of: of.prefiller, "laar.decision.prefiller"),
 )
 """Before the candidates."""
 
@@ -115,6 +115,11 @@ TAIL: tuple[Field[DecisionRecord], ...] = (
     Field("exhausted", lambda of: of.exhausted, "laar.decision.exhausted"),
 )
 """Behind the candidates."""
+
+APART: tuple[Field[DecisionRecord], ...] = (
+    Field("prefiller", lambda of: of.prefiller, "laar.decision.prefiller"),
+)
+"""Behind those, where another endpoint reads the prompt than the one that was picked."""
 
 COMPLETION: tuple[Field[tuple[DecisionRecord, Completion]], ...] = (
     Field("status", lambda of: of[1].status or 0, "http.response.status_code"),
@@ -199,7 +204,7 @@ def columns_of(of: DecisionRecord, view: View) -> dict[str, Floats]:
 
 
 ATTRIBUTES: Mapping[str, str] = {
-    field.name: field.attribute for field in (*HEAD, *TAIL) if field.attribute
+    field.name: field.attribute for field in (*HEAD, *TAIL, *APART) if field.attribute
 }
 """Attributes of spans and log records, by the decision's field."""
 
