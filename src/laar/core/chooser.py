@@ -263,9 +263,11 @@ class Chooser:
 
     def _prefiller(self, view: View, apart: Apart, at: int, now: float) -> Prefiller | None:
         """Where the prompt of the chosen candidate is read, if not there."""
+        if apart.chosen is None or apart.transfer_s is None:
+            return None  # the policy does not price
         table, own = self._table, int(view.slots[at])
         trials = apart.of.trials
-        if trials.trials and self._health is not None and table.fetches[own]:
+        if trials.trials and self._health is not None and apart.of.kin_of[at] >= 0:
             slot, spec = self._health.due(trials, now), table.spec(own)
             if slot is not None and slot != own:
                 other = table.spec(slot)
@@ -281,7 +283,7 @@ class Chooser:
                         transfer_s=tokens * apart.transfer_s_per_token,
                         trial=True,
                     )
-        if apart.chosen is None or apart.transfer_s is None or apart.chosen[at] < 0:
+        if apart.chosen[at] < 0:
             return None
         place = int(apart.chosen[at])
         slot = int(apart.of.slots[place])

@@ -85,7 +85,7 @@ class DirectorSettings:
     which on they are read elsewhere."""
     transfer_tokens_per_s: Annotated[float, Gt(0), Le(1e12)] = 100_000.0
     """Tokens whose KV an endpoint fetches from another in a second. 131 KB of each token of an 8B
-    model (32 layers, 8 KV heads of 128, 16 bits) over 100 Gbit/s; a fifth of that for a 70B."""
+    model (32 layers, 8 KV heads of 128, 16 bits) over 100 Gbit/s; some 40,000 for a 70B."""
     max_times_tried: Annotated[int, FIXED] = 10
     """How often one model counts as tried, so that costs stay finite numbers."""
     filters: FilterSettings = field(default_factory=FilterSettings)

@@ -260,7 +260,8 @@ def _apart(
     cheapest prefiller is the cheapest for every candidate (`laar.core.apart.cheapest`).
     """
     helpers, slots, weights = apart.of, view.slots, fleet.weights
-    if not len(helpers.slots):
+    if not len(helpers.slots):  # those there are, are out
+        apart.chosen, apart.transfer_s = np.full(len(slots), -1), np.zeros(len(slots))
         return plain
     none = np.zeros(len(helpers.slots))
     there = engines.constants(helpers.slots, helpers.model_id, apart.base_s)
