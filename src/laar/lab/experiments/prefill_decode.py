@@ -197,7 +197,7 @@ _CLAIMED = {
 
 _WHY = {
     "ttft": "Where all endpoints do both, prompts that are read for others count as answers.",
-    "tpot": "By cost some prompts are read beside answers: beside `always` it gives up 3 to 17 % of "
+    "tpot": "By cost some prompts are read beside answers: by `always` it gives up 3 to 17 % of "
     "the pace for first tokens that come 13 to 33 % sooner.",
 }
 
