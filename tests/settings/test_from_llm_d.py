@@ -86,7 +86,7 @@ def test_what_both_mean_alike_is_taken_over_and_the_rest_is_named(tmp_path):
     }
     done, absent = got.output.split("# No equal:")
     assert "policy `profile-default`" in done
-    assert "pd-profile-handler: prefill and decode apart" in absent
+    assert "`routing: {apart: threshold, apart_tokens: 10}` is the old rule" in done
     assert "of-our-own: not known" in absent
     assert "single priority bands" in absent
     (tmp_path / "laar.yaml").write_text(got.output)

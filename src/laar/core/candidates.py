@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from laar.core.apart import Prefillers, kin_of
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.filters import FilterSettings, in_subset, reachable, unless_none, unsaturated
 from laar.core.request import Api, Request
@@ -41,6 +42,7 @@ class Group:
         answers: P(answers) of each; None where all are sound.
         pace: how many times slower than its siblings each is; None where none is.
         typical_s: seconds of a whole answer of each, where `pace` is known.
+        prefillers: who may read prompts for them; None where nobody may.
     """
 
     able: Slots
@@ -56,6 +58,7 @@ class Group:
     answers: Floats | None = None
     pace: Floats | None = None
     typical_s: Floats | float = 0.0
+    prefillers: Prefillers | None = None
 
 
 class Candidates:
@@ -145,6 +148,9 @@ class Candidates:
             able = able[in_subset(table, able, subset)]
         if generates is not None and (not model or model in self._aliases):
             able = unless_none(able, table.generates[able] == generates)
+        helpers = able[table.prefills[able]] if table.roles else able[:0]
+        if table.roles:
+            able = able[table.takes[able]]
         if not len(able):
             raise RequestError(
                 503, "no-candidates", "no endpoint may serve this request", retry_after_s=1
@@ -163,7 +169,39 @@ class Candidates:
         )
         if self._health is not None:
             self._ask(self._health, group, now)
+        if len(helpers):
+            group.prefillers = self._prefillers(group, helpers, now)
         return group
+
+    def _prefillers(self, group: Group, slots: Slots, now: float) -> Prefillers | None:
+        """Who may prefill for a group: sound endpoints alone, since plain serving is left."""
+        table, health = self._table, self._health
+        slots = slots[reachable(table, slots, self._filters)]
+        slots = slots[unsaturated(table, slots, self._filters, now)]
+        answers, trials = None, Standing(slots=())
+        if health is not None:
+            trials = health.set_apart(slots.tolist(), now)
+            group.until = min(group.until, trials.until)
+            slots = slots[np.isin(slots, list(trials.slots))]
+            answers = np.array([health.answers(slot, now) for slot in slots.tolist()])
+        if not len(slots) and not trials.trials:
+            return None
+        known: dict[tuple[str, str], int] = {}
+        kin = kin_of(table, slots, known)
+        on_trial = np.array([slot for _, slot in trials.trials], np.intp)
+        kin_of(table, on_trial, known)
+        with_any = len(known)
+        own = kin_of(table, group.slots, known)
+        alone = ~(table.fetches[group.slots] & (own < with_any))
+        own[alone] = -1
+        return Prefillers(
+            slots=slots,
+            model_id=table.model_id[slots],
+            kin=kin,
+            kin_of=own,
+            answers=answers,
+            trials=trials,
+        )
 
     def _ask(self, health: Health, group: Group, now: float) -> None:
         """Leaves out what health says is out, and notes what it says of the rest."""
@@ -189,6 +227,9 @@ class Candidates:
         answers = np.ones(len(group.slots)) if group.answers is None else group.answers
         pace = group.pace if group.pace is None else np.append(group.pace, 1.0)
         typical_s = group.typical_s if pace is None else np.append(group.typical_s, 0.0)
+        prefillers = group.prefillers
+        if prefillers is not None:  # what is on trial is on trial for all of the request
+            prefillers = replace(prefillers, kin_of=np.append(prefillers.kin_of, -1))
         return replace(
             group,
             slots=np.append(group.slots, own),
@@ -197,6 +238,7 @@ class Candidates:
             answers=np.append(answers, self._health.answers(slot, now)),
             pace=pace,
             typical_s=typical_s,
+            prefillers=prefillers,
         )
 
     def _serving(self, name: str) -> Slots | None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from laar.accuracy.retry import MAX_TRIED, parse_tried
 from laar.core.adapters import Adapters
+from laar.core.apart import Apart, Prefiller, Prefillers, may_be_apart
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, prefer
@@ -167,7 +168,10 @@ class Chooser:
         policy = self._policy(request)
         earlier = parse_tried(request.tried, table.models)
         self.ignored_tried += earlier.ignored
-        view, chain, reason = self._view(request, earlier.models, group, now)
+        prefillers = None
+        if group.prefillers is not None and settings.apart != "never" and may_be_apart(request):
+            prefillers = group.prefillers
+        view, chain, reason = self._view(request, earlier.models, group, prefillers, now)
         version = self._tune(policy, view)
         kept, scores = _score(policy, view)
         able = able_to_take(view, room)
@@ -200,6 +204,7 @@ class Chooser:
         tokens = view.tokens.item(at)
         tried = (*earlier.models[-(MAX_TRIED - 1) :], model)
         exhausted = self._exhausted(policy, view, group, tried)
+        prefiller = None if view.apart is None else self._prefiller(view, view.apart, at, now)
         return Decision(
             id=new_id(),
             request=request,
@@ -209,13 +214,14 @@ class Chooser:
             now=now,
             slot=slot,
             address=spec.address,
-            fallbacks=self._fallbacks(group.slots, order, served),
+            fallbacks=self._fallbacks(group.slots, order, served, prefiller),
             model=model,
             rewrite=None if served == request.model or not request.model else served,
             tried=tried,
             exhausted=exhausted,
             tokens=tokens,
-            uncached_tokens=tokens - view.cached_tokens.item(at),
+            uncached_tokens=tokens - view.cached_tokens.item(at) if prefiller is None else 0.0,
+            prefiller=prefiller,
             view=view,
             scores=scores,
             eligible=eligible,
@@ -255,6 +261,43 @@ class Chooser:
             flight=InFlight(slot=slot, address=spec.address, model=model),
         )
 
+    def _prefiller(self, view: View, apart: Apart, at: int, now: float) -> Prefiller | None:
+        """Where the prompt of the chosen candidate is read, if not there."""
+        if apart.chosen is None or apart.transfer_s is None:
+            return None  # the policy does not price
+        table, own = self._table, int(view.slots[at])
+        trials = apart.of.trials
+        if trials.trials and self._health is not None and apart.of.kin_of[at] >= 0:
+            slot, spec = self._health.due(trials, now), table.spec(own)
+            if slot is not None and slot != own:
+                other = table.spec(slot)
+                if other.models[0] == spec.models[0] and other.region == spec.region:
+                    tokens = float(view.tokens[at])
+                    return Prefiller(
+                        slot=slot,
+                        address=other.address,
+                        uncached_tokens=tokens,
+                        work_s=tokens * float(view.seconds_per_token[at]),
+                        decoding=0.0,
+                        base_s=float(view.base_s[at]),
+                        transfer_s=tokens * apart.transfer_s_per_token,
+                        trial=True,
+                    )
+        if apart.chosen[at] < 0:
+            return None
+        place = int(apart.chosen[at])
+        slot = int(apart.of.slots[place])
+        uncached = float(apart.tokens[place] - apart.cached_tokens[place])
+        return Prefiller(
+            slot=slot,
+            address=table.spec(slot).address,
+            uncached_tokens=uncached,
+            work_s=uncached * float(apart.seconds_per_token[place]),
+            decoding=float(apart.decoding[place]),
+            base_s=float(apart.base_s[place]),
+            transfer_s=float(apart.transfer_s[at]),
+        )
+
     def _policy(self, request: Request) -> Policy:
         if request.policy and self.settings.allow_policy_header:
             policy = self.policies.get(request.policy)
@@ -268,7 +311,12 @@ class Chooser:
         return None if request.shadow else self._health.due(standing, now)
 
     def _view(
-        self, request: Request, tried: Sequence[str], group: Group, now: float
+        self,
+        request: Request,
+        tried: Sequence[str],
+        group: Group,
+        prefillers: Prefillers | None,
+        now: float,
     ) -> tuple[View, Chain | None, str]:
         """What scorers may want of the candidates; the prefix chain; a reason if degraded."""
         table, reason = self._table, ""
@@ -277,11 +325,20 @@ class Chooser:
             reason = self._faults.reason("assessor")
             known = self._plain_assessor.assess(request, table.models, tried, now)
         slots, model_id = group.slots, group.model_id
-        found = self._cached(request, group, known.tokens, now)
+        asked, asked_models = slots, model_id
+        if prefillers is not None:
+            asked = np.concatenate([slots, prefillers.slots])
+            asked_models = np.concatenate([model_id, prefillers.model_id])
+        found = self._cached(request, asked, asked_models, known.tokens, now)
         if found is None:
             reason = self._faults.reason("prefixes")
-            found = None, known.tokens[model_id], np.zeros(len(slots)), None, None
+            found = None, known.tokens[asked_models], np.zeros(len(asked)), None, None
         chain, tokens, cached, demand, again = found
+        apart = None
+        if prefillers is not None:
+            apart = self._apart(prefillers, known, tokens, cached, again, len(slots))
+            tokens, cached = tokens[: len(slots)], cached[: len(slots)]
+            again = None if again is None else again[: len(slots)]
         view = View(
             request=request,
             now=now,
@@ -303,6 +360,7 @@ class Chooser:
             demand=demand,
             again=again,
             unlike=known.unlike,
+            apart=apart,
             published=None if known.published is None else known.published[model_id],
             reported=None if known.reported is None else known.reported[model_id],
         )
@@ -312,14 +370,40 @@ class Chooser:
             view.pace, view.typical_s = group.pace, group.typical_s
         return view, chain, reason
 
+    def _apart(
+        self,
+        prefillers: Prefillers,
+        known: Assessment,
+        tokens: Floats,
+        cached: Floats,
+        again: Floats | None,
+        skip: int,
+    ) -> Apart:
+        """What scorers may want of prefillers; in all three arrays they follow the first `skip`."""
+        table, settings, slots = self._table, self.settings, prefillers.slots
+        model_id = prefillers.model_id
+        answers_itself = table.in_flight[slots] - table.visiting[slots]
+        return Apart(
+            rule=settings.apart,
+            least_tokens=settings.apart_tokens,
+            transfer_s_per_token=1.0 / settings.transfer_tokens_per_s,
+            of=prefillers,
+            tokens=tokens[skip:],
+            cached_tokens=cached[skip:],
+            seconds_per_token=known.seconds_per_token[model_id],
+            base_s=known.base_s[model_id],
+            decoding=np.where(table.takes[slots], np.maximum(answers_itself, 0.0), 0.0),
+            again=None if again is None else again[skip:],
+        )
+
     def _look_up_prefix(
-        self, request: Request, group: Group, by_model: Floats, now: float
+        self, request: Request, slots: Slots, model_id: Slots, by_model: Floats, now: float
     ) -> tuple[Chain | None, Floats, Floats, Demand | None, Floats | None]:
-        """The prompt's chain, its tokens at the candidates, those that they hold, and more.
+        """The prompt's chain, its tokens at some endpoints, those that they hold, and more.
 
         That is `demand` and `again`. `by_model` are its tokens by what else is known.
         """
-        table, slots, model_id = self._table, group.slots, group.model_id
+        table = self._table
         chain = self._prefixes.chain(request, table.weights(request.model))
         if chain is None:
             return None, by_model[model_id], np.zeros(len(slots)), None, None
@@ -405,14 +489,29 @@ class Chooser:
             reason = self._faults.reason(fault.part)
         return reason
 
-    def _fallbacks(self, slots: Slots, order: Sequence[int], served: str) -> tuple[str, ...]:
-        """Ranked endpoints that answer to the name the body will carry; any, if it has none."""
-        found: list[str] = []
+    def _fallbacks(
+        self,
+        slots: Slots,
+        order: Sequence[int],
+        served: str,
+        prefiller: Prefiller | None = None,
+    ) -> tuple[str, ...]:
+        """Ranked endpoints that answer to the name the body will carry; any, if it has none.
+
+        The prefiller's name stays on the request when Envoy tries again: it has to be another
+        endpoint with the same model.
+        """
+        table, found = self._table, list[str]()
         for position in order[1:]:
             if len(found) >= self.settings.fallbacks:
                 break
-            spec = self._table.spec(slots.item(position))
-            if not served or served in spec.models:
+            slot = slots.item(position)
+            spec = table.spec(slot)
+            if served and served not in spec.models:
+                continue
+            if prefiller is None or (
+                slot != prefiller.slot and table.model_id[slot] == table.model_id[prefiller.slot]
+            ):
                 found.append(spec.address)
         return tuple(found)
 

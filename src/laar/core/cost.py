@@ -125,11 +125,12 @@ class TunedWeights:
 class Terms:
     """The cost taken apart, in seconds; each an array over the candidates.
 
-    `latency_s = rtt_s + base_s + prefill_s + queue_s + slow_s`, the weights already applied;
+    `latency_s = rtt_s + base_s + prefill_s + queue_s + transfer_s + slow_s`, weights applied;
     `cost_s = latency_s / (answers * probability) * penalty`. `queue_s` is what others there cost:
     the tokens ahead, their decoding, and the delay that the prompt's prefill means for them.
     `slow_s` is what the endpoint takes longer than its siblings, and `answers` is P(it answers);
-    None stands for 0 and for 1, everywhere.
+    `transfer_s` is for KV that comes from the endpoint that reads the prompt (`laar.core.apart`).
+    None stands for 0, and for 1 of `answers`, everywhere.
     """
 
     rtt_s: Floats
@@ -144,6 +145,7 @@ class Terms:
     slow_s: Floats | None = None
     ttft_s: Floats | None = None
     others_s: Floats | None = None
+    transfer_s: Floats | None = None
 
     @property
     def all_answers(self) -> Floats:
@@ -159,6 +161,11 @@ class Terms:
     def all_others_s(self) -> Floats:
         """What the request costs others at each candidate, less what it spares them."""
         return np.zeros(len(self.cost_s)) if self.others_s is None else self.others_s
+
+    @property
+    def all_transfer_s(self) -> Floats:
+        """What each candidate waits for KV that comes from elsewhere."""
+        return np.zeros(len(self.cost_s)) if self.transfer_s is None else self.transfer_s
 
     @property
     def all_slow_s(self) -> Floats:

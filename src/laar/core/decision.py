@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from laar.core.apart import ApartRule, Prefiller
 from laar.core.cost import MIN_PROBABILITY
 from laar.core.eligible import Eligible
 from laar.core.endpoints import Floats
@@ -21,7 +22,15 @@ from laar.declaring import FIXED, Applies
 from laar.health import Attempt
 from laar.prefix import Chain, Receipt
 
-__all__ = ["NEW_MODEL", "Completion", "Decision", "DirectorSettings", "InFlight", "Retries"]
+__all__ = [
+    "NEW_MODEL",
+    "Completion",
+    "Decision",
+    "DirectorSettings",
+    "InFlight",
+    "Prefilling",
+    "Retries",
+]
 
 
 Retries = Literal["as-scored", "new-model"]
@@ -66,6 +75,17 @@ class DirectorSettings:
     so that reports can correct what is believed of it. Only where outcomes are reported and the
     policy prices; never a retry, a request with an objective, or one that would take twice as long.
     0: never."""
+    apart: ApartRule = "by-cost"
+    """Whether a prompt is read by another endpoint than the one that answers, where endpoints have
+    llm-d's roles (label llm-d.ai/role). by-cost: where reading it beside the answers under way
+    costs more than to read it elsewhere and move its KV. never; always: where any endpoint may;
+    threshold: from `apart_tokens` on, as llm-d decides. Of policies that price: laar."""
+    apart_tokens: Annotated[int, Ge(0), Le(10_000_000)] = 512
+    """Of the rule threshold: tokens of a prompt that the answering endpoint does not hold, from
+    which on they are read elsewhere."""
+    transfer_tokens_per_s: Annotated[float, Gt(0), Le(1e12)] = 100_000.0
+    """Tokens whose KV an endpoint fetches from another in a second. 131 KB of each token of an 8B
+    model (32 layers, 8 KV heads of 128, 16 bits) over 100 Gbit/s; some 40,000 for a 70B."""
     max_times_tried: Annotated[int, FIXED] = 10
     """How often one model counts as tried, so that costs stay finite numbers."""
     filters: FilterSettings = field(default_factory=FilterSettings)
@@ -74,6 +94,23 @@ class DirectorSettings:
     def quadratic(self) -> float:
         """`quadratic_tokens` to divide by: infinite where there are none."""
         return math.inf if self.quadratic_tokens is None else self.quadratic_tokens
+
+
+@dataclass(slots=True, kw_only=True)
+class Prefilling:
+    """What a request has at the endpoint that reads its prompt for another.
+
+    Args:
+        receipt: the prompt's entry in the prefix index there.
+        began: the engines' record of it.
+        attempt: health's record of it.
+        done: its prompt is read.
+    """
+
+    receipt: Receipt | None = None
+    began: Began | None = None
+    attempt: Attempt | None = None
+    done: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,6 +133,7 @@ class InFlight:
         served: Envoy named the endpoint that serves.
         answering: the first byte of the answer was seen.
         settled: the request has ended.
+        prefilling: where its prompt is read elsewhere; None where it is not.
     """
 
     slot: int
@@ -112,6 +150,7 @@ class InFlight:
     served: bool = False
     answering: bool = False
     settled: bool = False
+    prefilling: Prefilling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +173,8 @@ class Decision:
         tried: the models of this attempt and of those before it.
         exhausted: a failure of this attempt should be the last.
         tokens: of the prompt, in the chosen model's tokens.
-        uncached_tokens: the part of them that the endpoint is believed not to hold.
+        uncached_tokens: the part of them that the endpoint has to read.
+        prefiller: reads the prompt in its place; None where the endpoint reads it itself.
         view: what the scorers saw; None for a request that is not read.
         scores: of the view's candidates.
         eligible: which of them were left to pick from; None for all.
@@ -164,6 +204,7 @@ class Decision:
     exhausted: bool = False
     tokens: float = 0.0
     uncached_tokens: float = 0.0
+    prefiller: Prefiller | None = None
     view: View | None = None
     scores: Floats | None = None
     eligible: Eligible | None = None

@@ -14,9 +14,16 @@ import random
 from collections.abc import Callable, Mapping
 
 from laar.core.adapters import Adapters
+from laar.core.apart import Prefiller
 from laar.core.candidates import Candidates
 from laar.core.chooser import Chooser, Priority
-from laar.core.decision import Completion, Decision, DirectorSettings, InFlight
+from laar.core.decision import (
+    Completion,
+    Decision,
+    DirectorSettings,
+    InFlight,
+    Prefilling,
+)
 from laar.core.endpoints import EndpointTable, Floats
 from laar.core.engines import Engines
 from laar.core.guards import Faults, guarded
@@ -172,6 +179,8 @@ class Director:
         flight.receipt = self._note_prefix(decision, now)
         self._lessons.begin(decision, now)
         self.table.reserve(decision.slot, _weight(decision), decision.uncached_tokens)
+        if decision.prefiller is not None:
+            self._begin_prefill(decision, decision.prefiller, now)
         self._count_adapter(decision)
         if self.health is not None and decision.view is not None and not request.shadow:
             self._watch(self.health, decision, now)
@@ -194,9 +203,14 @@ class Director:
 
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool = False) -> None:
         """The endpoint's status came, or an error later; `read` if its body is seen."""
-        attempt = decision.flight.attempt
-        if self.health is not None and attempt is not None:
-            self.health.replied(attempt, reply, now, read=read)
+        flight = decision.flight
+        if self.health is None:
+            return
+        if flight.attempt is not None:
+            self.health.replied(flight.attempt, reply, now, read=read)
+        # Whose fault an error is no answer says: of the two, the one that has more of them.
+        if flight.prefilling is not None and flight.prefilling.attempt is not None:
+            self.health.replied(flight.prefilling.attempt, reply, now)
 
     def attempted(self, decision: Decision, failed: tuple[str, ...], now: float | None) -> None:
         """Envoy has tried these endpoints in vain, in this order, before the one that answers."""
@@ -256,6 +270,7 @@ class Director:
             self.health.answering(flight.attempt, now)
         if not flight.settled and not flight.answering:
             flight.answering = True
+            self._end_prefill(decision, now, ok=ok)
             self.table.release_prefill(flight.slot, decision.uncached_tokens)
             if ok and now is not None and flight.began is not None:
                 self.engines.answering(flight.began, now)
@@ -267,6 +282,7 @@ class Director:
             return
         flight.settled = True
         self._lessons.engine_ended(decision, end)
+        self._end_prefill(decision, None, ok=end.ok)
         self._release(decision)
         if end.response_id and (flight.served or not decision.request.shadow):
             self.stored.note(end.response_id, flight.address, decision.request.session)
@@ -279,6 +295,38 @@ class Director:
         if decision.chain is None:
             return None
         return self._insert(decision.flight.slot, decision.chain, now)
+
+    def _begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> None:
+        """Counts the prompt where it is read, if that is elsewhere."""
+        held = decision.flight.prefilling = Prefilling()
+        if decision.chain is not None:
+            held.receipt = self._insert(prefiller.slot, decision.chain, now)
+        self._lessons.begin_prefill(decision, now)
+        self.table.visit(prefiller.slot, _weight(decision), prefiller.uncached_tokens)
+        if self.health is not None:
+            held.attempt = self.health.sent(
+                prefiller.slot,
+                decision.model,
+                stream=decision.request.stream,
+                predicted_s=_predicted_s(decision),
+                tokens=decision.tokens,
+                now=now,
+                trial=prefiller.trial,
+                timed=False,
+            )
+
+    def _end_prefill(self, decision: Decision, now: float | None, *, ok: bool) -> None:
+        """Takes the prompt out of the counts where it is read: it is, or never will be."""
+        held, prefiller = decision.flight.prefilling, decision.prefiller
+        if held is None or prefiller is None or held.done:
+            return
+        held.done = True
+        self.table.leave(prefiller.slot, _weight(decision), prefiller.uncached_tokens)
+        if ok and now is not None:
+            if held.began is not None:
+                self.engines.answering(held.began, now)
+            if self.health is not None and held.attempt is not None:
+                self.health.answering(held.attempt, now)
 
     def _count_adapter(self, decision: Decision) -> None:
         flight = decision.flight
@@ -328,9 +376,12 @@ def _predicted_s(decision: Decision) -> float:
     assert view is not None
     if view.terms is not None and view.terms.ttft_s is not None:
         # What is learned of endpoints must not excuse one that became slow: by c(m), all alike.
-        work_tokens = decision.uncached_tokens + float(
-            view.table.prefill_tokens[decision.flight.slot]
-        )
+        ahead = view.table.prefill_tokens
+        work_tokens = decision.uncached_tokens + float(ahead[decision.flight.slot])
+        if decision.prefiller is not None:
+            work_tokens += decision.prefiller.uncached_tokens + float(
+                ahead[decision.prefiller.slot]
+            )
         crowd_tokens = _CROWD_TOKENS * float(view.in_flight[at])
         work_s = float(view.seconds_per_token[at]) * (work_tokens + crowd_tokens)
         return float(view.rtt_s[at] + view.base_s[at]) + work_s

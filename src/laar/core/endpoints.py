@@ -18,12 +18,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from laar.core.membership import POOL_LABEL, TASK_LABEL, EndpointSpec, Membership, Served
+from laar.core.membership import (
+    POOL_LABEL,
+    ROLE_LABEL,
+    TASK_LABEL,
+    EndpointSpec,
+    Membership,
+    Served,
+)
 from laar.core.roundtrip import fresh_rtt, smooth_rtt
 
 __all__ = [
     "COUNTED",
     "POOL_LABEL",
+    "ROLE_LABEL",
     "TASK_LABEL",
     "EndpointSpec",
     "EndpointTable",
@@ -80,6 +88,7 @@ _COUNTER_COLUMNS = (
     "queued_uncached_tokens",
     "prefill_tokens",
     "in_flight",
+    "visiting",
     "failures",
 )
 
@@ -91,7 +100,8 @@ class EndpointTable:
     `waiting`, `running`, `kv_usage`, `capacity_tokens`, `read_at` are NaN until known;
     `queued_tokens` counts prompt tokens of requests not yet complete, `queued_uncached_tokens` the
     part of them that was not believed to be cached, `prefill_tokens` what of that is not yet seen
-    to answer, `in_flight` the requests, `failures` the collectors' failures in a row.
+    to answer, `in_flight` the requests, `visiting` those of them that are only read there, for an
+    answer from elsewhere (this picker's alone), `failures` the collectors' failures in a row.
     `model_id` indexes `models`, the distinct first names. `elsewhere` is the part of the `COUNTED`
     columns that other pickers have in flight, shape ``(slots, 4)``; 0 for a picker that is alone.
 
@@ -109,6 +119,7 @@ class EndpointTable:
     queued_uncached_tokens: Floats
     prefill_tokens: Floats
     in_flight: Floats
+    visiting: Floats
     failures: Floats
 
     def __init__(self) -> None:
@@ -130,6 +141,14 @@ class EndpointTable:
         """Whether any endpoint's window is known."""
         self.generates: NDArray[np.bool_] = np.empty(0, np.bool_)
         """By slot: whether the endpoint writes texts."""
+        self.takes: NDArray[np.bool_] = np.empty(0, np.bool_)
+        """By slot: whether a client's request may be sent to the endpoint."""
+        self.prefills: NDArray[np.bool_] = np.empty(0, np.bool_)
+        """By slot: whether it reads prompts for others."""
+        self.fetches: NDArray[np.bool_] = np.empty(0, np.bool_)
+        """By slot: whether it may have prompts read elsewhere."""
+        self.roles = False
+        """Whether any endpoint has a role where prefill and decode are apart."""
         self.active: Slots = np.empty(0, np.intp)
         self.readings = 0
         """Changes with every reading, round trip and failure."""
@@ -213,7 +232,10 @@ class EndpointTable:
         grown = np.full(size, math.inf)
         grown[: self._capacity] = self.window_tokens
         self.window_tokens = grown
-        self.generates = np.concatenate([self.generates, np.ones(size - self._capacity, np.bool_)])
+        roles = (("generates", True), ("takes", True), ("prefills", False), ("fetches", False))
+        for name, value in roles:
+            more = np.full(size - self._capacity, value)
+            setattr(self, name, np.concatenate([getattr(self, name), more]))
         self._free = list(range(self._capacity, size))  # in order: a heap
         self._specs += [None] * (size - self._capacity)
         self._capacity = size
@@ -225,6 +247,7 @@ class EndpointTable:
         named: dict[str, list[int]] = {}
         active = []
         apart: set[str] = set()
+        roles = False
         for slot, spec in enumerate(self._specs):
             if spec is None:
                 self.model_id[slot] = -1
@@ -236,6 +259,9 @@ class EndpointTable:
             self.generates[slot] = spec.labels.get(TASK_LABEL, "generate") == "generate" and (
                 spec.generates or TASK_LABEL in spec.labels
             )
+            self.takes[slot] = spec.takes_requests
+            self.prefills[slot], self.fetches[slot] = spec.prefills_for_others, spec.fetches
+            roles = roles or bool(spec.role)
             for name in dict.fromkeys(spec.models):
                 serving.setdefault(name, []).append(slot)
             named[spec.address] = [slot]
@@ -243,6 +269,7 @@ class EndpointTable:
             if pool := spec.labels.get(POOL_LABEL):
                 pools.setdefault(pool, []).append(slot)
         self.models = list(ids)
+        self.roles = roles
         self.active = np.array(active, np.intp)
         self.windowed = bool(np.isfinite(self.window_tokens[self.active]).any())
         self._serving = {name: np.array(slots, np.intp) for name, slots in serving.items()}
@@ -347,6 +374,17 @@ class EndpointTable:
         self.queued_uncached_tokens[slot] += uncached_tokens
         if not answering:
             self.prefill_tokens[slot] += uncached_tokens
+
+    def visit(self, slot: int, tokens: float, uncached_tokens: float) -> None:
+        """Counts a prompt that is read here for an answer from elsewhere."""
+        self.visiting[slot] += 1
+        self.reserve(slot, tokens, uncached_tokens)
+
+    def leave(self, slot: int, tokens: float, uncached_tokens: float) -> None:
+        """Takes such a prompt out of the counters."""
+        self.visiting[slot] = max(0.0, self.visiting[slot] - 1)
+        self.release_prefill(slot, uncached_tokens)
+        self.release(slot, tokens, uncached_tokens)
 
     def release_prefill(self, slot: int, prefill_tokens: float) -> None:
         """Takes a request's prompt out of the work ahead: it has begun to answer."""

@@ -103,7 +103,10 @@ class Constants:
 
 @dataclass(slots=True)
 class Began:
-    """What a request found when it was sent: the features that its end is explained by."""
+    """What a request found when it was sent: the features that its end is explained by.
+
+    `reads` is false where another endpoint reads its prompt.
+    """
 
     slot: int
     model: str
@@ -115,6 +118,7 @@ class Began:
     teaches: bool
     flight_s: float
     done_s: float
+    reads: bool = True
     is_read: bool = False
     first_at: float = math.nan
 
@@ -262,6 +266,11 @@ class Engines:
         fade = _exp((self._rate_at - now) / RATE_S)
         return self._rate * fade, self._load * fade
 
+    def visits(self, slots: Slots, now: float) -> float:
+        """Requests a second that an endpoint of these was sent, or prompts to read, on average."""
+        faded = _exp((self._load_from - now) / RATE_S)
+        return float(self.came[slots].sum()) * faded / (RATE_S * max(1, len(slots)))
+
     # -- told ----------------------------------------------------------------------------------
 
     def began(
@@ -275,6 +284,8 @@ class Engines:
         base_s: float,
         shown: bool,
         teaches: bool = True,
+        reads: bool = True,
+        visits: bool = False,
     ) -> Began:
         """A request is sent; told before the table counts it.
 
@@ -287,6 +298,8 @@ class Engines:
             base_s: what the artifact says of the model, for a model that is new.
             shown: whether the first byte of its answer will be seen.
             teaches: whether its end will say something: not if it was somewhere else before.
+            reads: whether its prompt is read there.
+            visits: its prompt alone is there, and it is answered elsewhere.
         """
         self._grow()
         now = self._advance(slot, now)
@@ -302,6 +315,7 @@ class Engines:
         one = Began(
             *(slot, name, work_s, ahead_s, others),
             *(rtt_s, shown, teaches, self.flight_s.item(slot), self.done_s.item(slot)),
+            reads=reads,
         )
         if shown:
             self.ahead_s[slot] += work_s
@@ -311,7 +325,7 @@ class Engines:
             self.hidden_s[slot] += work_s
         self.sent[slot] += 1.0
         self.sent_s[slot] += work_s
-        self._arrived(slot, 1.0, work_s, now)
+        self._arrived(slot, 1.0, work_s, now, counted=not visits)
         return one
 
     def answering(self, one: Began, now: float) -> None:
@@ -359,7 +373,7 @@ class Engines:
         guess = model.first.guess(features)
         pace = self._first_pace.item(slot)
         # A full engine's wait is for a place: it says nothing of prompts.
-        if ttft_s is not None and one.others < self._room[slot]:
+        if ttft_s is not None and one.reads and one.others < self._room[slot]:
             took = max(ttft_s - one.rtt_s, 1e-4)
             noise = 0.02 + ERROR * one.rtt_s
             sample = Sample(True, features, took / pace, took, noise)
@@ -367,6 +381,24 @@ class Engines:
                 self.on_sample(slot, sample)
             self._learn_first(slot, model, sample)
         self._learn_rest(one, now, ttft_s, latency_s, answer_tokens, pace * guess + one.rtt_s)
+
+    def prefilled(self, one: Began, took_s: float) -> None:
+        """A prompt was read for an answer elsewhere; told when that has ended well.
+
+        Args:
+            one: from `began`.
+            took_s: to the first byte of the answer, without what came after the prompt was read.
+        """
+        if not math.isfinite(took_s):
+            return
+        slot, model = one.slot, self._model(one.model)
+        pace = self._first_pace.item(slot)
+        took = max(took_s - model.constants()[0], 1e-4)
+        features = (1.0, one.work_s, one.work_s * one.others, one.ahead_s)
+        sample = Sample(True, features, took / pace, took, 0.02)
+        if self.on_sample is not None:
+            self.on_sample(slot, sample)
+        self._learn_first(slot, model, sample)
 
     def drop(self, slot: int) -> None:
         """Forgets a slot: its endpoint left."""
@@ -462,7 +494,9 @@ class Engines:
         free_at = max(self.free_at.item(slot), now) + work_s * pace
         self.free_at[slot] = min(free_at, now + MAX_AHEAD_S)
 
-    def _arrived(self, slot: int, requests: float, work_s: float, now: float) -> None:
+    def _arrived(
+        self, slot: int, requests: float, work_s: float, now: float, *, counted: bool = True
+    ) -> None:
         # Kept as of one moment for all: then it fades by one factor.
         if not 0.0 <= now - self._load_from < _MOST_FADED * RATE_S:
             faded = _exp((self._load_from - now) / RATE_S)
@@ -473,7 +507,8 @@ class Engines:
         self.load[slot] += work_s / RATE_S * scale
         self.came[slot] += requests * scale
         rate, load = self.arrivals(now)
-        self._rate, self._load = rate + requests / RATE_S, load + work_s / RATE_S
+        self._rate = rate + requests / RATE_S if counted else rate
+        self._load = load + work_s / RATE_S
         self._rate_at = now
 
     # -- learning ------------------------------------------------------------------------------

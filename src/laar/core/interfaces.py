@@ -12,11 +12,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
 
+from laar.core.apart import Apart
 from laar.core.cost import Terms
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
@@ -247,6 +248,7 @@ class View:
         pace: how many times slower than its siblings each is; None while none is.
         typical_s: seconds of a whole answer, where `pace` is known.
         load_s: until the adapter that is asked for is at hand; None where it is, everywhere.
+        apart: who may read the prompt in a candidate's place; None where nobody may.
         faults: parts of the policy that failed on this request.
     """
 
@@ -279,6 +281,7 @@ class View:
     pace: Floats | None = None
     typical_s: Floats | float = 0.0
     load_s: Floats | None = None
+    apart: Apart | None = None
     faults: tuple[Fault, ...] = ()
 
     def fault(self, part: Part, extension: object, error: Exception) -> None:
@@ -289,6 +292,9 @@ class View:
         """The view of some of the candidates, in the order of their positions."""
         some = copy(self)
         some.terms = None
+        if self.apart is not None:
+            kin_of = self.apart.of.kin_of[positions]
+            some.apart = replace(self.apart, of=replace(self.apart.of, kin_of=kin_of))
         for name in _BY_CANDIDATE:
             array = getattr(self, name)
             if isinstance(array, np.ndarray):

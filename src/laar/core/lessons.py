@@ -50,6 +50,8 @@ class Lessons:
         self._observe: Callable[[Sample, float], None] | None = None
         self.begin = guarded(self._begin, "learning", faults)
         """Begins the engines' record of a request, before it is counted at its endpoint."""
+        self.begin_prefill = guarded(self._begin_prefill, "learning", faults)
+        """The same where another endpoint reads its prompt."""
         self.engine_ended = guarded(self._engine_ended, "learning", faults)
         """Gives the engines the end of a request, before it is taken out of the table's counts."""
         self._learn_prefix = guarded(self._settle_prefix, "learning", faults)
@@ -75,19 +77,48 @@ class Lessons:
             rtt_s=float(view.rtt_s[at]),
             base_s=float(view.base_s[at]),
             shown=decision.request.first_token_seen,
-            teaches=not moved and (view.load_s is None or not view.load_s[at]),
+            teaches=not moved
+            and (view.load_s is None or not view.load_s[at])
+            # What is not seen to be read elsewhere can't be told from the answer.
+            and (decision.prefiller is None or decision.request.first_token_seen),
+            reads=decision.prefiller is None,
         )
 
+    def _begin_prefill(self, decision: Decision, now: float) -> None:
+        held, prefiller = decision.flight.prefilling, decision.prefiller
+        if held is None or prefiller is None:
+            return
+        held.began = self._engines.began(
+            prefiller.slot,
+            now,
+            work_s=prefiller.work_s,
+            others=prefiller.decoding,
+            rtt_s=0.0,
+            base_s=prefiller.base_s,
+            shown=decision.request.first_token_seen,
+            visits=True,
+        )
+
+    def _prefill_ended(self, decision: Decision, end: Completion, now: float) -> None:
+        held, prefiller, view = decision.flight.prefilling, decision.prefiller, decision.view
+        if held is None or held.began is None or prefiller is None or view is None:
+            return
+        self._engines.gone(held.began, now)
+        whole = end.ok and end.cause == "complete" and not end.error
+        if whole and end.ttft_s is not None and decision.flight.slot == decision.slot:
+            after_s = prefiller.transfer_s + float(view.rtt_s[decision.position])
+            self._engines.prefilled(held.began, end.ttft_s - after_s)
+
     def _engine_ended(self, decision: Decision, end: Completion) -> None:
-        began = decision.flight.began
+        began, now = decision.flight.began, decision.now + end.latency_s
+        self._prefill_ended(decision, end, now)
         if began is None:
             return
-        now = decision.now + end.latency_s
         if not end.ok or end.cause != "complete" or end.error:
             self._engines.gone(began, now)
             return
         work_s = None
-        if end.prompt_tokens and end.cached_tokens is not None:
+        if began.reads and end.prompt_tokens and end.cached_tokens is not None:
             uncached = max(0, end.prompt_tokens - end.cached_tokens)
             work_s = began.work_s * uncached / max(decision.uncached_tokens, 1.0)
         self._engines.ended(
@@ -106,6 +137,9 @@ class Lessons:
             self._health_ended(
                 flight.attempt, end.status, end.cause, now, tokens=end.completion_tokens
             )
+        held = flight.prefilling
+        if held is not None and held.attempt is not None and self._health_ended is not None:
+            self._health_ended(held.attempt, end.status, end.cause, now)
         if self._observe is not None and decision.weights_version:
             sample = Sample(
                 version=decision.weights_version,
@@ -125,13 +159,19 @@ class Lessons:
         self._learn_prefix(decision, end, known=known)
 
     def _settle_prefix(self, decision: Decision, end: Completion, *, known: bool) -> None:
-        receipt = decision.flight.receipt
+        receipt, held = decision.flight.receipt, decision.flight.prefilling
+        if held is not None and held.receipt is not None:
+            if end.ok:
+                self._prefixes.settle(held.receipt, None)
+            else:
+                self._prefixes.retract(held.receipt)
         if receipt is None:
             return
         if not known or not end.ok:
             self._prefixes.retract(receipt)
             return
         share = None
-        if end.prompt_tokens and end.cached_tokens is not None:
+        # What came from elsewhere counts as cached: it says nothing of the cache before.
+        if held is None and end.prompt_tokens and end.cached_tokens is not None:
             share = min(1.0, end.cached_tokens / end.prompt_tokens)
         self._prefixes.settle(receipt, share)

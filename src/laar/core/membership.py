@@ -9,13 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-__all__ = ["POOL_LABEL", "TASK_LABEL", "EndpointSpec", "Membership", "Served"]
+__all__ = ["POOL_LABEL", "ROLE_LABEL", "TASK_LABEL", "EndpointSpec", "Membership", "Served"]
 
 POOL_LABEL = "laar.dev/pool"
 """Label of an endpoint that names its pool, for requests that a gateway sends to one pool."""
 
 TASK_LABEL = "laar.dev/task"
 """Label of an endpoint: ``generate``, or what it does instead, such as ``embed``."""
+
+ROLE_LABEL = "llm-d.ai/role"
+"""Label of an endpoint where prefill and decode are apart; values are llm-d's."""
+
+_READS = frozenset({"prefill", "encode-prefill", "prefill-decode", "encode-prefill-decode", "both"})
+_FETCHES = frozenset({"decode", "prefill-decode", "encode-prefill-decode", "both"})
+_FOR_OTHERS = frozenset({"encode", "prefill", "encode-prefill"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +60,26 @@ class EndpointSpec:
     same_weights: tuple[str, ...] = ()
     adapters: frozenset[str] = frozenset()
     generates: bool = True
+
+    @property
+    def role(self) -> str:
+        """Its part where prefill and decode are apart; empty for an endpoint of the plain kind."""
+        return self.labels.get(ROLE_LABEL, "")
+
+    @property
+    def prefills_for_others(self) -> bool:
+        """Whether another endpoint may have its prompts read here."""
+        return self.role in _READS
+
+    @property
+    def fetches(self) -> bool:
+        """Whether it may have its prompts read elsewhere, and fetch their KV."""
+        return self.role in _FETCHES
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether a client's request may be sent here; an endpoint without a role takes any."""
+        return self.role not in _FOR_OTHERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

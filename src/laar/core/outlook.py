@@ -44,13 +44,21 @@ Decision 0014 has the figures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from laar.core.cost import CostWeights, Terms, TunedWeights, scores_of_costs, until_correct
+from laar.core.apart import Apart, cheapest
+from laar.core.cost import (
+    MIN_PROBABILITY,
+    CostWeights,
+    Terms,
+    TunedWeights,
+    scores_of_costs,
+    until_correct,
+)
 from laar.core.endpoints import Floats, Slots
 from laar.core.engines import FEW_CAME, Constants, Engines, seconds_ahead
 from laar.core.interfaces import Demand, View
@@ -102,7 +110,7 @@ class Outlook:
             now=now,
         )
         again = np.zeros(len(slots)) if view.again is None else view.again
-        known = (
+        known: tuple[Floats, ...] = (
             *(view.tokens, view.cached_tokens, view.seconds_per_token),
             *(view.in_flight, view.rtt_s, again),
         )
@@ -115,7 +123,12 @@ class Outlook:
             prices: Iterable[Floats] = np.array(each).T
         else:
             prices = _priced(fleet, np.minimum, np.maximum, *known, *asked, *of.columns)
-        base, read, queue, ttft, latency, own, others, total, copy = prices
+        base, read, queue, ttft, latency, own, others, total, copy, evicted = prices
+        if view.apart is not None:
+            plain = base, read, queue, ttft, latency, own, others, total, copy
+            base, read, queue, ttft, latency, own, others, total, copy = _apart(
+                view, view.apart, engines, of, fleet, known, asked, plain, evicted
+            )
 
         if view.load_s is not None:  # before the first token, as the base is
             base, ttft, latency = base + view.load_s, ttft + view.load_s, latency + view.load_s
@@ -148,8 +161,13 @@ class Outlook:
             slow_s=slow,
             ttft_s=ttft,
             others_s=others,
+            transfer_s=None if view.apart is None else view.apart.transfer_s,
         )
         return scores_of_costs(cost)
+
+
+_Numbers = Any
+"""A float, of one candidate, or an array over them: both go through the same formula."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -157,16 +175,12 @@ class _Fleet:
     """What is the same for all candidates."""
 
     weights: CostWeights
-    objective_s: float | None
+    objective_s: _Numbers | None
     rate: float
     mean_work_s: float
     ever_full: bool
-    mean_load: float
-    now: float
-
-
-_Numbers = Any
-"""A float, of one candidate, or an array over them: both go through the same formula."""
+    mean_load: _Numbers
+    now: _Numbers
 
 
 def _priced(
@@ -215,7 +229,8 @@ def _priced(
     # What it costs the others.
     later = fleet.rate * (turns * (wait + 0.5 * read) / idle + 0.5 * slows * read)
     work = read * (slowed + turns * n + FIRST * later)
-    work = work + again / (1.0 - again) * (FIRST * (read + read * slowed) + work)
+    evicted = again / (1.0 - again) * (FIRST * (read + read * slowed) + work)
+    work = work + evicted
     others = weights.k_delay * (work + beside + FIRST * queued * (MAX_LOAD / (1.0 - MAX_LOAD)))
 
     # The way there and the wait weigh by the objective, where there is one.
@@ -228,7 +243,82 @@ def _priced(
     queue = first + answer - (fixed + read)
     ttft = rtt + first
     copy = read + read * slowed + work
-    return fixed, read, queue, ttft, ttft + answer, own, others, own + others, copy
+    return fixed, read, queue, ttft, ttft + answer, own, others, own + others, copy, evicted
+
+
+def _apart(
+    view: View,
+    apart: Apart,
+    engines: Engines,
+    of: Constants,
+    fleet: _Fleet,
+    known: Sequence[Floats],
+    asked: Floats,
+    plain: Sequence[Floats],
+    evicted: Floats,
+) -> Sequence[Floats]:
+    """The prices again, those of candidates in their place that had better not read the prompt.
+
+    A pair costs `own + others` of an answer of one token at the prefiller, and the same of an
+    answer without a prompt where it is written, with what is queued there by then. The soonest
+    that any prefiller of the kin is ready stands for `then`: so the two are a sum, and the
+    cheapest prefiller is the cheapest for every candidate (`laar.core.apart.cheapest`).
+    """
+    helpers, slots, weights = apart.of, view.slots, fleet.weights
+    if not len(helpers.slots):  # those there are, are out
+        apart.chosen, apart.transfer_s = np.full(len(slots), -1), np.zeros(len(slots))
+        return plain
+    none = np.zeros(len(helpers.slots))
+    there = engines.constants(helpers.slots, apart.base_s)
+    busy, mean_load = engines.asked(helpers.slots, fleet.now)
+    again = none if apart.again is None else apart.again
+    here: list[Floats] = [apart.tokens, apart.cached_tokens, apart.seconds_per_token]
+    here += [apart.decoding, none, again, *busy, *there.columns[:-3], none, none, there.slots]
+    rate = engines.visits(helpers.slots, fleet.now)
+    visits = replace(fleet, rate=rate, mean_load=mean_load, ever_full=False)
+    there_base, there_read, there_queue, ready, _, _, there_others, there_cost, _, _ = _priced(
+        visits, np.minimum, np.maximum, *here
+    )
+    if helpers.answers is not None:
+        there_cost = there_cost / np.maximum(helpers.answers, MIN_PROBABILITY)
+    chosen = cheapest(there_cost, helpers, slots)
+    can = chosen >= 0
+    at = np.where(can, chosen, 0)
+
+    transfer = apart.transfer_s_per_token * (view.tokens - view.cached_tokens)
+    soonest = np.full(1 + int(helpers.kin.max(initial=0)), np.inf)
+    np.minimum.at(soonest, helpers.kin, ready)
+    then = np.where(can, soonest[helpers.kin[at]], 0.0)
+    objective_s = fleet.objective_s
+    later = replace(
+        fleet,
+        now=fleet.now + then + transfer,
+        objective_s=None if objective_s is None else np.maximum(objective_s - then, 0.0),
+    )
+    row: list[Floats] = [view.tokens, view.tokens, *known[2:], *asked, *of.columns]
+    base, _, queue, ttft, latency, own, others, _, _, _ = _priced(
+        later, np.minimum, np.maximum, *row
+    )
+    own = own + FIRST * transfer + there_cost[at] - there_others[at]
+    others = others + weights.k_delay * evicted + there_others[at]
+    moved = ready[at] + transfer
+    total = own + others
+    was = plain[7]
+    match apart.rule:
+        case "always":
+            taken = can
+        case "threshold":
+            taken = can & (view.tokens - view.cached_tokens >= apart.least_tokens)
+        case _:
+            taken = can & (total < was)
+    apart.chosen = np.where(taken, chosen, -1)
+    apart.transfer_s = np.where(taken, transfer, 0.0)
+    apart.saved_s = np.where(can, np.where(taken, was - total, total - was), 0.0)
+    priced = (
+        *(base + there_base[at], there_read[at], queue + there_queue[at]),
+        *(ttft + moved, latency + moved, own, others, total, np.zeros(len(slots))),
+    )
+    return [np.where(taken, one, other) for one, other in zip(priced, plain, strict=True)]
 
 
 def _invested(

@@ -78,6 +78,8 @@ class Request:
         shadow: the decision is only recorded; somebody else chooses where the request goes.
         first_token_seen: the picker will see the first token of the answer: it is streamed, and
             read as it passes.
+        whole: its prompt may not be read elsewhere than where it is answered: there is no room for
+            the header that says where.
         trace: that the decision is to be seen in; None for nearly all requests.
     """
 
@@ -111,4 +113,5 @@ class Request:
     context: tuple[int, ...] = ()
     shadow: bool = False
     first_token_seen: bool = True
+    whole: bool = False
     trace: Trace | None = None

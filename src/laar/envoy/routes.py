@@ -16,7 +16,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from envoy_data_plane.envoy.config.core.v3 import Metadata
+from envoy_data_plane.envoy.config.core.v3 import (
+    HeaderValue,
+    HeaderValueOption,
+    HeaderValueOptionHeaderAppendAction,
+    Metadata,
+)
 from envoy_data_plane.envoy.config.route.v3 import (
     HeaderMatcher,
     RetryPolicy,
@@ -68,6 +73,16 @@ def routes(*entries: Route) -> RouteConfiguration:
         # For the picker alone, and where Envoy keeps the headers nobody else takes them off. The
         # destination stays: endpoints behind a further picker may want to know.
         request_headers_to_remove=sorted(names.CONTROL_HEADERS - {names.DESTINATION}),
+        # Where Envoy keeps the headers the picker can't set one: it says so in the metadata.
+        request_headers_to_add=[
+            HeaderValueOption(
+                header=HeaderValue(
+                    key=names.PREFILLER,
+                    value=f"%DYNAMIC_METADATA({LB_NAMESPACE}:{names.PREFILLER})%",
+                ),
+                append_action=HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
+            )
+        ],
     )
 
 

@@ -39,7 +39,8 @@ class DecisionRecord:
     `view` is what the scorers saw, without the request, and must not be written to; None when the
     body was not read. `specs` maps every endpoint known at the time from its slot. `time_s` is the
     wall clock's, for people. `settings` were in force then. `tuner_window` is the tuner's window
-    that the outcome counts in, 0 for none. `left_out` says by slot why health left candidates out.
+    that the outcome counts in, 0 for none. `prefiller` reads the prompt if another one does than
+    the one that was picked. `left_out` says by slot why health left candidates out.
     `end`, `served` and `failed`, those that Envoy tried before, come later.
     """
 
@@ -68,6 +69,7 @@ class DecisionRecord:
     readings: Readings | None
     trace: Trace | None = None
     tuner_window: int = 0
+    prefiller: str = ""
     end: Completion | None = None
     served: str = ""
     failed: tuple[str, ...] = ()
@@ -116,6 +118,7 @@ def record_of(
         readings=readings,
         trace=request.trace,
         tuner_window=decision.weights_version,
+        prefiller=decision.prefiller.address if decision.prefiller is not None else "",
         left_out=decision.left_out,
     )
 

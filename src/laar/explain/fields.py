@@ -22,6 +22,7 @@ from laar.core.interfaces import View
 from laar.explain.decision_record import DecisionRecord
 
 __all__ = [
+    "APART",
     "ATTRIBUTES",
     "COMPLETION",
     "ENDPOINT",
@@ -115,6 +116,11 @@ TAIL: tuple[Field[DecisionRecord], ...] = (
 )
 """Behind the candidates."""
 
+APART: tuple[Field[DecisionRecord], ...] = (
+    Field("prefiller", lambda of: of.prefiller, "laar.decision.prefiller"),
+)
+"""Behind those, where another endpoint reads the prompt than the one that was picked."""
+
 COMPLETION: tuple[Field[tuple[DecisionRecord, Completion]], ...] = (
     Field("status", lambda of: of[1].status or 0, "http.response.status_code"),
     Field("cause", lambda of: of[1].cause, "laar.end.cause"),
@@ -169,6 +175,9 @@ TERMS: tuple[Column[Terms, Floats], ...] = (
 )
 """The cost taken apart."""
 
+MOVED: Column[Terms, Floats] = Column("transfer_s", lambda of: of.all_transfer_s, Spans.CHOSEN)
+"""One more of its terms, where prompts may be read elsewhere."""
+
 
 def _scores(of: DecisionRecord) -> Floats:
     assert of.scores is not None
@@ -189,11 +198,13 @@ def columns_of(of: DecisionRecord, view: View) -> dict[str, Floats]:
     if view.terms is None:
         return columns | {column.name: column.read(view) for column in UNPRICED}
     terms = view.terms
+    if terms.transfer_s is not None:
+        columns[MOVED.name] = MOVED.read(terms)
     return columns | {column.name: column.read(terms) for column in TERMS}
 
 
 ATTRIBUTES: Mapping[str, str] = {
-    field.name: field.attribute for field in (*HEAD, *TAIL) if field.attribute
+    field.name: field.attribute for field in (*HEAD, *TAIL, *APART) if field.attribute
 }
 """Attributes of spans and log records, by the decision's field."""
 
@@ -202,7 +213,7 @@ END_ATTRIBUTES: Mapping[str, str] = {
 }
 """The same for how it ended."""
 
-_COLUMNS: tuple[Column[Any, Any], ...] = (*ENDPOINT, *ESTIMATES, SCORE, *TERMS)
+_COLUMNS: tuple[Column[Any, Any], ...] = (*ENDPOINT, *ESTIMATES, SCORE, *TERMS, MOVED)
 _IN_SPANS = {column.name: column.spans for column in _COLUMNS}
 
 

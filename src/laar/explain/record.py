@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from laar.core.endpoints import POOL_LABEL, EndpointSpec
 from laar.explain.decision_record import DecisionRecord, Readings
-from laar.explain.fields import COMPLETION, ENDPOINT, HEAD, TAIL, columns_of, values_of
+from laar.explain.fields import APART, COMPLETION, ENDPOINT, HEAD, TAIL, columns_of, values_of
 from laar.explain.sentence import ranking, sentence, why_not
 
 __all__ = ["MAX_ROWS", "explained", "record"]
@@ -29,6 +29,8 @@ def record(account: DecisionRecord, *, ranked: bool = False) -> dict[str, object
     shown = values_of(HEAD, account)
     shown["picked"], shown["candidates"] = _rows(account, ranked=ranked)
     shown |= values_of(TAIL, account)
+    if account.prefiller:
+        shown |= values_of(APART, account)
     if view is not None and view.unlike:
         shown["unlike"] = True
     if view is not None and view.weights is not None:
@@ -106,6 +108,8 @@ def _why_filtered(account: DecisionRecord, readings: Readings, slot: int) -> str
         host = spec.address.rpartition(":")[0].strip("[]")
         if not {spec.address, host, f"[{host}]"} & account.subset:
             return "outside the gateway's subset"
+    if not spec.takes_requests:
+        return f"answers no requests: its role is {spec.role}"
     failures = int(readings.failures[slot])
     if failures >= filters.max_failures:
         return f"unreachable: {failures} scrapes or probes failed in a row"

@@ -31,7 +31,25 @@ _LANGUAGES = {
 
 
 def sentence(account: DecisionRecord) -> str:
-    """Why it won, in words; a second sentence when something degraded."""
+    """Why it won, in words, what degraded, and where the prompt is read if that was a choice."""
+    return _who_won(account) + _read_elsewhere(account)
+
+
+def _read_elsewhere(account: DecisionRecord) -> str:
+    """Where the prompt is read, if there was a choice, and what that saves."""
+    apart = None if account.view is None else account.view.apart
+    if apart is None or apart.saved_s is None:
+        return ""
+    saved_s = float(apart.saved_s[account.position])
+    if account.prefiller:
+        way = f"costs {_seconds(saved_s)} less" if saved_s > 0.0 else "costs no less"
+        return f" {account.prefiller} reads its prompt: that {way} than beside its own answers."
+    if saved_s > 0.0:
+        return f" It reads its prompt itself: elsewhere would cost {_seconds(saved_s)} more."
+    return ""
+
+
+def _who_won(account: DecisionRecord) -> str:
     winner = f"{account.model} at {account.picked}"
     view, scores = account.view, account.scores
     if view is None or scores is None:

@@ -379,7 +379,9 @@ class Admission:
             decision.id,
             decision.slot,
             decision.model,
-            float(view.seconds_per_token[at] * self._director.prefill_weight(view)[at]),
+            0.0
+            if decision.prefiller is not None
+            else float(view.seconds_per_token[at] * self._director.prefill_weight(view)[at]),
             now,
             is_long=decision.uncached_tokens > self._settings.long_tokens,
             shown=decision.request.first_token_seen,

@@ -289,6 +289,22 @@ class Health:
         """What is known of some candidates, each of which serves the model beside it."""
         return standing_of(self._records, slots, models, now)
 
+    def set_apart(self, slots: Sequence[int], now: float) -> Standing:
+        """As `standing`, of endpoints that nobody depends on: whatever is out is left out."""
+        kept, trials, until = [], [], now + 1.0
+        for slot in slots:
+            known = self._endpoints.get(slot)
+            if known is None or not self._records.settings.enabled:
+                kept.append(slot)
+            elif known.breaker.is_out:
+                trials.append((known.breaker.trial_at, slot))
+            elif known.breaker.full_until > now:
+                until = min(until, known.breaker.full_until)
+            else:
+                kept.append(slot)
+        until = min([until, *(at for at, _ in trials if at > now)])
+        return Standing(slots=kept, trials=sorted(trials), until=until)
+
     def due(self, standing: Standing, now: float) -> int | None:
         """A slot whose trial is due now."""
         for at, slot in standing.trials:

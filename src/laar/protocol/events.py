@@ -227,7 +227,8 @@ class AnswerHeaders:
 
     `read_answer` asks Envoy to show this request's response body; `skip_body` not to send its
     request body (native shape only). `silence_s` is how long the endpoint may be silent, one of
-    `laar.protocol.headers.SILENCES_S`; None leaves that to Envoy.
+    `laar.protocol.headers.SILENCES_S`; None leaves that to Envoy. `prefiller` reads the prompt, if
+    another endpoint does than the one that answers.
     """
 
     direction: Direction
@@ -237,6 +238,7 @@ class AnswerHeaders:
     read_answer: bool = False
     skip_body: bool = False
     silence_s: int | None = None
+    prefiller: str = ""
 
 
 @dataclass(slots=True)
@@ -244,7 +246,8 @@ class AnswerBody:
     """Answer a body message.
 
     In the native shape `data` is None for an unchanged body; on the request's it carries the
-    decision's headers and `silence_s`. In the gateway shape every byte goes back in `data`.
+    decision's headers, `silence_s` and `prefiller`. In the gateway shape every byte goes back in
+    `data`.
     """
 
     direction: Direction
@@ -254,6 +257,7 @@ class AnswerBody:
     remove_headers: tuple[str, ...] = ()
     destination: str = ""
     silence_s: int | None = None
+    prefiller: str = ""
 
 
 @dataclass(slots=True)

@@ -72,9 +72,10 @@ RETRY_AFTER = "retry-after"
 HEDGE_FIELDS = ("p", "s", "next-p", "next-s", "others-s")
 """Of `HEDGE` on an answer, in the order of `laar.core.hedging.HedgeAdvice`."""
 
-PREFILL_HEADERS = frozenset(
-    {"x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port"}
-)
+PREFILLER = "x-prefiller-host-port"
+"""The endpoint that reads the prompt, for the sidecar of the one that answers. llm-d's name."""
+
+PREFILL_HEADERS = frozenset({PREFILLER, "x-encoder-hosts-ports", "x-data-parallel-host-port"})
 """Where engines that split a request's work fetch its other part from: never a client's to say."""
 
 LLM_D = {
@@ -118,6 +119,10 @@ CONTROL_HEADERS = frozenset(
         TTFT_OBJECTIVE,
     }
 )
+
+_REMOVED = CONTROL_HEADERS | PREFILL_HEADERS
+"""What a client may not tell an endpoint. laar's own Envoys take the second half off by themselves,
+before the picker sets it."""
 
 GATEWAY_HEADERS = frozenset(
     name for old in (FAIRNESS, OBJECTIVE, REWRITE) for name in (old, LLM_D[old])
@@ -232,7 +237,7 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         signed=not SIGNATURES.isdisjoint(headers),
         trace_parent=get(TRACE_PARENT, ""),
         trace_state=get(TRACE_STATE, ""),
-        control=tuple(CONTROL_HEADERS.intersection(headers)),
+        control=tuple(_REMOVED.intersection(headers)),
     )
     if head.control:  # most requests have none
         head.tried = get(TRIED, "")

@@ -125,7 +125,7 @@ class Learning:
         view = decision.view
         # Without a stream the first byte comes after the last token, which would blur c(m); and
         # what was ahead of the request is known of the endpoint that was picked, no other.
-        picked = flight.slot == decision.slot
+        picked = flight.slot == decision.slot and decision.prefiller is None
         if view is None or not picked or not end.ok or not decision.request.stream:
             return
         if end.ttft_s is None:

@@ -66,10 +66,18 @@ _BUILT_IN = {
     "`session-affinity` pins it",
 }
 _PRECISE = "label endpoints laar.dev/kv-events, and set prefix.tokenizers or prefix.ask_engines"
+_ROLES = "roles in the label llm-d.ai/role are followed, by the policy `laar`"
+_APART = {
+    "always-disagg-pd-decider": "",
+    "decode-filter": "",
+    "disagg-profile-handler": "",
+    "pd-profile-handler": "threshold",
+    "prefill-filter": "",
+    "prefix-based-pd-decider": "nonCachedTokens",
+}
+"""What sets prefill and decode apart, and the parameter that is its threshold in tokens."""
 _ABSENT = {
-    "disagg-profile-handler": "prefill and decode apart: stay with llm-d for it",
     "lora-affinity-scorer": "the policy `laar` prices loading an adapter (routing.adapter_load_s)",
-    "pd-profile-handler": "prefill and decode apart: stay with llm-d for it",
     "precise-prefix-cache-producer": _PRECISE,
     "precise-prefix-cache-scorer": _PRECISE,
     "predicted-latency-producer": "laar's cost is in seconds already, and learned without sidecars",
@@ -253,6 +261,13 @@ def _plugin(plugin: _Plugin, moved: Moved) -> None:
         if "maxConcurrency" in given:
             most = int(_number(f"{kind}.maxConcurrency", given["maxConcurrency"]))
             moved.settings.setdefault("flow", {})["max_requests"] = most
+    elif kind in _APART:
+        remark = f"{kind}: {_ROLES}"
+        if (threshold := given.get(_APART[kind])) is not None:
+            tokens = int(_number(f"{kind}.{_APART[kind]}", threshold))
+            rule = f"{{apart: threshold, apart_tokens: {tokens}}}" if tokens else "{apart: never}"
+            remark += f". What it costs decides; `routing: {rule}` is the old rule"
+        moved.taken.append(remark)
     elif kind in _BUILT_IN:
         moved.taken.append(f"{kind}: {_BUILT_IN[kind]}")
     elif kind not in _PARTS:

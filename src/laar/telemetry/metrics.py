@@ -68,6 +68,7 @@ class Metrics(Collector):
         self.failed_attempts = 0
         self.certificate_expires_at_s: Callable[[], float] | None = None
         self._decisions: Counter[tuple[str, str, str]] = Counter()
+        self._apart: Counter[tuple[str]] = Counter()
         self._refusals: Counter[tuple[str, str]] = Counter()
         self._completions: Counter[tuple[str, str]] = Counter()
         self._overhead = Histogram(_OVERHEAD_BOUNDS_S)
@@ -87,6 +88,8 @@ class Metrics(Collector):
     def decided(self, decision: Decision) -> None:
         """Counts a decision by policy, reason and model."""
         self._decisions[decision.policy, decision.reason, decision.model] += 1
+        if decision.prefiller is not None:
+            self._apart[decision.model,] += 1
 
     def settled(self, decision: Decision, end: Completion) -> None:
         """Counts how a request ended."""
@@ -123,6 +126,12 @@ class Metrics(Collector):
             "Requests given an endpoint.",
             ("policy", "reason", "model"),
             self._decisions.items(),
+        )
+        yield _counter(
+            "laar_prefills_apart",
+            "Requests whose prompt another endpoint reads than the one that answers.",
+            ("model",),
+            self._apart.items(),
         )
         yield _counter(
             "laar_refusals",

@@ -93,6 +93,7 @@ class _Native:
                     sending.destination,
                     skip_body=not sending.whole,
                     silence_s=sending.silence_s,
+                    prefiller=sending.prefiller,
                 )
             )
             return
@@ -142,7 +143,12 @@ class _Gateway:
         headers, remove = headers_of_request(sending)
         out.append(
             AnswerHeaders(
-                _REQUEST, headers, remove, sending.destination, silence_s=sending.silence_s
+                _REQUEST,
+                headers,
+                remove,
+                sending.destination,
+                silence_s=sending.silence_s,
+                prefiller=sending.prefiller,
             )
         )
         if sending.body is not None:
@@ -174,6 +180,7 @@ def _decided_body(
         remove,
         sending.destination,
         sending.silence_s,
+        sending.prefiller,
     )
 
 

@@ -251,6 +251,7 @@ class RequestHalf:
             sees_answer=self._shared.sees_answer,
             trace=self._join(head.trace_parent, head.trace_state) if self._join else None,
         )
+        request.whole = not self._room_for_headers
         if self._shared.rework is not None:
             request.context = self._shared.rework.context
             self._shared.rework.asked(self._id, now)
@@ -283,6 +284,7 @@ class RequestHalf:
             changed,
             came.whole,
             came.trailers,
+            decision.prefiller.address if decision.prefiller is not None else "",
         )
         self._shared.dialect.send(sending, out)
         came.take()  # not before: after a fault it goes on as it came

@@ -30,6 +30,7 @@ class Sending:
         changed: it is not the client's any more.
         whole: nothing of the body is to come.
         trailers: come behind the body.
+        prefiller: reads the prompt for the endpoint; empty where that reads it itself.
     """
 
     destination: str
@@ -41,6 +42,7 @@ class Sending:
     changed: bool
     whole: bool
     trailers: bool
+    prefiller: str = ""
 
 
 def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:

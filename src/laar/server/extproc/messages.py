@@ -222,7 +222,7 @@ def _headers_answer(action: AnswerHeaders) -> bytes:
     target = response.request_headers if request else response.response_headers
     _mutate(target.response, action.set_headers, action.remove_headers)
     if action.destination:
-        _send_to(response, target.response, action.destination, action.silence_s)
+        _send_to(response, target.response, action.destination, action.silence_s, action.prefiller)
     if action.skip_body or action.read_answer:
         mode = pb.ProcessingMode
         response.mode_override.request_body_mode = mode.NONE if action.skip_body else mode.BUFFERED
@@ -241,7 +241,7 @@ def _body_answer(action: AnswerBody) -> bytes:
     common = (response.request_body if request else response.response_body).response
     if action.destination:  # the native shape's decision
         _mutate(common, action.set_headers, action.remove_headers)
-        _send_to(response, common, action.destination, action.silence_s)
+        _send_to(response, common, action.destination, action.silence_s, action.prefiller)
         if action.data is not None:
             common.status = pb.CommonResponse.CONTINUE_AND_REPLACE
             common.body_mutation.body = action.data
@@ -293,6 +293,7 @@ def _send_to(
     common: pb.CommonResponse,
     destination: str,
     silence_s: int | None,
+    prefiller: str,
 ) -> None:
     """The destination, in the metadata as in the header, and the route worked out again."""
     common.clear_route_cache = True
@@ -300,6 +301,8 @@ def _send_to(
     known.fields[names.DESTINATION].string_value = destination.encode()
     if silence_s is not None:
         known.fields[names.SILENCE].string_value = str(silence_s).encode()
+    if prefiller:
+        known.fields[names.PREFILLER].string_value = prefiller.encode()
 
 
 _ANSWERS: dict[type, Callable[[Any], bytes]] = {

@@ -29,6 +29,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from laar.errors import RequestError, SettingError
 from laar.sim.endpoint.answering import Answer, answer_for
+from laar.sim.endpoint.apart import PATHS, PREFILLER, prefilled_elsewhere
 from laar.sim.endpoint.bodies import (
     ChatBody,
     CompletionBody,
@@ -213,10 +214,18 @@ class EndpointApp:
         answer = answer_for(ask, serving.answerer, room=room, wrong=wrong, echo=echo)
         if isinstance(body, ResponsesBody) and body.store:
             serving.stored.keep(ask.prompt, answer, reply)
+        job = serving.job(ask.prompt, answer, ask)
+        prefiller = request.headers.get(PREFILLER)
+        if prefiller is not None and request.url.path in PATHS:
+            path, name = request.url.path, _request_id(request)
+            if await prefilled_elsewhere(prefiller, path, raw, name):
+                await asyncio.sleep(serving.transfer_s(job))
+                job = replace(job, fetched=True)
+            job = replace(job, arrival_s=serving.driver.now())
         return Generation(
             driver=serving.driver,
             metrics=serving.metrics,
-            job=serving.job(ask.prompt, answer, ask),
+            job=job,
             answer=answer,
             reply=reply,
             stream=stream,

@@ -116,6 +116,15 @@ class Serving:
             )
         return longest - prompt
 
+    def transfer_s(self, job: Job) -> float:
+        """Real seconds until the KV is here that the engine does not have; on the way it is late.
+
+        What several requests fetch at once does not share the network's bandwidth.
+        """
+        missing = job.prompt_tokens - self.driver.engine.cached_tokens(job)
+        scale = self.settings.time_scale * self.faults.slow_factor()
+        return missing / self.settings.transfer_tokens_per_s * scale
+
     def job(self, prompt: Prompt, answer: Answer, ask: Ask | None = None) -> Job:
         """The engine's view of a request; hashes the prompt's blocks and the answer's.
 

@@ -57,6 +57,8 @@ class EndpointSettings:
             engine's own, far above what a client would wait for.
         num_blocks: KV blocks; None for what the profile's memory holds.
         prefix_caching: keep the prompts of earlier requests, as vLLM does unless told otherwise.
+        transfer_tokens_per_s: tokens whose KV comes over in a second, on the engine's clock, where
+            another endpoint has read the prompt; `laar.sim.endpoint.apart`.
         shutdown_timeout_s: how long SIGTERM lets running requests go on; 0 cuts them, as in vLLM.
         kv_events: publish what the prefix cache stores and drops; None for not.
         echo: answer with a text that the client can check; see `laar.sim.endpoint.echo`.
@@ -80,6 +82,7 @@ class EndpointSettings:
     max_waiting: int | None = None
     num_blocks: int | None = None
     prefix_caching: bool = True
+    transfer_tokens_per_s: float = 100_000.0
     shutdown_timeout_s: float = 0.0
     kv_events: KvEventSettings | None = None
     echo: bool = False
@@ -99,6 +102,8 @@ class EndpointSettings:
             raise SettingError(f"time_scale: {self.time_scale} must be above 0")
         if not 0 <= self.round_trip_s < 60:
             raise SettingError(f"round_trip_s: {self.round_trip_s} must be in 0..60, below 60")
+        if not self.transfer_tokens_per_s > 0:
+            raise SettingError(f"transfer_tokens_per_s: {self.transfer_tokens_per_s} is too low")
         if self.max_model_len < 2:
             raise SettingError(f"max_model_len: {self.max_model_len} leaves no room for an answer")
 

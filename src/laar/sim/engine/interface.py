@@ -35,6 +35,7 @@ class Job:
             finds them. Empty means that nothing of the prompt can be shared.
         priority: lower runs first, as in vLLM; 0 by default.
         ttft_objective_s: from arrival to first token; None when the client named none.
+        fetched: the prompt's KV has come from another engine, all but the last token's.
     """
 
     id: str
@@ -44,6 +45,7 @@ class Job:
     blocks: Sequence[int] = ()
     priority: int = 0
     ttft_objective_s: float | None = None
+    fetched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,10 @@ class Engine(Protocol):
         Raises:
             RequestError: 400 for a job that can never run, 503 when the queue is full.
         """
+        ...
+
+    def cached_tokens(self, job: Job) -> int:
+        """Prompt tokens that the prefix cache would give the job now."""
         ...
 
     def abort(self, job_id: str) -> None:

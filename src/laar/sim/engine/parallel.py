@@ -97,6 +97,11 @@ class ParallelEngine:
         self._waiting.append(job)
         self._queued.add(job.id)
 
+    def cached_tokens(self, job: Job) -> int:
+        """Looks the prompt up; see the interface."""
+        size = self._settings.block_size
+        return self._pool.match(job.blocks, (job.prompt_tokens - 1) // size)[0] * size
+
     def abort(self, job_id: str) -> None:
         """Drops a job; one that runs slows the others until the step under way ends."""
         run = self._running.get(job_id)
@@ -201,12 +206,13 @@ class ParallelEngine:
             held = list(job.blocks[:found])
             self._pool.share(held)
             self._pool.take(blocks - found)
-            run = _Run(job, found * size, held, blocks)
+            cached = max(found * size, job.prompt_tokens - 1 if job.fetched else 0)
+            run = _Run(job, cached, held, blocks)
             self._publish(run, job.prompt_tokens)
             self._schedule(run)
             self._running[job.id] = run
             self._queries += job.prompt_tokens
-            self._hits += run.cached
+            self._hits += found * size
 
     def _schedule(self, run: _Run) -> None:
         cost, job = self._cost, run.job

@@ -142,6 +142,11 @@ class SimulatedEngine:
         self._jobs[job.id] = seq
         insort(self.waiting, seq, key=self._scheduler.key)
 
+    def cached_tokens(self, job: Job) -> int:
+        """Looks the prompt up; see the interface."""
+        size = self._block_size
+        return self._pool.match(job.blocks, (job.prompt_tokens - 1) // size)[0] * size
+
     def abort(self, job_id: str) -> None:
         """Drops a job; see the interface."""
         seq = self._jobs.pop(job_id, None)
@@ -237,9 +242,11 @@ class SimulatedEngine:
         self._pool.take(seq.blocks - found)
         seq.context = cached
         if seq.admitted < 0:
+            if seq.job.fetched:  # a sequence that loses its blocks reads the prompt itself
+                seq.context = cached = max(cached, seq.job.prompt_tokens - 1)
             seq.cached = cached
             self._queries += seq.job.prompt_tokens
-            self._hits += cached
+            self._hits += found * self._block_size
         seq.admitted = self._admissions
         self._admissions += 1
         self.waiting.remove(seq)

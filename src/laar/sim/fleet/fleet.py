@@ -15,12 +15,13 @@ beside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from laar.core.apart import ApartRule
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, Decision, DirectorSettings, Retries
 from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.endpoints import ROLE_LABEL, EndpointSpec, EndpointTable
 from laar.core.filters import FilterSettings
 from laar.core.interfaces import Assessor, NoPrefixes
 from laar.core.policy import Policy
@@ -61,6 +62,8 @@ class FleetSettings:
         quadratic_tokens: prompt length at which attention costs as much as all else; None: never.
         sample_answers: share of answers whose usage is read; 0 reads none.
         sample_every_s: an answer is read when none was for so long.
+        apart: whose word it is that a prompt is read elsewhere than where it is answered.
+        apart_tokens: of the rule `threshold`.
         pickers: how many there are; each request comes to one of them by chance.
         share_delay_s: from a picker's sending what it knows until the others have it; None: each
             is alone.
@@ -78,6 +81,8 @@ class FleetSettings:
     quadratic_tokens: float | None = DirectorSettings().quadratic_tokens
     sample_answers: float = Bodies().sample_answers
     sample_every_s: float = Bodies().sample_every_s
+    apart: ApartRule = DirectorSettings().apart
+    apart_tokens: int = DirectorSettings().apart_tokens
     pickers: int = 1
     share_delay_s: float | None = None
 
@@ -271,6 +276,9 @@ class VirtualFleet:
         now = self.clock.now
         exchange.cancelled, exchange.end_s = True, now
         self._hosts[exchange.decision.address].abort(exchange.request.id)
+        if exchange.decision.prefiller is not None:
+            name = exchange.decision.prefiller.address
+            self._hosts[name].abort(_prefill_id(exchange.request.id))
         end = Completion(status=None, cause="disconnect", latency_s=now - exchange.sent_s)
         self.directors[exchange.picker].settle(exchange.decision, end)
         self._touched(exchange.picker)
@@ -291,6 +299,34 @@ class VirtualFleet:
         self.clock.at(now + half, self._arrive, exchange, half, on_end)
 
     def _arrive(self, exchange: Exchange, half: float, on_end: OnEnd) -> None:
+        """The request is there; its prompt is read elsewhere first, where it says so.
+
+        Between an endpoint and its prefiller there is no way but that of the KV: they are in one
+        place. Where the prefiller refuses, the endpoint reads the prompt.
+        """
+        decision, clock = exchange.decision, self.clock
+        if decision.prefiller is None or exchange.cancelled:
+            self._answer(exchange, half, on_end, fetched=False)
+            return
+
+        def read(refusal: RequestError | None) -> None:
+            if refusal is not None:
+                self._answer(exchange, half, on_end, fetched=False)
+                return
+            name, host = decision.address, self._hosts[decision.address]
+            job = self._job(name, exchange.request.id, exchange.prompt, None)
+            missing = job.prompt_tokens - host.cached_tokens(job)
+            there_s = clock.now + missing / self._sites[name].transfer_tokens_per_s
+            clock.at(there_s, self._fetched, exchange, half, on_end)
+
+        other = decision.prefiller.address
+        job = self._job(other, _prefill_id(exchange.request.id), exchange.prompt, None)
+        self._hosts[other].submit(replace(job, output_tokens=1), lambda _cached: None, read)
+
+    def _fetched(self, exchange: Exchange, half: float, on_end: OnEnd) -> None:
+        self._answer(exchange, half, on_end, fetched=True)
+
+    def _answer(self, exchange: Exchange, half: float, on_end: OnEnd, *, fetched: bool) -> None:
         clock, prompt = self.clock, exchange.prompt
         if exchange.cancelled:
             return
@@ -305,9 +341,8 @@ class VirtualFleet:
             clock.at(clock.now + half, self._settle, exchange, on_end)
 
         address, request = exchange.decision.address, exchange.request
-        self._hosts[address].submit(
-            self._job(address, request.id, prompt, request.ttft_objective_s), first, end
-        )
+        job = self._job(address, request.id, prompt, request.ttft_objective_s)
+        self._hosts[address].submit(replace(job, fetched=fetched), first, end)
 
     def _job(self, address: str, name: str, prompt: Prompt, objective_s: float | None) -> Job:
         stride = self._sites[address].engine.settings.block_size // BLOCK_TOKENS
@@ -362,7 +397,15 @@ class VirtualFleet:
     ) -> Director:
         table = EndpointTable()
         table.replace(
-            "lab", [EndpointSpec(address=s.name, models=(s.model,)) for s in self._sites.values()]
+            "lab",
+            [
+                EndpointSpec(
+                    address=site.name,
+                    models=(site.model,),
+                    labels={ROLE_LABEL: site.role} if site.role else {},
+                )
+                for site in self._sites.values()
+            ],
         )
         if self.settings.policy not in policies:
             raise SettingError(unknown("policy", self.settings.policy, policies))
@@ -375,8 +418,17 @@ class VirtualFleet:
                 filters=self.settings.filters,
                 retries=self.settings.retries,
                 quadratic_tokens=self.settings.quadratic_tokens,
+                apart=self.settings.apart,
+                apart_tokens=self.settings.apart_tokens,
+                transfer_tokens_per_s=min(
+                    site.transfer_tokens_per_s for site in self._sites.values()
+                ),
             ),
             rng=generator(seed, f"ties {number}" if number else "ties"),
             assessor=assessor,
             prefixes=self._prefixes[number] if self.settings.use_prefixes else NoPrefixes(),
         )
+
+
+def _prefill_id(name: str) -> str:
+    return f"{name} prefill"

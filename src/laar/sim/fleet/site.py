@@ -27,12 +27,17 @@ class Site:
         model: the model it serves.
         engine: what runs it.
         link: the way there.
+        role: as the label `llm-d.ai/role` has it; empty for an endpoint of the plain kind.
+        transfer_tokens_per_s: tokens whose KV it fetches in a second from one that has read them,
+            however many are fetched at once.
     """
 
     name: str
     model: str
     engine: EngineProfile
     link: LinkProfile = field(default_factory=LinkProfile)
+    role: str = ""
+    transfer_tokens_per_s: float = 100_000.0
 
 
 OnFirst = Callable[[int], None]
@@ -61,6 +66,10 @@ class EngineHost:
     def load(self) -> Load:
         """The readings of now."""
         return self._engine.load()
+
+    def cached_tokens(self, job: Job) -> int:
+        """Prompt tokens that the engine would find in its cache now."""
+        return self._engine.cached_tokens(job)
 
     def submit(self, job: Job, on_first: OnFirst, on_end: OnEnd) -> None:
         """Takes a job at this moment.

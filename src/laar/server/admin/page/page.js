@@ -140,6 +140,7 @@ function ending(decision) {
   if (known(end.ttft_s)) told.push(`first token ${seconds(end.ttft_s)}`);
   if (known(end.cached_tokens)) told.push(`${count(end.cached_tokens)} of ${count(end.prompt_tokens)} tokens were cached`);
   if (end.served && end.served !== decision.endpoint) told.push(`served by ${end.served}`);
+  if (decision.prefiller) told.push(`prompt read by ${decision.prefiller}`);
   if (decision.correct !== undefined) told.push(decision.correct ? "reported correct" : "reported wrong");
   return told.join(", ");
 }

@@ -1,0 +1,153 @@
+"""Prefill and decode apart: one endpoint reads the prompt, another fetches its KV and answers.
+
+Which endpoints may do which half is in a label, as llm-d writes it. What a pair costs is a sum of
+what the prompt costs where it is read and of what the answer costs where it is written, so the
+cheapest endpoint to read it is the same for every endpoint that may answer: the best one of each
+model and region is enough, and a second one where the first would be the answering endpoint itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
+from laar.core.request import Api, Request
+from laar.health import Standing
+
+__all__ = ["Apart", "ApartRule", "Prefiller", "Prefillers", "cheapest", "may_be_apart"]
+
+ApartRule = Literal["by-cost", "never", "always", "threshold"]
+
+_APIS = frozenset({Api.CHAT, Api.COMPLETIONS})
+"""What llm-d's sidecar takes apart; it passes everything else to its own engine."""
+
+NOBODY = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class Prefillers:
+    """The endpoints that may prefill for a group of candidates.
+
+    Args:
+        slots: of them.
+        model_id: index of each one's model in the table's `models`.
+        kin: of each, a number that only those share which have its model and region: KV of another
+            model is of no use, and between regions it travels too long.
+        kin_of: the same of each candidate; -1 where none of these is of its kin, or where the
+            candidate can't fetch KV.
+        trials: those that health has taken out, and when each is tried again.
+        answers: P(answers) of each; None without health.
+    """
+
+    slots: Slots
+    model_id: Slots
+    kin: Slots
+    kin_of: Slots
+    trials: Standing
+    answers: Floats | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Apart:
+    """What a scorer may want of prefillers; arrays over them, unless it says otherwise.
+
+    Args:
+        rule: whose word it is that a prompt is read elsewhere.
+        least_tokens: for the rule `threshold`.
+        transfer_s_per_token: of KV that is fetched.
+        of: the endpoints.
+        tokens: of the prompt.
+        cached_tokens: the part of them that the endpoint is believed to hold.
+        seconds_per_token: of prefill.
+        base_s: seconds of an answer that do not grow with the prompt.
+        decoding: requests that it answers itself.
+        again: which share of what its cache pushes out is asked for again; None for nothing.
+        chosen: set by a scorer that prices: of each candidate, the position of the prefiller that
+            it is priced with; -1 for a candidate that would read the prompt itself.
+        transfer_s: set with it: of each candidate, the seconds until the KV is there.
+        saved_s: set with it: of each candidate, what the cheaper way costs less than the other.
+    """
+
+    rule: ApartRule
+    least_tokens: float
+    transfer_s_per_token: float
+    of: Prefillers
+    tokens: Floats
+    cached_tokens: Floats
+    seconds_per_token: Floats
+    base_s: Floats
+    decoding: Floats
+    again: Floats | None = None
+    chosen: Slots | None = None
+    transfer_s: Floats | None = None
+    saved_s: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefiller:
+    """Where the prompt of a decision is read, if not where it is answered.
+
+    Args:
+        slot: of that endpoint.
+        address: of that endpoint.
+        uncached_tokens: the part of the prompt that it is believed not to hold.
+        work_s: the seconds of those, by c(m).
+        decoding: requests that it answers itself.
+        base_s: what the artifact says of its model.
+        transfer_s: until the KV has come from there.
+        trial: the endpoint is out, and this request finds out whether it is back.
+    """
+
+    slot: int
+    address: str
+    uncached_tokens: float
+    work_s: float
+    decoding: float
+    base_s: float
+    transfer_s: float
+    trial: bool = False
+
+
+def may_be_apart(request: Request) -> bool:
+    """Whether a sidecar would take the request apart, and the picker's word counts at all.
+
+    An answer that continues a stored one is not: only the engine that stored it has the beginning.
+    """
+    stays = request.whole or request.shadow or request.response_id
+    return request.api in _APIS and not stays
+
+
+def kin_of(table: EndpointTable, slots: Slots, known: dict[tuple[str, str], int]) -> Slots:
+    """The kin of some endpoints; those whose kin is not known get the next number."""
+    specs = [table.spec(slot) for slot in slots.tolist()]
+    kin = [known.setdefault((spec.models[0], spec.region), len(known)) for spec in specs]
+    return np.array(kin, np.intp)
+
+
+def cheapest(cost: Floats, prefillers: Prefillers, slots: Slots) -> Slots:
+    """Of each candidate, the position of the cheapest prefiller of its kin but itself, or -1.
+
+    Args:
+        cost: of prefilling at each of the prefillers.
+        prefillers: those of the candidates.
+        slots: of the candidates.
+    """
+    kin, wanted = prefillers.kin, prefillers.kin_of
+    if not len(kin):
+        return np.full(len(slots), NOBODY, np.intp)
+    size = 1 + max(int(kin.max(initial=0)), int(wanted.max(initial=0)))
+    order = np.lexsort((cost, kin))
+    begins = np.flatnonzero(np.diff(kin[order], prepend=NOBODY))
+    first, second = np.full(size, NOBODY, np.intp), np.full(size, NOBODY, np.intp)
+    first[kin[order[begins]]] = order[begins]
+    nexts = begins + 1
+    nexts = nexts[nexts < len(order)]
+    nexts = nexts[kin[order[nexts]] == kin[order[nexts - 1]]]
+    second[kin[order[nexts]]] = order[nexts]
+    best = np.where(wanted < 0, NOBODY, first[wanted])
+    itself: Mask = (best >= 0) & (prefillers.slots[best] == slots)
+    chosen: Slots = np.where(itself, second[wanted], best)
+    return chosen

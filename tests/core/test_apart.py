@@ -1,0 +1,341 @@
+"""Prefill and decode apart: who reads a prompt, who answers, and what is counted where."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from laar.core.apart import Prefillers, cheapest
+from laar.core.beliefs import PrefixBeliefs
+from laar.core.cost import CostWeights
+from laar.core.decision import Completion, DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import ROLE_LABEL, EndpointSpec, EndpointTable
+from laar.core.request import Api, Request
+from laar.errors import RequestError
+from laar.health import Health, HealthSettings, Standing
+from laar.health.kinds import Reply
+from laar.policies import build_policies
+
+P, Q, D, E = "10.0.0.1:80", "10.0.0.2:80", "10.0.1.1:80", "10.0.1.2:80"
+LONG = "a sentence of the document. " * 1_500
+SPLIT = ((P, "prefill"), (Q, "prefill"), (D, "decode"), (E, "decode"))
+
+
+def fleet(*endpoints, settings=None, health=None, seed=1, **fields):
+    table = EndpointTable()
+    table.replace(
+        "test",
+        [
+            EndpointSpec(
+                address=address,
+                models=tuple(more) or ("m",),
+                labels={ROLE_LABEL: role} if role else {},
+                **fields.get(address, {}),
+            )
+            for address, role, *more in endpoints
+        ],
+    )
+    return Director(
+        table,
+        build_policies(CostWeights()),
+        settings or DirectorSettings(),
+        rng=random.Random(seed),
+        prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 24),
+        health=health,
+    )
+
+
+def ask(director, text=LONG, now=0.0, **fields):
+    request = Request(
+        **{"id": "r", "api": Api.CHAT, "model": "m", "spans": (text,), "question": text}
+        | {"chars": len(text), "stream": True}
+        | fields
+    )
+    return director.decide(request, now)
+
+
+def finish(director, decision, status=200, latency_s=1.0, **fields):
+    end = Completion(status=status, cause="complete", latency_s=latency_s, **fields)
+    director.settle(decision, end)
+
+
+def read_by(decision):
+    return "" if decision.prefiller is None else decision.prefiller.address
+
+
+def busy(director, *addresses, count=20):
+    """Answers are under way at these: a prompt that is read there holds all of them up."""
+    for address in addresses:
+        for _ in range(count):
+            director.table.reserve(director.table.slot(address), 100.0, 0.0, answering=True)
+
+
+@pytest.mark.parametrize(
+    ("role", "serves"),
+    [
+        *[(name, True) for name in ("", "decode", "both", "prefill-decode")],
+        *[(name, False) for name in ("prefill", "encode", "encode-prefill")],
+    ],
+)
+def test_a_request_goes_only_where_llm_d_would_send_it(role, serves):
+    d = fleet((P, role), (D, "decode"))
+    seen = {ask(d, f"{n} hello", session=str(n)).address for n in range(30)}
+    assert seen == ({P, D} if serves else {D})
+
+
+def test_prefillers_alone_serve_nobody():
+    d = fleet((P, "prefill"), (Q, "prefill"))
+    with pytest.raises(RequestError, match="no endpoint may serve"):
+        ask(d)
+
+
+def test_a_long_prompt_is_read_elsewhere_where_it_would_hold_answers_up():
+    d = fleet(*SPLIT)
+    busy(d, D, E)
+    decision = ask(d)
+    assert decision.address in (D, E)
+    assert read_by(decision) in (P, Q)
+
+
+def test_a_prompt_that_is_cached_is_read_where_it_is():
+    d = fleet((P, "prefill"), (D, "decode"))
+    finish(d, ask(d))
+    busy(d, D)
+    assert read_by(ask(d, LONG + "And then?", 2.0)) == ""
+
+
+def test_prompts_come_back_when_the_prefillers_are_full():
+    d = fleet((P, "prefill"), (D, "decode"), (E, "decode"))
+    busy(d, D, E, count=2)
+    places = [read_by(ask(d, f"{n}. {LONG}")) for n in range(30)]
+    assert 3 <= places.count(P) < 30
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "where"),
+    [("never", LONG, ""), ("always", "Hi.", P), ("threshold", "Hi.", ""), ("threshold", LONG, P)],
+)
+def test_a_rule_can_take_the_place_of_the_cost(rule, text, where):
+    d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart=rule))
+    if rule == "never":
+        busy(d, D)
+    assert read_by(ask(d, text)) == where
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"api": Api.RESPONSES}, {"api": Api.EMBEDDINGS}, {"shadow": True}, {"policy": "least-loaded"}],
+)
+def test_what_no_sidecar_would_take_apart_stays_whole(fields):
+    d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
+    assert read_by(ask(d, **fields)) == ""
+
+
+@pytest.mark.parametrize("role", ["", "unknown"])
+def test_only_an_endpoint_with_a_sidecar_has_its_prompts_read_elsewhere(role):
+    d = fleet((P, "prefill"), (D, role), settings=DirectorSettings(apart="always"))
+    assert read_by(ask(d)) == ""
+
+
+def test_a_prefiller_has_the_model_and_the_region_of_the_endpoint():
+    settings = DirectorSettings(apart="always")
+    d = fleet((P, "prefill", "other", "m"), (Q, "prefill"), (D, "decode"), settings=settings)
+    assert {read_by(ask(d)) for _ in range(5)} == {Q}
+    far = {Q: {"region": "seoul"}}
+    d = fleet((P, "prefill", "other"), (Q, "prefill"), (D, "decode"), settings=settings, **far)
+    assert read_by(ask(d)) == ""
+
+
+def test_an_endpoint_of_both_roles_is_not_its_own_prefiller():
+    d = fleet((P, "both"), (Q, "both"), settings=DirectorSettings(apart="always"))
+    for n in range(10):
+        decision = ask(d, f"{n}. {LONG}")
+        assert {decision.address, read_by(decision)} == {P, Q}
+    alone = fleet((P, "both"), settings=DirectorSettings(apart="always"))
+    assert read_by(ask(alone)) == ""
+
+
+def test_a_fallback_can_use_the_same_prefiller():
+    settings = DirectorSettings(apart="always", fallbacks=8)
+    other = "10.0.1.9:80"
+    d = fleet(
+        *((P, "both"), (D, "both"), (E, "decode"), (other, "decode", "other", "m")),
+        settings=settings,
+    )
+    for n in range(10):
+        decision = ask(d, f"{n}. {LONG}")
+        known = {decision.address, *decision.fallbacks}
+        if read_by(decision):
+            assert read_by(decision) not in known
+            assert other not in known
+
+
+def test_a_prompt_counts_where_it_is_read_until_it_is():
+    d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
+    table = d.table
+    p, e = table.slot(P), table.slot(D)
+    decision = ask(d)
+    assert table.in_flight[[p, e]].tolist() == [1.0, 1.0]
+    assert table.prefill_tokens[p] == pytest.approx(decision.tokens)
+    assert table.prefill_tokens[e] == 0.0
+    d.answering(decision, 0.5)
+    assert table.in_flight[[p, e]].tolist() == [0.0, 1.0]
+    assert table.prefill_tokens[p] == 0.0
+    finish(d, decision, ttft_s=0.5)
+    for name in ("in_flight", "visiting", "queued_tokens", "prefill_tokens"):
+        assert not getattr(table, name).any(), name
+
+
+@pytest.mark.parametrize(("status", "believed"), [(200, True), (503, False)])
+def test_both_hold_the_prompt_once_it_was_answered(status, believed):
+    d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
+    finish(d, ask(d), status)
+    shares = d.prefixes.match(d.prefixes.chain(request_of(LONG)), d.table.capacity)
+    held = shares[[d.table.slot(P), d.table.slot(D)]] > 0.9
+    assert held.tolist() == [believed, believed]
+    assert not d.table.in_flight.any()
+
+
+def request_of(text):
+    return Request(id="r", api=Api.CHAT, model="m", spans=(text,), chars=len(text))
+
+
+def test_a_retry_of_envoys_keeps_the_prefiller_and_the_books():
+    d = fleet(
+        (P, "prefill"), (D, "decode"), (E, "decode"), settings=DirectorSettings(apart="always")
+    )
+    decision = ask(d)
+    other = E if decision.address == D else D
+    d.served_by(decision, other, 0.2)
+    assert d.table.in_flight[d.table.slot(P)] == 1.0
+    assert d.table.in_flight[d.table.slot(other)] == 1.0
+    d.answering(decision, 0.5)
+    finish(d, decision, ttft_s=0.5)
+    assert not d.table.in_flight.any()
+    assert not d.table.queued_uncached_tokens.any()
+
+
+def test_an_endpoint_that_leaves_is_not_replaced_while_it_reads():
+    d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
+    decision = ask(d)
+    d.table.replace(
+        "test", [EndpointSpec(address=D, models=("m",)), EndpointSpec(address="n:1", models=("m",))]
+    )
+    assert d.table.slot("n:1") != decision.prefiller.slot
+    finish(d, decision)
+    assert not d.table.in_flight.any()
+
+
+def test_a_failing_prefiller_is_passed_over_and_tried_again():
+    health = Health(HealthSettings(probe=False), rng=random.Random(3))
+    d = fleet(
+        (P, "prefill"), (D, "decode"), health=health, settings=DirectorSettings(apart="always")
+    )
+    for n in range(3):
+        health.replied(
+            health.sent(
+                *(d.table.slot(P), "m"), stream=True, predicted_s=1.0, tokens=9.0, now=1.0 + n
+            ),
+            Reply(status=500),
+            1.1 + n,
+        )
+    assert read_by(ask(d, now=3.2)) == ""
+    assert read_by(ask(d, now=60.0, policy="least-loaded")) == ""
+    trial = ask(d, now=60.0)
+    assert read_by(trial) == P
+    assert trial.prefiller.trial
+    assert read_by(ask(d, now=60.1)) == ""
+    d.replied(trial, Reply(status=200), 60.5)
+    d.answering(trial, 60.5)
+    finish(d, trial)
+    assert read_by(ask(d, now=61.5)) == P
+
+
+def test_an_unreachable_prefiller_is_passed_over():
+    d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
+    for _ in range(3):
+        d.table.round_trip(P, None, 0.0)
+    assert read_by(ask(d, now=1.0)) == ""
+
+
+def test_time_that_a_prompt_took_elsewhere_teaches_nothing_of_the_endpoint():
+    settings = DirectorSettings(apart="always")
+    d = fleet((P, "prefill"), (D, "decode"), settings=settings)
+    for n in range(60):
+        decision = ask(d, f"{n}. {LONG}", 20.0 * n)
+        d.answering(decision, 20.0 * n + 5.0)
+        finish(d, decision, latency_s=6.0, ttft_s=5.0)
+    slots = np.array([d.table.slot(P), d.table.slot(D)])
+    of = d.engines.constants(slots, np.zeros(2))
+    read_s = of.read * 1e-4 * decision.tokens
+    assert read_s == pytest.approx(5.0, rel=0.3)  # one line for a model: c(m) was a fifth of it
+    assert of.read[0] == pytest.approx(of.read[1], rel=0.1)
+
+
+def test_a_fleet_without_roles_decides_as_before():
+    def decisions(settings):
+        d = fleet((P, ""), (Q, ""), (D, ""), settings=settings, seed=5)
+        draw = random.Random(2)
+        found = []
+        for n in range(60):
+            decision = ask(d, f"{draw.randrange(9)} {LONG[: draw.randrange(9, 30_000)]}", 0.1 * n)
+            found.append((decision.address, decision.cost_s, decision.view.apart))
+            if n % 3:
+                finish(d, decision)
+        return found
+
+    plain = decisions(DirectorSettings(apart="never"))
+    assert decisions(DirectorSettings(apart="always")) == plain
+    assert all(apart is None for *_, apart in plain)
+
+
+def test_the_cheapest_prefiller_is_that_of_all_pairs():
+    draw = np.random.default_rng(4)
+    for _ in range(300):
+        helpers, candidates, kins = draw.integers(0, 8), draw.integers(1, 8), draw.integers(1, 4)
+        prefillers = Prefillers(
+            slots=np.sort(draw.permutation(12)[:helpers]),
+            model_id=np.zeros(helpers, np.intp),
+            kin=draw.integers(0, kins, helpers),
+            kin_of=draw.integers(-1, kins, candidates),
+            trials=Standing(slots=()),
+        )
+        slots = np.sort(draw.permutation(12)[:candidates])
+        cost = draw.permutation(helpers).astype(float)
+        found = cheapest(cost, prefillers, slots)
+        for at, place in enumerate(found.tolist()):
+            pairs = [
+                (cost[i], i)
+                for i in range(helpers)
+                if prefillers.kin[i] == prefillers.kin_of[at] and prefillers.slots[i] != slots[at]
+            ]
+            assert place == (min(pairs)[1] if pairs else -1)
+
+
+@pytest.mark.parametrize("rule", ["by-cost", "always"])
+def test_the_way_that_is_chosen_is_the_cheapest_of_all_pairs_and_of_plain_serving(rule):
+    draw = random.Random(8)
+    roles = ("prefill", "prefill", "prefill", "decode", "decode", "decode")
+    endpoints = [(f"10.0.0.{n}:80", role) for n, role in enumerate(roles, 1)]
+    for trial in range(6):
+        d = fleet(*endpoints, settings=DirectorSettings(apart="always"), seed=trial)
+        for n in range(draw.randrange(12)):
+            text = f"{draw.randrange(5)}. {LONG[: draw.randrange(400, 30_000)]}"
+            decision = ask(d, text, 0.1 * n)
+            if draw.random() < 0.3:
+                finish(d, decision)
+        busy(d, "10.0.0.4:80", count=draw.randrange(9))
+        d.use(DirectorSettings(apart=rule), d.policies)
+        view = d.preview(request_of(f"{draw.randrange(5)}. {LONG}"), 1.5).view
+        found = view.terms.cost_s.copy()
+        scorer, of, everywhere = d.policies["laar"].scorers[0][0], view.apart.of, []
+        for helper in range(-1, len(of.slots)):  # each alone; -1 is none
+            view.apart.of = replace(
+                of, kin=np.arange(len(of.slots)), kin_of=np.full(len(view.slots), helper)
+            )
+            scorer.score(view)
+            if helper >= 0 or rule == "by-cost":
+                everywhere.append(view.terms.cost_s)
+        assert found == pytest.approx(np.min(everywhere, axis=0), rel=1e-9)

@@ -1,0 +1,132 @@
+"""Prefill and decode apart, behind a real Envoy: what the sidecar of an endpoint is told."""
+
+from contextlib import AsyncExitStack
+from io import BytesIO
+
+import orjson
+import pytest
+
+from laar.core.endpoints import ROLE_LABEL
+from laar.sim.endpoint import EndpointSettings, SimulatedEndpoint
+from support import Answer, eventually
+
+pytestmark = pytest.mark.envoy
+
+PREFILLER = "x-prefiller-host-port"
+
+
+def chat(text):
+    return {"model": "m", "messages": [{"role": "user", "content": text}]}
+
+
+def write(gateway, **roles):
+    """Writes the endpoints file: an upstream for each role's name."""
+    document = {
+        "endpoints": [
+            {"address": address, "models": ["m"], "labels": {ROLE_LABEL: role}}
+            for address, role in roles.items()
+        ]
+    }
+    gateway.endpoints_file.write_bytes(orjson.dumps(document))  # JSON is YAML
+
+
+async def ask(http, url, body, path="/v1/chat/completions", **headers):
+    headers = {"content-type": "application/json", **headers}
+    async with http.post(url + path, data=BytesIO(orjson.dumps(body)), headers=headers) as answer:
+        await answer.read()
+        return answer
+
+
+@pytest.mark.parametrize("shape", ["sidecar", "standalone", "gateway"])
+async def test_the_sidecar_is_told_who_reads_the_prompt_and_a_client_is_not_believed(
+    gateway, http, shape
+):
+    p, d = await gateway.upstream(), await gateway.upstream()
+    write(gateway, **{p.address: "prefill", d.address: "decode"})
+    await gateway.picker(routing={"apart": "threshold", "apart_tokens": 100})
+    url = (await gateway.envoy(shape)).url()
+    bodies = [chat(f"{n}. {'a long story ' * 100 * (n % 2)}") for n in range(4)]
+    for n, body in enumerate(bodies):
+        headers = {PREFILLER: "10.9.9.9:1"} if n < 2 else {}
+        answer = await ask(http, url, body, **headers)
+        assert answer.headers["x-upstream"] == d.address
+    told = [request.headers.getall(PREFILLER, []) for request in d.asked]
+    assert told == [[], [p.address], [], [p.address]]
+    assert [orjson.loads(request.body) for request in d.asked] == bodies
+    assert not p.asked
+
+
+async def test_a_client_has_no_say_where_no_endpoint_has_a_role(gateway, http):
+    d = await gateway.upstream()
+    gateway.members((d.address, "m"))
+    await gateway.picker()
+    url = (await gateway.envoy("gateway", change=let_clients_name_prefillers)).url()
+    await ask(http, url, chat("hello"), **{PREFILLER: "10.9.9.9:1"})
+    assert PREFILLER not in d.asked[0].headers
+
+
+def let_clients_name_prefillers(bootstrap):
+    """As in a gateway of others, which does not take the header off."""
+    listener = bootstrap["static_resources"]["listeners"][0]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    del manager["early_header_mutation_extensions"]
+
+
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+async def test_a_retry_of_envoys_names_the_same_prefiller(gateway, http, shape):
+    p, d, e = [await gateway.upstream() for _ in range(3)]
+    write(gateway, **{p.address: "prefill", d.address: "decode", e.address: "decode"})
+    await gateway.picker(routing={"apart": "always"})
+    url = (await gateway.envoy(shape)).url()
+    for upstream in (d, e):
+        upstream.default_answer = Answer(status=503)
+    assert (await ask(http, url, chat("hello"))).status == 503
+    assert d.asked
+    assert e.asked
+    assert {r.headers[PREFILLER] for u in (d, e) for r in u.asked} == {p.address}
+    assert not p.asked
+
+
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+async def test_simulated_endpoints_play_both_roles(gateway, http, shape):
+    async with AsyncExitStack() as stack:
+        found = []
+        for _ in range(3):
+            endpoint = SimulatedEndpoint(EndpointSettings(model="m", time_scale=0.001))
+            await endpoint.start()
+            stack.push_async_callback(endpoint.stop)
+            found.append(endpoint)
+        p, d, e = found
+        write(gateway, **{p.address: "prefill", d.address: "decode", e.address: "decode"})
+        runner = await gateway.picker(routing={"apart": "always"})
+        url = (await gateway.envoy(shape)).url()
+        for n in range(6):
+            body = {**chat(f"{n}. {'a long story ' * 100}"), "max_tokens": 7, "stream": n % 2 == 0}
+            answer = await ask(http, url, body)
+            assert answer.status == 200
+            assert answer.headers["x-sim-endpoint"] in (d.address, e.address)
+        made = [
+            endpoint.serving.metrics.page(endpoint.serving.driver.reported) for endpoint in found
+        ]
+        assert number(made[0], b"vllm:generation_tokens_total") == 6.0
+        assert sum(number(page, b"vllm:generation_tokens_total") for page in made[1:]) == 42.0
+        assert number(made[0], b"vllm:request_success_total") == 6.0
+        page = await fetched(http, gateway.url("admin", "/metrics"))
+        assert b'laar_prefills_apart_total{model="m"} 6.0' in page
+        decision = answer.headers["x-laar-decision-id"]
+        shown = orjson.loads(await fetched(http, gateway.url("admin", f"/decisions/{decision}")))
+        assert shown["prefiller"] == p.address
+        assert f"{p.address} reads its prompt" in shown["sentence"]
+        await eventually(lambda: not runner.picker.table.in_flight.any())
+
+
+async def fetched(http, url):
+    async with http.get(url) as answer:
+        assert answer.status == 200, url
+        return await answer.read()
+
+
+def number(page, name):
+    """The sum of a metric's samples."""
+    lines = [line for line in page.splitlines() if line.startswith(name + b"{")]
+    return sum(float(line.rpartition(b" ")[2]) for line in lines)

@@ -1,0 +1,117 @@
+"""Prefill and decode apart in simulation: where time goes, and where prompts stay cached."""
+
+import pytest
+from sim_endpoint import running
+
+from laar.core.cost import CostWeights
+from laar.sim.engine import Job, build_engine, drive, load_profile
+from laar.sim.fleet import Arrival, FleetSettings, Prompt, Site, VirtualFleet, replay_open, spread
+
+PREFILLER = "x-prefiller-host-port"
+ENGINE = load_profile("llama-3-8b-a100")
+
+
+def job(name="j", prompt=8_000, output=50, **fields):
+    blocks = spread(7, (prompt + output) // 16)
+    return Job(
+        **{"id": name, "arrival_s": 0.0, "prompt_tokens": prompt, "output_tokens": output}
+        | {"blocks": blocks}
+        | fields
+    )
+
+
+def test_an_answer_whose_prompt_was_fetched_begins_at_once():
+    plain = drive(build_engine(ENGINE), [job()])["j"]
+    fetched = drive(build_engine(ENGINE), [job(fetched=True)])["j"]
+    assert fetched.ttft_s < 0.1 * plain.ttft_s
+    rest_s = plain.end_s - plain.first_token_s
+    assert fetched.end_s - fetched.first_token_s == pytest.approx(rest_s, rel=0.05)
+
+
+def test_a_prompt_that_was_fetched_is_in_the_cache():
+    engine = build_engine(ENGINE)
+    assert engine.cached_tokens(job()) == 0
+    drive(engine, [job(fetched=True)])
+    assert engine.cached_tokens(job("again")) >= 7_900
+    assert engine.load().prefix_hits_tokens == 0
+
+
+def fleet(*roles, apart, **site):
+    sites = [
+        Site(name=f"e{n}", model="m", engine=ENGINE, role=role, **site)
+        for n, role in enumerate(roles)
+    ]
+    settings = FleetSettings(apart=apart, weights=CostWeights())
+    return VirtualFleet(sites, settings, seed=1)
+
+
+def run(fleet, *at_s, prompt=8_000, output=50):
+    done = []
+    arrivals = [
+        Arrival(
+            at_s=t,
+            prompt=Prompt(
+                prompt_tokens=prompt,
+                output_tokens=output,
+                blocks=spread(1 + n * 10**6, (prompt + output) // 16),
+            ),
+        )
+        for n, t in enumerate(at_s)
+    ]
+    replay_open(fleet, arrivals, lambda _arrival, exchange: done.append(exchange))
+    return done
+
+
+@pytest.mark.parametrize("slower", [1.0, 100.0])
+def test_the_first_token_comes_after_the_prefill_and_the_transfer(slower):
+    rate = 100_000.0 / slower
+    [plain] = run(fleet("prefill", "decode", apart="never"), 0.0)
+    [apart] = run(fleet("prefill", "decode", apart="always", transfer_tokens_per_s=rate), 0.0)
+    assert plain.decision.prefiller is None
+    assert apart.decision.prefiller.address == "e0"
+    transfer_s = 8_000 / rate
+    more_s = (apart.first_s - apart.sent_s) - (plain.first_s - plain.sent_s)
+    assert more_s == pytest.approx(transfer_s, abs=0.03)
+
+
+def test_answers_under_way_are_not_held_up_by_prompts_that_are_read_elsewhere():
+    def answering_s(apart):
+        at_s = [0.0, *(2.0 + 0.5 * n for n in range(4))]
+        done = run(fleet("prefill", "decode", apart=apart), *at_s, output=300)
+        first = min(done, key=lambda exchange: exchange.sent_s)
+        return first.end_s - first.first_s
+
+    assert answering_s("always") < 0.7 * answering_s("never")
+
+
+async def test_an_endpoint_has_the_prompt_read_by_the_one_that_the_header_names():
+    body = {"model": "sim", "messages": [{"role": "user", "content": "a word " * 3000}]}
+    async with running() as p, running() as d:
+        headers = {PREFILLER: p.endpoint.address}
+        for stream in (False, True):
+            answer = await d.http.post(
+                "/v1/chat/completions",
+                json={**body, "max_tokens": 5, "stream": stream},
+                headers=headers,
+            )
+            assert answer.status_code == 200, answer.text
+            assert b"This endpoint" in answer.content or stream
+        assert await p.metric("vllm:prompt_tokens_total") > 6000
+        assert await p.metric("vllm:generation_tokens_total") == 2
+        assert await d.metric("vllm:generation_tokens_total") == 10
+        assert await d.metric("vllm:prefix_cache_hits_total") > 2000  # the second's, from the first
+
+
+async def test_where_the_other_endpoint_fails_the_prompt_is_read_here():
+    body = {"model": "sim", "prompt": "a word " * 100, "max_tokens": 5}
+    async with running() as p, running() as d:
+        fails = {PREFILLER: "127.0.0.1:1"}
+        answer = await d.http.post("/v1/completions", json=body, headers=fails)
+        assert answer.status_code == 200
+        for fault, status in (("503", 200), ("400", 400)):
+            put = await p.http.put("/sim/faults", json={"faults": [fault]})
+            assert put.status_code < 300, put.text
+            answer = await d.http.post(
+                "/v1/completions", json=body, headers={PREFILLER: p.endpoint.address}
+            )
+            assert answer.status_code == status, answer.text
