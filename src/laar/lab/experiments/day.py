@@ -71,6 +71,10 @@ _QUICK_HOUR_S = 3.0
 _QUICK_RIVALS = ("smg", "least-loaded")
 
 
+_REAL_CHATS_PER_S, _REAL_AGENTS_PER_S = 1.2, 0.02
+"""At the busiest hour: real prompts are longer and share less, real agents go on for longer."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Traffic:
     """Where the traffic comes from, small enough to travel to another process."""
@@ -84,8 +88,9 @@ class _Traffic:
             return day
         return replace(
             day,
-            real_chats=partial(day_chats, self.data, day.chat.requests_per_s),
+            real_chats=partial(day_chats, self.data, _REAL_CHATS_PER_S),
             real_agents=partial(day_agents, self.data),
+            agents_per_s=_REAL_AGENTS_PER_S,
         )
 
 

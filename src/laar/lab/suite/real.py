@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -39,6 +40,9 @@ MAX_PROMPT_TOKENS = 120_000
 
 _OWN_BLOCK = 1
 """The first of a chat's blocks that others do not have: the first one of all is the service's."""
+
+DAY_TURNS = 25
+"""Of a session in a day of 25 minutes: real ones go on for hours."""
 
 MAX_PAUSE_S = 60.0
 """Whoever comes back later than this is gone for a run of minutes."""
@@ -114,7 +118,8 @@ def day_agents(data: Path, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
     Raises:
         SettingError: the file is missing.
     """
-    return _Agents(_file(data, AGENTS))(rng)
+    drawn = _Agents(_file(data, AGENTS))(rng)
+    return ((name, islice(turns, DAY_TURNS)) for name, turns in drawn)
 
 
 def day_chats(data: Path, requests_per_s: float, rng: Random, until_s: float) -> Iterator[Arrival]:
