@@ -51,6 +51,13 @@ def test_a_request_whose_engine_crashes_before_its_answer_is_served_by_a_fallbac
     assert [each.status for each in ended] == [200]
     assert sent.failed == (sent.decision.address,)
     assert sent.address == sent.decision.fallbacks[0] == sent.decision.flight.address
+    table, health = fleet.director.table, fleet.director.health
+    assert health is not None
+    believed = [
+        health.answers(table.slot(address), fleet.clock.now)
+        for address in (sent.decision.address, sent.address)
+    ]
+    assert believed[0] < believed[1] == 1.0
     assert not fleet.director.table.in_flight.any()
 
 

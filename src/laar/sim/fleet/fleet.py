@@ -290,8 +290,11 @@ class VirtualFleet:
 
     def _try_next(self, exchange: Exchange, on_end: OnEnd) -> None:
         """As Envoy does beside the picker, which hears of it when an answer begins."""
-        if not exchange.cancelled and len(exchange.failed) < len(exchange.decision.fallbacks):
+        if exchange.cancelled:
+            return
+        if len(exchange.failed) < len(exchange.decision.fallbacks):
             exchange.failed += (exchange.address,)
+            exchange.status = 200
             self._forward(exchange, on_end, None)
             return
         self._replied(exchange)

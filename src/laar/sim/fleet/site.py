@@ -87,9 +87,10 @@ class EngineHost:
             on_end(_LOST)
 
     def start(self) -> None:
-        """Starts the process again, with nothing cached."""
-        self.down = False
-        self.starts += 1
+        """Starts the process again, with nothing cached; does nothing to one that runs."""
+        if self.down:
+            self.down = False
+            self.starts += 1
 
     def submit(self, job: Job, on_first: OnFirst, on_end: OnEnd) -> None:
         """Takes a job at this moment.
