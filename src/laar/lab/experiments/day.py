@@ -383,7 +383,7 @@ CLAIMS = (
 EXPERIMENTS = (
     Experiment(
         name="day",
-        minutes=4,
+        minutes=3,
         claim="A day of operation: mixed traffic, crashes, a deployment and scaling",
         source="no paper's",
         run=run_day,
