@@ -128,8 +128,8 @@ CLAIMS = (
         seeds=10,
         paper=_PAPER,
         published="consistent across sequence lengths",
-        why="Twice is our reading of the word. Beside a prefill an iteration takes the whole target "
-        "of 20 ms, and keeps to it; alone the decodes take 3 ms.",
+        why="Twice is our reading of the word. Beside a prefill an iteration takes the whole "
+        "target of 20 ms, and keeps to it; alone the decodes take 3 ms.",
     ),
 )
 
