@@ -59,6 +59,35 @@ def test_the_shares_that_the_guide_to_long_prompts_quotes_are_stored() -> None:
         assert f"{mean(values):.3f}" in page
 
 
+@pytest.mark.parametrize(
+    ("row", "rival"),
+    [
+        ("laar", "llm-d"),
+        ("llm-d", "llm-d"),
+        ("llm-d, by its guide", "llm-d-guide:prefill_tokens_per_s=0"),
+        ("SGLang (`smg`)", "smg"),
+        ("lmetric", "lmetric"),
+        ("least-loaded", "least-loaded"),
+    ],
+)
+def test_the_table_of_a_day_is_stored(row: str, rival: str) -> None:
+    page = (RESULTS.parent / "performance.md").read_text("utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith(f"| {row} | ")]
+    seen = STORED["day"].evidence
+    shown = [
+        ("ttft-p50", 1.0, 3),
+        ("ttft-p95", 1.0, 2),
+        ("e2e-p95", 1.0, 1),
+        ("hit-rate", 1.0, 3),
+        ("failed", 100.0, 2),
+        ("engine-seconds", 1.0, 0),
+    ]
+    for cell, (claim, unit, digits) in zip(line.split(" | ")[1:], shown, strict=False):
+        one = seen[claim][rival]
+        values = one.ours if row == "laar" else one.theirs
+        assert cell == f"{unit * mean(values):.{digits}f}", claim
+
+
 def test_all_of_it_takes_no_more_than_half_a_day_on_two_cores() -> None:
     assert sum(each.hours(each.seeds) for each in KNOWN.values()) <= 12.0
 

@@ -75,7 +75,7 @@ def run(
         Path | None,
         typer.Option(
             help="Directory with real traffic: agent-sessions.jsonl and conversation-trace.jsonl, "
-            "or .gz. For agents, conversations, suite and no-regret."
+            "or .gz. For agents, conversations, day, suite and no-regret."
         ),
     ] = None,
     policy: Annotated[

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -22,13 +23,26 @@ from laar.lab.suite.case import Case, Closed, Open
 from laar.lab.trace import TRACE_BLOCK_TOKENS, Lengths, entries, lengths, number
 from laar.sim.fleet import Arrival, Site, Turn
 
-__all__ = ["AGENTS", "CONVERSATIONS", "agent_cases", "conversation_cases"]
+__all__ = [
+    "AGENTS",
+    "CONVERSATIONS",
+    "agent_cases",
+    "conversation_cases",
+    "day_agents",
+    "day_chats",
+]
 
 AGENTS = "agent-sessions.jsonl"
 CONVERSATIONS = "conversation-trace.jsonl"
 
 MAX_PROMPT_TOKENS = 120_000
 """A session ends before a prompt that an engine of 128K would refuse."""
+
+_OWN_BLOCK = 1
+"""The first of a chat's blocks that others do not have: the first one of all is the service's."""
+
+DAY_TURNS = 25
+"""Of a session in a day of 25 minutes: real ones go on for hours."""
 
 MAX_PAUSE_S = 60.0
 """Whoever comes back later than this is gone for a run of minutes."""
@@ -96,6 +110,42 @@ class _Window:
             if start_s <= at_s < start_s + span_s:
                 due_s = (at_s - start_s) / self.speed
                 yield Arrival(at_s=due_s, prompt=line.prompt(TRACE_BLOCK_TOKENS))
+
+
+def day_agents(data: Path, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
+    """Sessions of coding agents without end, for a day of operation.
+
+    Raises:
+        SettingError: the file is missing.
+    """
+    drawn = _Agents(_file(data, AGENTS))(rng)
+    return ((name, islice(turns, DAY_TURNS)) for name, turns in drawn)
+
+
+def day_chats(data: Path, requests_per_s: float, rng: Random, until_s: float) -> Iterator[Arrival]:
+    """The chat trace from a moment by chance, over and over, at so many requests a second.
+
+    Requests have a session by what they share beyond the prompt of the service.
+
+    Raises:
+        SettingError: the file is missing.
+    """
+    lines = _trace(_file(data, CONVERSATIONS))
+    pace = len(lines) / (lines[-1][0] - lines[0][0]) / requests_per_s
+    at = rng.randrange(len(lines))
+    due_s, lap = 0.0, 0
+    while due_s < until_s:
+        line = lines[at][1]
+        yield Arrival(
+            at_s=due_s,
+            prompt=line.prompt(TRACE_BLOCK_TOKENS, lap << 32),
+            session=f"{lap}-{line.ids[min(_OWN_BLOCK, len(line.ids) - 1)]}",
+        )
+        at += 1
+        if at == len(lines):
+            at, lap = 0, lap + 1
+        else:
+            due_s += (lines[at][0] - lines[at - 1][0]) * pace
 
 
 _A100 = partial(fleets.of_one, "llama-3-8b-a100")

@@ -12,9 +12,11 @@ from laar.sim.fleet.clients import (
     replay_open,
 )
 from laar.sim.fleet.clock import VirtualClock
-from laar.sim.fleet.fleet import Exchange, FleetSettings, VirtualFleet
+from laar.sim.fleet.fleet import Exchange, VirtualFleet
 from laar.sim.fleet.link import Link, LinkProfile, generator
+from laar.sim.fleet.operation import Operation
 from laar.sim.fleet.prompts import BLOCK_TOKENS, Arrival, BlockPrefixes, Prompt, request_of, spread
+from laar.sim.fleet.settings import FleetSettings
 from laar.sim.fleet.site import EngineHost, Site
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "Link",
     "LinkProfile",
     "MeasuredAssessor",
+    "Operation",
     "Prompt",
     "Question",
     "Site",

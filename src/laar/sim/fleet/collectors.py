@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from laar.core.beliefs import PrefixBeliefs
 from laar.core.director import Director
 from laar.core.endpoints import Reading
 from laar.sim.engine import Load
@@ -52,6 +53,7 @@ class Collectors:
         self._directors = directors
         self._scrape_s = scrape_interval_s
         self._probe_s = probe_interval_s
+        self._starts = dict.fromkeys(self._sites, 0)
         self._probes = {name: generator(seed, f"probe {name}") for name in self._sites}
         self.on_reading: Callable[[], None] = lambda: None
         """Called after each reading."""
@@ -72,7 +74,8 @@ class Collectors:
         self._clock.later(now + self._scrape_s, self._scrape, name)
 
     def _page(self, name: str, half: float) -> None:
-        self._clock.later(self._clock.now + half, self._read, name, self._hosts[name].load())
+        if not self._hosts[name].down:
+            self._clock.later(self._clock.now + half, self._read, name, self._hosts[name].load())
 
     def _read(self, name: str, load: Load) -> None:
         settings = self._sites[name].engine.settings
@@ -82,8 +85,14 @@ class Collectors:
             kv_usage=load.kv_usage,
             capacity_tokens=settings.num_blocks * settings.block_size,
         )
+        starts, before = self._hosts[name].starts, self._starts[name]
+        self._starts[name] = starts
         for director in self._directors:
             slot = director.table.read(name, reading, self._clock.now)
+            if slot < 0:
+                continue
+            if starts > before and isinstance(director.prefixes, PrefixBeliefs):
+                director.prefixes.restarted(slot)
             director.prefixes.set_capacity(slot, reading.capacity_tokens)
         self.on_reading()
 
@@ -93,5 +102,6 @@ class Collectors:
         self._clock.later(now + self._probe_s, self._probe, name)
 
     def _measured(self, name: str, rtt_s: float) -> None:
+        answered_s = None if self._hosts[name].down else rtt_s
         for director in self._directors:
-            director.table.round_trip(name, rtt_s, self._clock.now)
+            director.table.round_trip(name, answered_s, self._clock.now)

@@ -14,24 +14,20 @@ beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from laar.core.apart import ApartRule
-from laar.core.cost import CostWeights
-from laar.core.decision import Completion, Decision, DirectorSettings, Retries
+from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import ROLE_LABEL, EndpointSpec, EndpointTable
-from laar.core.filters import FilterSettings
 from laar.core.interfaces import Assessor, NoPrefixes
 from laar.core.policy import Policy
 from laar.core.request import Request
 from laar.errors import RequestError, SettingError, unknown
 from laar.flow.admission import FlowSettings
+from laar.health import Health, Reply
 from laar.policies import build_policies
 from laar.protocol.sampling import Sampler
-from laar.settings.reading import Bodies, Readings
-from laar.settings.routing import Prefix
 from laar.sim.engine import Job
 from laar.sim.fleet.assessor import MeasuredAssessor
 from laar.sim.fleet.channel import Channel
@@ -40,51 +36,10 @@ from laar.sim.fleet.collectors import Collectors
 from laar.sim.fleet.flow import FlowControl
 from laar.sim.fleet.link import Link, generator
 from laar.sim.fleet.prompts import BLOCK_TOKENS, BlockPrefixes, Prompt
+from laar.sim.fleet.settings import FleetSettings
 from laar.sim.fleet.site import EngineHost, Site
 
-__all__ = ["Exchange", "FleetSettings", "VirtualFleet"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetSettings:
-    """How the picker of a run is set up; the defaults are those of the settings file.
-
-    Args:
-        policy: by name.
-        parameters: of that policy, where they are not its defaults.
-        weights: of the cost.
-        filters: thresholds of the filters.
-        use_prefixes: keep a prefix index.
-        prefix_bytes: memory for it.
-        scrape_interval_s: between two readings of an engine's metrics.
-        probe_interval_s: between two round-trip probes.
-        retries: whose rule it is where a retry goes, the policy's or the picker's.
-        quadratic_tokens: prompt length at which attention costs as much as all else; None: never.
-        sample_answers: share of answers whose usage is read; 0 reads none.
-        sample_every_s: an answer is read when none was for so long.
-        apart: whose word it is that a prompt is read elsewhere than where it is answered.
-        apart_tokens: of the rule `threshold`.
-        pickers: how many there are; each request comes to one of them by chance.
-        share_delay_s: from a picker's sending what it knows until the others have it; None: each
-            is alone.
-    """
-
-    policy: str = DirectorSettings().policy
-    parameters: Mapping[str, object] = field(default_factory=dict)
-    weights: CostWeights = field(default_factory=CostWeights)
-    filters: FilterSettings = field(default_factory=FilterSettings)
-    use_prefixes: bool = Prefix().enabled
-    prefix_bytes: int = Prefix().max_bytes
-    scrape_interval_s: float = Readings().scrape_interval_s
-    probe_interval_s: float = Readings().probe_interval_s
-    retries: Retries = DirectorSettings().retries
-    quadratic_tokens: float | None = DirectorSettings().quadratic_tokens
-    sample_answers: float = Bodies().sample_answers
-    sample_every_s: float = Bodies().sample_every_s
-    apart: ApartRule = DirectorSettings().apart
-    apart_tokens: int = DirectorSettings().apart_tokens
-    pickers: int = 1
-    share_delay_s: float | None = None
+__all__ = ["Exchange", "VirtualFleet"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,6 +59,12 @@ class Exchange:
     status: int = 200
     picker: int = 0
     cancelled: bool = False
+    failed: tuple[str, ...] = ()
+
+    @property
+    def address(self) -> str:
+        """Where it is, or was served: the first of those named that has not failed."""
+        return (self.decision.address, *self.decision.fallbacks)[len(self.failed)]
 
     @property
     def latency_s(self) -> float:
@@ -275,13 +236,23 @@ class VirtualFleet:
             return
         now = self.clock.now
         exchange.cancelled, exchange.end_s = True, now
-        self._hosts[exchange.decision.address].abort(exchange.request.id)
+        self._hosts[exchange.address].abort(exchange.request.id)
         if exchange.decision.prefiller is not None:
             name = exchange.decision.prefiller.address
             self._hosts[name].abort(_prefill_id(exchange.request.id))
         end = Completion(status=None, cause="disconnect", latency_s=now - exchange.sent_s)
         self.directors[exchange.picker].settle(exchange.decision, end)
         self._touched(exchange.picker)
+
+    def discover(self, names: Iterable[str]) -> None:
+        """Makes these all that discovery knows; an endpoint that leaves ends what it has."""
+        specs = [_spec(self._sites[name]) for name in names]
+        for director in self.directors:
+            director.table.replace("lab", specs)
+
+    def host(self, name: str) -> EngineHost:
+        """The engine at an endpoint, to stop and to start."""
+        return self._hosts[name]
 
     def intrude(self, address: str, name: str, prompt: Prompt) -> None:
         """Puts a request that the picker knows nothing of into an endpoint now."""
@@ -295,7 +266,7 @@ class VirtualFleet:
         now = self.clock.now
         self._touched(exchange.picker)
         draw = self._jitter.gauss(0.0, 1.0) if normal is None else normal
-        half = 0.5 * self._links[exchange.decision.address].rtt_s(now, draw)
+        half = 0.5 * self._links[exchange.address].rtt_s(now, draw)
         self.clock.at(now + half, self._arrive, exchange, half, on_end)
 
     def _arrive(self, exchange: Exchange, half: float, on_end: OnEnd) -> None:
@@ -313,7 +284,7 @@ class VirtualFleet:
             if refusal is not None:
                 self._answer(exchange, half, on_end, fetched=False)
                 return
-            name, host = decision.address, self._hosts[decision.address]
+            name, host = exchange.address, self._hosts[exchange.address]
             job = self._job(name, exchange.request.id, exchange.prompt, None)
             missing = job.prompt_tokens - host.cached_tokens(job)
             there_s = clock.now + missing / self._sites[name].transfer_tokens_per_s
@@ -338,11 +309,34 @@ class VirtualFleet:
 
         def end(refusal: RequestError | None) -> None:
             exchange.status = refusal.status if refusal else 200
-            clock.at(clock.now + half, self._settle, exchange, on_end)
+            next_one = self._settle
+            if exchange.status >= 500 and not exchange.first_s:
+                next_one = self._try_next
+            clock.at(clock.now + half, next_one, exchange, on_end)
 
-        address, request = exchange.decision.address, exchange.request
+        address, request = exchange.address, exchange.request
         job = self._job(address, request.id, prompt, request.ttft_objective_s)
         self._hosts[address].submit(replace(job, fetched=fetched), first, end)
+
+    def _try_next(self, exchange: Exchange, on_end: OnEnd) -> None:
+        """As Envoy does beside the picker, which hears of it when an answer begins."""
+        if exchange.cancelled:
+            return
+        if len(exchange.failed) < len(exchange.decision.fallbacks):
+            exchange.failed += (exchange.address,)
+            exchange.status = 200
+            self._forward(exchange, on_end, None)
+            return
+        self._replied(exchange)
+        self._settle(exchange, on_end)
+
+    def _replied(self, exchange: Exchange) -> None:
+        """The endpoint's status is here."""
+        director, decision = self.directors[exchange.picker], exchange.decision
+        if exchange.failed:
+            director.attempted(decision, exchange.failed, self.clock.now)
+            director.served_by(decision, exchange.address, self.clock.now)
+        director.replied(decision, Reply(status=exchange.status), self.clock.now)
 
     def _job(self, address: str, name: str, prompt: Prompt, objective_s: float | None) -> Job:
         stride = self._sites[address].engine.settings.block_size // BLOCK_TOKENS
@@ -358,6 +352,7 @@ class VirtualFleet:
     def _answering(self, exchange: Exchange) -> None:
         if exchange.cancelled or not exchange.request.first_token_seen:
             return
+        self._replied(exchange)
         self.directors[exchange.picker].answering(exchange.decision, exchange.first_s)
         self._touched(exchange.picker)
         if self.flow is not None:
@@ -375,9 +370,10 @@ class VirtualFleet:
         ok, decided_s = exchange.status == 200, exchange.decision.now
         seen = ok and exchange.request.first_token_seen
         sampled = self._sampler.draw(now) and ok
+        broke_off = not ok and exchange.first_s > 0.0
         end = Completion(
-            status=exchange.status,
-            cause="complete",
+            status=200 if broke_off else exchange.status,
+            cause="reset" if broke_off else "complete",
             latency_s=now - decided_s,
             ttft_s=exchange.first_s - decided_s if seen else None,
             prompt_tokens=exchange.prompt.prompt_tokens if sampled else None,
@@ -398,14 +394,7 @@ class VirtualFleet:
         table = EndpointTable()
         table.replace(
             "lab",
-            [
-                EndpointSpec(
-                    address=site.name,
-                    models=(site.model,),
-                    labels={ROLE_LABEL: site.role} if site.role else {},
-                )
-                for site in self._sites.values()
-            ],
+            [_spec(site) for site in self._sites.values()],
         )
         if self.settings.policy not in policies:
             raise SettingError(unknown("policy", self.settings.policy, policies))
@@ -414,7 +403,7 @@ class VirtualFleet:
             policies,
             DirectorSettings(
                 policy=self.settings.policy,
-                fallbacks=0,
+                fallbacks=self.settings.fallbacks,
                 filters=self.settings.filters,
                 retries=self.settings.retries,
                 quadratic_tokens=self.settings.quadratic_tokens,
@@ -427,7 +416,19 @@ class VirtualFleet:
             rng=generator(seed, f"ties {number}" if number else "ties"),
             assessor=assessor,
             prefixes=self._prefixes[number] if self.settings.use_prefixes else NoPrefixes(),
+            health=self._health(number, seed),
         )
+
+    def _health(self, number: int, seed: int) -> Health | None:
+        settings = self.settings.health
+        if settings is None:
+            return None
+        return Health(settings, rng=generator(seed, f"health {number}"))
+
+
+def _spec(site: Site) -> EndpointSpec:
+    labels = {ROLE_LABEL: site.role} if site.role else {}
+    return EndpointSpec(address=site.name, models=(site.model,), labels=labels)
 
 
 def _prefill_id(name: str) -> str:

@@ -40,6 +40,8 @@ class Site:
     transfer_tokens_per_s: float = 100_000.0
 
 
+_LOST = RequestError(503, "connection_lost", "no process answers, or it ended meanwhile")
+
 OnFirst = Callable[[int], None]
 OnEnd = Callable[[RequestError | None], None]
 
@@ -51,6 +53,11 @@ class EngineHost:
         clock: the run's.
         profile: what to build.
         seed: of the engine's jitter.
+
+    Attributes:
+        down: whether connections are refused.
+        starts: how often it was started again.
+        busy_s: seconds in which something ran.
     """
 
     def __init__(self, clock: VirtualClock, profile: EngineProfile, *, seed: int = 0) -> None:
@@ -60,6 +67,10 @@ class EngineHost:
         self._intake_free_s = 0.0
         self._step: Step | None = None
         self._version = 0
+        self.down = False
+        self.starts = 0
+        self.busy_s = 0.0
+        self._ran_at = 0.0
         self._waiting: dict[str, tuple[OnFirst, OnEnd]] = {}
         self._begun: set[str] = set()
 
@@ -70,6 +81,25 @@ class EngineHost:
     def cached_tokens(self, job: Job) -> int:
         """Prompt tokens that the engine would find in its cache now."""
         return self._engine.cached_tokens(job)
+
+    def stop(self) -> None:
+        """Ends the process: running and waiting jobs are lost, like all that is cached."""
+        if self._step is not None:
+            self.busy_s += self._clock.now - self._ran_at
+        self.down, self._step = True, None
+        self._version += 1
+        self._intake_free_s = 0.0
+        self._engine.restart()
+        self._begun.clear()
+        lost, self._waiting = self._waiting, {}
+        for _, on_end in lost.values():
+            on_end(_LOST)
+
+    def start(self) -> None:
+        """Starts the process again, with nothing cached; does nothing to one that runs."""
+        if self.down:
+            self.down = False
+            self.starts += 1
 
     def submit(self, job: Job, on_first: OnFirst, on_end: OnEnd) -> None:
         """Takes a job at this moment.
@@ -96,6 +126,9 @@ class EngineHost:
         self._begun.discard(job_id)
 
     def _admit(self, job: Job, on_first: OnFirst, on_end: OnEnd) -> None:
+        if self.down:
+            on_end(_LOST)
+            return
         now = self._clock.now
         shorter = self._engine.cut(now)
         if shorter is not None:
@@ -110,6 +143,7 @@ class EngineHost:
             self._run()
 
     def _run(self) -> None:
+        self._ran_at = self._clock.now
         self._step = self._engine.step(self._clock.now, math.inf)
         if self._step is not None:
             self._plan(self._step)
@@ -122,6 +156,7 @@ class EngineHost:
     def _ended(self, version: int) -> None:
         if version != self._version or self._step is None:
             return  # the step was cut since
+        self.busy_s += self._clock.now - self._ran_at
         for gain in self._step.progress:
             if gain.job_id not in self._waiting:
                 continue  # it was dropped while the step ran

@@ -1,0 +1,63 @@
+"""How the picker of a run in virtual time is set up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from laar.core.apart import ApartRule
+from laar.core.cost import CostWeights
+from laar.core.decision import DirectorSettings, Retries
+from laar.core.filters import FilterSettings
+from laar.health import HealthSettings
+from laar.settings.reading import Bodies, Readings
+from laar.settings.routing import Prefix
+
+__all__ = ["FleetSettings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSettings:
+    """How the picker of a run is set up; the defaults are those of the settings file.
+
+    Args:
+        policy: by name.
+        parameters: of that policy, where they are not its defaults.
+        weights: of the cost.
+        filters: thresholds of the filters.
+        use_prefixes: keep a prefix index.
+        prefix_bytes: memory for it.
+        scrape_interval_s: between two readings of an engine's metrics.
+        probe_interval_s: between two round-trip probes.
+        retries: whose rule it is where a retry goes, the policy's or the picker's.
+        quadratic_tokens: prompt length at which attention costs as much as all else; None: never.
+        sample_answers: share of answers whose usage is read; 0 reads none.
+        fallbacks: endpoints that Envoy may turn to where one refuses or breaks off before its first
+            byte.
+        health: when an endpoint is out; None: all are believed to answer.
+        sample_every_s: an answer is read when none was for so long.
+        apart: whose word it is that a prompt is read elsewhere than where it is answered.
+        apart_tokens: of the rule `threshold`.
+        pickers: how many there are; each request comes to one of them by chance.
+        share_delay_s: from a picker's sending what it knows until the others have it; None: each
+            is alone.
+    """
+
+    policy: str = DirectorSettings().policy
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    weights: CostWeights = field(default_factory=CostWeights)
+    filters: FilterSettings = field(default_factory=FilterSettings)
+    use_prefixes: bool = Prefix().enabled
+    prefix_bytes: int = Prefix().max_bytes
+    scrape_interval_s: float = Readings().scrape_interval_s
+    probe_interval_s: float = Readings().probe_interval_s
+    retries: Retries = DirectorSettings().retries
+    quadratic_tokens: float | None = DirectorSettings().quadratic_tokens
+    fallbacks: int = 0
+    health: HealthSettings | None = None
+    sample_answers: float = Bodies().sample_answers
+    sample_every_s: float = Bodies().sample_every_s
+    apart: ApartRule = DirectorSettings().apart
+    apart_tokens: int = DirectorSettings().apart_tokens
+    pickers: int = 1
+    share_delay_s: float | None = None

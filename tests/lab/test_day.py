@@ -1,0 +1,35 @@
+"""A day of operation: its traffic follows the hours, and its trouble is the same for every rule."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+from laar.lab.workloads.day import KINDS, Day, visits
+
+
+def test_traffic_follows_the_hours() -> None:
+    day = Day(hour_s=30.0)
+    seen: Counter[tuple[str, int]] = Counter()
+    for visit in visits(day, random.Random(1)):
+        assert 0.0 <= visit.at_s < day.ends_s
+        seen[visit.kind, day.hour(visit.at_s)] += 1
+
+    def sent(kind: str, hours: range) -> int:
+        return sum(seen[kind, hour] for hour in hours)
+
+    assert sent("batch", range(6)) > 100
+    assert not sent("batch", range(7, 24))
+    for kind in ("agent", "document"):
+        assert sent(kind, range(9, 12)) > 2 * sent(kind, range(21, 24))
+    assert sent("chat", range(10, 14)) > 2 * sent("chat", range(1, 5))
+
+
+def test_kinds_of_traffic_share_no_prompt() -> None:
+    owner: dict[int, str] = {}
+    for visit in visits(replace(Day(hour_s=5.0), only_hour=5), random.Random(1)):
+        for turn in visit.turns:
+            for block in turn.prompt.blocks:
+                assert owner.setdefault(block, visit.kind) == visit.kind
+    assert set(owner.values()) == set(KINDS)

@@ -1,0 +1,128 @@
+"""A virtual fleet in trouble: endpoints that crash, leave, join and restart with empty caches."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from laar.errors import SettingError
+from laar.health import HealthSettings
+from laar.lab.workloads.shared_prompts import Questions, questions
+from laar.sim.engine import EngineProfile, EngineSettings, LinearCost
+from laar.sim.fleet import (
+    Arrival,
+    Exchange,
+    FleetSettings,
+    Operation,
+    Prompt,
+    Site,
+    VirtualFleet,
+    replay_open,
+    request_of,
+    spread,
+)
+
+ENGINE = EngineProfile(
+    name="linear",
+    cost=LinearCost(seconds_per_token=1e-3, decode_s_per_token=0.01),
+    settings=EngineSettings(num_blocks=1000, max_num_batched_tokens=100_000),
+)
+NAMES = ["a", "b", "c"]
+TROUBLED = FleetSettings(fallbacks=2, health=HealthSettings(probe=False))
+
+
+def fleet_of(settings: FleetSettings = TROUBLED) -> VirtualFleet:
+    sites = [Site(name=name, model="m", engine=ENGINE) for name in NAMES]
+    return VirtualFleet(sites, settings, seed=1)
+
+
+def ask(fleet: VirtualFleet, number: int, ended: list[Exchange], start: int = 1) -> Exchange:
+    prompt = Prompt(prompt_tokens=1000, output_tokens=50, blocks=spread(start, 62))
+    request = request_of(number, Arrival(at_s=fleet.clock.now, prompt=prompt))
+    return fleet.send(request, prompt, ended.append)
+
+
+def test_a_request_whose_engine_crashes_before_its_answer_is_served_by_a_fallback() -> None:
+    fleet, ended = fleet_of(), list[Exchange]()
+    sent = ask(fleet, 1, ended)
+    fleet.clock.at(0.5, fleet.host(sent.decision.address).stop)
+    fleet.clock.run()
+    assert [each.status for each in ended] == [200]
+    assert sent.failed == (sent.decision.address,)
+    assert sent.address == sent.decision.fallbacks[0] == sent.decision.flight.address
+    table, health = fleet.director.table, fleet.director.health
+    assert health is not None
+    believed = [
+        health.answers(table.slot(address), fleet.clock.now)
+        for address in (sent.decision.address, sent.address)
+    ]
+    assert believed[0] < believed[1] == 1.0
+    assert not fleet.director.table.in_flight.any()
+
+
+@pytest.mark.parametrize("fallbacks", [0, 2])
+def test_an_answer_that_breaks_off_fails(fallbacks: int) -> None:
+    fleet, ended = fleet_of(FleetSettings(fallbacks=fallbacks)), list[Exchange]()
+    sent = ask(fleet, 1, ended)
+    fleet.clock.at(1.2, fleet.host(sent.decision.address).stop)  # 1 s of prefill, 0.5 s of answer
+    fleet.clock.run()
+    assert [each.status for each in ended] == [503]
+    assert not sent.failed
+    assert not fleet.director.table.in_flight.any()
+
+
+def test_an_endpoint_that_refuses_is_soon_left_alone_and_comes_back() -> None:
+    fleet, ended = fleet_of(), list[Exchange]()
+    fleet.host("a").stop()
+    fleet.clock.at(20.0, fleet.host("a").start)
+    load = questions(Questions(requests_per_s=1.0, question_log=(6.0, 0.3)), random.Random(1), 60.0)
+    replay_open(fleet, load, lambda _arrival, exchange: ended.append(exchange))
+    assert all(each.status == 200 for each in ended)
+    refused = sum(each.failed == ("a",) for each in ended)
+    assert 1 <= refused <= 6
+    assert any(each.address == "a" for each in ended if each.sent_s > 20.0)
+
+
+def test_a_restarted_engine_is_believed_to_hold_nothing() -> None:
+    fleet, ended = fleet_of(), list[Exchange]()
+    first = ask(fleet, 1, ended)
+    fleet.clock.run()
+    host = fleet.host(first.decision.address)
+    fleet.clock.at(10.0, host.stop)
+    fleet.clock.at(10.0, host.start)
+    fleet.clock.at(20.0, lambda: None)
+    fleet.clock.run()
+    ask(fleet, 2, ended)
+    fleet.clock.run()
+    assert ended[1].decision.uncached_tokens == pytest.approx(1000)
+    assert ended[1].cached_tokens == 0
+
+
+def test_a_deployment_replaces_every_endpoint_and_loses_no_request() -> None:
+    fleet, ended = fleet_of(), list[Exchange]()
+    operation = Operation(fleet, NAMES, 2, random.Random(1))
+    operation.deploy(10.0, 20.0)
+    load = questions(Questions(requests_per_s=1.0, question_log=(6.0, 0.3)), random.Random(1), 80.0)
+    replay_open(fleet, load, lambda _arrival, exchange: ended.append(exchange))
+    operation.measure()
+    assert all(each.status == 200 for each in ended)
+    assert [fleet.host(name).starts for name in NAMES] == [1, 1, 0]
+    served = [{e.address for e in ended if a < e.sent_s < b} for a, b in ((0, 9), (51, 80))]
+    assert served == [{"a", "b"}, {"a", "c"}]
+    assert operation.listed_s == pytest.approx(2 * fleet.clock.now)
+
+
+def test_a_fleet_that_shrinks_sends_nothing_to_those_that_left() -> None:
+    fleet, ended = fleet_of(), list[Exchange]()
+    operation = Operation(fleet, NAMES, 1, random.Random(1))
+    operation.scale(10.0, 3, 5.0)
+    operation.scale(30.0, 1, 5.0)
+    load = questions(Questions(requests_per_s=2.0, question_log=(6.0, 0.3)), random.Random(1), 50.0)
+    replay_open(fleet, load, lambda _arrival, exchange: ended.append(exchange))
+    served = [
+        {e.address for e in ended if a < e.sent_s < b} for a, b in ((0, 10), (10, 30), (30, 50))
+    ]
+    assert served == [{"a"}, {"a", "b", "c"}, {"a"}]
+    with pytest.raises(SettingError, match="can't be listed"):
+        Operation(fleet, NAMES, 4, random.Random(1))
