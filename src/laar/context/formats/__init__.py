@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from laar.context.blocks import Block, Refused
-from laar.context.formats import cuts, declared, fences, lists, openers, records, words, xml
+from laar.context.formats import cuts, declared, fences, lists, openers, records, reprs, words, xml
 from laar.context.formats.places import places
 from laar.context.formats.shapes import SHAPES, Needs, Shape
 from laar.context.formats.view import NO_SURROUNDINGS, Surroundings, View
@@ -111,6 +111,10 @@ def _placed(view: View, settings: ContextSettings, relabel: bool) -> list[Block]
                 max_docs=most,
                 relabel=relabel,
             )
+            if blocks:
+                return blocks
+        if "records" in families and place.points >= Needs.PLACE:
+            blocks = reprs.in_place(view.text, place.start, place.end, most)
             if blocks:
                 return blocks
         block = openers.in_place(view, place, families, most)

@@ -13,7 +13,7 @@ from itertools import repeat
 
 from laar.context.blocks import Block, Item, Refused
 from laar.context.formats.ends import end_of_last, trimmed
-from laar.context.formats.order import carries_meaning
+from laar.context.formats.order import carries_meaning, follow_each_other
 from laar.context.formats.places import Place
 from laar.context.formats.shapes import OPENERS, Needs, Opener
 from laar.context.formats.view import View
@@ -105,6 +105,8 @@ def _labels(view: View, opener: Opener, start: int, end: int) -> Iterator[_Label
         if "n" in groups or "id" in groups:
             group = "n" if "n" in groups else "id"
             name = match[group]
+            if name.isdecimal() and not name.isascii():
+                name = str(int(name))  # in the digits of its script
             key = (
                 lined[match.start() : match.start(group)].strip().casefold(),
                 lined[match.end(group) : match.end()].strip(),
@@ -140,7 +142,8 @@ def _block(
     names = [label.name for label in run]
     counted = _counts(names)
     named = bool(names[0])
-    if named and not counted and (opener.needs or len(set(names)) < len(names)):
+    own = opener.named or not (opener.needs or len(set(names)) < len(names))
+    if named and not counted and (not own or (opener.named and follow_each_other(names))):
         return None
     if len(run) > most:
         raise Refused(Reason.TOO_MANY)
@@ -168,6 +171,7 @@ def _block(
         own=place is None or not place.looked_up,
         remembered=place is not None and place.memories,
         points=True,
+        parted=opener.named,
     ):
         return None
     short = sum(map(len, texts)) < _LONG * len(texts)

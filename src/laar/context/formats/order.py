@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from laar.context.formats import words
 
-__all__ = ["carries_meaning"]
+__all__ = ["carries_meaning", "follow_each_other"]
 
 _TIME = re.compile(
     r"[\[(]?(?:\d{4}-\d{2}(?:-\d{2})?|\d{1,2}[:h]\d{2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}|"
@@ -29,7 +29,10 @@ _CODE = re.compile(
     r"for \(|#include|public |private |package |SELECT |\$ |>>> |"
     r"[{}\[\]]|//|/\*|@\w+|</?\w|\|)|.*[;{]$"
 )
-_DECORATION = "*_\"'“«([#>-•0123456789.) \t\r\n"
+_DECORATION = "=*_\"'“«([#>-•0123456789.) \t\r\n"
+
+_RULED = "=-*# \t\r\n"
+_TITLE = re.compile(r"(?:title|heading): ", re.IGNORECASE)
 
 _READ = 400
 """Of each text, enough to tell a poem or a person's own words."""
@@ -60,7 +63,7 @@ def carries_meaning(
         points: they are counted or listed.
         parted: something stands between them, so that they may begin anyhow.
     """
-    starts = [text[:120].lstrip(_DECORATION) for text in texts]
+    starts = [_TITLE.sub("", text[:120].lstrip(_DECORATION)) for text in texts]
     lowered = [start[:40].lower() for start in starts]
     if len(set(texts)) < len(texts) and not remembered:
         return True
@@ -69,7 +72,7 @@ def carries_meaning(
             _leans(start, low) for start, low in zip(starts, lowered, strict=True)
         ):
             return True
-        timed = sum(bool(_TIME.match(text.lstrip())) for text in texts)
+        timed = sum(bool(_TIME.match(text.lstrip(_RULED))) for text in texts)
         if timed * 2 > len(texts) or any(_LEVEL.match(start) for start in starts):
             return True
         if sum(" " not in text.strip() and text.isascii() for text in texts) * 2 > len(texts):
@@ -86,7 +89,13 @@ def carries_meaning(
     if not parted and any(_LISTED.match(text) for text in texts) and not points:
         return True
     code = sum(bool(_CODE.match(text.split("\n", 1)[0][:200])) for text in texts)
-    return code * 3 > len(texts) or _verses(texts)
+    wrapped = parted and not own  # lines of a page, as a reader of PDF files cuts them
+    return code * 3 > len(texts) or (not wrapped and _verses(texts))
+
+
+def follow_each_other(names: Sequence[str]) -> bool:
+    """Whether names are of chapters, steps, days and the like."""
+    return any(_TIME.match(name) or words.CONTINUES.match(name.lower()) for name in names)
 
 
 def _words(texts: Sequence[str]) -> int:
