@@ -119,6 +119,7 @@ class Turn:
         self._seen: set[int] = set()  # documents in them, by hash of their text
         self._with_blocks: set[Path] = set()
         self._dedups = settings.dedup == "exact"
+        self._least = 0 if settings.delimiters else _SHORT
 
     def plan(self, body: dict[str, object], api: str) -> TurnPlan:
         """Goes through the prompt once."""
@@ -144,6 +145,8 @@ class Turn:
         return 0
 
     def _text(self, body: dict[str, object], text: Text) -> str:
+        if len(text.value) < self._least and _MARKS.isdisjoint(text.value):
+            return text.value
         raw = text.value.encode()
         key = hash((self._scope, xxhash.xxh3_64_intdigest(raw)))
         known = self._memo.get(key, self._now)
@@ -335,6 +338,10 @@ def _own_keys(text: str, block: Block) -> list[int]:
         for item in block.items
     ]
 
+
+_SHORT = 200
+_MARKS = frozenset("\n<[{")
+"""A short text with none of them holds one document at most, so it needs no scan."""
 
 _WORTH_NOTES = 8
 """How many times a note's length documents must have for their order to be an investment: moved for

@@ -45,6 +45,7 @@ _SENTENCE_END = (
     "۔",
 )
 _LEAST_CHARS = 12
+_LONGEST_KEYS = 2000
 _READ = 2000  # of either end of a place
 
 
@@ -152,8 +153,8 @@ def _speaks(text: str) -> bool:
 
 def _unnamed(text: str) -> str:
     """A document without the paragraph that only names it."""
-    head, blank, rest = text.partition("\n\n")
-    return rest if blank and _KEYED.match(head) else text
+    head, blank, _ = text[:_LONGEST_KEYS].partition("\n\n")
+    return text[len(head) + 2 :] if blank and _KEYED.match(head) else text
 
 
 def _whole(line: str) -> bool:

@@ -115,7 +115,7 @@ def _lines(view: View) -> list[tuple[int, int]]:
     lines: dict[int, int] = {}
     for first, last in windows:
         window = text[first:last].lower()
-        for stem in words.STEMS:
+        for stem in words.ASCII_STEMS if window.isascii() else words.STEMS:
             at = window.find(stem)
             while at >= 0 and len(lines) < _MOST_LINES:
                 start = text.rfind("\n", 0, first + at) + 1
