@@ -10,12 +10,12 @@ differ.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import orjson
 
-__all__ = ["JsonSpans", "Path", "TooComplexError", "Want", "splice"]
+__all__ = ["JsonSpans", "Literal", "Path", "TooComplexError", "Want", "raw_of", "splice"]
 
 MAX_STEPS = 10_000
 """Quotes, brackets and members looked at in one walk, 3 ms; a hostile body has more."""
@@ -206,13 +206,38 @@ class JsonSpans:
             raise TooComplexError
 
 
+class Literal(str):
+    """JSON to be written as it is, rather than as a string."""
+
+    __slots__ = ()
+
+
+def raw_of(body: bytes, value: dict[str, object]) -> Callable[[Path], str]:
+    """Gives the JSON of values of a body as it was written; empty for one with duplicate keys.
+
+    Raises:
+        TooComplexError: when called, for a body that takes too many steps to walk.
+    """
+
+    def raw(path: Path) -> str:
+        text = body.decode()
+        want: Want = None
+        for step in reversed(path):
+            want = {step: want}
+        spans = JsonSpans(text).find(value, want)
+        start, end = spans[path] if spans else (0, 0)
+        return text[start:end]
+
+    return raw
+
+
 def splice(body: bytes, value: dict[str, object], edits: Mapping[Path, str]) -> bytes | None:
     """A JSON body with some of its strings replaced and all other bytes as they were.
 
     Args:
         body: valid JSON in UTF-8.
         value: what it reads as.
-        edits: new strings by path.
+        edits: new strings by path; a `Literal` is JSON itself.
 
     Returns:
         None when an object on the way has a key twice.
@@ -233,7 +258,8 @@ def splice(body: bytes, value: dict[str, object], edits: Mapping[Path, str]) -> 
     parts: list[bytes] = []
     done = 0
     for (start, end), new in sorted((spans[path], new) for path, new in edits.items()):
-        parts += (text[done:start].encode(), orjson.dumps(new))
+        literal = new.encode() if isinstance(new, Literal) else orjson.dumps(new)
+        parts += (text[done:start].encode(), literal)
         done = end
     parts.append(text[done:].encode())
     return b"".join(parts)

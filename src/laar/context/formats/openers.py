@@ -19,7 +19,7 @@ from laar.context.formats.shapes import OPENERS, Needs, Opener
 from laar.context.formats.view import View
 from laar.context.settings import Reason
 
-__all__ = ["in_place", "unannounced"]
+__all__ = ["in_place", "label_of", "unannounced"]
 
 _LONG = 120
 """Mean length from which a numbered text is hardly a step."""
@@ -27,6 +27,7 @@ _LONG = 120
 _MOST = 2048
 """Labels looked at in one text."""
 
+_LONGEST_LABEL = 80
 _NEAR = 80
 _EXAMPLE = re.compile(
     r"(?:\bexamples?|\be\.g\.|for instance|\bformat)\b[^\n]{0,40}\s*\Z", re.IGNORECASE
@@ -60,6 +61,12 @@ def unannounced(view: View, families: Sequence[str], most: int) -> list[Block]:
         if blocks:
             return blocks
     return []
+
+
+def label_of(text: str) -> tuple[str, int] | None:
+    """The number of a text that begins with a label, and where the text behind it begins."""
+    match = _PATTERNS["labelled"].match(f"\n{text[:_LONGEST_LABEL]}")
+    return None if match is None else (match["n"], match.end() - 1)
 
 
 def in_place(view: View, place: Place, families: Sequence[str], most: int) -> Block | None:

@@ -278,6 +278,13 @@ _OTHERS: tuple[Shape, ...] = (
         seen_in="LangChain with sources, tools of its agents",
     ),
     Shape(
+        name="parts",
+        family="json",
+        needs=Needs.NOTHING,
+        like='[{"type": "document", ...}, {"type": "search_result", ...}], text blocks with labels',
+        seen_in="Anthropic's interface, tools of MCP servers",
+    ),
+    Shape(
         name="declared",
         family="labels",
         needs=Needs.NOTHING,

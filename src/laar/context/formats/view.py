@@ -24,11 +24,13 @@ class Surroundings:
         said: other texts of the prompt, cut to what is worth reading.
         by_tool: the text is the result of a tool that looks things up.
         asked_apart: a question stands in another text.
+        parts: the text is the JSON of a message's content.
     """
 
     said: str = ""
     by_tool: bool = False
     asked_apart: bool = False
+    parts: bool = False
 
 
 NO_SURROUNDINGS = Surroundings()
