@@ -51,8 +51,8 @@ class Text(NamedTuple):
     parts: bool = False
 
 
-Raw: TypeAlias = Callable[[Path], str]
-"""Gives the JSON of a value of the body as it was written."""
+Raw: TypeAlias = Callable[[Sequence[Path]], list[str]]
+"""Gives the JSON of values of the body as it was written."""
 
 
 def api_of(body: dict[str, object]) -> str | None:
@@ -74,16 +74,25 @@ def prompt_texts(body: dict[str, object], api: str, raw: Raw | None = None) -> l
     Raises:
         Refused: `api` is none of ``chat``, ``messages``, ``responses``, ``completions``.
     """
+    texts = _texts(body, api, whole=raw is not None)
+    paths = [text.path for text in texts if text.parts]
+    if raw is None or not paths:
+        return texts
+    values = dict(zip(paths, raw(paths), strict=True))
+    return [text._replace(value=values[text.path]) if text.parts else text for text in texts]
+
+
+def _texts(body: dict[str, object], api: str, *, whole: bool) -> list[Text]:
     if api == "completions":
         return _prompts(body.get("prompt"))
     if api == "chat":
-        return list(_messages("messages", body.get("messages"), raw))
+        return list(_messages("messages", body.get("messages"), whole))
     if api == "messages":  # Anthropic's: the system prompt stands beside the messages
         messages = body.get("messages")
         first_turn = not (isinstance(messages, list) and any(map(_is_answer, messages)))
         return [
             *_content(("system",), body.get("system"), "system", first_turn),
-            *_messages("messages", messages, raw),
+            *_messages("messages", messages, whole),
         ]
     if api != "responses":
         raise Refused(Reason.UNSUPPORTED_API)
@@ -95,7 +104,7 @@ def prompt_texts(body: dict[str, object], api: str, raw: Raw | None = None) -> l
         texts.append(Text(("instructions",), instructions, "system", first_turn))
     if isinstance(given, str):
         texts.append(Text(("input",), given, "user", True))
-    texts += _messages("input", given, raw)
+    texts += _messages("input", given, whole)
     return texts
 
 
@@ -135,7 +144,7 @@ def said_before(body: dict[str, object], path: Path) -> bytes:
     return orjson.dumps(before)
 
 
-def _messages(key: str, messages: object, raw: Raw | None = None) -> Iterator[Text]:
+def _messages(key: str, messages: object, whole: bool) -> Iterator[Text]:
     if not isinstance(messages, list):
         return
     first, last = _last_turn(messages)
@@ -153,7 +162,7 @@ def _messages(key: str, messages: object, raw: Raw | None = None) -> Iterator[Te
             name = own if isinstance(own, str) else tools.get(call, "")
         for field in ("content", "output"):
             at = (key, i, field)
-            yield from _content(at, message.get(field), role, fresh, name, tools, raw)
+            yield from _content(at, message.get(field), role, fresh, name, tools, whole)
 
 
 def _content(
@@ -163,7 +172,7 @@ def _content(
     fresh: bool,
     tool: str = "",
     tools: dict[object, str] | None = None,
-    raw: Raw | None = None,
+    whole: bool = False,
 ) -> Iterator[Text]:
     """The texts of a message's content: a string, or parts; none if any part has a cache mark."""
     if isinstance(value, str):
@@ -173,8 +182,8 @@ def _content(
         return
     if any(isinstance(part, dict) and "cache_control" in part for part in value):
         return
-    if raw is not None and _has_documents(value, role):
-        yield Text(path, raw(path), role, fresh, tool, parts=True)
+    if whole and _has_documents(value, role):
+        yield Text(path, "", role, fresh, tool, parts=True)
     for i, part in enumerate(value):
         if not isinstance(part, dict):
             continue
@@ -184,11 +193,13 @@ def _content(
         elif kind == "tool_result" and len(path) < _DEEPEST:
             name = (tools or {}).get(part.get("tool_use_id"), "")
             at = (*path, i, "content")
-            yield from _content(at, part.get("content"), "tool", fresh, name, None, raw)
+            yield from _content(at, part.get("content"), "tool", fresh, name, None, whole)
 
 
 def _has_documents(parts: Sequence[object], role: Role) -> bool:
     """Whether several blocks may be a document each."""
+    if len(parts) > _MOST_PARTS:
+        return False
     kinds = [part.get("type") for part in parts if isinstance(part, dict)]
     if sum(map(kinds.count, DOCUMENT_BLOCKS)) > 1:
         return True
@@ -197,6 +208,7 @@ def _has_documents(parts: Sequence[object], role: Role) -> bool:
     return len(own) > 1 and (role == "tool" or sum(map(bool, map(_COUNTED.match, own))) > 1)
 
 
+_MOST_PARTS = 1024
 _COUNTED = re.compile(r"\W{0,8}\w{1,20}[ #_\[]{0,3}\d{1,4}\b")
 """May be a label with a number."""
 

@@ -10,7 +10,7 @@ differ.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import orjson
@@ -212,23 +212,35 @@ class Literal(str):
     __slots__ = ()
 
 
-def raw_of(body: bytes, value: dict[str, object]) -> Callable[[Path], str]:
+def raw_of(body: bytes, value: dict[str, object]) -> Callable[[Sequence[Path]], list[str]]:
     """Gives the JSON of values of a body as it was written; empty for one with duplicate keys.
+
+    It walks the body once, however many are asked for.
 
     Raises:
         TooComplexError: when called, for a body that takes too many steps to walk.
     """
 
-    def raw(path: Path) -> str:
+    def raw(paths: Sequence[Path]) -> list[str]:
         text = body.decode()
-        want: Want = None
-        for step in reversed(path):
-            want = {step: want}
-        spans = JsonSpans(text).find(value, want)
-        start, end = spans[path] if spans else (0, 0)
-        return text[start:end]
+        spans = JsonSpans(text).find(value, _wanted(paths)) or {}
+        return [text[slice(*spans.get(path, (0, 0)))] for path in paths]
 
     return raw
+
+
+def _wanted(paths: Iterable[Path]) -> Want:
+    """What has all of them; a path may go on below another."""
+    want: dict[str | int, Want] = {}
+    for path in paths:
+        at = want
+        for step in path[:-1]:
+            below = at.get(step)
+            if below is None:
+                below = at[step] = {}
+            at = below  # type: ignore[assignment]
+        at.setdefault(path[-1])
+    return want
 
 
 def splice(body: bytes, value: dict[str, object], edits: Mapping[Path, str]) -> bytes | None:
@@ -246,13 +258,7 @@ def splice(body: bytes, value: dict[str, object], edits: Mapping[Path, str]) -> 
         TooComplexError: the body takes too many steps to walk.
     """
     text = body.decode()
-    want: dict[str | int, Want] = {}
-    for path in edits:
-        at = want
-        for step in path[:-1]:
-            at = at.setdefault(step, {})  # type: ignore[assignment]
-        at[path[-1]] = None
-    spans = JsonSpans(text).find(value, want)
+    spans = JsonSpans(text).find(value, _wanted(edits))
     if spans is None:
         return None
     parts: list[bytes] = []

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import orjson
 
 from laar.context.blocks import MAX_MARKS, Block, Refused, Span, block_of
-from laar.context.formats.jsonspans import JsonSpans, TooComplexError, Want
+from laar.context.formats.jsonspans import MAX_STEPS, JsonSpans, TooComplexError, Want
 from laar.context.formats.view import View
 from laar.context.settings import Reason
 
@@ -204,7 +204,7 @@ def _lines(text: str, min_docs: int, max_docs: int, relabel: bool, by_tool: bool
     Raises:
         Refused: there are too many.
     """
-    if text.count("\n") > max_docs * MAX_MARKS:
+    if text.count("\n") > max_docs * MAX_MARKS or text.count('"') > MAX_STEPS:
         return []
     spans: list[Span] = []
     elements: list[_Json] = []

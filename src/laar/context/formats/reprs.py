@@ -15,7 +15,9 @@ __all__ = ["in_place"]
 
 _BEGIN = re.compile(r"\[(?=(Document|TextNode|NodeWithScore|Chunk|Passage)\()")
 _TEXT = re.compile(r"\b(?:page_content|content|text)\s?[=:]\s?(?=['\"])")
-_STEP = re.compile(r"\"(?:[^\"\\]|\\.)*+\"|'(?:[^'\\]|\\.)*+'|[(\[{]|[)\]}]", re.DOTALL)
+_STEP = re.compile(
+    r"\"(?:[^\"\\]|\\.)*+(?:\"|\Z)|'(?:[^'\\]|\\.)*+(?:'|\Z)|[(\[{]|[)\]}]", re.DOTALL
+)
 _COMMA = re.compile(r",\s?")
 _MOST_STEPS = 20_000
 
