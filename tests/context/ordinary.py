@@ -12,7 +12,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 
-__all__ = ["KINDS", "ordinary"]
+__all__ = ["KINDS", "ordinary", "paragraph", "sentence", "step"]
 
 NOUNS = [
     "server",
@@ -44,7 +44,7 @@ VERBS = [
 TOPICS = ("the invoices", "our migration", "the garden", "a new bicycle", "the release", "a visa")
 
 
-def _sentence(rng: random.Random) -> str:
+def sentence(rng: random.Random) -> str:
     noun, other = rng.choice(NOUNS), rng.choice(NOUNS)
     return rng.choice(
         (
@@ -57,11 +57,11 @@ def _sentence(rng: random.Random) -> str:
     )
 
 
-def _paragraph(rng: random.Random, n: int = 3) -> str:
-    return " ".join(_sentence(rng) for _ in range(rng.randint(1, n + 2)))
+def paragraph(rng: random.Random, n: int = 3) -> str:
+    return " ".join(sentence(rng) for _ in range(rng.randint(1, n + 2)))
 
 
-def _step(rng: random.Random) -> str:
+def step(rng: random.Random) -> str:
     return f"{rng.choice(VERBS)} the {rng.choice(NOUNS)} and {rng.choice(VERBS).lower()} the {rng.choice(NOUNS)}."
 
 
@@ -82,12 +82,12 @@ def _steps(rng: random.Random) -> str:
     )
     gap = rng.choice(("\n", "\n\n"))
     return f"{head}\n\n" + gap.join(
-        form.format(n=i + 1, s=_step(rng)) for i in range(rng.randint(3, 12))
+        form.format(n=i + 1, s=step(rng)) for i in range(rng.randint(3, 12))
     )
 
 
 def _recipe(rng: random.Random) -> str:
-    steps = "\n".join(f"{i + 1}. {_step(rng)}" for i in range(rng.randint(4, 9)))
+    steps = "\n".join(f"{i + 1}. {step(rng)}" for i in range(rng.randint(4, 9)))
     return f"Ingredients:\n- 200 g flour\n- 2 eggs\n- a pinch of salt\n\nMethod:\n{steps}\n\nCan I leave out the eggs?"
 
 
@@ -108,7 +108,7 @@ def _code(rng: random.Random) -> str:
 def _markdown(rng: random.Random) -> str:
     level = rng.choice(("#", "##", "###"))
     parts = [
-        f"{level} {rng.choice(('Introduction', 'Background', 'Method', 'Results', 'Context', 'Sources', 'Summary', 'References'))}\n\n{_paragraph(rng)}"
+        f"{level} {rng.choice(('Introduction', 'Background', 'Method', 'Results', 'Context', 'Sources', 'Summary', 'References'))}\n\n{paragraph(rng)}"
         for _ in range(rng.randint(3, 8))
     ]
     return rng.choice(
@@ -165,7 +165,7 @@ def _trace(rng: random.Random) -> str:
 
 def _mail(rng: random.Random) -> str:
     mails = "\n\n---\n\n".join(
-        f"From: {rng.choice(NAMES)}\nTo: {rng.choice(NAMES)}\nSubject: Re: {rng.choice(TOPICS)}\n\nDear {rng.choice(NAMES)},\n\n{_paragraph(rng)}\n\nBest regards\n{rng.choice(NAMES)}"
+        f"From: {rng.choice(NAMES)}\nTo: {rng.choice(NAMES)}\nSubject: Re: {rng.choice(TOPICS)}\n\nDear {rng.choice(NAMES)},\n\n{paragraph(rng)}\n\nBest regards\n{rng.choice(NAMES)}"
         for _ in range(rng.randint(2, 5))
     )
     return (
@@ -183,7 +183,7 @@ def _mail(rng: random.Random) -> str:
 def _talk(rng: random.Random) -> str:
     first, second = rng.sample(NAMES, 2)
     turns = rng.choice(("\n", "\n\n")).join(
-        f"{(first, second)[i % 2]}: {_sentence(rng)}" for i in range(rng.randint(4, 16))
+        f"{(first, second)[i % 2]}: {sentence(rng)}" for i in range(rng.randint(4, 16))
     )
     head = rng.choice(
         (
@@ -203,18 +203,18 @@ def _examples(rng: random.Random) -> str:
     out = rng.choice(("Label", "Output", "Answer", "Sentiment"))
     gap = rng.choice(("\n\n", "\n\n---\n\n", "\n###\n"))
     shots = gap.join(
-        f"{kind}: {_sentence(rng)}\n{out}: {rng.choice(('good', 'bad', 'yes', 'no'))}"
+        f"{kind}: {sentence(rng)}\n{out}: {rng.choice(('good', 'bad', 'yes', 'no'))}"
         for _ in range(rng.randint(3, 8))
     )
-    return f"Classify as in the examples below.\n\n{shots}{gap}{kind}: {_sentence(rng)}\n{out}:"
+    return f"Classify as in the examples below.\n\n{shots}{gap}{kind}: {sentence(rng)}\n{out}:"
 
 
 def _squad(rng: random.Random) -> str:
     shots = "\n\n".join(
-        f"Context: {_paragraph(rng)}\nQuestion: What stood there?\nAnswer: the {rng.choice(NOUNS)}"
+        f"Context: {paragraph(rng)}\nQuestion: What stood there?\nAnswer: the {rng.choice(NOUNS)}"
         for _ in range(rng.randint(2, 5))
     )
-    return f"Answer the question based on the context.\n\n{shots}\n\nContext: {_paragraph(rng)}\nQuestion: And what else?\nAnswer:"
+    return f"Answer the question based on the context.\n\n{shots}\n\nContext: {paragraph(rng)}\nQuestion: And what else?\nAnswer:"
 
 
 def _article(rng: random.Random) -> str:
@@ -228,8 +228,8 @@ def _article(rng: random.Random) -> str:
         "They knew that ",
         "Then ",
     )
-    parts = [_paragraph(rng)] + [
-        rng.choice(begins) + _paragraph(rng)[0].lower() + _paragraph(rng)[1:]
+    parts = [paragraph(rng)] + [
+        rng.choice(begins) + paragraph(rng)[0].lower() + paragraph(rng)[1:]
         for _ in range(rng.randint(2, 7))
     ]
     head = rng.choice(
@@ -261,7 +261,7 @@ def _bibliography(rng: random.Random) -> str:
         f"[{i + 1}] {rng.choice(NAMES)} et al. On the {rng.choice(NOUNS)}. Journal of {rng.choice(NOUNS)}s, {rng.randint(1950, 2024)}."
         for i in range(rng.randint(3, 20))
     )
-    cites = " ".join(f"{_sentence(rng)[:-1]} [{i}]." for i in range(1, 4))
+    cites = " ".join(f"{sentence(rng)[:-1]} [{i}]." for i in range(1, 4))
     return f"{rng.choice(('Review my paper.', 'Check the citations:', 'Shorten this section.'))}\n\n{cites}\n\nReferences\n\n{refs}"
 
 
@@ -292,7 +292,7 @@ def _law(rng: random.Random) -> str:
         )
     )
     parts = rng.choice(("\n", "\n\n")).join(
-        f"{word} {i + 1}{rng.choice((':', '.', ''))} {_paragraph(rng)}"
+        f"{word} {i + 1}{rng.choice((':', '.', ''))} {paragraph(rng)}"
         for i in range(rng.randint(3, 9))
     )
     return (
@@ -350,7 +350,7 @@ def _rows(rng: random.Random) -> str:
 
 def _messages_json(rng: random.Random) -> str:
     turns = [
-        {"role": rng.choice(("user", "assistant")), "content": _paragraph(rng)}
+        {"role": rng.choice(("user", "assistant")), "content": paragraph(rng)}
         for _ in range(rng.randint(3, 9))
     ]
     return rng.choice(("Continue this conversation:\n", "", "Context:\n")) + json.dumps(
@@ -378,7 +378,7 @@ def _config(rng: random.Random) -> str:
 
 def _html(rng: random.Random) -> str:
     parts = "\n".join(
-        f'<div class="doc"><h2>{rng.choice(NOUNS)}</h2><p>{_sentence(rng)}</p><source src="{i}.webm"></div>'
+        f'<div class="doc"><h2>{rng.choice(NOUNS)}</h2><p>{sentence(rng)}</p><source src="{i}.webm"></div>'
         for i in range(rng.randint(3, 9))
     )
     return f"Why is this page broken?\n<html><body>\n{parts}\n</body></html>"
@@ -386,7 +386,7 @@ def _html(rng: random.Random) -> str:
 
 def _diff(rng: random.Random) -> str:
     parts = "\n".join(
-        f"@@ -{i},3 +{i},4 @@\n- {_sentence(rng)}\n+ {_sentence(rng)}\n  {_sentence(rng)}"
+        f"@@ -{i},3 +{i},4 @@\n- {sentence(rng)}\n+ {sentence(rng)}\n  {sentence(rng)}"
         for i in range(1, rng.randint(3, 9))
     )
     return f"Review the following changes:\n\n```diff\n{parts}\n```"
@@ -394,7 +394,7 @@ def _diff(rng: random.Random) -> str:
 
 def _quiz(rng: random.Random) -> str:
     parts = "\n\n".join(
-        f"{i + 1}. {_sentence(rng)[:-1]}?\nA) yes\nB) no\nC) sometimes"
+        f"{i + 1}. {sentence(rng)[:-1]}?\nA) yes\nB) no\nC) sometimes"
         for i in range(rng.randint(3, 9))
     )
     return f"Answer the following questions using your knowledge:\n\n{parts}"
@@ -402,7 +402,7 @@ def _quiz(rng: random.Random) -> str:
 
 def _minutes(rng: random.Random) -> str:
     parts = rng.choice(("\n", "\n\n")).join(
-        f"{9 + i // 2}:{30 * (i % 2):02d} {rng.choice(NAMES)}: {_sentence(rng)}"
+        f"{9 + i // 2}:{30 * (i % 2):02d} {rng.choice(NAMES)}: {sentence(rng)}"
         for i in range(rng.randint(4, 12))
     )
     return (
@@ -420,7 +420,7 @@ def _minutes(rng: random.Random) -> str:
 def _story(rng: random.Random) -> str:
     first = rng.choice(NAMES)
     parts = [f"{first} left the {rng.choice(NOUNS)} at dawn."] + [
-        f"{rng.choice(('She', 'He', 'They', 'It', 'Then she', 'But he'))} {_sentence(rng)[0].lower()}{_sentence(rng)[1:]}"
+        f"{rng.choice(('She', 'He', 'They', 'It', 'Then she', 'But he'))} {sentence(rng)[0].lower()}{sentence(rng)[1:]}"
         for _ in range(rng.randint(3, 9))
     ]
     return (
@@ -450,11 +450,11 @@ def _ranking(rng: random.Random) -> str:
 
 def _agent(rng: random.Random) -> str:
     tools = "\n".join(
-        f"{rng.choice(('search', 'lookup', 'retrieve', 'calculator'))}_{i}: {_sentence(rng)}"
+        f"{rng.choice(('search', 'lookup', 'retrieve', 'calculator'))}_{i}: {sentence(rng)}"
         for i in range(rng.randint(2, 6))
     )
     steps = "\n".join(
-        f"Thought: {_sentence(rng)}\nAction: search_1\nAction Input: {rng.choice(NOUNS)}\nObservation: {_sentence(rng)}"
+        f"Thought: {sentence(rng)}\nAction: search_1\nAction Input: {rng.choice(NOUNS)}\nObservation: {sentence(rng)}"
         for _ in range(rng.randint(1, 5))
     )
     return f"Answer the following questions as best you can. You have access to the following tools:\n\n{tools}\n\nUse the following format:\n\nQuestion: the input question you must answer\nThought: you should always think about what to do\n\nBegin!\n\nQuestion: Who moved the {rng.choice(NOUNS)}?\n{steps}\nThought:"
@@ -462,7 +462,7 @@ def _agent(rng: random.Random) -> str:
 
 def _chunks(rng: random.Random) -> str:
     parts = "\n\n".join(
-        f"{rng.choice(('Chunk', 'Part', 'Page'))} {i + 1}:\n{_paragraph(rng)}"
+        f"{rng.choice(('Chunk', 'Part', 'Page'))} {i + 1}:\n{paragraph(rng)}"
         for i in range(rng.randint(2, 6))
     )
     return f"The transcript is split in order. Summarise it.\n\n{parts}"
@@ -475,7 +475,7 @@ def _plain(rng: random.Random) -> str:
             "What is a context window?",
             "Cite three sources about bees.",
             "Where do I find the documents?",
-            _paragraph(rng),
+            paragraph(rng),
             "Use the following context: none.",
             "Retrieved documents:\n(none)",
             "Search results: no results found.",
@@ -499,8 +499,8 @@ SYSTEMS = (
 
 def _tools(rng: random.Random) -> list[dict]:
     return [
-        {"type": "function", "function": {"name": f"search_{i}", "description": _paragraph(rng), "parameters": {
-            "type": "object", "properties": {"query": {"type": "string", "description": _sentence(rng)}}}}}
+        {"type": "function", "function": {"name": f"search_{i}", "description": paragraph(rng), "parameters": {
+            "type": "object", "properties": {"query": {"type": "string", "description": sentence(rng)}}}}}
         for i in range(rng.randint(1, 6))
     ]  # fmt: skip
 
@@ -516,7 +516,7 @@ def ordinary(seed: int, count: int) -> Iterator[tuple[str, str, dict]]:
         if rng.random() < 0.3:
             messages += [
                 {"role": "user", "content": make(rng)},
-                {"role": "assistant", "content": _paragraph(rng)},
+                {"role": "assistant", "content": paragraph(rng)},
             ]
         form = rng.randrange(6)
         user: dict = {"role": "user", "content": text}

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from laar.context.settings import Reason
 
-__all__ = ["MAX_MARKS", "Block", "Item", "Refused", "Span", "block_of"]
+__all__ = ["DOCUMENT_BLOCKS", "MAX_MARKS", "Block", "Item", "Refused", "Span", "block_of"]
 
 
 class Refused(Exception):  # noqa: N818 (no error: a decision not to touch the text)
@@ -91,6 +91,9 @@ class Block:
         start = self.start + by if self.start >= 0 else -1
         return replace(self, items=items, end=self.end + by, start=start)
 
+
+DOCUMENT_BLOCKS = ("document", "search_result")
+"""Types of blocks that hold one document each."""
 
 MAX_MARKS = 8
 """Delimiters looked at for each document allowed: bounds a scan of text that is nothing else."""

@@ -10,16 +10,17 @@ are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 import orjson
 
-from laar.context.blocks import Refused
+from laar.context.blocks import DOCUMENT_BLOCKS, Refused
 from laar.context.formats.jsonspans import Path
 from laar.context.settings import Reason, Role
 
-__all__ = ["Text", "api_of", "prompt_texts", "said_before"]
+__all__ = ["Raw", "Text", "api_of", "prompt_texts", "said_before"]
 
 _ROLES: dict[str, Role] = {
     "system": "system",
@@ -39,6 +40,7 @@ class Text(NamedTuple):
         role: who says it.
         fresh: it belongs to the last turn.
         tool: name of the tool whose result it is, where the prompt tells.
+        parts: it is the JSON of a message's content, blocks and all, as the body has it.
     """
 
     path: Path
@@ -46,6 +48,11 @@ class Text(NamedTuple):
     role: Role
     fresh: bool
     tool: str = ""
+    parts: bool = False
+
+
+Raw: TypeAlias = Callable[[Sequence[Path]], list[str]]
+"""Gives the JSON of values of the body as it was written."""
 
 
 def api_of(body: dict[str, object]) -> str | None:
@@ -55,22 +62,37 @@ def api_of(body: dict[str, object]) -> str | None:
     return "completions" if "prompt" in body else "responses" if "input" in body else None
 
 
-def prompt_texts(body: dict[str, object], api: str) -> list[Text]:
+def prompt_texts(body: dict[str, object], api: str, raw: Raw | None = None) -> list[Text]:
     """All strings that may hold documents, in prompt order.
+
+    Args:
+        body: as it reads.
+        api: what it is for.
+        raw: for contents whose blocks are documents; without it these are left out. They come
+            before the texts of their blocks.
 
     Raises:
         Refused: `api` is none of ``chat``, ``messages``, ``responses``, ``completions``.
     """
+    texts = _texts(body, api, whole=raw is not None)
+    paths = [text.path for text in texts if text.parts]
+    if raw is None or not paths:
+        return texts
+    values = dict(zip(paths, raw(paths), strict=True))
+    return [text._replace(value=values[text.path]) if text.parts else text for text in texts]
+
+
+def _texts(body: dict[str, object], api: str, *, whole: bool) -> list[Text]:
     if api == "completions":
         return _prompts(body.get("prompt"))
     if api == "chat":
-        return list(_messages("messages", body.get("messages")))
+        return list(_messages("messages", body.get("messages"), whole))
     if api == "messages":  # Anthropic's: the system prompt stands beside the messages
         messages = body.get("messages")
         first_turn = not (isinstance(messages, list) and any(map(_is_answer, messages)))
         return [
             *_content(("system",), body.get("system"), "system", first_turn),
-            *_messages("messages", messages),
+            *_messages("messages", messages, whole),
         ]
     if api != "responses":
         raise Refused(Reason.UNSUPPORTED_API)
@@ -82,7 +104,7 @@ def prompt_texts(body: dict[str, object], api: str) -> list[Text]:
         texts.append(Text(("instructions",), instructions, "system", first_turn))
     if isinstance(given, str):
         texts.append(Text(("input",), given, "user", True))
-    texts += _messages("input", given)
+    texts += _messages("input", given, whole)
     return texts
 
 
@@ -122,7 +144,7 @@ def said_before(body: dict[str, object], path: Path) -> bytes:
     return orjson.dumps(before)
 
 
-def _messages(key: str, messages: object) -> Iterator[Text]:
+def _messages(key: str, messages: object, whole: bool) -> Iterator[Text]:
     if not isinstance(messages, list):
         return
     first, last = _last_turn(messages)
@@ -139,7 +161,8 @@ def _messages(key: str, messages: object) -> Iterator[Text]:
             own = message.get("name")
             name = own if isinstance(own, str) else tools.get(call, "")
         for field in ("content", "output"):
-            yield from _content((key, i, field), message.get(field), role, fresh, name, tools)
+            at = (key, i, field)
+            yield from _content(at, message.get(field), role, fresh, name, tools, whole)
 
 
 def _content(
@@ -149,6 +172,7 @@ def _content(
     fresh: bool,
     tool: str = "",
     tools: dict[object, str] | None = None,
+    whole: bool = False,
 ) -> Iterator[Text]:
     """The texts of a message's content: a string, or parts; none if any part has a cache mark."""
     if isinstance(value, str):
@@ -158,6 +182,8 @@ def _content(
         return
     if any(isinstance(part, dict) and "cache_control" in part for part in value):
         return
+    if whole and _has_documents(value, role):
+        yield Text(path, "", role, fresh, tool, parts=True)
     for i, part in enumerate(value):
         if not isinstance(part, dict):
             continue
@@ -166,10 +192,28 @@ def _content(
             yield Text((*path, i, "text"), part["text"], role, fresh, tool)
         elif kind == "tool_result" and len(path) < _DEEPEST:
             name = (tools or {}).get(part.get("tool_use_id"), "")
-            yield from _content((*path, i, "content"), part.get("content"), "tool", fresh, name)
+            at = (*path, i, "content")
+            yield from _content(at, part.get("content"), "tool", fresh, name, None, whole)
 
 
-_TEXTS = frozenset(("text", "input_text", "output_text"))
+def _has_documents(parts: Sequence[object], role: Role) -> bool:
+    """Whether several blocks may be a document each."""
+    if len(parts) > _MOST_PARTS:
+        return False
+    kinds = [part.get("type") for part in parts if isinstance(part, dict)]
+    if sum(map(kinds.count, DOCUMENT_BLOCKS)) > 1:
+        return True
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    own = [text for text in texts if isinstance(text, str)]
+    return len(own) > 1 and (role == "tool" or sum(map(bool, map(_COUNTED.match, own))) > 1)
+
+
+_MOST_PARTS = 1024
+_COUNTED = re.compile(r"\W{0,8}\w{1,20}[ #_\[]{0,3}\d{1,4}\b")
+"""May be a label with a number."""
+
+
+_TEXTS = ("text", "input_text", "output_text")  # no set: what is looked up may be a list
 _DEEPEST = 5
 
 

@@ -13,6 +13,7 @@ import orjson
 from laar.context.blocks import Block, Refused
 from laar.context.bodies import Text, api_of, prompt_texts
 from laar.context.formats import Unknown, scan
+from laar.context.formats.jsonspans import TooComplexError, raw_of
 from laar.context.notes import order_note_bytes
 from laar.context.settings import ContextSettings, Reason
 from laar.context.turn import surroundings
@@ -110,12 +111,13 @@ def diagnose(
         return _nothing(Reason.INVALID_JSON.value)
     if isinstance(value, dict) and isinstance(value.get("body"), dict):
         value = value["body"]
+        body = orjson.dumps(value)
     if not isinstance(value, dict):
         return _nothing(Reason.UNSUPPORTED_API.value)
     api = api or api_of(value)
     if api is None:
         return _nothing(Reason.UNSUPPORTED_API.value)
-    texts = prompt_texts(value, api)
+    texts = _texts(value, api, body)
     lists: list[Seen] = []
     refused: str | None = None
     for text in texts:
@@ -140,6 +142,14 @@ def diagnose(
         api=api,
         lists=tuple(lists),
     )
+
+
+def _texts(value: dict[str, object], api: str, body: bytes) -> list[Text]:
+    """The texts of a body; without contents as a whole where that takes too many steps."""
+    try:
+        return prompt_texts(value, api, raw_of(body, value))
+    except TooComplexError:
+        return prompt_texts(value, api)
 
 
 def _nothing(reason: str, api: str | None = None) -> Diagnosis:

@@ -26,7 +26,7 @@ import xxhash
 from laar.context.aligner import OrderIndex
 from laar.context.blocks import Refused
 from laar.context.cache import DocCache
-from laar.context.formats.jsonspans import TooComplexError, splice
+from laar.context.formats.jsonspans import TooComplexError, raw_of, splice
 from laar.context.guard import GainGuard, RouteGain
 from laar.context.memo import Memo, Remembered
 from laar.context.settings import ContextSettings, Mode, Reason
@@ -294,7 +294,7 @@ class ContextHook:
             now=now,
             check=check,
         )
-        plan = turn.plan(parsed, api)
+        plan = turn.plan(parsed, api, raw_of(body, parsed))
         receipt = None
         if plan.orders or plan.memos:
             memos = () if observe else tuple(plan.memos)

@@ -15,11 +15,12 @@ import xxhash
 
 from laar.context.aligner import OrderIndex
 from laar.context.blocks import Block, Refused
-from laar.context.bodies import Text, prompt_texts, said_before
+from laar.context.bodies import Raw, Text, prompt_texts, said_before
 from laar.context.cache import DocCache
 from laar.context.chunks import shorten
 from laar.context.formats import Surroundings, Unknown, scan, words
-from laar.context.formats.jsonspans import Path
+from laar.context.formats.jsonspans import Literal, Path
+from laar.context.formats.openers import label_of
 from laar.context.guard import GainGuard
 from laar.context.memo import Memo, Remembered
 from laar.context.notes import order_note_bytes
@@ -59,8 +60,10 @@ def surroundings(texts: Sequence[Text], text: Text) -> Surroundings:
         return Surroundings()
     said = []
     for other in texts:
-        if other.path == text.path or other.role == "tool":
+        if other.path == text.path or other.role == "tool" or other.parts:
             continue
+        if text.parts and other.path[:-2] == text.path and label_of(other.value) is not None:
+            continue  # one of the documents
         if other.role == "system" or other.fresh or text.role == "tool":
             value = other.value
             if len(value) > _SAID_BEGIN + _SAID_END:
@@ -70,6 +73,7 @@ def surroundings(texts: Sequence[Text], text: Text) -> Surroundings:
         said="\n".join(said[-_MOST_SAID:]),
         by_tool=text.role == "tool" and words.TOOL.search(text.tool) is not None,
         asked_apart=any(o.role == "user" and o.path != text.path for o in texts),
+        parts=text.parts,
     )
 
 
@@ -119,17 +123,23 @@ class Turn:
         self._seen: set[int] = set()  # documents in them, by hash of their text
         self._with_blocks: set[Path] = set()
         self._dedups = settings.dedup == "exact"
+        self._least = 0 if settings.delimiters else _SHORT
 
-    def plan(self, body: dict[str, object], api: str) -> TurnPlan:
-        """Goes through the prompt once."""
+    def plan(self, body: dict[str, object], api: str, raw: Raw | None = None) -> TurnPlan:
+        """Goes through the prompt once; `raw` as for `prompt_texts`."""
         plan = self._plan
-        self._texts = texts = prompt_texts(body, api)
+        self._texts = texts = prompt_texts(body, api, raw)
+        moved: Path | None = None  # a content whose blocks were moved; these stay as they are
         if self._settings.dedup == "auto" and self._guard is not None:
             self._dedups = self._guard.dedups(self._route, self._conversation())
         for text in texts:
+            if moved is not None and text.path[: len(moved)] == moved:
+                self._said.append(text.value)
+                continue
             made = self._text(body, text) if text.role in self._settings.roles else text.value
             if made != text.value:
-                plan.edits[text.path] = made
+                plan.edits[text.path] = Literal(made) if text.parts else made
+                moved = text.path if text.parts else moved
             self._said.append(made)
             self._check()
         if self._settings.dedup_tool_lines and "tool" in self._settings.roles:
@@ -144,6 +154,8 @@ class Turn:
         return 0
 
     def _text(self, body: dict[str, object], text: Text) -> str:
+        if len(text.value) < self._least and _MARKS.isdisjoint(text.value):
+            return text.value
         raw = text.value.encode()
         key = hash((self._scope, xxhash.xxh3_64_intdigest(raw)))
         known = self._memo.get(key, self._now)
@@ -335,6 +347,10 @@ def _own_keys(text: str, block: Block) -> list[int]:
         for item in block.items
     ]
 
+
+_SHORT = 200
+_MARKS = frozenset("\n<[{")
+"""A short text with none of them holds one document at most, so it needs no scan."""
 
 _WORTH_NOTES = 8
 """How many times a note's length documents must have for their order to be an investment: moved for

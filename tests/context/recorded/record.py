@@ -189,7 +189,7 @@ def llama_index() -> None:
     write(
         "llama_index_metadata",
         "llama-index-core",
-        "paragraphs",
+        "titled_loosely",
         chat([{"role": "user", "content": prompts[-1]}]),
     )
     cited = CitationQueryEngine.from_args(None, llm=Model(), retriever=Retriever())

@@ -13,7 +13,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from laar.context.blocks import Block, Refused
-from laar.context.formats import cuts, declared, fences, lists, openers, records, words, xml
+from laar.context.formats import (
+    cuts,
+    declared,
+    fences,
+    lists,
+    openers,
+    parts,
+    records,
+    reprs,
+    words,
+    xml,
+)
 from laar.context.formats.places import places
 from laar.context.formats.shapes import SHAPES, Needs, Shape
 from laar.context.formats.view import NO_SURROUNDINGS, Surroundings, View
@@ -56,6 +67,8 @@ def scan(
 
 def _found(text: str, settings: ContextSettings, around: Surroundings) -> list[Block]:
     families, most = settings.formats, settings.max_docs
+    if around.parts:
+        return parts.scan(text, most=most, by_tool=around.by_tool) if "json" in families else []
     relabel = settings.relabel is not False
     if settings.delimiters:
         blocks = declared.scan(text, settings.delimiters, most)
@@ -111,6 +124,10 @@ def _placed(view: View, settings: ContextSettings, relabel: bool) -> list[Block]
                 max_docs=most,
                 relabel=relabel,
             )
+            if blocks:
+                return blocks
+        if "records" in families and place.points >= Needs.PLACE:
+            blocks = reprs.in_place(view.text, place.start, place.end, most)
             if blocks:
                 return blocks
         block = openers.in_place(view, place, families, most)

@@ -24,8 +24,28 @@ __all__ = ["in_place"]
 _KEYED = re.compile(
     r"[ \t]*+[A-Za-z][\w -]{0,30}: [^\n]{0,200}(?:\n[ \t]*+[A-Za-z][\w -]{0,30}: [^\n]{0,200})*+\Z"
 )
-_SENTENCE_END = (".", "!", "?", "…", "。", "！", "？", '"', "”", "'", ")", "]", "»", ":", ";")
+_SENTENCE_END = (
+    ".",
+    "!",
+    "?",
+    "…",
+    "。",
+    "！",
+    "？",
+    '"',
+    "”",
+    "'",
+    ")",
+    "]",
+    "»",
+    ":",
+    ";",
+    "।",
+    "؟",
+    "۔",
+)
 _LEAST_CHARS = 12
+_LONGEST_KEYS = 2000
 _READ = 2000  # of either end of a place
 
 
@@ -55,6 +75,8 @@ def _block(view: View, place: Place, cut: Cut, most: int) -> Block | None:
     if any(words.TURNS.match(text, a, b) for a, b in spans):
         return None
     texts = [_unnamed(text[a:b]) for a, b in spans]
+    if place.kind == "text" and _speaks(texts[0]):
+        return None
     if cut.name == "lines" and not place.memories and not all(map(_whole, texts)):
         return None
     short = sum(len(own) < _LEAST_CHARS for own in texts)
@@ -124,13 +146,19 @@ def _with_keys(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]
     return joined
 
 
+def _speaks(text: str) -> bool:
+    """Whether a text ends with what is asked or announced, rather than being a document."""
+    return text.rstrip("-=*_ \t\r\n").endswith(("?", "？", ":", "："))
+
+
 def _unnamed(text: str) -> str:
     """A document without the paragraph that only names it."""
-    head, blank, rest = text.partition("\n\n")
-    return rest if blank and _KEYED.match(head) else text
+    head, blank, _ = text[:_LONGEST_KEYS].partition("\n\n")
+    return text[len(head) + 2 :] if blank and _KEYED.match(head) else text
 
 
 def _whole(line: str) -> bool:
     """Whether a line reads as a text of its own rather than as a piece of a wrapped one."""
     end = line.rstrip()
-    return len(end) >= 2 * _LEAST_CHARS and end.endswith(_SENTENCE_END) and not line[:1].islower()
+    least = 2 * _LEAST_CHARS if end.isascii() else _LEAST_CHARS  # other scripts are denser
+    return len(end) >= least and end.endswith(_SENTENCE_END) and not line[:1].islower()

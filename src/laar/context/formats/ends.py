@@ -14,11 +14,13 @@ from laar.context.formats.view import LONGEST_TAIL, View
 
 __all__ = ["BLANK", "RULE", "end_of_last", "end_of_part", "trimmed"]
 
-RULE = re.compile(r"\n[ \t]*+([-=#*_~+])\1{2,199}[ \t]*+(?=\n|$)")
+RULE = re.compile(r"\n[ \t]*+([-=#*_~+])\1{2,199}[ \t\r]*+(?=\n|$)")
 """A line of one sign; searched for with a line end before it."""
 
-BLANK = re.compile(r"\n[ \t]*+\n\s*+")
-_TRAILING = re.compile(r"(?:\n[ \t]*+(?:([-=#*_~+])\1{1,}|</[\w:.-]{1,40}>|```|\"\"\")[ \t]*)++\Z")
+BLANK = re.compile(r"\n[ \t\r]*+\n\s*+")
+_TRAILING = re.compile(
+    r"(?:\n[ \t]*+(?:([-=#*_~+])\1{1,}|</[\w:.-]{1,40}>|```|\"\"\")[ \t\r]*)++\Z"
+)
 _MOST_STEPS = 8
 _LONGEST_QUESTION = 600
 
@@ -66,7 +68,7 @@ def end_of_part(view: View, start: int, stop: int) -> tuple[int, bool]:
         at, sure = rule.start(), True
     for _ in range(_MOST_STEPS):
         _, at = trimmed(text, start, at)
-        before = max(text.rfind("\n\n", near, at), text.rfind("\n \n", near, at))
+        before = max(text.rfind(gap, near, at) for gap in ("\n\n", "\n \n", "\n\r\n"))
         if before < 0:
             break
         paragraph = text[before:at].strip()

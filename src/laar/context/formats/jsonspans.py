@@ -10,12 +10,12 @@ differ.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import orjson
 
-__all__ = ["JsonSpans", "Path", "TooComplexError", "Want", "splice"]
+__all__ = ["JsonSpans", "Literal", "Path", "TooComplexError", "Want", "raw_of", "splice"]
 
 MAX_STEPS = 10_000
 """Quotes, brackets and members looked at in one walk, 3 ms; a hostile body has more."""
@@ -206,13 +206,50 @@ class JsonSpans:
             raise TooComplexError
 
 
+class Literal(str):
+    """JSON to be written as it is, rather than as a string."""
+
+    __slots__ = ()
+
+
+def raw_of(body: bytes, value: dict[str, object]) -> Callable[[Sequence[Path]], list[str]]:
+    """Gives the JSON of values of a body as it was written; empty for one with duplicate keys.
+
+    It walks the body once, however many are asked for.
+
+    Raises:
+        TooComplexError: when called, for a body that takes too many steps to walk.
+    """
+
+    def raw(paths: Sequence[Path]) -> list[str]:
+        text = body.decode()
+        spans = JsonSpans(text).find(value, _wanted(paths)) or {}
+        return [text[slice(*spans.get(path, (0, 0)))] for path in paths]
+
+    return raw
+
+
+def _wanted(paths: Iterable[Path]) -> Want:
+    """What has all of them; a path may go on below another."""
+    want: dict[str | int, Want] = {}
+    for path in paths:
+        at = want
+        for step in path[:-1]:
+            below = at.get(step)
+            if below is None:
+                below = at[step] = {}
+            at = below  # type: ignore[assignment]
+        at.setdefault(path[-1])
+    return want
+
+
 def splice(body: bytes, value: dict[str, object], edits: Mapping[Path, str]) -> bytes | None:
     """A JSON body with some of its strings replaced and all other bytes as they were.
 
     Args:
         body: valid JSON in UTF-8.
         value: what it reads as.
-        edits: new strings by path.
+        edits: new strings by path; a `Literal` is JSON itself.
 
     Returns:
         None when an object on the way has a key twice.
@@ -221,19 +258,14 @@ def splice(body: bytes, value: dict[str, object], edits: Mapping[Path, str]) -> 
         TooComplexError: the body takes too many steps to walk.
     """
     text = body.decode()
-    want: dict[str | int, Want] = {}
-    for path in edits:
-        at = want
-        for step in path[:-1]:
-            at = at.setdefault(step, {})  # type: ignore[assignment]
-        at[path[-1]] = None
-    spans = JsonSpans(text).find(value, want)
+    spans = JsonSpans(text).find(value, _wanted(edits))
     if spans is None:
         return None
     parts: list[bytes] = []
     done = 0
     for (start, end), new in sorted((spans[path], new) for path, new in edits.items()):
-        parts += (text[done:start].encode(), orjson.dumps(new))
+        literal = new.encode() if isinstance(new, Literal) else orjson.dumps(new)
+        parts += (text[done:start].encode(), literal)
         done = end
     parts.append(text[done:].encode())
     return b"".join(parts)

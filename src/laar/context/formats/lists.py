@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 import orjson
 
-from laar.context.blocks import Block, Refused, Span, block_of
-from laar.context.formats.jsonspans import JsonSpans, TooComplexError, Want
+from laar.context.blocks import MAX_MARKS, Block, Refused, Span, block_of
+from laar.context.formats.jsonspans import MAX_STEPS, JsonSpans, TooComplexError, Want
 from laar.context.formats.view import View
 from laar.context.settings import Reason
 
@@ -24,12 +24,25 @@ __all__ = ["in_place", "scan", "within"]
 LISTS = (
     "results", "documents", "passages", "memories", "docs", "contexts", "context", "chunks",
     "sources", "snippets", "search_results", "retrieved_documents", "retrieved", "excerpts",
-    "source_documents", "source_nodes", "references", "facts",
+    "source_documents", "source_nodes", "references", "facts", "retrievalResults", "organic",
+    "organic_results", "search_hits", "paragraphs",
 )  # fmt: skip
 """Names under which a list is one of documents."""
 
-LOOSE_LISTS = ("hits", "matches", "nodes", "items", "data", "records", "articles", "knowledge")
+LOOSE_LISTS = (
+    "hits", "matches", "nodes", "items", "data", "records", "articles", "knowledge", "points",
+    "value", "result", "children", "pages", "entries",
+)  # fmt: skip
 """Names that lists of other things have as well."""
+
+AROUND = ("data", "hits", "web", "result", "results", "response", "output", "root", "webPages")
+"""Names of objects that hold such a list, in the answers of search engines and their wrappers."""
+
+INSIDE = (
+    "_source", "payload", "node", "document", "metadata", "entity", "properties", "fields",
+    "content", "chunk", "data",
+)  # fmt: skip
+"""Names of what holds an element's text, where it is not beside the score."""
 
 TEXTS = (
     "content", "text", "body", "snippet", "passage", "page_content", "pageContent", "memory",
@@ -40,7 +53,7 @@ TEXTS = (
 RETRIEVED = frozenset(
     ("page_content", "pageContent", "metadata", "score", "similarity", "distance", "relevance",
      "relevance_score", "doc_id", "document_id", "chunk_id", "source", "memory", "snippet",
-     "passage", "url")
+     "passage", "url", "link", "_score", "_source", "@search.score", "file_id", "uri")
 )  # fmt: skip
 """Fields that only what was looked up has."""
 
@@ -55,6 +68,7 @@ _NAMES = ("rank", "position", "index", "id", "url", "path", "source", "title", "
 _BEGIN = re.compile(r"\n[ \t]*+(?:\{(?=\s*+\")|\[(?=\s*+[\{\"]))")
 
 _LEAST_CHARS = 12
+_MOST_AROUND = 3
 
 _Json: TypeAlias = "dict[str, _Json] | list[_Json] | str | int | float | bool | None"
 
@@ -79,7 +93,7 @@ def scan(
     try:
         value: _Json = orjson.loads(text)
     except orjson.JSONDecodeError:
-        return None
+        return _lines(text, min_docs, max_docs, relabel, by_tool) or None
     if not isinstance(value, dict | list):
         return None
     blocks = _blocks(text, value, min_docs, max_docs, relabel, announced=by_tool)
@@ -150,13 +164,16 @@ def _blocks(
 ) -> list[Block]:
     path: tuple[str, ...] = ()
     elements: _Json = value
-    known = False
+    known = paired = False
     if isinstance(value, dict):
-        names = (*LISTS, *LOOSE_LISTS)
-        key = next((name for name in names if isinstance(value.get(name), list)), None)
-        if key is None:
+        path = _path(value)
+        if not path:
             return []
-        path, elements, known = (key,), value[key], key in LISTS
+        holder = _at(value, path[:-1])
+        elements, known = _at(value, path), path[-1] in LISTS
+        paired = (
+            isinstance(holder, dict) and isinstance(elements, list) and _paired(holder, elements)
+        )
     if not isinstance(elements, list) or len(elements) < min_docs:
         return []
     if all(isinstance(element, str) for element in elements):
@@ -169,17 +186,105 @@ def _blocks(
     spans = _spans(text, value, path, elements)
     shape = "json" if path else "json_list"
     named = [_names(element) if isinstance(element, dict) else {} for element in elements]
-    return [
-        block_of(
-            text,
-            spans,
-            len(text.rstrip()),
-            names=named,
-            relabel=relabel,
-            quoted=True,
-            shape=shape,
-        )
-    ]
+    block = block_of(
+        text,
+        spans,
+        len(text.rstrip()),
+        names=named,
+        relabel=relabel,
+        quoted=True,
+        shape=shape,
+    )
+    return [replace(block, held=Reason.POSITIONAL_LABELS) if paired else block]
+
+
+def _lines(text: str, min_docs: int, max_docs: int, relabel: bool, by_tool: bool) -> list[Block]:
+    """Elements on lines of their own, without a list around them.
+
+    Raises:
+        Refused: there are too many.
+    """
+    if text.count("\n") > max_docs * MAX_MARKS or text.count('"') > MAX_STEPS:
+        return []
+    spans: list[Span] = []
+    elements: list[_Json] = []
+    at = 0
+    for line in text.splitlines(keepends=True):
+        start, end = at + len(line) - len(line.lstrip()), at + len(line.rstrip())
+        at += len(line)
+        if start >= end:
+            continue
+        try:
+            element: _Json = orjson.loads(text[start:end])
+        except orjson.JSONDecodeError:
+            return []
+        elements.append(element)
+        if not isinstance(element, dict) or not (sub := _text_field(element)):
+            return []
+        found = _element_spans(text[start:end], element, sub)
+        spans.append((start, end, start + found[0] + 1, start + found[1] - 1))
+    if len(spans) < min_docs or not _documents(elements, known=False, announced=by_tool):
+        return []
+    if len(spans) > max_docs:
+        raise Refused(Reason.TOO_MANY)
+    named = [_names(element) for element in elements if isinstance(element, dict)]
+    block = block_of(
+        text,
+        spans,
+        spans[-1][1],
+        names=named,
+        relabel=relabel,
+        quoted=True,
+        shape="json_lines",
+    )
+    return [replace(block, silent=True)]
+
+
+def _element_spans(text: str, element: dict[str, _Json], sub: _Sub) -> tuple[int, int]:
+    try:
+        found = JsonSpans(text).find(element, _wanted(sub))
+    except TooComplexError:
+        raise Refused(Reason.TOO_COMPLEX) from None
+    if found is None:
+        raise Refused(Reason.DUPLICATE_KEYS)
+    return found[sub]
+
+
+def _wanted(sub: _Sub) -> Want:
+    want: Want = None
+    for step in reversed(sub):
+        want = {step: want}
+    return want
+
+
+def _path(value: dict[str, _Json]) -> tuple[str, ...]:
+    """Where in an object the list is; empty: nowhere."""
+    path: tuple[str, ...] = ()
+    for _ in range(_MOST_AROUND):
+        for name in (*LISTS, *LOOSE_LISTS):
+            if isinstance(value.get(name), list):
+                return (*path, name)
+        name = next((name for name in AROUND if isinstance(value.get(name), dict)), "")
+        inner = value.get(name)
+        if not isinstance(inner, dict):
+            break
+        path, value = (*path, name), inner
+    return ()
+
+
+def _at(value: _Json, path: Sequence[str]) -> _Json:
+    for name in path:
+        assert isinstance(value, dict)
+        value = value[name]
+    return value
+
+
+def _paired(holder: dict[str, _Json], elements: list[_Json]) -> bool:
+    """Whether another list beside it tells of the same elements by their places."""
+    return any(
+        isinstance(other, list) and other is not elements and len(other) == len(elements)
+        for other in holder.values()
+    )
 
 
 def _is_name(text: str) -> bool:
@@ -198,22 +303,36 @@ def _documents(elements: Sequence[_Json], *, known: bool, announced: bool) -> bo
         if not isinstance(element, dict) or not TURNS.isdisjoint(element):
             return False
         own = _text_field(element)
-        if own is None:
+        if not own:
             return False
         if not (known or announced) and RETRIEVED.isdisjoint(element):
             return False
     return True
 
 
-def _text_field(element: dict[str, _Json]) -> str | None:
-    """The name of the longest text among the usual fields."""
-    best: str | None = None
+_Sub: TypeAlias = "tuple[str | int, ...]"
+
+
+def _text_field(element: dict[str, _Json]) -> _Sub:
+    """Where the longest text among the usual fields is; empty: nowhere."""
+    best: _Sub = ()
     size = 0
     for name in TEXTS:
         own = element.get(name)
         if isinstance(own, str) and len(own) > size:
-            best, size = name, len(own)
-    return best
+            best, size = (name,), len(own)
+    if best:
+        return best
+    for name in INSIDE:
+        inner = element.get(name)
+        at: _Sub = (name,)
+        if isinstance(inner, list) and len(inner) == 1:
+            inner, at = inner[0], (name, 0)
+        if isinstance(inner, dict):
+            found = next((field for field in TEXTS if isinstance(inner.get(field), str)), None)
+            if found is not None:
+                return (*at, found)
+    return ()
 
 
 def _names(element: dict[str, _Json]) -> dict[str, str]:
@@ -231,9 +350,10 @@ def _spans(
     path: tuple[str, ...],
     elements: Sequence[_Json],
 ) -> list[Span]:
-    longest = [_text_field(e) if isinstance(e, dict) else None for e in elements]
-    wanted: Want = {i: {name: None} if name else None for i, name in enumerate(longest)}
-    want: Want = {path[0]: wanted} if path else wanted
+    longest = [_text_field(e) if isinstance(e, dict) else () for e in elements]
+    want: Want = {i: _wanted(sub) for i, sub in enumerate(longest)}
+    for name in reversed(path):
+        want = {name: want}
     try:
         spans = JsonSpans(text).find(value, want)
     except TooComplexError:
@@ -241,8 +361,8 @@ def _spans(
     if spans is None:
         raise Refused(Reason.DUPLICATE_KEYS)
     found: list[Span] = []
-    for i, name in enumerate(longest):
+    for i, sub in enumerate(longest):
         start, end = spans[(*path, i)]
-        first, last = spans[(*path, i, name)] if name else (start, end)
+        first, last = spans[(*path, i, *sub)]
         found.append((start, end, first + 1, last - 1))
     return found

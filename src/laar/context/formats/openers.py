@@ -13,13 +13,13 @@ from itertools import repeat
 
 from laar.context.blocks import Block, Item, Refused
 from laar.context.formats.ends import end_of_last, trimmed
-from laar.context.formats.order import carries_meaning
+from laar.context.formats.order import carries_meaning, follow_each_other
 from laar.context.formats.places import Place
 from laar.context.formats.shapes import OPENERS, Needs, Opener
 from laar.context.formats.view import View
 from laar.context.settings import Reason
 
-__all__ = ["in_place", "unannounced"]
+__all__ = ["in_place", "label_of", "unannounced"]
 
 _LONG = 120
 """Mean length from which a numbered text is hardly a step."""
@@ -27,6 +27,7 @@ _LONG = 120
 _MOST = 2048
 """Labels looked at in one text."""
 
+_LONGEST_LABEL = 80
 _NEAR = 80
 _EXAMPLE = re.compile(
     r"(?:\bexamples?|\be\.g\.|for instance|\bformat)\b[^\n]{0,40}\s*\Z", re.IGNORECASE
@@ -60,6 +61,12 @@ def unannounced(view: View, families: Sequence[str], most: int) -> list[Block]:
         if blocks:
             return blocks
     return []
+
+
+def label_of(text: str) -> tuple[str, int] | None:
+    """The number of a text that begins with a label, and where the text behind it begins."""
+    match = _PATTERNS["labelled"].match(f"\n{text[:_LONGEST_LABEL]}")
+    return None if match is None else (match["n"], match.end() - 1)
 
 
 def in_place(view: View, place: Place, families: Sequence[str], most: int) -> Block | None:
@@ -105,6 +112,8 @@ def _labels(view: View, opener: Opener, start: int, end: int) -> Iterator[_Label
         if "n" in groups or "id" in groups:
             group = "n" if "n" in groups else "id"
             name = match[group]
+            if name.isdecimal() and not name.isascii():
+                name = str(int(name))  # in the digits of its script
             key = (
                 lined[match.start() : match.start(group)].strip().casefold(),
                 lined[match.end(group) : match.end()].strip(),
@@ -140,7 +149,8 @@ def _block(
     names = [label.name for label in run]
     counted = _counts(names)
     named = bool(names[0])
-    if named and not counted and (opener.needs or len(set(names)) < len(names)):
+    own = opener.named or not (opener.needs or len(set(names)) < len(names))
+    if named and not counted and (not own or (opener.named and follow_each_other(names))):
         return None
     if len(run) > most:
         raise Refused(Reason.TOO_MANY)
@@ -168,6 +178,7 @@ def _block(
         own=place is None or not place.looked_up,
         remembered=place is not None and place.memories,
         points=True,
+        parted=opener.named,
     ):
         return None
     short = sum(map(len, texts)) < _LONG * len(texts)

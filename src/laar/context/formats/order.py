@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from laar.context.formats import words
 
-__all__ = ["carries_meaning"]
+__all__ = ["carries_meaning", "follow_each_other"]
 
 _TIME = re.compile(
     r"[\[(]?(?:\d{4}-\d{2}(?:-\d{2})?|\d{1,2}[:h]\d{2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}|"
@@ -23,13 +23,19 @@ _TIME = re.compile(
 _LEVEL = re.compile(r"[\[(]?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|FATAL|TRACE)\b")
 _SPEAKER = re.compile(r"([A-Z][\w.' -]{0,24}):[ \t\n]")
 _LISTED = re.compile(r"[ \t]*(?:[-*•+]|\(?\d{1,3}[.)]|#{1,6})[ \t]")
+_WORD = re.compile(r"[^\W\d_]+(?![\w'])")
+_TOLD_BY = 3  # letters; the pattern has forms like "analy[sz]e"
+_MAY_ORDER = frozenset(word[:_TOLD_BY] for word in re.findall(r"[a-z]+", words.IMPERATIVE.pattern))
 _SELF = re.compile(r"\b(?:I|I'm|I've|we|We|we're|my|My|our|Our|us)\b")
 _CODE = re.compile(
     r"[ \t]*(?:def |class |import |from \w+ import|return\b|function |const |let |var |if \(|"
     r"for \(|#include|public |private |package |SELECT |\$ |>>> |"
-    r"[{}\[\]]|//|/\*|@\w+|</?\w|\|)|.*[;{]$"
+    r"[{}\[\]]|//|/\*|@\w+|</?\w|\|)"
 )
-_DECORATION = "*_\"'“«([#>-•0123456789.) \t\r\n"
+_DECORATION = "=*_\"'“«([#>-•0123456789.) \t\r\n"
+
+_RULED = "=-*# \t\r\n"
+_TITLE = re.compile(r"(?:title|heading): ", re.IGNORECASE)
 
 _READ = 400
 """Of each text, enough to tell a poem or a person's own words."""
@@ -60,7 +66,8 @@ def carries_meaning(
         points: they are counted or listed.
         parted: something stands between them, so that they may begin anyhow.
     """
-    starts = [text[:120].lstrip(_DECORATION) for text in texts]
+    heads = [text[:_READ] for text in texts]
+    starts = [_untitled(head[:120].lstrip(_DECORATION)) for head in heads]
     lowered = [start[:40].lower() for start in starts]
     if len(set(texts)) < len(texts) and not remembered:
         return True
@@ -69,24 +76,40 @@ def carries_meaning(
             _leans(start, low) for start, low in zip(starts, lowered, strict=True)
         ):
             return True
-        timed = sum(bool(_TIME.match(text.lstrip())) for text in texts)
+        timed = sum(bool(_TIME.match(head.lstrip(_RULED))) for head in heads)
         if timed * 2 > len(texts) or any(_LEVEL.match(start) for start in starts):
             return True
-        if sum(" " not in text.strip() and text.isascii() for text in texts) * 2 > len(texts):
+        if sum(" " not in head.strip() and head.isascii() for head in heads) * 2 > len(texts):
             return True  # names, paths, links: a list, not texts
         if all(map(str.isascii, texts)) and _words(texts) < _LEAST_WORDS * len(texts):
             return True
-    if any(words.TURNS.match(start) for start in starts) or _speakers(starts):
+    spoken = [start for start in starts if ":" in start or "(" in start or "[" in start]
+    if any(words.TURNS.match(start) for start in spoken) or _speakers(starts, spoken):
         return True
-    steps = sum(bool(words.IMPERATIVE.match(start)) for start in starts)
+    steps = sum(map(_orders, starts))
     if steps > len(texts) * (_STEPS if points or remembered else 0.5):
         return True
-    if own and any(_SELF.search(text[:_READ]) for text in texts):
+    if own and any(_SELF.search(head) for head in heads):
         return True
     if not parted and any(_LISTED.match(text) for text in texts) and not points:
         return True
-    code = sum(bool(_CODE.match(text.split("\n", 1)[0][:200])) for text in texts)
-    return code * 3 > len(texts) or _verses(texts)
+    code = sum(_is_code(head[:200].partition("\n")[0]) for head in heads)
+    wrapped = parted and not own  # lines of a page, as a reader of PDF files cuts them
+    return code * 3 > len(texts) or (not wrapped and _verses(texts))
+
+
+def _is_code(line: str) -> bool:
+    return line.endswith((";", "{")) or _CODE.match(line) is not None
+
+
+def follow_each_other(names: Sequence[str]) -> bool:
+    """Whether names are of chapters, steps, days and the like."""
+    return any(_TIME.match(name) or words.CONTINUES.match(name.lower()) for name in names)
+
+
+def _untitled(start: str) -> str:
+    match = _TITLE.match(start) if ":" in start[:9] else None
+    return start if match is None else start[match.end() :]
 
 
 def _words(texts: Sequence[str]) -> int:
@@ -101,9 +124,17 @@ def _leans(start: str, low: str) -> bool:
     return match is not None and match.end() > 1
 
 
-def _speakers(starts: Sequence[str]) -> bool:
+def _orders(start: str) -> bool:
+    """Whether a text begins like a step; most first words tell at once that it does not."""
+    first = _WORD.match(start)
+    if first is not None and first.group()[:_TOLD_BY].lower() not in _MAY_ORDER:
+        return False
+    return words.IMPERATIVE.match(start) is not None
+
+
+def _speakers(starts: Sequence[str], spoken: Sequence[str]) -> bool:
     """Names before colons that come back: a talk."""
-    names = [match.group(1) for start in starts if (match := _SPEAKER.match(start))]
+    names = [match.group(1) for start in spoken if (match := _SPEAKER.match(start))]
     several = len(set(names))
     return len(names) * 2 > len(starts) and 1 < several < len(names)
 

@@ -38,6 +38,8 @@ _QUOTES = re.compile(r"(```|\"\"\"|''')[a-zA-Z]{0,12}\n")
 _SENTENCE_END = (":", "：", ".", "。", "!", "below")
 _LISTED = re.compile(r"[ \t]*(?:[-*•+]|\(?\d{1,3}[.)])[ \t]")
 _MOST_ADVICE = 4
+_LONG_RULE = 6
+_INTRODUCES = re.compile(r"[^\n]{1,120}[:：][ \t\r]*+\n")
 
 _Span = tuple[int, int, bool, int, str]
 """Start, end, whether it is closed, points for what announces it, and the kind of that."""
@@ -77,6 +79,9 @@ def places(view: View) -> Iterator[Place]:
     text, around = view.text, view.around
     if around.by_tool:
         start, end = trimmed(text, 0, len(text))
+        head = _INTRODUCES.match(text, start)
+        if head is not None and words.RETRIEVAL_NOUN.search(head.group()):
+            start = _skip(text, head.end())
         yield Place(
             start=start,
             end=end,
@@ -110,7 +115,7 @@ def _lines(view: View) -> list[tuple[int, int]]:
     lines: dict[int, int] = {}
     for first, last in windows:
         window = text[first:last].lower()
-        for stem in words.STEMS:
+        for stem in words.ASCII_STEMS if window.isascii() else words.STEMS:
             at = window.find(stem)
             while at >= 0 and len(lines) < _MOST_LINES:
                 start = text.rfind("\n", 0, first + at) + 1
@@ -153,6 +158,8 @@ def _announced(view: View, lines: list[tuple[int, int]]) -> Iterator[_Span]:
         begin = _skip(text, _after_advice(text, start + length))
         if _heading(text[begin : begin + 200].split("\n", 1)[0], whole=True, only=True) is not None:
             continue  # the next line announces them more closely
+        if _announces_rules(view, begin):
+            continue
         if _TAG.match(text, begin):
             continue  # so does a tag
         fenced = _fenced(view, begin)
@@ -162,6 +169,14 @@ def _announced(view: View, lines: list[tuple[int, int]]) -> Iterator[_Span]:
         stop, sure = end_of_part(view, begin, _section_end(text, line, begin))
         a, b = trimmed(text, begin, max(begin, stop))
         yield a, b, sure or view.around.asked_apart, points, "heading"
+
+
+def _announces_rules(view: View, begin: int) -> bool:
+    """Whether the line is a sentence of its own about what stands between two rules behind it."""
+    end = _line_end(view.text, begin)
+    line = view.text[begin : min(end, begin + _LONGEST_LINE)]
+    rule = RULE.match(view.lined, _skip(view.text, end))
+    return rule is not None and _heading(line, whole=True) is not None
 
 
 def _section_end(text: str, line: str, begin: int) -> int:
@@ -184,6 +199,8 @@ def _heading(line: str, *, whole: bool, only: bool = False) -> tuple[int, int] |
     header = words.HEADER.match(f"{line}\n" if whole else line)
     if header is not None:
         own = header.group().rstrip("*_ \t")
+        if line[header.end() :].strip() and words.ONE.fullmatch(header["noun"]):
+            return None  # "Source: a.pdf" names one document
         if own.endswith((":", "：")) or own.lstrip()[:1] in {"#", "["}:
             return min(header.end(), len(line)), 2
         return None
@@ -194,8 +211,9 @@ def _heading(line: str, *, whole: bool, only: bool = False) -> tuple[int, int] |
         return colon + 1, 0
     if _LISTED.match(line):
         return None
-    ended = line.rstrip().endswith(_SENTENCE_END)
-    pointed = line.rstrip().endswith((":", "：")) or words.POINTS_AT.are_in(line)
+    own = line.rstrip("-=*_ \t\r")
+    ended = own.endswith(_SENTENCE_END) or len(own) < len(line.rstrip())
+    pointed = own.endswith((":", "：")) or words.POINTS_AT.are_in(line)
     if ended and pointed and words.RETRIEVAL.are_in(line):
         return len(line), 0
     return None
@@ -228,7 +246,7 @@ def _fenced(view: View, begin: int) -> tuple[int, int, bool] | None:
     else:
         return None
     close = text.find(f"\n{sign}", inside)
-    closed = close >= 0 and _closes(view, close)
+    closed = close >= 0 and (_closes(view, close) or _is_pair(text, close, sign))
     stop = close if closed else end_of_part(view, inside, len(text))[0]
     a, b = trimmed(text, inside, max(inside, stop))
     return a, b, closed or view.around.asked_apart
@@ -240,6 +258,11 @@ def _closes(view: View, at: int) -> bool:
     return not rest or bool(
         words.INSTRUCTS.match(rest[:80]) or words.QUESTION.match(f"\n{rest[:200]}")
     )
+
+
+def _is_pair(text: str, close: int, sign: str) -> bool:
+    """Whether a long rule comes back just once: a pair around all rather than one between two."""
+    return len(sign) >= _LONG_RULE and text.find(f"\n{sign}", close + len(sign)) < 0
 
 
 def _skip(text: str, at: int) -> int:

@@ -15,26 +15,32 @@ from laar.context.settings import Reason
 __all__ = ["scan"]
 
 _LINE = re.compile(
-    r"\n[ \t]*+(?:[-*][ \t]++)?(?:\*\*)?(?=[sulfdtmcpeSULFDTMCPE])(?i:(?P<from>"
+    r"\n[ \t]*+(?:[-*][ \t]++)?(?:\*\*)?(?=[asulfdtmcpenrvASULFDTMCPENRV])(?i:(?P<from>"
     r"source|url|link|document|file(?:[ _]?name)?|"
-    r"title|doc[ _]id|document[ _](?:id|title|name)|metadata)|"
-    r"(?P<own>content|text|snippet|passage|page[ _]content|excerpt|chunk))"
+    r"(?:article[ _])?title|(?:doc(?:ument)?|article)[ _](?:id|title|name)|metadata|"
+    r"(?P<loose>name|page|article|page[ _]title|relevance|score))|"
+    r"(?P<own>content|text|page[ _]content|(?P<loosely>summary|value)|"
+    r"(?:article[ _])?(?:snippet|passage|excerpt|chunk|content|text)))"
     r"(?:\*\*)?[ \t]*+:(?:\*\*)?"
 )
 _MOST = 2048
+_NEAR = 700
+_WIDEST = 8  # named lines of one record
 
 
 def scan(view: View, most: int) -> list[Block]:
     """All runs of records that begin with the same line."""
     lined = view.lined
     lines: list[tuple[int, str, bool]] = []
+    loose = False
     for match in map(_LINE.match, repeat(lined), view.heads):
         if match is None:
             continue
         lines.append((match.start(), match.group().strip().casefold(), match["own"] is not None))
+        loose = loose or match["loose"] is not None or match["loosely"] is not None
         if len(lines) > _MOST:
             raise Refused(Reason.TOO_MANY)
-    if len(lines) < 4:
+    if len(lines) < 4 or (loose and not _looked_up(view, lines[0][0])):
         return []
     blocks: list[Block] = []
     for run in _runs(view, lines):
@@ -51,10 +57,17 @@ def scan(view: View, most: int) -> list[Block]:
     return blocks
 
 
+def _looked_up(view: View, start: int) -> bool:
+    """Whether words say so; people write lists of names with values themselves."""
+    before = view.text[max(0, start - _NEAR) : start]
+    return view.around.by_tool or words.RETRIEVAL.are_in(before)
+
+
 def _runs(view: View, lines: Sequence[tuple[int, str, bool]]) -> list[list[tuple[int, int]]]:
     """Records whose first two lines are named alike; a question ends a run."""
     first, second = lines[0], lines[1]
-    if first[1] == second[1] or not (first[2] or second[2]):
+    again = next((i for i, line in enumerate(lines[:_WIDEST]) if i and line[1] == first[1]), 0)
+    if first[1] == second[1] or not any(line[2] for line in lines[:again]):
         return []
     runs: list[list[tuple[int, int]]] = []
     run: list[tuple[int, int]] = []

@@ -54,12 +54,12 @@ class Opener(Shape):
         begins: pattern from the line's first sign on to the end of the label; group ``n`` is its
             number, if it has one, group ``id`` its name.
         ends: literal that ends a document, with ``{n}`` for its number.
-        same: the label's other signs must be equal, too.
+        named: each label is the document's own, such as a file, and may come twice.
     """
 
     begins: str
     ends: str = ""
-    same: bool = True
+    named: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +75,13 @@ class Cut(Shape):
 
 _IN = r"[ \t]*+"
 _MARK = r"(?:#{1,6}[ \t]++|[-*+>][ \t]++)?(?:\*\*|__)?[-=]{0,5}[ \t]?[\[(<【«{]?"  # Markdown, rules
-_NUMBER = (
-    r"(?:[ \t_#-]{0,2}(?:No\.?[ \t]?|n°[ \t]?)?#?|[ \t_][\[(])(?P<n>\d{1,4})(?![\d.,]\d|\w|-\w)"
-)
+_NUMBER = r"(?:[ \t_#-]{0,2}(?:No\.?[ \t]?|n°[ \t]?)?#?|[ \t_][\[(]|\[(?=\d{1,4}\]:))"
+_NUMBER += r"(?P<n>\d{1,4})(?![\d.,]\d|\w|-\w)"
 _STOP = r"(?:[ \t]?[\])>】»}])?(?:\*\*|__)?[ \t]?[-=]{0,5}(?:\*\*)?[:：.]?(?:\*\*|__)?[-=]{0,5}"
-_STOP += r"(?:(?<=[\])>】»}:：.*_=-])|(?=[ \t]*+(?:\n|\(|\||\Z)))"  # "Document 3 is" is no label
+_STOP += r"(?:(?<=[\])>】»}:：.*_=-])|(?=[ \t\r]*+(?:\n|\(|\||\Z)))"  # "Document 3 is" is no label
+
+_NAME = r"(?:[ _](?:name|title|file|id|path|url))?(?:\*\*)?[ \t]?[:：](?:\*\*)?[ \t]*+"
+_NAME += r"(?P<id>\S[^\n]{0,159})(?=\n)"
 
 OPENERS: tuple[Opener, ...] = (
     Opener(
@@ -108,6 +110,45 @@ OPENERS: tuple[Opener, ...] = (
         seen_in="LlamaIndex with citations, Haystack, the ContextPilot paper",
         begins=rf"{_IN}{_MARK}(?=[{words.LABEL_LETTERS}])(?i:{words.LABELS})(?:[ _]ID)?"
         rf"{_NUMBER}{_STOP}",
+    ),
+    Opener(
+        name="titled",
+        family="labels",
+        needs=Needs.NOTHING,
+        like="### Source: handbook.pdf",
+        seen_in="prompts written by hand",
+        begins=rf"#{{1,6}}[ \t]++(?i:{words.TITLED}){_NAME}",
+        named=True,
+    ),
+    Opener(
+        name="titled_loosely",
+        family="labels",
+        needs=Needs.PLACE,
+        like="Source: handbook.pdf, page 4, [File: a.md]",
+        seen_in="LangChain with a `format_docs` of one's own",
+        begins=rf"{_IN}{_MARK}(?i:{words.TITLED}|{words.LOOSELY_TITLED}){_NAME}",
+        named=True,
+    ),
+    Opener(
+        name="ruled",
+        family="labels",
+        needs=Needs.RETRIEVAL,
+        like="--- handbook.pdf ---",
+        seen_in="prompts written by hand",
+        begins=rf"{_IN}(?:-{{2,}}|={{2,}}|#{{2,}}|\*{{2,}})[ \t]*+"
+        r"(?P<id>[^\n=#*-][^\n=#*]{0,120}?)"
+        r"[ \t]*(?:-{2,}|={2,}|#{2,}|\*{2,})[ \t\r]*+(?=\n)",
+        named=True,
+    ),
+    Opener(
+        name="filed",
+        family="labels",
+        needs=Needs.PLACE,
+        like="handbook.pdf#page=4: text",
+        seen_in="Azure's samples",
+        begins=rf"{_IN}\[?(?P<id>[^\s:\[\]]{{1,100}}\.(?:pdf|txt|md|html?|docx?|pptx?|xlsx?|csv|json|rst)"
+        r"(?:[#?][^\s:\]]{0,60})?)\]?[:：][ \t]",
+        named=True,
     ),
     Opener(
         name="labelled_loosely",
@@ -166,7 +207,7 @@ CUTS: tuple[Cut, ...] = (
         needs=Needs.RETRIEVAL,
         like="text\n---\ntext",
         seen_in="prompts written by hand, a separator given to LangChain",
-        between=re.compile(r"\n[ \t]*+([-=#*_~+])\1{2,}[ \t]*+(?=\n|$)"),
+        between=re.compile(r"\n[ \t]*+([-=#*_~+])\1{2,}[ \t\r]*+(?=\n|$)"),
     ),
     Cut(
         name="paragraphs",
@@ -174,7 +215,7 @@ CUTS: tuple[Cut, ...] = (
         needs=Needs.RETRIEVAL,
         like="text, a blank line, text",
         seen_in="LangChain, LlamaIndex, Haystack",
-        between=re.compile(r"\n(?:[ \t]*+\n)++"),
+        between=re.compile(r"\n(?:[ \t\r]*+\n)++"),
     ),
     Cut(
         name="lines",
@@ -209,6 +250,20 @@ _OTHERS: tuple[Shape, ...] = (
         seen_in="DSPy, results of tools",
     ),
     Shape(
+        name="json_lines",
+        family="json",
+        needs=Needs.NOTHING,
+        like='{"text": "text", "score": 0.9}\n{"text": ...}',
+        seen_in="results of tools",
+    ),
+    Shape(
+        name="printed",
+        family="records",
+        needs=Needs.PLACE,
+        like="[Document(metadata={...}, page_content='text'), ...]",
+        seen_in="LangChain without a `format_docs`",
+    ),
+    Shape(
         name="fences",
         family="numbered",
         needs=Needs.NOTHING,
@@ -221,6 +276,13 @@ _OTHERS: tuple[Shape, ...] = (
         needs=Needs.NOTHING,
         like="Source: a.md\nContent: text",
         seen_in="LangChain with sources, tools of its agents",
+    ),
+    Shape(
+        name="parts",
+        family="json",
+        needs=Needs.NOTHING,
+        like='[{"type": "document", ...}, {"type": "search_result", ...}], text blocks with labels',
+        seen_in="Anthropic's interface, tools of MCP servers",
     ),
     Shape(
         name="declared",

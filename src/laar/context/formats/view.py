@@ -9,7 +9,8 @@ from laar.context.formats import words
 __all__ = ["LONGEST_TAIL", "NO_SURROUNDINGS", "Surroundings", "View"]
 
 _HEAD = 6_000
-"""Signs at the beginning of a text in which a heading may share its line with a document."""
+"""Signs at the beginning of a text in which a heading may share its line with a document, and in
+which the first of some seldom records must stand."""
 
 LONGEST_TAIL = 6_000
 """Signs that follow the documents, question and all, if their end is to be found."""
@@ -23,11 +24,13 @@ class Surroundings:
         said: other texts of the prompt, cut to what is worth reading.
         by_tool: the text is the result of a tool that looks things up.
         asked_apart: a question stands in another text.
+        parts: the text is the JSON of a message's content.
     """
 
     said: str = ""
     by_tool: bool = False
     asked_apart: bool = False
+    parts: bool = False
 
 
 NO_SURROUNDINGS = Surroundings()
@@ -58,7 +61,10 @@ class View:
     def heads(self) -> list[int]:
         """Ends of the lines before those that may begin with a label that needs no place."""
         if self._heads is None:
-            self._heads = [match.start() for match in words.HEADS.finditer(self.lined)]
+            head = self.lined[:_HEAD]
+            wide = not self.text.isascii() or any(rare in head for rare in words.RARE)
+            heads = words.HEADS_WIDE if wide else words.HEADS
+            self._heads = [match.start() for match in heads.finditer(self.lined)]
         return self._heads
 
     def cues(self, stop: int) -> tuple[list[tuple[int, bool]], list[int]]:

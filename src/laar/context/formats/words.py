@@ -10,22 +10,29 @@ import re
 
 __all__ = [
     "ANSWERS",
+    "ASCII_STEMS",
     "CITES",
     "CONTINUES",
     "HEADER",
     "HEADS",
+    "HEADS_WIDE",
     "HISTORY",
     "IMPERATIVE",
     "INLINE",
     "INSTRUCTS",
     "LABELS",
     "LABEL_LETTERS",
+    "LOOSELY_TITLED",
     "LOOSE_LABELS",
     "MEMORIES",
+    "ONE",
     "POINTS_AT",
     "QUESTION",
+    "RARE",
     "RETRIEVAL",
+    "RETRIEVAL_NOUN",
     "STEMS",
+    "TITLED",
     "TOOL",
     "TURNS",
     "UNSURE",
@@ -68,9 +75,18 @@ LABELS = (
     r"document|doc|passage|source|context|snippet|excerpt|extract|search[ _-]result|"
     r"retrieved (?:document|passage|chunk|text)|evidence|citation|"
     r"dokument|quelle|fuente|documento|fonte|pasaje|extrait|fragmento|dokumen|документ|источник|"
-    r"文档|文檔|文件|资料|資料|文書|出典|문서|출처"
+    r"文档|文檔|文件|资料|資料|文書|ドキュメント|出典|문서|출처|자료|"
+    r"belge|kaynak|bron|kilde|källa|zdroj|źródło|sumber|джерело|έγγραφο|πηγή|"
+    r"المستند|مستند|الوثيقة|وثيقة|المصدر|سند|מסמך|מקור|दस्तावेज़|दस्तावेज|स्रोत|"
+    r"เอกสาร|tài liệu|nguồn"
 )
 """Before a number at the beginning of a line they name a document and hardly anything else."""
+
+TITLED = r"source|document|doc|passage|excerpt|quelle|fuente|fonte|источник|来源|出典|출처"
+"""Before a document's name on a line of its own."""
+
+LOOSELY_TITLED = r"file|filename|url|link|reference|origin|article|title|文件|标题"
+"""These name other things as well."""
 
 LABEL_LETTERS = "".join(
     sorted(
@@ -89,16 +105,34 @@ def _any_case(word: str) -> str:
     return "".join(f"[{letter}{letter.upper()}]" for letter in word)
 
 
+def _heads(beginnings: tuple[str, ...]) -> re.Pattern[str]:
+    """One alternative for each first letter: a line is passed over as soon as none fits."""
+    by_letter: dict[str, list[str]] = {}
+    for word in beginnings:
+        by_letter.setdefault(word[0], []).append(_any_case(word[1:]))
+    letters = "".join(by_letter) + "".join(by_letter).upper()
+    words = "|".join(f"{_any_case(first)}(?:{'|'.join(rest)})" for first, rest in by_letter.items())
+    return re.compile(
+        rf"\n[ \t#*+>=_\-\[(<【«{{]*+(?=[{letters}\d\x80-\uffff])"
+        rf"(?:(?:{words}|[\x80-\uffff])(?=[^\n\d:_]{{0,24}}+[\d:_])|\d{{1,4}}\] «)"
+    )
+
+
 _BEGINNINGS = (
     "do", "pa", "so", "con", "sn", "ext", "ex", "sea", "ret", "ev", "ci", "que", "qu", "fu", "fo",
     "fr", "id", "ch", "ur", "li", "fi", "ti", "te", "met",
 )  # fmt: skip
-HEADS = re.compile(
-    r"\n[ \t#*+>=_\-\[(<【«{]*+(?=[dDpPsScCeErRqQfFiIuUlLtTmM\d\x80-\uffff])"
-    rf"(?:(?:{'|'.join(map(_any_case, _BEGINNINGS))}|[\x80-\uffff])(?=[^\n\d:_]{{0,24}}+[\d:_])"
-    r"|\d{1,4}\] «)"
-)
+HEADS = _heads(_BEGINNINGS)
 """Passes over most lines quickly; what it finds may begin with one of the labels or a record."""
+
+RARE = ("\nName:", "\n  Name:", "\nArticle ", "\nPage:")
+HEADS_WIDE = _heads(
+    (
+        *(*_BEGINNINGS, "arti", "name", "value", "rel", "score"),
+        *("be", "ka", "br", "ki", "kä", "zd", "su", "tà", "ng"),
+    )
+)
+"""The same at half the speed, for texts with other letters than the English, or one of `RARE`."""
 
 LOOSE_LABELS = (
     r"result|text|reference|article|chunk|record|memory|file|hit|paragraph|knowledge|note|fact|"
@@ -115,7 +149,12 @@ _NOUNS = (
     r"kontext|dokumente|quellen|suchergebnisse|contexte|documents|extraits|sources|contexto|"
     r"documentos|fuentes|fontes|contesto|documenti|контекст|документы|источники|"
     r"上下文|文档|参考资料|资料|检索结果|搜索结果|文書|資料|参考情報|検索結果|コンテキスト|"
-    r"문맥|문서|검색 결과|컨텍스트"
+    r"문맥|문서|검색 결과|컨텍스트|참고 ?자료|자료|"
+    r"已知信息|知识库|知识|背景信息|背景知识|参考内容|参考文档|参考信息|相关文档|参照|関連文書|ドキュメント|"
+    r"paragraphs|articles|"
+    r"documenten|bronnen|kontekst|dokumenty|źródła|bağlam|belgeler|kaynaklar|konteks|dokumen|"
+    r"документи|джерела|πλαίσιο|έγγραφα|السياق|المستندات|الوثائق|المصادر|הקשר|מסמכים|"
+    r"संदर्भ|दस्तावेज़|दस्तावेज|บริบท|เอกสาร|ngữ cảnh|tài liệu"
 )
 
 HEADER = re.compile(
@@ -124,11 +163,14 @@ HEADER = re.compile(
     rf"following|additional|available|useful|top|related|reference|user|external|internal|new|"
     rf"and|or|from|matching|found|returned)[ _-]){{0,4}}"
     rf"(?P<noun>{_NOUNS})(?:[ _-](?:information|documents|passages|snippets|data|text|block|"
-    rf"section|list|below|articles|facts|content|found|retrieved))?"
+    rf"sections?|list|below|articles|facts|content|found|retrieved))?"
     rf"(?:[ \t]?\([^()\n]{{0,60}}\))?[ #]*(?:\*\*|__|\]+)?[ \t]*+(?::|：|(?=\n))(?:\*\*|__)?",
     re.IGNORECASE,
 )
 """A line that only announces documents: ``Context:``, ``## Retrieved passages``."""
+
+ONE = re.compile(r"source|document|passage|excerpt|extract|snippet|chunk", re.IGNORECASE)
+"""Those of the nouns that name a single document when its name follows on their line."""
 
 INLINE = re.compile(
     r"\n([ \t]*+(?:\*\*)?(?:(?:Retrieved|Relevant|Provided|Given|Search|Background|User) )?"
@@ -138,8 +180,18 @@ INLINE = re.compile(
 )
 """A heading that shares its line with the first document."""
 
+_LOOKED_UP = (
+    "根据以下", "根据上述", "根据提供", "以下の", "以下是", "以下内容", "以下文档", "以下资料",
+    "检索到", "参考以下", "参考资料", "検索結果", "上下文", "다음 문맥", "다음 문서",
+    "다음 컨텍스트", "검색 결과", "다음 정보", "제공된", "已知信息", "知识库", "作为你的知识",
+    "作为本次对话的参考", "提供的上下文", "参考内容", "背景信息", "提供された", "次の文脈",
+    "aşağıdaki bağlam", "aşağıdaki belge", "poniższego kontekstu", "poniższych dokument",
+    "наступн", "المستندات التالية", "الوثائق التالية", "السياق التالي", "المصادر التالية",
+    "המסמכים הבאים", "ההקשר הבא", "निम्नलिखित दस्तावे", "निम्नलिखित संदर्भ", "दिए गए संदर्भ",
+    "บริบทต่อไปนี้", "เอกสารต่อไปนี้", "tài liệu sau", "ngữ cảnh sau",
+)  # fmt: skip
 RETRIEVAL = Phrases(
-    r"retriev(?:ed|al)|search results|knowledge base|vector (?:store|database)|"
+    r"retriev(?:ed|al)|search results|knowledge base|this information|vector (?:store|database)|"
     r"context information|learned knowledge|pieces? of (?:\w+ )?(?:context|information)|"
     r"(?:provided|following|given|above|below|these|relevant|supplied|attached|numbered|"
     r"supporting|extracted|reference|retrieved) (?:\w+ ){0,2}"
@@ -154,40 +206,26 @@ RETRIEVAL = Phrases(
     r"search results)\b|"
     r"folgende[nr]? (?:kontext|dokumente|quellen)|contexte (?:suivant|ci-dessous|fourni)|"
     r"documents (?:suivants|ci-dessous|fournis)|siguiente contexto|siguientes documentos|"
-    r"seguinte contexto|seguintes documentos|seguente contesto|следующ\w+ (?:контекст|документ)",
-    others=(
-        "根据以下",
-        "根据上述",
-        "根据提供",
-        "以下の",
-        "以下是",
-        "以下内容",
-        "以下文档",
-        "以下资料",
-        "检索到",
-        "参考以下",
-        "参考资料",
-        "検索結果",
-        "上下文",
-        "다음 문맥",
-        "다음 문서",
-        "다음 컨텍스트",
-        "검색 결과",
-    ),
+    r"seguinte contexto|seguintes documentos|seguente contesto|следующ\w+ (?:контекст|документ)|"
+    r"volgende (?:context|documenten)|dokumen berikut|konteks berikut",
+    others=_LOOKED_UP,
 )
 """Says that what is near was looked up to answer from."""
 
+RETRIEVAL_NOUN = re.compile(
+    r"result|document|passage|chunk|source|found|excerpt|snippet", re.IGNORECASE
+)
+"""In the first line of a tool's result, says that what follows was found."""
+
+_COMES_NOW = (
+    "以下", "根据", "参考", "다음", "検索", "使用", "aşağıdaki", "poniższ", "наступн", "التالي",
+    "הבא", "निम्नलिखित", "ต่อไปนี้",
+)  # fmt: skip
 POINTS_AT = Phrases(
     r"(?:following|below|above|given|provided|us(?:e|ing)|here|answer|these|based|from|"
     r"information is|i found|found)\b|folgend|suivant|ci-dessous|siguiente|seguinte|"
     r"seguente|следующ",
-    others=(
-        "以下",
-        "根据",
-        "参考",
-        "다음",
-        "検索",
-    ),
+    others=_COMES_NOW,
 )
 """In a sentence about documents, says that they come now."""
 
@@ -223,21 +261,30 @@ ANSWERS = Phrases(r"(?:answers?|question|cite|respond|response|reply)\b")
 STEMS = (
     "context", "document", "docs", "passage", "source", "excerpt", "extract", "snippet", "chunk",
     "result", "retriev", "knowledge", "referenc", "evidence", "memor", "information", "article",
-    "fact", "background", "kontext", "dokument", "quelle", "contexte", "contesto", "fuente",
+    "fact", "background", "quelle", "contesto", "fuente",
     "fonte", "контекст", "документ", "источник", "上下文", "文档", "资料", "資料", "文書", "检索",
-    "検索", "参考", "記憶", "记忆", "문맥", "문서", "검색", "컨텍스트", "コンテキスト",
+    "検索", "参考", "記憶", "记忆", "문맥", "문서", "검색", "컨텍스트", "コンテキスト", "信息",
+    "知识", "ドキュメント", "자료", "paragraph", "konte", "dokum", "remember",
+    "bağlam", "źród", "джерел", "πλαίσι", "έγγραφ",
+    "سياق", "مستند", "وثائق", "مصادر", "הקשר", "מסמכ", "संदर्भ", "दस्तावे", "บริบท", "เอกสาร",
+    "tài liệu", "ngữ cảnh",
 )  # fmt: skip
 """One of them is in every phrase above that gives evidence; looked for first, since it is cheap."""
+
+ASCII_STEMS = tuple(filter(str.isascii, STEMS))
+"""Those that can be in a text of ASCII."""
 
 _ASKED = (
     r"(?:user |original |current |my |the |final |input |latest )?(?:question|query|request|"
     r"user input|task|prompt|inquiry|utterance)|q|user|human|frage|anfrage|pregunta|consulta|"
-    r"pergunta|domanda|вопрос|запрос|问题|用户问题|問題|質問|질문"
+    r"pergunta|domanda|вопрос|запрос|问题|用户问题|問題|質問|질문|vraag|pytanie|soru|pertanyaan|"
+    r"запитання|питання|ερώτηση|السؤال|سؤال|שאלה|प्रश्न|सवाल|คำถาม|câu hỏi"
 )
 _ANSWERED = (
     r"(?:helpful |final |your |short |the |refined |assistant |detailed |concise |best )?"
     r"(?:answer|response|output|reply)|assistant|ai|a|antwort|respuesta|réponse|resposta|"
-    r"risposta|ответ|回答|答案|답변"
+    r"risposta|ответ|回答|答案|답변|antwoord|odpowiedź|cevap|yanıt|jawaban|відповідь|απάντηση|"
+    r"الجواب|الإجابة|תשובה|उत्तर|คำตอบ|trả lời"
 )
 QUESTION = re.compile(
     rf"\n[ \t]*+(?:[#>]{{1,6}}[ \t]*+|[-*+][ \t]++|\[+[ #]*)?(?:\*\*|__|<)?"
@@ -252,7 +299,9 @@ HISTORY = re.compile(
     r"(?:(?:chat|conversation|message|dialog(?:ue)?|previous|"
     r"current|recent)[ _-]?(?:history|conversation|messages|turns|log)|history|instructions?|"
     r"guidelines|rules|constraints|output format|response format|entities|"
-    r"user profile|today|current (?:date|time))[ \t]*(?:\*\*)?(?:[:：>]|(?=\n))",
+    r"user profile|today|current (?:date|time)|"
+    r"end of (?:the )?[\w ]{0,40}(?:results|documents|context|sources|passages)\.?)"
+    r"[ \t]*(?:\*\*)?(?:[:：>]|(?=\n))",
     re.IGNORECASE,
 )
 """Another part of a prompt, where its documents end at the latest."""
@@ -261,12 +310,15 @@ INSTRUCTS = re.compile(
     r"(?:(?:please|now|then|so|remember:?|important:?|note:?|and)[, ]+)?(?:based (?:only |solely )?"
     r"on|using|use|given|according to|with (?:the|this)|from the|referring|considering|"
     r"answer|respond|reply|provide|write|summari[sz]e|explain|tell me|what|which|who|whom|whose|"
-    r"when|where|why|how|is|are|was|were|do not|don'?t|does|did|can|could|should|if you|if the|"
+    r"when|where|why|how|is|are|was|were|do not|don'?t|does|did|can|could|should|"
+    r"if (?:you|the|there)|"
+    r"remember|"
     r"only|never|always|make sure|ensure|keep|your (?:task|answer|job)|"
     r"you (?:must|should|are|may|can)|i (?:want|need|would)|let'?s|think|cite|quote|in your|"
     r"name the|list (?:the|all)|describe|identify|find|compare|state|end of|"
     r"the (?:above|question)|instruction|remember|when answer|return|output|avoid|begin|"
-    r"beantworte|antworte|répond|responde|rispondi|ответь|请|根据|以上|质问|上記|次の|위)\b",
+    r"beantworte|antworte|répond|responde|rispondi|ответь|cevapla|odpowiedz|jawab|beantwoord)\b|"
+    r"请|根据|以上|回答|如果|上記|次の|これら|위|أجب|ענה|उत्तर दें|จงตอบ|hãy trả lời",
     re.IGNORECASE,
 )
 """How a paragraph begins that is no document but speaks to the model."""

@@ -2,14 +2,16 @@
 
 Not an XML parser. It looks at a short list of tag names only, in one pass, and refuses whatever
 could mean that a name is prose or that a document holds one: an item inside an item, an end without
-a beginning, an attribute that does not parse or comes twice. The patterns are possessive or bounded
-by what they exclude, so that the time is linear in the text whatever is in it.
+a beginning, an attribute that does not parse or comes twice. A tag in the middle of a sentence that
+nothing closes ("when the <source> tag has an id") is only spoken of. The patterns are possessive or
+bounded by what they exclude, so that the time is linear in the text whatever is in it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import islice
 
 from laar.context.blocks import MAX_MARKS, Block, Refused, Span, block_of
@@ -33,6 +35,11 @@ _TAG = re.compile(
     rf"""(?:((?:\s++{_NAME}\s*+=\s*+(?:"[^"<>]*+"|'[^'<>]*+'))*+)\s*+>|(?=[\s>/]))"""
 )
 _INNER_ITEM = re.compile(rf"\s*+<(?:{'|'.join(_ITEMS)})[\s>]")
+
+_QUOTED = 8
+"""Signs before a tag, quotes and brackets, behind which a word is looked for."""
+
+_COMMAS = frozenset(",;.")
 
 _OTHERS = 32
 """Other signs than tags after which a text is searched by pattern: no faster, but in one call."""
@@ -78,6 +85,8 @@ class _Scan:
             if not closing:
                 if opened is not None:
                     raise Refused(Reason.NESTED)
+                if self._only_spoken_of(match):
+                    continue
                 opened = self._open(name, attributes, match)
             elif opened is not None:
                 if name != self.name:
@@ -97,6 +106,16 @@ class _Scan:
             raise Refused(Reason.UNBALANCED)
         self._finish()
         return self.blocks
+
+    def _only_spoken_of(self, match: re.Match[str]) -> bool:
+        """Whether an opening tag stands in a sentence, and is not closed before the next one."""
+        start = match.start()
+        before = self.text[max(0, start - _QUOTED) : start].rstrip("\"'`([ \t")[-1:]
+        if not before.isalpha() and before not in _COMMAS:
+            return False
+        again = _opening(match[2]).search(self.text, match.end())
+        end = len(self.text) if again is None else again.start()
+        return self.text.find(f"</{match[2]}", match.end(), end) < 0
 
     def _close(self, opened: tuple[int, int], match: re.Match[str]) -> None:
         """The end of an item; an empty one with words behind it only talks about the tag."""
@@ -162,6 +181,11 @@ def _tags(text: str) -> Iterator[re.Match[str]]:
         else:
             yield from _TAG.finditer(text, at + 1)
             return
+
+
+@cache
+def _opening(name: str) -> re.Pattern[str]:
+    return re.compile(rf"<{name}[\s>]")
 
 
 def _named(attributes: str) -> dict[str, str]:

@@ -98,6 +98,7 @@ def replay(
     valve: float = 1.1,
     interval_s: float = 0.05,
     order: Callable[[Sequence[int]], Sequence[int]] | None = None,
+    own_orders: int = 0,
 ) -> Replay:
     """Sends a load, one request after the other.
 
@@ -111,9 +112,12 @@ def replay(
         valve: see `routing`.
         interval_s: between two requests, for the index's clock.
         order: another way to order a request's documents; instead of `reorder`.
+        own_orders: so many of the best endpoints are also tried with an order of their own, by an
+            index of what each was sent; beside `reorder`.
     """
     caches = [DocCache(capacity_docs) for _ in range(endpoints)]
     index = OrderIndex(capacity_docs=endpoints * capacity_docs if capacity_docs else 10**9)
+    own = [OrderIndex(capacity_docs=capacity_docs or 10**9) for _ in range(endpoints)]
     sent = [0] * endpoints
     chosen: list[int] = []
     hits: list[int] = []
@@ -127,14 +131,21 @@ def replay(
         if routing == "prefix":
             limit = valve * i / endpoints + 5
             open_ = [e for e in range(endpoints) if sent[e] <= limit]
-            at = max(open_, key=lambda e: (caches[e].match(docs), -sent[e]))
         else:
-            at = i % endpoints
+            open_ = [i % endpoints]
+        tried = [(caches[e].match(docs), -sent[e], e, docs) for e in open_]
+        for _, _, e, _ in sorted(tried, reverse=True)[:own_orders]:
+            there = own[e].align(0, 0, docs, i * interval_s)
+            made = [docs[place] for place in there.permutation]
+            tried.append((caches[e].match(made), -sent[e], e, made))
+        _, _, at, docs = max(tried, key=lambda each: each[:2])
         hits.append(caches[at].put(docs))
         chosen.append(at)
         sent[at] += 1
         if reorder:
             index.insert(0, 0, docs, i * interval_s)
+        if own_orders:
+            own[at].insert(0, 0, docs, i * interval_s)
     return Replay(
         hit=sum(hits) / max(1, sum(map(len, load))),
         skew=max(sent) * endpoints / max(1, len(load)),
