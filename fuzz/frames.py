@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any, cast
 
 from jh2.hpack import Encoder
@@ -46,7 +45,6 @@ _PAYLOADS = (
 )
 _STREAMS = (0, 1, 1, 1, 3, 3, 5, 7, 2, 2**31 - 1)
 
-logging.getLogger("laar.server.h2").setLevel(logging.CRITICAL)  # an inner error is raised below
 _runner = asyncio.Runner()
 
 
