@@ -114,7 +114,7 @@ def test_body_modes_follow_the_shape_unless_chosen():
 
 def test_only_a_held_request_may_wait_for_the_picker_and_then_beyond_the_longest_hold():
     filter_ = ext_proc(render("sidecar", BootstrapOptions(longest_hold_s=120.0)))
-    assert filter_["message_timeout"] == "2s"
+    assert filter_["message_timeout"] == "1.800s"
     assert filter_["max_message_timeout"] == "130s"
 
 

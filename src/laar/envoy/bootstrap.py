@@ -52,8 +52,9 @@ Shape: TypeAlias = Literal["sidecar", "standalone", "gateway"]
 BodyMode: TypeAlias = Literal["native", "full-duplex"]
 
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
-MESSAGE_TIMEOUT_S = 2.0
-"""Until Envoy gives the picker up, which decides in milliseconds; a held request gets more."""
+MESSAGE_TIMEOUT_S = 1.8
+"""Until Envoy gives the picker up, which decides in milliseconds; a held request gets more. With
+what Envoy needs to go on without it, no request waits 2 s for a picker that hangs."""
 
 RETRY_ON = "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes"
 RETRIED = (429, 500, 502, 503, 504)
