@@ -173,31 +173,36 @@ def _pin(processes: Sequence[psutil.Process], cores: Sequence[int]) -> None:
             os.sched_setaffinity(thread.id, cores)
 
 
+@asynccontextmanager
+async def _talking(url: str, rate: float) -> AsyncIterator[Talkers]:
+    talkers = Talkers(url, clients=CLIENTS, rate=rate)
+    asking = asyncio.create_task(talkers.run())
+    try:
+        yield talkers
+    finally:
+        talkers.stop()
+        await asking
+
+
 async def outage(figures: Figures, *, store: str, rate: float, seconds: float) -> None:
     """The store stops under load and comes back empty."""
-    async with _stand(pickers=2, store=store) as stand:
-        talkers = Talkers(stand.url, clients=CLIENTS, rate=rate)
-        asking = asyncio.create_task(talkers.run())
-        try:
-            await asyncio.sleep(WARM_S)
-            marks = [time.monotonic()]
-            await asyncio.sleep(max(3.0, seconds / 3.0))
-            marks.append(time.monotonic())
-            assert stand.store is not None
-            await stand.store.end(signal.SIGKILL)
-            await asyncio.sleep(seconds)
-            marks.append(time.monotonic())
-            connected = [(await stand.metrics(n))["laar_share_connected"] for n in (0, 1)]
-            if any(connected):
-                raise RuntimeError("a picker did not notice that the store is gone")
-            await stand.start_store()
-            back = time.monotonic()
-            await _together(stand)
-            merged_s = time.monotonic() - back
-            await asyncio.sleep(2.0)
-        finally:
-            talkers.stop()
-            await asking
+    async with _stand(pickers=2, store=store) as stand, _talking(stand.url, rate) as talkers:
+        await asyncio.sleep(WARM_S)
+        marks = [time.monotonic()]
+        await asyncio.sleep(max(3.0, seconds / 3.0))
+        marks.append(time.monotonic())
+        assert stand.store is not None
+        await stand.store.end(signal.SIGKILL)
+        await asyncio.sleep(seconds)
+        marks.append(time.monotonic())
+        connected = [(await stand.metrics(n))["laar_share_connected"] for n in (0, 1)]
+        if any(connected):
+            raise RuntimeError("a picker did not notice that the store is gone")
+        await stand.start_store()
+        back = time.monotonic()
+        await _together(stand)
+        merged_s = time.monotonic() - back
+        await asyncio.sleep(2.0)
     before, during = (
         [one for one in talkers.ended if from_s <= one.began_s < until_s]
         for from_s, until_s in pairwise(marks)
@@ -218,24 +223,18 @@ async def outage(figures: Figures, *, store: str, rate: float, seconds: float) -
 
 async def kill(figures: Figures, *, store: str, rate: float, seconds: float) -> None:
     """One of two pickers is killed under load, and later started again."""
-    async with _stand(pickers=2, store=store) as stand:
-        talkers = Talkers(stand.url, clients=CLIENTS, rate=rate)
-        asking = asyncio.create_task(talkers.run())
-        try:
-            await asyncio.sleep(WARM_S)
-            from_s = time.monotonic()
-            await asyncio.sleep(seconds)
-            killed_s = time.monotonic()
-            await stand.pickers[1].end(signal.SIGKILL)
-            await asyncio.sleep(TARGET_BACK_S + seconds)
-            again_s = time.monotonic()
-            await stand.restart_picker(1)
-            await _together(stand)
-            back_s = time.monotonic()
-            await asyncio.sleep(seconds)
-        finally:
-            talkers.stop()
-            await asking
+    async with _stand(pickers=2, store=store) as stand, _talking(stand.url, rate) as talkers:
+        await asyncio.sleep(WARM_S)
+        from_s = time.monotonic()
+        await asyncio.sleep(seconds)
+        killed_s = time.monotonic()
+        await stand.pickers[1].end(signal.SIGKILL)
+        await asyncio.sleep(TARGET_BACK_S + seconds)
+        again_s = time.monotonic()
+        await stand.restart_picker(1)
+        await _together(stand)
+        back_s = time.monotonic()
+        await asyncio.sleep(seconds)
     ended = talkers.ended
     before = [one for one in ended if from_s <= one.began_s < killed_s]
     after = [one for one in ended if killed_s + TARGET_BACK_S <= one.began_s < again_s]

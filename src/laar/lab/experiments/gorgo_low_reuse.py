@@ -15,13 +15,12 @@ from dataclasses import replace
 
 from laar.lab.claims import Claim, paired
 from laar.lab.experiment import Experiment, Scope
-from laar.lab.experiments.gorgo_runs import Run, results_table, run_all
+from laar.lab.experiments.gorgo_runs import PAPER_WILDCHAT, Run, results_table, run_all
 from laar.lab.report import Report
 from laar.lab.workloads.sessions import WILDCHAT
 
 __all__ = ["EXPERIMENTS"]
 
-_GORGO = (("rtt_weight", 2.0), ("queue_weight", 0.104))
 _IN_SECONDS = (("rtt_weight", 2.0 / 1000.0), ("queue_weight", 0.104))
 _RIGHT, _BUG = "gorgo", "gorgo, RTT in seconds"
 
@@ -36,7 +35,7 @@ def run(scope: Scope) -> Report:
         shape=WILDCHAT,
     )
     runs = {
-        _RIGHT: [replace(base, seed=seed, gorgo=_GORGO) for seed in scope.seeds],
+        _RIGHT: [replace(base, seed=seed, gorgo=PAPER_WILDCHAT) for seed in scope.seeds],
         _BUG: [replace(base, seed=seed, gorgo=_IN_SECONDS) for seed in scope.seeds],
     }
     for policy in ("laar", "random", "simple-session-affinity", "least-request", "least-load"):

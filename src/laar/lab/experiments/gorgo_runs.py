@@ -44,6 +44,7 @@ __all__ = [
     "PAPER_BOX",
     "PAPER_INITIAL",
     "PAPER_INTERVAL_S",
+    "PAPER_WILDCHAT",
     "Run",
     "Runs",
     "arrivals_of",
@@ -78,6 +79,8 @@ _GORGOS_AIBRIX = {"aibrix-prefix-cache": {"stdevs": 2.0}}
 """GORGO's evaluation lets an endpoint be two standard deviations above the mean; AIBrix one."""
 
 PAPER_BOX = {"rtt_weight": (0.05, 2.0), "queue_weight": (0.05, 0.5)}
+PAPER_WILDCHAT = (("rtt_weight", 2.0), ("queue_weight", 0.104))
+"""Its published weights for WildChat, whose prompts share little."""
 PAPER_INITIAL = {"rtt_weight": 0.5, "queue_weight": 0.1}
 PAPER_INTERVAL_S = 30.0
 """Between two probes, and between two scrapes, in GORGO's proxy."""

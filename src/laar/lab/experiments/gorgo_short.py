@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from laar.lab.claims import Claim, paired
 from laar.lab.experiment import Experiment, Scope
-from laar.lab.experiments.gorgo_runs import Run, results_table, run_all
+from laar.lab.experiments.gorgo_runs import PAPER_WILDCHAT, Run, results_table, run_all
 from laar.lab.report import Report
 from laar.lab.workloads.sessions import WILDCHAT
 
@@ -30,7 +30,6 @@ _SHAPES = {
         WILDCHAT, requests_per_s=8.0, first_log=(5.6, 1.0), template_share=0.0, header_tokens=16
     ),
 }
-_GORGO = (("rtt_weight", 2.0), ("queue_weight", 0.104))
 _AFFINITY = "simple-session-affinity"
 _RIVALS = ("gorgo", _AFFINITY, "least-request", "least-load")
 
@@ -45,7 +44,7 @@ def run(scope: Scope) -> Report:
             time_scale=1.0,
             minutes=1.0 if scope.quick else 3.0,
             shape=shape,
-            gorgo=_GORGO,
+            gorgo=PAPER_WILDCHAT,
         )
         results = run_all(
             {
