@@ -30,8 +30,16 @@ class Gateway:
         self.runner = None
         self._running = None
 
+    async def enter(self, context):
+        """Enters a context that outlives picker and Envoy, which may still connect to it.
+
+        A server that closes while it accepts a connection leaves that socket open
+        (`asyncio.Server` of Python 3.11).
+        """
+        return await self._stack.enter_async_context(context)
+
     async def upstream(self, host="127.0.0.1", port=0):
-        return await self._stack.enter_async_context(RecordingUpstream(host=host, port=port))
+        return await self.enter(RecordingUpstream(host=host, port=port))
 
     def members(self, *endpoints):
         """Writes the endpoints file: (address, model, ...) each."""
@@ -111,7 +119,7 @@ class Gateway:
         change(bootstrap)
         directory = self.directory / "envoy"
         directory.mkdir()
-        return await self._stack.enter_async_context(EnvoyProcess(bootstrap, directory))
+        return await self.enter(EnvoyProcess(bootstrap, directory))
 
 
 @pytest.fixture
