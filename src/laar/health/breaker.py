@@ -70,6 +70,7 @@ class Breaker:
         full_until: it is full, and gets nothing before.
         probing: a question of ours is under way; `probed`: it was answered well; `refused`: it was
             denied, which means something once a sibling was asked the same.
+        suspected_at: when its question was last asked for.
         doubtful: answers that must be read and found good before an unread 200 counts again.
     """
 
@@ -86,7 +87,6 @@ class Breaker:
         "_suspected",
         "_trust_s",
         "_trusted_until",
-        "_wanted_at",
         "doubtful",
         "failed_probes",
         "full_until",
@@ -97,6 +97,7 @@ class Breaker:
         "probing",
         "refused",
         "state",
+        "suspected_at",
         "trial",
         "trial_at",
         "trials",
@@ -124,7 +125,7 @@ class Breaker:
         self._suspected = False
         self._trust_s = 0.0
         self._trusted_until = float("-inf")
-        self._wanted_at = float("-inf")
+        self.suspected_at = float("-inf")
         self.probing = False
         self.probed = False
         self.refused = False
@@ -152,7 +153,7 @@ class Breaker:
             self.state = State.CLOSED
         if self.state is State.SUSPECT and now >= self.trial_at:
             self._acquit(settings, now)
-        if self.refused and now - self._wanted_at > 2.0 * _SUSPECT_S:  # its sibling is gone
+        if self.refused and now - self.suspected_at > 2.0 * _SUSPECT_S:  # its sibling is gone
             self._suspected = self.refused = False
         if (
             self.state is not State.CLOSED
@@ -352,16 +353,19 @@ class Breaker:
         """
         if self.is_out or self._suspected:
             return False
-        if now - self._wanted_at < settings.first_trial_s:
+        if now - self.suspected_at < settings.first_trial_s:
             return False
         self._suspected = True
-        self._wanted_at = now
+        self.suspected_at = now
         self.kind = kind
         self.refused = False
         if self.state is State.CLOSED and now >= self._trusted_until:
             self.state = State.SUSPECT
             self.opened_at = now
-            self.trial_at = now + _SUSPECT_S
+            wait_s = _SUSPECT_S
+            if kind is Kind.HANG:  # it is overdue by then, or has gone on
+                wait_s = min(settings.overdue_s, settings.longest_trial_s)
+            self.trial_at = now + wait_s
         return True
 
     def _acquit(self, settings: HealthSettings, now: float) -> None:

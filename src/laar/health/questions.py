@@ -20,7 +20,7 @@ RETRIED = 0.5
 _LIGHT = 0.5
 """An error that weighs less may be its prompt's alone, of which a tiny question tells nothing."""
 _DENIED_ROW = 2
-_ASKED_FOR = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.DENIED))
+_ASKED_FOR = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.DENIED, Kind.HANG))
 _NO_ANSWER = frozenset((Kind.STATUS, Kind.RETRIED))
 _FAILURES = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT))
 
@@ -102,6 +102,12 @@ class Questions:
             return
         records.version += 1
         weight = 1.0
+        if (
+            breaker.is_suspected
+            and failed is Kind.HANG is breaker.kind
+            and max(endpoint.progress_at) > breaker.suspected_at
+        ):
+            failed = None  # it is busy: something else has got on since
         if refused and breaker.is_suspected and breaker.kind in _NO_ANSWER:
             failed = Kind.STATUS
         if verdict is Kind.DENIED and breaker.kind is Kind.DENIED:

@@ -10,32 +10,49 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from laar.health.attempt import Attempt, Stage
+from laar.health.breaker import State
 from laar.health.endpoint import Endpoint
 from laar.health.kinds import Kind
+from laar.health.questions import Questions
 from laar.health.records import Records
+from laar.health.settings import HealthSettings
 
-__all__ = ["compare", "find_hang", "silent_for_long"]
+__all__ = ["compare", "find_hang", "look_at", "silent_for_long"]
 
 _OVERTAKEN = 3
 """Later requests that siblings got as far, before silence is the endpoint's own."""
 _SLACK = 0.4
 """They have to take less than that share of the silence: in a fleet that slows down as a whole some
 request is always overtaken."""
+_DOUBT = 0.25
+"""After that share of the silence that takes an endpoint out, it is asked a question: what is sent
+to it meanwhile would be lost as well."""
 
 
-def find_hang(records: Records, slot: int, endpoint: Endpoint, now: float) -> None:
-    """Takes a slot out that has fallen silent."""
-    breaker = endpoint.breaker
+def look_at(settings: HealthSettings) -> float:
+    """Seconds of silence from which `find_hang` may find something."""
+    return _DOUBT * settings.overdue_s
+
+
+def find_hang(
+    records: Records, questions: Questions, slot: int, endpoint: Endpoint, now: float
+) -> None:
+    """Takes a slot out that has fallen silent, and has one asked that may have."""
+    breaker, overdue_s = endpoint.breaker, records.settings.overdue_s
     for attempt in endpoint.attempts:
-        if now - attempt.at <= records.settings.overdue_s:
+        if now - attempt.at <= _DOUBT * overdue_s:
             return  # and all after it are younger
         if attempt.overdue or attempt.judged:
             continue
+        if not silent_for_long(records, endpoint, attempt, now, _DOUBT * overdue_s):
+            continue
         if not silent_for_long(records, endpoint, attempt, now):
+            questions.suspect(endpoint, Kind.HANG, 1.0, now)
+            records.trouble(slot)
             continue
         attempt.overdue = True
         on_trial = attempt is breaker.trial
-        if breaker.is_out and not on_trial:
+        if breaker.is_out and breaker.state is not State.SUSPECT and not on_trial:
             continue
         endpoint.failures[Kind.HANG] += 1
         breaker.bad(attempt, Kind.HANG, 1.0, records.settings, records.rng, now)
@@ -44,8 +61,17 @@ def find_hang(records: Records, slot: int, endpoint: Endpoint, now: float) -> No
         records.trouble(slot)
 
 
-def silent_for_long(records: Records, endpoint: Endpoint, attempt: Attempt, now: float) -> bool:
-    """Whether nothing has come for far longer than is usual, while siblings went on."""
+def silent_for_long(
+    records: Records,
+    endpoint: Endpoint,
+    attempt: Attempt,
+    now: float,
+    least_s: float | None = None,
+) -> bool:
+    """Whether nothing has come for far longer than is usual, while siblings went on.
+
+    Not for less than `least_s`, by default what the settings call overdue.
+    """
     if attempt.overdue:
         return True
     if not attempt.timed:
@@ -56,7 +82,7 @@ def silent_for_long(records: Records, endpoint: Endpoint, attempt: Attempt, now:
         waiting_for = Stage.OVER
     since = max(attempt.at, endpoint.last_progress_at(waiting_for))
     silent_s = now - since
-    if silent_s <= records.settings.overdue_s:
+    if silent_s <= (records.settings.overdue_s if least_s is None else least_s):
         return False
     usual = Stage.OVER if is_whole else waiting_for
     if silent_s <= records.times(attempt).limit_s(usual, attempt.predicted_s):
