@@ -1,0 +1,388 @@
+"""Two real vLLM on CPU behind a real Envoy and a picker: what clients and operators see of them.
+
+Part of `make test-vllm`; see `test_vllm_real` for what it needs. Shares and equality are asserted,
+no times: the engines share two cores with everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import random
+import re
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+import orjson
+import pytest
+import yaml
+
+pytest.importorskip("tokenizers", reason="NO tokenizers HERE: install laar[tokenizers]")
+from vllm_server import PYTHON, running, write_model
+
+from laar.envoy import BootstrapOptions, EnvoyProcess
+from laar.server.runner import Runner
+from laar.settings import load
+from support import eventually, metric
+from support.bootstraps import rendered
+from support.waiting import free_ports
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        sys.executable == PYTHON and importlib.util.find_spec("vllm") is None,
+        reason="NO vLLM HERE: install vllm 0.32 into this environment, or set LAAR_VLLM_PYTHON to "
+        "the python of one that has it",
+    ),
+]
+
+BLOCK = 32
+BLOCKS = 400
+"""Of each engine: 12,800 tokens, so that conversations push one another out."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("tiny")
+    write_model(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def engines(model, tmp_path_factory):
+    """Two that are alike."""
+    options = ["--block-size", str(BLOCK), "--num-gpu-blocks-override", str(BLOCKS)]
+    with running(model, tmp_path_factory.mktemp("vllm"), 2, *options) as started:
+        yield started
+
+
+@dataclass
+class Gateway:
+    """Envoy and the picker in front of the engines."""
+
+    url: str
+    runner: Runner
+    http: aiohttp.ClientSession
+
+    async def ask(self, path, body, **headers):
+        """Status, headers and body of one answer."""
+        return await exchange(self.http, self.url, "POST", path, body, headers)
+
+    async def chat(self, messages, **more):
+        """One answer, which must be a good one; and its usage."""
+        body = {"model": "tiny", "messages": messages, "max_tokens": 8, "temperature": 0, **more}
+        status, headers, text = await self.ask("/v1/chat/completions", body)
+        assert status == 200, text
+        return orjson.loads(text), headers
+
+
+@pytest.fixture
+async def gateway(engines, tmp_path, envoy_binary):
+    """Starts Envoy and a picker with some settings, in a shape."""
+
+    @asynccontextmanager
+    async def start(shape="standalone", *, events=True, **sections):
+        names = ("ext_proc", "health", "admin")
+        listen = zip(names, free_ports(3), strict=True)
+        eds = tmp_path / "eds" / "endpoints.json"
+        eds.parent.mkdir(exist_ok=True)
+        document = {
+            "endpoints": [
+                {
+                    "address": engine.address,
+                    "models": ["tiny"],
+                    "labels": {
+                        "laar.dev/kv-events": str(engine.events),
+                        "laar.dev/kv-events-replay": str(engine.replay),
+                    }
+                    if events
+                    else {},
+                }
+                for engine in engines
+            ],
+            "listen": {name: f"127.0.0.1:{port}" for name, port in listen},
+            "envoy": {"eds_file": str(eds)},
+            "shutdown": {"drain_s": 0.0, "grace_s": 1.0},
+            "bodies": {"sample_answers": 1},
+            **sections,
+        }
+        settings = tmp_path / "laar.yaml"
+        settings.write_text(yaml.safe_dump(document))
+        runner = Runner(load(settings), seed=5)
+        started = asyncio.Event()
+        served = asyncio.create_task(runner.run(started=started))
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(_stop, runner, served)
+            await started.wait()
+            options = BootstrapOptions(
+                picker=document["listen"]["ext_proc"],
+                listen_port=0,
+                ready_port=0,
+                admin_port=0,
+                eds_path=str(eds),
+            )
+            directory = tmp_path / f"envoy-{shape}"
+            directory.mkdir()
+            process = EnvoyProcess(rendered(shape, options), directory)
+            envoy = await stack.enter_async_context(process)
+            http = await stack.enter_async_context(aiohttp.ClientSession())
+            behind = Gateway(envoy.url(), runner, http)
+
+            async def ready():
+                status, _, _ = await behind.ask("/v1/completions", {"model": "tiny", "prompt": "a"})
+                return status == 200
+
+            await eventually(ready, what="an answer through Envoy")
+            yield behind
+
+    return start
+
+
+async def _stop(runner, served):
+    runner.stop()
+    await served
+
+
+async def exchange(http, url, method, path, body, headers):
+    data = orjson.dumps(body) if isinstance(body, dict) else body
+    headers = {"content-type": "application/json", **headers}
+    async with http.request(method, url + path, data=data, headers=headers) as answer:
+        return answer.status, answer.headers, await answer.read()
+
+
+# -- the same answers ----------------------------------------------------------------------------
+
+_CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "tell the tale"}]}
+_SHORT = {"max_tokens": 6, "temperature": 0, "seed": 1}
+_TEXT = {"model": "tiny", "prompt": "tell the tale", **_SHORT}
+_TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+_CHAT_PATH, _TEXT_PATH = "/v1/chat/completions", "/v1/completions"
+BODIES = [
+    (_CHAT_PATH, {**_CHAT, **_SHORT}),
+    (_CHAT_PATH, {**_CHAT, **_SHORT, "stream": True}),
+    (_CHAT_PATH, {**_CHAT, **_SHORT, "stream": True, "stream_options": {"include_usage": True}}),
+    (_CHAT_PATH, {**_CHAT, **_SHORT, "n": 2}),
+    (_CHAT_PATH, {**_CHAT, **_SHORT, "logprobs": True, "top_logprobs": 2}),
+    (_CHAT_PATH, {**_CHAT, **_SHORT, "stop": ["e"]}),
+    (_CHAT_PATH, {**_CHAT, **_SHORT, "tools": [_TOOL], "tool_choice": "none"}),
+    (_CHAT_PATH, {**_CHAT, **_SHORT, "tools": [_TOOL]}),
+    (_CHAT_PATH, {**_CHAT, **_SHORT, "response_format": {"type": "text"}}),
+    (_CHAT_PATH, {**_CHAT, **_SHORT, "cache_salt": "s"}),
+    (_CHAT_PATH, {**_CHAT, **_SHORT, "priority": 0}),
+    (_CHAT_PATH, {**_CHAT, **_SHORT, "priority": "high"}),
+    (_CHAT_PATH, {**_CHAT, **_SHORT, "unheard_of": {"a": [None, 1.5]}}),
+    (_CHAT_PATH, {**_CHAT, **_SHORT, "max_tokens": 100_000}),
+    (_CHAT_PATH, {**_CHAT, "max_completion_tokens": 4, "temperature": 0}),
+    (_CHAT_PATH, {"messages": _CHAT["messages"], **_SHORT}),
+    (_CHAT_PATH, {"model": None, "messages": _CHAT["messages"], **_SHORT}),
+    (_CHAT_PATH, {"model": "", "messages": _CHAT["messages"], **_SHORT}),
+    (_CHAT_PATH, {"model": "tiny", "messages": [], **_SHORT}),
+    (_CHAT_PATH, {"model": "tiny", "messages": [{"role": "user", "content": [
+        {"type": "text", "text": "two"}, {"type": "text", "text": "parts"}]}], **_SHORT}),
+    (_CHAT_PATH, {"model": "tiny", "messages": "none", **_SHORT}),
+    (_CHAT_PATH, b'{"model": "other", "model": "tiny", "messages": [{"role": "user", "content": '
+                 b'"a"}], "max_tokens": 3, "temperature": 0}'),
+    (_CHAT_PATH, b'{"model": "t\\u0069ny", "messages": [{"role": "user", "content": "a"}], '
+                 b'"max_tokens": 3, "temperature": 0}'),
+    (_CHAT_PATH, b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], '
+                 b'"max_tokens": 3, "temperature": NaN}'),
+    (_CHAT_PATH, orjson.dumps({**_CHAT, **_SHORT}).decode().encode("utf-16")),
+    (_CHAT_PATH, b"\xef\xbb\xbf" + orjson.dumps({**_CHAT, **_SHORT})),
+    (_CHAT_PATH, b"{"),
+    (_CHAT_PATH, b""),
+    (_CHAT_PATH, b"[" * 500 + b"]" * 500),
+    (_CHAT_PATH + "?a=b", {**_CHAT, **_SHORT}),
+    (_TEXT_PATH, _TEXT),
+    (_TEXT_PATH, {**_TEXT, "stream": True}),
+    (_TEXT_PATH, {**_TEXT, "echo": True, "logprobs": 1}),
+    (_TEXT_PATH, {**_TEXT, "prompt": ["one", "two"]}),
+    (_TEXT_PATH, {**_TEXT, "prompt": [5, 6, 7]}),
+    (_TEXT_PATH, {**_TEXT, "prompt": [[5, 6, 7], [8, 9]]}),
+    (_TEXT_PATH, {**_TEXT, "prompt": [99_999]}),
+    (_TEXT_PATH, {**_TEXT, "prompt": ""}),
+    (_TEXT_PATH, {"model": "tiny", "max_tokens": 3}),
+    (_TEXT_PATH, {**_TEXT, "prompt": "long " * 20_000}),
+    (_TEXT_PATH, {**_TEXT, "truncate_prompt_tokens": 2}),
+    (_TEXT_PATH, {**_TEXT, "prompt_embeds": "AAAA"}),
+    ("/v1/responses", {"model": "tiny", "input": "tell", "max_output_tokens": 4, "temperature": 0}),
+    ("/v1/messages", {**_CHAT, "max_tokens": 4, "temperature": 0}),
+    ("/v1/messages/count_tokens", _CHAT),
+    ("/tokenize", {"model": "tiny", "prompt": "tell the tale"}),
+    ("/tokenize", _CHAT),
+    ("/detokenize", {"model": "tiny", "tokens": [5, 6, 7]}),
+    ("/v1/embeddings", {"model": "tiny", "input": "a"}),
+    ("/v1/embeddings", _CHAT),
+    ("/v1/rerank", {"model": "tiny", "query": "a", "documents": ["b"]}),
+    ("/score", {"model": "tiny", "text_1": "a", "text_2": "b"}),
+    ("/pooling", {"model": "tiny", "input": "a"}),
+    ("/classify", {"model": "tiny", "input": "a"}),
+    ("/v1/audio/transcriptions", b"no audio"),
+    ("/invocations", _TEXT),
+    ("/v1/no/such/path", _CHAT),
+]  # fmt: skip
+GETS = ["/version", "/health", "/ping", "/v1/chat/completions", "/v1/models/tiny", "/no/such/path"]
+
+
+def told(answer):
+    """What must be equal of an answer: all but ids and times, which differ each time."""
+    status, headers, body = answer
+    body = re.sub(rb"\b((?:chat)?cmpl|resp|msg|rs|embd|pool|score|classify)[-_][\w-]+", b"ID", body)
+    body = re.sub(rb'"(id|request_id)":"[0-9a-f-]{16,}"', b'"id":"ID"', body)
+    body = re.sub(rb'"(created|created_at|completed_at)":[\d.]+', b'"at":0', body)
+    body = re.sub(rb'"cached_tokens":\d+', b'"cached_tokens":0', body)
+    body = re.sub(rb'"cache_read_input_tokens":\d+', b'"cached_tokens":0', body)
+    return status, headers.get("content-type"), body
+
+
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+async def test_every_answer_is_the_one_that_the_engine_gives(shape, gateway, engines):
+    asked = [("POST", path, body) for path, body in BODIES] + [("GET", path, b"") for path in GETS]
+    async with gateway(shape) as behind:
+        differ = []
+        for method, path, body in asked:
+            direct = told(await exchange(behind.http, engines[0].url, method, path, body, {}))
+            ours = told(await exchange(behind.http, behind.url, method, path, body, {}))
+            refused = ours[0] == direct[0] == 400 and b'"reason":"bad-request"' in ours[2]
+            if ours != direct and not refused:  # no engine is asked about a body that is no object
+                differ.append((method, path, str(body)[:150], direct, ours))
+    for each in differ:
+        sys.stdout.write("\n".join(str(part)[:600] for part in each) + "\n\n")
+    assert not differ
+
+
+# -- beliefs -------------------------------------------------------------------------------------
+
+
+def words(rng, count):
+    return " ".join("".join(rng.choices("etaoinshrdlu", k=rng.randint(2, 8))) for _ in range(count))
+
+
+async def converse(behind, talks, turns, *, seed):
+    """Talks of several turns, a few at once; prompt tokens and those found cached, in all."""
+    rng = random.Random(seed)
+    system = {"role": "system", "content": words(rng, 60)}
+    texts = [[words(rng, rng.randint(20, 120)) for _ in range(turns)] for _ in range(talks)]
+    prompt = cached = 0
+    few = asyncio.Semaphore(4)
+
+    async def talk(lines):
+        nonlocal prompt, cached
+        messages = [system]
+        for line in lines:
+            messages.append({"role": "user", "content": line})
+            async with few:
+                answer, _ = await behind.chat(messages)
+            usage = answer["usage"]
+            prompt += usage["prompt_tokens"]
+            cached += (usage["prompt_tokens_details"] or {}).get("cached_tokens", 0)
+            messages.append(answer["choices"][0]["message"] | {"role": "assistant"})
+
+    await asyncio.gather(*(talk(lines) for lines in texts))
+    return prompt, cached
+
+
+@pytest.mark.parametrize(
+    ("prefix", "events", "points"),
+    [
+        pytest.param({}, False, 5, id="text alone"),
+        pytest.param({}, True, 5, id="text and events"),
+        pytest.param({"ask_engines": True}, True, 1, id="ids from the engine"),
+        pytest.param({"tokenizers": "MODEL"}, True, 1, id="ids from the tokenizer"),
+    ],
+)
+async def test_what_is_believed_cached_is_what_the_engines_find(
+    prefix, events, points, gateway, model
+):
+    if "tokenizers" in prefix:
+        prefix = {"tokenizers": {"tiny": str(model)}}
+    async with gateway(events=events, prefix=prefix) as behind:
+        prompt, cached = await converse(behind, talks=24, turns=6, seed=len(str(prefix)))
+        found = metric(behind.runner, "laar_prefix_found_tokens_total")
+        believed = metric(behind.runner, "laar_prefix_believed_tokens_total")
+        page = behind.runner.picker.metrics.page().decode()
+        seen = [line for line in page.splitlines() if "tokenized" in line or "kv_event" in line]
+    sys.stdout.write(f"\n{prefix}: cached {cached / prompt:.3f}, found {found / prompt:.3f}, ")
+    sys.stdout.write(f"believed {believed / prompt:.3f}\n" + "\n".join(seen) + "\n")
+    assert found >= 0.3 * prompt, "the test would show nothing otherwise"
+    assert abs(believed - found) <= 0.01 * points * prompt
+
+
+# -- stored responses ----------------------------------------------------------------------------
+
+
+async def test_stored_responses_go_on_where_they_are_kept(gateway):
+    async with gateway() as behind:
+        used = set()
+
+        async def chain(number):
+            last = {}
+            for step in range(5):
+                body = {
+                    "model": "tiny",
+                    "input": f"{number} {step}",
+                    "max_output_tokens": 4,
+                    **last,
+                }
+                status, headers, text = await behind.ask("/v1/responses", body)
+                assert status == 200, text
+                last = {"previous_response_id": orjson.loads(text)["id"]}
+                used.add(headers.get("x-laar-endpoint"))
+                path = "/v1/responses/" + last["previous_response_id"]
+                status, _, text = await exchange(behind.http, behind.url, "GET", path, b"", {})
+                assert status == 200, text
+
+        few = asyncio.Semaphore(8)
+
+        async def limited(number):
+            async with few:
+                await chain(number)
+
+        await asyncio.gather(*(limited(number) for number in range(40)))  # 200 responses
+    sys.stdout.write(f"\n{used}\n")
+
+
+# -- documents -----------------------------------------------------------------------------------
+
+
+async def test_documents_in_another_order_are_found_cached(gateway):
+    rng = random.Random(11)
+    library = [words(rng, 120) for _ in range(12)]
+    questions = []
+    for number in range(40):
+        drawn = rng.sample(range(4), 3) if number % 4 else rng.sample(range(len(library)), 3)
+        questions.append((drawn, words(rng, 8)))
+
+    async def cached_share(behind):
+        prompt = cached = 0
+        for drawn, question in questions:
+            documents = "\n".join(f"[Doc_{n}] {library[n]}" for n in drawn)
+            text = f"Answer from the context.\nContext:\n{documents}\n\nQuestion: {question}"
+            answer, _ = await behind.chat(
+                [{"role": "user", "content": text}], cache_salt=str(id(behind))
+            )
+            prompt += answer["usage"]["prompt_tokens"]
+            details = answer["usage"]["prompt_tokens_details"] or {}
+            cached += details.get("cached_tokens", 0)
+        return cached / prompt
+
+    async with gateway() as behind:
+        off = await cached_share(behind)
+    route = {"name": "rag", "mode": "on", "holdout_share": 0.0}
+    async with gateway("gateway", context={"routes": [route]}) as behind:
+        on = await cached_share(behind)
+    sys.stdout.write(f"\nfound cached: {off:.3f} without the hook, {on:.3f} with it\n")
+    assert on >= 1.2 * off
+
+
+async def test_predictions_of_the_first_token_come_true(gateway):
+    async with gateway() as behind:
+        await converse(behind, talks=16, turns=6, seed=5)
+        page = behind.runner.picker.metrics.page().decode()
+    rows = re.findall(r'laar_predicted_ttft_ratio_bucket\{le="([^"]+)"\} ([\d.e+]+)', page)
+    count = float(rows[-1][1])
+    median = next(float(bound) for bound, below in rows if float(below) >= 0.5 * count)
+    sys.stdout.write(f"\n{count:.0f} answers, median of predicted / measured at most {median}\n")
+    assert 0.4 <= median <= 2.5  # of a toy engine on a shared machine

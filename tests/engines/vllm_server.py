@@ -1,0 +1,131 @@
+"""A real vLLM on CPU that serves a tiny random model over HTTP, with a tokenizer of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from vllm_driver import MODEL, QUIET
+
+from support.waiting import free_ports
+
+PYTHON = os.environ.get("LAAR_VLLM_PYTHON", sys.executable)
+
+_TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>"
+    "{% if m.content is string %}{{ m.content }}"
+    "{% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}\n"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+_READY_S = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A running engine and the ports of its KV events."""
+
+    port: int
+    events: int
+    replay: int
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}"
+
+
+def write_model(work: Path) -> None:
+    """Writes configuration, tokenizer and chat template; the weights are random."""
+    work.mkdir(parents=True, exist_ok=True)
+    (work / "config.json").write_text(json.dumps(MODEL))
+    rng = random.Random(3)
+    letters = "etaoinshrdlu"
+    words = ["".join(rng.choices(letters, k=rng.randint(2, 8))) for _ in range(400)]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=1000,
+        special_tokens=["<unk>", "<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([" ".join(rng.choices(words, k=200)) for _ in range(50)], trainer)
+    tokenizer.save(str(work / "tokenizer.json"))
+    told = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "chat_template": _TEMPLATE,
+    }
+    (work / "tokenizer_config.json").write_text(json.dumps(told))
+
+
+@contextlib.contextmanager
+def running(model: Path, logs: Path, count: int, *options: str) -> Iterator[Sequence[Engine]]:
+    """So many engines of one model; all are stopped at the end."""
+    ports = iter(free_ports(3 * count))
+    engines = [Engine(next(ports), next(ports), next(ports)) for _ in range(count)]
+    with contextlib.ExitStack() as stack:
+        for engine in engines:
+            stack.enter_context(_process(engine, model, logs / f"{engine.port}.log", options))
+        for engine in engines:
+            _wait(engine, logs / f"{engine.port}.log")
+        yield engines
+
+
+@contextlib.contextmanager
+def _process(engine: Engine, model: Path, log: Path, options: Sequence[str]) -> Iterator[None]:
+    events = {  # a publisher without a star connects to its endpoint
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": f"tcp://*:{engine.events}",
+        "replay_endpoint": f"tcp://*:{engine.replay}",
+    }
+    command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    command += ["--served-model-name", "tiny", "--load-format", "dummy", "--enforce-eager"]
+    command += ["--max-model-len", "8192", "--max-num-batched-tokens", "2048"]
+    command += ["--enable-prompt-tokens-details", "--prefix-caching-hash-algo", "sha256_cbor"]
+    command += ["--kv-events-config", json.dumps(events), *options]
+    command += ["--host", "127.0.0.1", "--port", str(engine.port)]
+    environment = {
+        **QUIET,
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+        "VLLM_ENABLE_RESPONSES_API_STORE": "1",
+    }
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            command, env=os.environ | environment, stdout=said, stderr=said, cwd=log.parent
+        )
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+
+
+def _wait(engine: Engine, log: Path) -> None:
+    deadline = time.monotonic() + _READY_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{engine.url}/health") as answer:
+            assert answer.status == 200
+            return
+        time.sleep(0.5)
+    raise AssertionError(f"vLLM did not start:\n{log.read_text()[-3000:]}")
