@@ -154,14 +154,14 @@ class Outbox:
         engines, size = self._engines, self._table.capacity
         counted = np.zeros((size, 9))
         counted[:, :4] = self._table.own()
-        known = min(size, len(engines.sent))
+        known = min(size, len(engines.traffic.sent))
         for place, column in enumerate(
             (
-                engines.own_ahead_s,
-                engines.sent,
-                engines.sent_s,
-                engines.hidden_s,
-                engines.own_read_s,
+                engines.traffic.own_ahead_s,
+                engines.traffic.sent,
+                engines.traffic.sent_s,
+                engines.traffic.hidden_s,
+                engines.traffic.own_read_s,
             )
         ):
             counted[:known, 4 + place] = column[:known]

@@ -21,7 +21,7 @@ import orjson
 
 from laar.accuracy.features import Features
 from laar.accuracy.online import Taken
-from laar.core.engines import Sample
+from laar.core.engine_model import Sample
 from laar.errors import LaarError
 from laar.health import Kind, Word
 

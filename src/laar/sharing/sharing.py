@@ -15,7 +15,7 @@ from laar.accuracy.online import OnlineOutcomes, Taken
 from laar.accuracy.reports import OutcomeReports, Verdict
 from laar.core.beliefs import PrefixBeliefs
 from laar.core.director import Director
-from laar.core.engines import Sample
+from laar.core.engine_model import Sample
 from laar.health import Word
 from laar.sharing.outbox import Outbox
 from laar.sharing.peers import TAG_CHARS, Peer, Peers, tag_of
