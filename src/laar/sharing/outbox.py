@@ -9,7 +9,8 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats
 from laar.core.engines import Engines
-from laar.sharing.records import Batch, Entered, Load, Record
+from laar.sharing.batches import Batch
+from laar.sharing.records import Entered, Load, Record
 
 __all__ = ["BATCH_RECORDS", "Outbox"]
 
