@@ -26,8 +26,9 @@ from laar.core.decision import Decision
 from laar.core.director import Director
 from laar.core.endpoints import POOL_LABEL
 from laar.core.traffic import seconds_ahead
-from laar.flow.admission import Admission, FlowSettings, Outcome
+from laar.flow.admission import Admission, Outcome
 from laar.flow.item import CANCELLED, SHUTTING_DOWN, Shed
+from laar.flow.settings import FlowSettings
 
 __all__ = ["PoolMetrics"]
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from laar.flow.admission import FlowSettings
 from laar.flow.item import Limits
+from laar.flow.settings import FlowSettings
 from laar.lab.claims import Claim, Evidence, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.context_prefill import ENGINE, LOADS, OUTPUT_TOKENS, WORKERS

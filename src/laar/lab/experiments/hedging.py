@@ -30,7 +30,7 @@ from laar.lab.sweep import sweep
 from laar.lab.workloads.kv_questions import as_questions
 from laar.measuring.kv_lookup import queries
 from laar.sim.fleet import FleetSettings, Question, VirtualFleet
-from laar.sim.fleet.fleet import Exchange
+from laar.sim.fleet.exchange import Exchange
 
 __all__ = ["EXPERIMENTS"]
 

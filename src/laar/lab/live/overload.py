@@ -36,7 +36,7 @@ from laar.accuracy.artifact import Capability, ModelCapability, RetryTerms, Spee
 from laar.core.request import Api, Request
 from laar.envoy import Shape
 from laar.errors import LaarError
-from laar.flow.admission import FlowSettings
+from laar.flow.settings import FlowSettings
 from laar.lab.experiment import FIRST_SEED
 from laar.lab.experiments.medha_picker import carried_per_s
 from laar.lab.live.fleet import Endpoint, started_fleet

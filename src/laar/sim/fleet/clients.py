@@ -22,7 +22,8 @@ from itertools import count
 
 from laar.core.request import Request
 from laar.errors import RequestError
-from laar.sim.fleet.fleet import Exchange, VirtualFleet
+from laar.sim.fleet.exchange import Exchange
+from laar.sim.fleet.fleet import VirtualFleet
 from laar.sim.fleet.prompts import Arrival, Prompt, request_of
 
 __all__ = [
