@@ -94,11 +94,9 @@ from envoy_data_plane.envoy.type.v3 import Percent
 from envoy_data_plane.google.protobuf import Any
 
 from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER
-from laar.protocol.agreed import PICKING_SERVICE
+from laar.protocol.agreed import LB_NAMESPACE, PICKING_SERVICE
+from laar.protocol.headers import DESTINATION, SERVED
 
-DESTINATION_HEADER = "x-gateway-destination-endpoint"
-SERVED_KEY = "x-gateway-destination-endpoint-served"
-LB_NAMESPACE = "envoy.lb"
 PICKER_CLUSTER = "laar-picker"
 ADMIN_CLUSTER = "admin"
 
@@ -158,10 +156,10 @@ def endpoints_cluster(eds_path: str, watched_directory: str) -> Cluster:
             "envoy.load_balancing_policies.override_host",
             OverrideHost(
                 override_host_sources=[
-                    OverrideHostOverrideHostSource(header=DESTINATION_HEADER),
-                    OverrideHostOverrideHostSource(metadata=_lb_key(DESTINATION_HEADER)),
+                    OverrideHostOverrideHostSource(header=DESTINATION),
+                    OverrideHostOverrideHostSource(metadata=_lb_key(DESTINATION)),
                 ],
-                selected_host_key=_lb_key(SERVED_KEY),
+                selected_host_key=_lb_key(SERVED),
                 fallback_policy=_policy("envoy.load_balancing_policies.subset", _undecided()),
             ),
         ),
@@ -275,7 +273,7 @@ def _undecided() -> Subset:
         fallback_policy=SubsetLbSubsetFallbackPolicy.ANY_ENDPOINT,
         subset_selectors=[
             SubsetLbSubsetSelector(
-                keys=[DESTINATION_HEADER],
+                keys=[DESTINATION],
                 fallback_policy=SubsetLbSubsetSelectorLbSubsetSelectorFallbackPolicy.NO_FALLBACK,
             )
         ],

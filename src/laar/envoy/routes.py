@@ -51,9 +51,9 @@ from envoy_data_plane.envoy.type.matcher.v3 import (
 from envoy_data_plane.google.protobuf import Any, Struct
 
 from laar.envoy.bootstrap import RETRIED, RETRY_ON, BodyMode, BootstrapOptions
-from laar.envoy.clusters import LB_NAMESPACE
 from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, METADATA_NAMESPACE
 from laar.protocol import headers as names
+from laar.protocol.agreed import LB_NAMESPACE
 from laar.protocol.openai import SUFFIXES
 
 EXT_PROC = "envoy.filters.http.ext_proc"

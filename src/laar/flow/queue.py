@@ -28,6 +28,7 @@ from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
+from laar.core.request import MAX_OBJECTIVE_S
 from laar.flow.item import (
     CANCELLED,
     EVICTED_BY_BAND,
@@ -47,9 +48,6 @@ from laar.flow.waiting import Crowd, Lane, Near
 __all__ = ["Queue"]
 
 T = TypeVar("T")
-
-MAX_OBJECTIVE_S = 3600.0
-"""A longer objective counts as this: Envoy itself gives up on a held request after an hour."""
 
 MAX_WORK_S = 1e6
 """More work than any prompt has; keeps an infinite estimate out of the arithmetic."""

@@ -22,11 +22,10 @@ from laar.lab.live.pages import read_totals
 from laar.measuring.kv_lookup import Query
 from laar.policies import llm_router
 from laar.protocol import headers as names
+from laar.sim.fleet.clients import MAX_ATTEMPTS
 
 __all__ = ["MAX_ATTEMPTS", "Tally", "compare", "exit_status"]
 
-MAX_ATTEMPTS = 10
-"""The paper's cap R."""
 BROKEN = 1
 """Exit status when an exchange was not answered as the contract says."""
 _FAULTS_SHOWN = 10

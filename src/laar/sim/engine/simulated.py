@@ -27,10 +27,10 @@ from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass
 
-from laar.errors import RequestError, SettingError, unknown
+from laar.errors import SettingError, unknown
 from laar.sim.engine.blocks import BlockPool
 from laar.sim.engine.cost import CostModel, Work
-from laar.sim.engine.interface import Job, KvEvent, Load, Progress, Step
+from laar.sim.engine.interface import Job, KvEvent, Load, Progress, Step, check_job
 from laar.sim.engine.medha import Slack
 from laar.sim.engine.schedule import Fcfs, NonPreemptive, Plan, PrefillFirst, Priority, Scheduler
 from laar.sim.engine.sequence import Seq
@@ -127,16 +127,12 @@ class SimulatedEngine:
     def submit(self, job: Job) -> None:
         """Puts a job in the waiting queue; see the interface."""
         longest = self._settings.num_blocks * self._block_size
-        if job.prompt_tokens < 1 or job.output_tokens < 1 or job.id in self._jobs:
-            raise RequestError(
-                400, "bad_job", "needs a new id, and at least one prompt and one output token"
-            )
-        if job.prompt_tokens + job.output_tokens > longest:
-            raise RequestError(
-                400, "too_long", f"prompt and output are longer than the KV cache, {longest} tokens"
-            )
-        if len(self.waiting) >= self._settings.max_num_queued:
-            raise RequestError(503, "queue_full", "the engine's queue is full", retry_after_s=1)
+        check_job(
+            job,
+            longest=longest,
+            is_known=job.id in self._jobs,
+            is_full=len(self.waiting) >= self._settings.max_num_queued,
+        )
         seq = Seq(job, self._numbers)
         self._numbers += 1
         self._jobs[job.id] = seq

@@ -27,6 +27,7 @@ from laar.sim.fleet.fleet import VirtualFleet
 from laar.sim.fleet.prompts import Arrival, Prompt, request_of
 
 __all__ = [
+    "MAX_ATTEMPTS",
     "Answered",
     "Conversation",
     "Question",
