@@ -75,7 +75,7 @@ class DirectorSettings:
     adapter of some 100 MB takes from a local disk. 0 to look at queues and prefixes alone."""
     explore_share: Annotated[float, Ge(0), Le(0.2)] = 0.01
     """Share of requests that may go to a model with fewer than 30 known outcomes on such requests,
-    so that reports can correct what is believed of it. Only where outcomes are reported and the
+    so that reports can correct its estimate. Only where outcomes are reported and the
     policy prices; never a retry, a request with an objective, or one that would take twice as long.
     0: never."""
     apart: ApartRule = "by-cost"

@@ -248,7 +248,7 @@ class View:
         pace: how many times slower than its siblings each is; None while none is.
         typical_s: seconds of a whole answer, where `pace` is known.
         load_s: until the adapter that is asked for is at hand; None where it is, everywhere.
-        apart: who may read the prompt in a candidate's place; None where nobody may.
+        apart: the endpoints that may read the prompt in a candidate's place; None where none may.
         faults: parts of the policy that failed on this request.
     """
 

@@ -52,7 +52,7 @@ class Request:
             digests of images. Prefixes are hashed over these.
         question: the last user message's text; what language and task are read from.
         system: head of the system prompt; empty for none.
-        marks: of the body's shape: tools, an answer's format, turns; what tasks are told by too.
+        marks: of the body's shape: tools, an answer's format, turns; tasks show in them too.
         chars: characters in all spans.
         stream: the client asked for a streamed answer.
         max_tokens: limit on the answer; None when the client set none.
@@ -78,7 +78,7 @@ class Request:
         subset: addresses (with or without port) the gateway restricts the choice to; None for all.
         context: what the documents of its prompt begin with, as hashes, each of more of them than
             the one before; empty where none are known.
-        shadow: the decision is only recorded; somebody else chooses where the request goes.
+        shadow: the decision is only recorded; Envoy chooses where the request goes.
         first_token_seen: the picker will see the first token of the answer: it is streamed, and
             read as it passes.
         whole: its prompt may not be read elsewhere than where it is answered: there is no room for

@@ -98,7 +98,7 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
             refused=isinstance(error.os_error, ConnectionRefusedError),
         )
     except TimeoutError:
-        return Asked(failed=Kind.HANG, problem="takes the connection, and says nothing")
+        return Asked(failed=Kind.HANG, problem="takes the connection, and sends nothing")
     except aiohttp.ServerDisconnectedError:
         return Asked(failed=Kind.STATUS, problem="takes the connection, and cuts it")
     except (aiohttp.ClientError, OSError, ValueError) as error:

@@ -91,7 +91,7 @@ ModelName = Annotated[str, AfterValidator(check_model_name)]
 
 
 class Endpoint(BaseModel):
-    """One endpoint, as people write it."""
+    """One endpoint, as it is written in a file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 

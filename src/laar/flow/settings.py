@@ -29,7 +29,7 @@ class FlowSettings:
     objective_base_s: Annotated[float, Ge(0), Le(3600)] = 1.0
     """Seconds of the objective of a request that has none: this ..."""
     objective_factor: Annotated[float, Ge(1), Le(1000)] = 5.0
-    """... and this many times its prefill alone. A second is what people wait for, and five times
+    """... and this many times its prefill alone. A second is what users wait for, and five times
     leaves a long prompt slack to give."""
     long_tokens: Annotated[int, Ge(1), Le(1 << 30)] = 8192
     """Uncached prompt tokens above which a request is long: while short ones wait, an endpoint gets

@@ -2,7 +2,7 @@
 
 Four ways to choose a model for each question are compared, at equal cost: the best single model (by
 the artifact's own evidence: it is chosen before the questions are seen), laar with the question
-alone, laar with the task told, and an oracle that knows the scores. Beside these: whether the
+alone, laar with the task given, and an oracle that knows the scores. Beside these: whether the
 probabilities are right, overall and by length; what a second and a third attempt bring; and, where
 seconds or dollars are known, what the same accuracy costs and what the same cost buys.
 
