@@ -338,7 +338,7 @@ class OnlineOutcomes:
         return cell.weight
 
     def _judge(self, model: str, features: Features, cell: Cell, reporters: Sequence[str]) -> None:
-        """Lets the cell say anew what these reporters and the model's prior should weigh."""
+        """Lets the cell say again what these reporters and the model's prior should weigh."""
         for name in reporters if len(cell.shares) > 1 else ():
             share = cell.shares[name]
             others = [(n, s.correct, s.outcomes) for n, s in cell.shares.items() if n != name]

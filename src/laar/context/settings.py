@@ -119,8 +119,8 @@ class ContextSettings:
     6 tokens a document. Without it accuracy was measured lower."""
     relabel: Relabel = "auto"
     """Whether text may move under labels that count up, which stay: `auto` where nothing in the
-    prompt makes use of the numbers (citations, ranks, `document 2`); `true` where nobody ever does;
-    `false` never."""
+    prompt makes use of the numbers (citations, ranks, `document 2`); `true` where no prompt ever
+    does; `false` never."""
     dedup: Dedup = "auto"
     """`exact` replaces a document whose full text stands earlier in the same body with a note that
     points there. `auto` tries that in `holdout_share` of the conversations, and does so in all but

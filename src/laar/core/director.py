@@ -59,7 +59,7 @@ class Director:
         new_id: makes the ids of decisions. With an id an outcome can be reported, so clients must
             not guess those of others; None draws from `rng`, which is good enough for a lab.
         assessor: what is known of models.
-        prefixes: what is believed of caches.
+        prefixes: the estimates of caches.
         tuner: sets the weights of the settings' policy, decision by decision, and gets their
             outcomes; None to leave the policy its own.
         health: learns which endpoints answer; None to believe that all do.

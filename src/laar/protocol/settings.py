@@ -40,7 +40,7 @@ class StreamSettings:
     """Which x-laar-* headers an answer has. `all`; `ids`: without x-laar-cost-ms, x-laar-endpoint
     and x-laar-overhead-us; `none`: then clients cannot name the models that failed, nor report
     outcomes; `auto`: `ids` for requests that name a tenant, else `all`. The cost says whether a
-    prompt, somebody else's too, was sent before, and the endpoint is an inner address: nothing for
+    prompt, another tenant's too, was sent before, and the endpoint is an inner address: nothing for
     tenants who don't trust each other."""
     by_tenant: bool = False
     """Whether a prefix that one tenant sent counts as unknown for all others (flow.tenant_header

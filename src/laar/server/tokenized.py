@@ -108,7 +108,7 @@ class TokenizedPrompts(Collector):
         self._came = asyncio.Event()
         self._mistakes: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
-        """Prompts by what came of them: `known`, `unlike`, `failed`, `skipped`."""
+        """Prompts by outcome: `known`, `unlike`, `failed`, `skipped`."""
 
     # -- of requests ---------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""How an endpoint is chosen: policies, weights, what is believed."""
+"""How an endpoint is chosen: policies, weights, estimates."""
 
 from __future__ import annotations
 

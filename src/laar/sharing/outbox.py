@@ -80,7 +80,7 @@ class Outbox:
             self.dropped += 1
 
     def send_all_loads(self) -> None:
-        """The next batch has every load: somebody does not know them."""
+        """The next batch has every load: a picker does not know them."""
         self._full_at = float("-inf")
 
     def batches(self, now: float, key_id: str) -> list[Batch]:

@@ -204,7 +204,7 @@ def _intervals(asked: Asked, single: int, rng: np.random.Generator) -> dict[str,
 def _attempts(
     artifact: Capability, asked: Asked, single: int, rng: np.random.Generator
 ) -> dict[str, object]:
-    """The share right within one, two and three attempts, and how well the second is foretold."""
+    """The share right within one, two and three attempts, and how well the second is predicted."""
     whole = asked.of((asked.answers == 1).all(axis=1))
     if len(whole.models) < 2 or not len(whole.tasks):
         return {}

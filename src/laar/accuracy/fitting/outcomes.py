@@ -52,7 +52,7 @@ class MeasuredOutcome(BaseModel):
         score: in 0..1, where the grader gave more than right or wrong.
         dollars: that the answer cost, where it is known.
         text: a bounded sample of the question, where it may be kept: what tasks are told by.
-        told: the task was named by somebody, not detected.
+        told: the task was named in the file, not detected.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)

@@ -1,4 +1,4 @@
-"""One Kubernetes source of endpoints, as people write it in the settings."""
+"""One Kubernetes source of endpoints, as it is written in the settings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Real questions with the verdicts of real models, as a world of the lab.
 
 Records give question, task and each model's score; a score of a half or more is right. Speeds are
-not in them: they go by the models' sizes, as decoding on one kind of hardware does.
+not in them: they follow the models' sizes, as decoding on one kind of hardware does.
 """
 
 from __future__ import annotations

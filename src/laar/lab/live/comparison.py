@@ -1,6 +1,6 @@
 """Verified questions through a gateway, once under every policy.
 
-Each policy gets the same questions, under a cache salt of its own, so that nobody finds the cache
+Each policy gets the same questions, under a cache salt of its own, so that none finds the cache
 warm. A question is asked until its answer is correct, every model has been tried, or ten attempts
 are made (LAAR, section 6.1).
 """

@@ -31,7 +31,7 @@ _SHED = (429, 503)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What became of a request; times in seconds.
+    """The outcome of a request; times in seconds.
 
     Args:
         ask: the request.

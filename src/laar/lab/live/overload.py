@@ -77,7 +77,7 @@ def run_overload(
     json_file: Path | None,
     sample_answers: float | None = None,
 ) -> int:
-    """Runs it and says what came of it; returns the exit status."""
+    """Runs it and prints the result; returns the exit status."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=240)  # a file has no edge

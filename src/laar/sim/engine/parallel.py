@@ -12,7 +12,7 @@ has nothing to go by here: a world for testing what a cost does where its model 
 
 All that run advance at one rate, so the state is one number: the work, in unloaded seconds, that
 each of them has done since the engine began. A request's first and last token stand at fixed points
-of that scale, and only the rate changes when somebody comes or goes.
+of that scale, and only the rate changes when a request comes or goes.
 
 Two differences. The simulator draws a prefill's factor once, when it begins; here the factor
 follows those that run. A prompt that finds no room in the KV cache waits here, where the simulator
@@ -126,7 +126,7 @@ class ParallelEngine:
         return Step(duration_s, self._tell(until is None), events)
 
     def cut(self, now: float) -> Step | None:
-        """Ends the outstanding step at once, unless whoever comes would have to wait anyway."""
+        """Ends the outstanding step at once, unless a newcomer would have to wait anyway."""
         full = len(self._running) >= self._settings.max_num_seqs or self._waiting
         if now >= self._end_s or full:
             return None

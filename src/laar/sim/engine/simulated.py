@@ -119,7 +119,7 @@ class SimulatedEngine:
         self._free_at = [-math.inf] * self._cost.stages
         self._clock = -math.inf
         self._numbers = self._admissions = 0
-        self._preempted = False  # in this iteration: then nobody is admitted
+        self._preempted = False  # in this iteration: then no job is admitted
         self._preemptions = self._queries = self._hits = 0
 
     # The Engine interface.
@@ -166,7 +166,7 @@ class SimulatedEngine:
         end = self._flights[0].exit_s
         is_idle = not (self.waiting or self.prefilling or self._decoding)
         if self._free_at[0] > begin and not (is_idle and until is not None):
-            end = min(end, self._free_at[0])  # else nobody would enter: `cut` is for newcomers
+            end = min(end, self._free_at[0])  # else no job would enter: `cut` is for newcomers
         self._clock = end
         self._events = self._pool.drain()
         return self._tell(end - now)

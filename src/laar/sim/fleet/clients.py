@@ -280,7 +280,7 @@ def ask_until_correct(
     stop_when_exhausted: bool = True,
     on_attempt: Callable[[Exchange, bool], None] = lambda _exchange, _correct: None,
 ) -> list[Answered]:
-    """Runs the closed loop to its end; returns what became of each question, in their order.
+    """Runs the closed loop to its end; returns the outcome of each question, in their order.
 
     Args:
         fleet: fresh.
