@@ -8,6 +8,7 @@ from typing import Any, cast
 from jh2.hpack import Encoder
 
 from fuzz.choices import Choices
+from fuzz.written import Written
 from laar.server.h2 import H2Server
 from laar.server.h2.call import Call
 from laar.server.h2.connection import Connection
@@ -67,32 +68,6 @@ class _Echo:
         self.ends += 1
 
 
-class _Socket:
-    """Takes what is written, until it is closed."""
-
-    def __init__(self) -> None:
-        self._closed = False
-
-    def write(self, _data: bytes) -> None:
-        assert not self._closed
-
-    def close(self) -> None:
-        self._closed = True
-
-    abort = close
-
-    def is_closing(self) -> bool:
-        return self._closed
-
-    def get_extra_info(self, _name: str) -> None:
-        return None
-
-    def set_write_buffer_limits(self, high: int) -> None: ...
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-
 def frames(data: bytes) -> None:
     """No error leaves, all calls end once, nothing is held afterwards."""
     _runner.run(_speak(Choices(data)))
@@ -110,7 +85,7 @@ async def _speak(choices: Choices) -> None:
     faults: list[str] = []
     connection = Connection(server)
     connection._fail = _noting(connection._fail, faults)  # type: ignore[method-assign]
-    connection.connection_made(cast(asyncio.Transport, _Socket()))
+    connection.connection_made(cast(asyncio.Transport, Written()))
     encoder = Encoder()
     connection.data_received(_PREFACE if choices.number(16) else choices.some(40))
     held = b""

@@ -70,7 +70,7 @@ is NaN, never 0.
 CLI_HEAD = """# Command line
 
 Made from the code by `python docs/reference/generate.py`; `laar COMMAND --help` prints the same.
-Exit status 2 stands for anything a person has to put right; the text says what, and how.
+Exit status 2 stands for a fault that the user can correct; the text names it, and the remedy.
 """
 
 

@@ -1,10 +1,14 @@
 """The errors laar raises on purpose.
 
-LaarError            a fault that a person can act on; the text says what is wrong and the remedy
+LaarError            a fault that its reader can act on; the text says what is wrong and the remedy
 ├── SettingError     in the settings, an endpoints file, an artifact or a command's arguments
-└── RequestError     in a client's request; carries the HTTP status and a stable reason code
+├── RequestError     in a client's request; carries the HTTP status and a stable reason code
+├── ApiError         of a Kubernetes API server (`laar.datalayer.kubernetes.api`)
+└── Unreadable       a batch of another picker (`laar.sharing.batches`)
 
-Anything else raised is a defect, and is caught only at the guards that degrade a decision.
+Exceptions outside this tree, such as `NoRoomError`, go from one part of laar to another and reach
+no reader. Anything else raised is a defect, and is caught only at the guards that degrade a
+decision.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ import pytest
 from laar.accuracy import CapabilityModel, Features, parse_artifact
 from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.judge import judge
+from laar.accuracy.fitting.judgement import run_evaluate
 from laar.accuracy.fitting.questions import questions_of
 from laar.accuracy.fitting.records import parse_records, read_records
 from laar.accuracy.text import Said, hashed
-from laar.client.judging import run_evaluate
 from laar.errors import SettingError
 
 _WORDS = {

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
-from laar.core.engines import Engines, seconds_ahead
+from laar.core.engines import Engines
 from laar.core.lines import Line
+from laar.core.traffic import seconds_ahead
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
 
@@ -64,7 +65,7 @@ def serve(table, engines, took, count, *, shown=True, seed=1):
 
 
 def ahead(engines, slots, now, read):
-    return seconds_ahead(np.maximum, *engines.asked(slots, now)[0][:3], now, read)
+    return seconds_ahead(np.maximum, *engines.traffic.asked(slots, now)[0][:3], now, read)
 
 
 def test_a_speed_that_the_artifact_has_wrong_is_learned():

@@ -16,9 +16,10 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.request import Api, Request
 from laar.errors import RequestError
-from laar.flow.admission import Admission, FlowSettings
+from laar.flow.admission import Admission
 from laar.flow.item import Limits
 from laar.flow.saturation import Saturation
+from laar.flow.settings import FlowSettings
 from laar.policies import build_policies
 
 GONE = Completion(status=None, cause="disconnect", latency_s=0.0)

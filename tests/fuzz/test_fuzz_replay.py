@@ -1,17 +1,12 @@
 """A short run of each fuzz target, and every input that once found something."""
 
-import sys
 from pathlib import Path
 
 import pytest
+from fuzz.blind import inputs
+from fuzz.targets import TARGETS
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from fuzz.blind import inputs  # noqa: E402
-from fuzz.targets import TARGETS  # noqa: E402
-
-from fuzz import live  # noqa: E402
+from fuzz import live
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*/*"))
 

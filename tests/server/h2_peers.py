@@ -79,33 +79,6 @@ async def serving(**options):
         await server.stop(0)
 
 
-class Written:
-    """Stands for a socket: takes what is written."""
-
-    def __init__(self):
-        self.closed = False
-
-    def write(self, _data):
-        assert not self.closed
-
-    def close(self):
-        self.closed = True
-
-    abort = close
-
-    def is_closing(self):
-        return self.closed
-
-    def get_extra_info(self, _name):
-        return None
-
-    def set_write_buffer_limits(self, high):
-        pass
-
-    def get_write_buffer_size(self):
-        return 0
-
-
 def frame(kind, flags=0, stream=0, payload=b"", length=None):
     size = len(payload) if length is None else length
     return size.to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload

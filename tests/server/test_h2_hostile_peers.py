@@ -7,7 +7,8 @@ import contextlib
 import itertools
 
 import pytest
-from h2_peers import HEADERS, PREFACE, Peer, Served, Written, frame, serving
+from fuzz.written import Written
+from h2_peers import HEADERS, PREFACE, Peer, Served, frame, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jh2 import events

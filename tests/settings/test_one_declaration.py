@@ -11,9 +11,9 @@ from laar.core.decision import DirectorSettings
 from laar.core.shadow import Enforcement
 from laar.declaring import hints_of
 from laar.errors import SettingError
-from laar.flow.admission import FlowSettings
 from laar.flow.item import Limits
 from laar.flow.saturation import Saturation
+from laar.flow.settings import FlowSettings
 from laar.health import HealthSettings
 from laar.protocol.stream import StreamSettings
 from laar.settings import ContextRoute, Settings

@@ -57,7 +57,7 @@ def test_a_killed_pickers_reservations_end_with_its_lease():
     assert counted(q)["in_flight"] == 1
     q.look(4.2)
     assert not any(counted(q).values())
-    assert not q.director.engines.ahead_s.any()
+    assert not q.director.engines.traffic.ahead_s.any()
     assert q.peers.ended_by_lease == 1
 
 

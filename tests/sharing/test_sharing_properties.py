@@ -152,7 +152,7 @@ class Life(RuleBasedStateMachine):
             self.net.exchange(self.now)
         for picker in self.pickers:
             assert not any(counted(picker)), "something is still reserved"
-            assert not picker.director.engines.ahead_s.any()
+            assert not picker.director.engines.traffic.ahead_s.any()
             assert not any(peer.entries and len(peer.entries) for peer in picker.peers.known())
         self.agree()
 

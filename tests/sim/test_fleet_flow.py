@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from laar.errors import RequestError, SettingError
-from laar.flow.admission import FlowSettings
 from laar.flow.item import Limits
+from laar.flow.settings import FlowSettings
 from laar.sim.engine import EngineProfile, EngineSettings, LinearCost
 from laar.sim.fleet import (
     Arrival,

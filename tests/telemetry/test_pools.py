@@ -10,8 +10,9 @@ from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import POOL_LABEL, EndpointSpec, EndpointTable
 from laar.core.request import Api, Request
-from laar.flow.admission import Admission, FlowSettings, Outcome
+from laar.flow.admission import Admission, Outcome
 from laar.flow.item import EXPIRED, Shed
+from laar.flow.settings import FlowSettings
 from laar.policies import build_policies
 from laar.telemetry.pools import PoolMetrics
 

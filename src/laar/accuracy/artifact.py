@@ -204,7 +204,7 @@ class TextTerms(_Part):
 
 
 class FittedOn(_Part):
-    """Which questions a fit has seen, so that nobody judges it by these.
+    """Which questions a fit has seen, so that it is not judged by these.
 
     Args:
         held_out: share of the questions that the fit was not shown.

@@ -49,7 +49,7 @@ MIN_PROBABILITY, MAX_PROBABILITY = 0.001, 0.999
 """Q stays inside: a cost is divided by it, and no evidence shows that a model never fails."""
 
 MAX_CACHED_ROWS = 4096
-"""Sets of candidates times cells; beyond it the table starts anew, which costs microseconds."""
+"""Sets of candidates times cells; beyond it the table starts again, which costs microseconds."""
 
 _MAX_CACHED_TABLES = 256  # sets of candidates times languages and lengths
 
@@ -182,7 +182,7 @@ class CapabilityModel:
             models: asked about.
             features: of the request.
             tried: models that have failed on it.
-            shares: of each of the text model's tasks in the request; None goes by `features`.
+            shares: of each of the text model's tasks in the request; None uses `features`.
 
         Returns:
             Shape (len(models),), read-only where nothing was tried.

@@ -1,7 +1,7 @@
 """P(correct) once other models have failed: a difficulty that all models share.
 
 LAAR assumes independent attempts (section 5.1). They are not: a hard question is hard for all. Here
-a question has a difficulty d that nobody sees, standard normal, and model m is right with log odds
+a question has a hidden difficulty d, standard normal, and model m is right with log odds
 
     z_m * sqrt(1 + pi/8 * spread^2) + spread * d
 

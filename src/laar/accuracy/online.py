@@ -8,7 +8,7 @@ of which some are inverted, must not outweigh many measurements. It is less wher
 cells say that the artifact is wrong about it (`laar.accuracy.trust`).
 
 Reports are not trusted. A cell takes at most `cap_per_hour` of them in any hour, hence lies about
-it can't move it further than cap / (kappa + cap) of the way in an hour (`max_shift_per_hour`),
+it can't move it further than cap / (kappa + cap) of the way in an hour,
 against all the true reports that come in meanwhile. Lies about many cells of a model at once look
 like a wrong artifact, and lower k besides. Reporters with names are held against each other: one
 that disagrees with the others loses its weight, for what it has reported as well
@@ -127,11 +127,6 @@ class OnlineOutcomes:
 
     def __len__(self) -> int:
         return len(self._cells)
-
-    @property
-    def max_shift_per_hour(self) -> float:
-        """The share of the way from the prior that lies of one hour about a cell can move it."""
-        return self.cap_per_hour / (self.kappa + self.cap_per_hour)
 
     def posterior(
         self, prior: NDArray[np.float64], models: Sequence[str], features: Features, now: float
@@ -338,7 +333,7 @@ class OnlineOutcomes:
         return cell.weight
 
     def _judge(self, model: str, features: Features, cell: Cell, reporters: Sequence[str]) -> None:
-        """Lets the cell say anew what these reporters and the model's prior should weigh."""
+        """Lets the cell say again what these reporters and the model's prior should weigh."""
         for name in reporters if len(cell.shares) > 1 else ():
             share = cell.shares[name]
             others = [(n, s.correct, s.outcomes) for n, s in cell.shares.items() if n != name]

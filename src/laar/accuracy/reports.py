@@ -34,7 +34,7 @@ MAX_PENDING = 50_000
 
 
 class Verdict(StrEnum):
-    """What became of a report."""
+    """The verdict on a report."""
 
     TAKEN = "taken"
     LIMITED = "limited"
@@ -101,7 +101,7 @@ class OutcomeReports:
         self._latest: dict[_Link, str] = {}
         self.verdicts: Counter[Verdict] = Counter()
         self.retries: Counter[Verdict] = Counter()
-        """What became of failures that retries told of."""
+        """Verdicts on failures that retries showed."""
 
     def __len__(self) -> int:
         return len(self._decisions)

@@ -1,4 +1,4 @@
-"""What the prior of a model weighs, judged by how well it foretold reported outcomes.
+"""What the prior of a model weighs, judged by how well it predicted reported outcomes.
 
 An artifact may be wrong about a model as a whole: fitted on other questions, or on another model
 behind the same name. Its prior should then not weigh what a right one weighs, and how much it

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from laar.cli.asking import Concurrency, KeyVariable, MaxTokens, Models, OutcomesFile
 from laar.cli.terminal import report_errors
 
 __all__ = ["calibrate"]
@@ -17,9 +18,7 @@ def calibrate(
     out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path(
         "capability.json"
     ),
-    outcomes: Annotated[
-        Path, typer.Option(help="Outcomes file (JSONL); resumed if it exists.")
-    ] = Path("calibration.jsonl"),
+    outcomes: OutcomesFile = Path("calibration.jsonl"),
     seconds: Annotated[float, typer.Option(help="Seconds of asking.", min=1)] = 60.0,
     sets: Annotated[
         list[str] | None,
@@ -27,18 +26,11 @@ def calibrate(
             "--set", help="lookups, arithmetic or formats; repeatable; default all three."
         ),
     ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this model; repeatable; default all that are served."),
-    ] = None,
-    concurrency: Annotated[
-        int, typer.Option(help="Requests in flight at each endpoint; 1 shows no queue.", min=1)
-    ] = 1,
-    max_tokens: Annotated[int | None, typer.Option(help="Token limit of an answer.", min=1)] = None,
+    model: Models = None,
+    concurrency: Concurrency = 1,
+    max_tokens: MaxTokens = None,
     seed: Annotated[int, typer.Option(help="Random seed of the questions.")] = 0,
-    key_env: Annotated[
-        str | None, typer.Option(help="Environment variable that holds the API key.")
-    ] = None,
+    key_env: KeyVariable = None,
 ) -> None:
     """Measure engines for a minute: speed, accuracy on made questions, an artifact, its worth."""
     with report_errors():

@@ -102,7 +102,9 @@ def plan(
     ] = True,
     relabel: Annotated[
         bool | None,
-        typer.Option(help="Whether numbered labels may keep their place; by what a prompt says."),
+        typer.Option(
+            help="Whether numbered labels may keep their place; by default the prompt decides."
+        ),
     ] = None,
     json_file: JsonFile = None,
 ) -> None:

@@ -29,6 +29,6 @@ def evaluate(
 ) -> None:
     """Judge an artifact on graded answers: best single model, laar, oracle, at the same cost."""
     with report_errors():
-        from laar.client.judging import run_evaluate
+        from laar.accuracy.fitting.judgement import run_evaluate
 
         run_evaluate(artifact, records, seed=seed, json_file=json_file, plot_file=plot)

@@ -310,7 +310,8 @@ def fit_engine(
     model: Annotated[str | None, typer.Option(help="Its name; the first it lists.")] = None,
     longest: Annotated[int, typer.Option(help="Tokens of the longest prompt.")] = 8000,
     max_num_batched_tokens: Annotated[
-        int, typer.Option(min=1, help="The engine's setting of that name; it does not tell.")
+        int,
+        typer.Option(min=1, help="The engine's setting of that name, which no metrics page shows."),
     ] = 2048,
     repeat: Annotated[
         int, typer.Option(min=1, help="Repeats of each point; the fastest counts.")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from laar.cli.asking import Concurrency, KeyVariable, MaxTokens, Models, OutcomesFile
 from laar.cli.lookups import Languages, Lengths
 from laar.cli.terminal import JsonFile, report_errors
 
@@ -15,23 +15,18 @@ __all__ = ["measure"]
 
 def measure(
     endpoint: Annotated[list[str], typer.Option(help="Base URL of an endpoint; repeatable.")],
-    out: Annotated[Path, typer.Option(help="Outcomes file (JSONL); resumed if it exists.")],
+    out: OutcomesFile,
     task: Annotated[
         str, typer.Option(help="kv-lookup, or a JSONL file of questions with checks.")
     ] = "kv-lookup",
-    model: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this model; repeatable; default all that are served."),
-    ] = None,
+    model: Models = None,
     per_cell: Annotated[
         int, typer.Option(help="Look-ups for each language and length.", min=1)
     ] = 50,
     language: Languages = None,
     length: Lengths = None,
     seed: Annotated[int, typer.Option(help="Random seed of the look-ups.")] = 0,
-    concurrency: Annotated[
-        int, typer.Option(help="Requests in flight at each endpoint; 1 shows no queue.", min=1)
-    ] = 1,
+    concurrency: Concurrency = 1,
     rate: Annotated[
         float | None, typer.Option(help="Limit of requests started per second.", min=0.001)
     ] = None,
@@ -44,10 +39,8 @@ def measure(
     check_timeout: Annotated[
         float, typer.Option(help="Time-out of one check, in seconds.", min=0.1)
     ] = 5.0,
-    max_tokens: Annotated[int | None, typer.Option(help="Token limit of an answer.", min=1)] = None,
-    key_env: Annotated[
-        str | None, typer.Option(help="Environment variable that holds the API key.")
-    ] = None,
+    max_tokens: MaxTokens = None,
+    key_env: KeyVariable = None,
     json_file: JsonFile = None,
 ) -> None:
     """Put every question to every model and record the outcomes; resumable."""

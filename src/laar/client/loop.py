@@ -69,7 +69,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What came of a `Send`.
+    """The result of a `Send`.
 
     Args:
         status: HTTP status; 0 when there was no answer.

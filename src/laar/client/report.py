@@ -34,7 +34,7 @@ async def report_outcome(
             each such attempt, where some were hedged.
         admin_url: of the picker's admin port.
         token: where the picker asks for one.
-        reporter: name of whoever checks the answers, where several do and no token names them.
+        reporter: name of the checker, where there are several and no token names them.
         timeout_s: for the whole call.
 
     Returns:

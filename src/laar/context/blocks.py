@@ -1,6 +1,6 @@
 """What a scanner finds in a text: blocks of documents, as spans.
 
-Everything is a pair of offsets into the text as it came. Nothing is rendered anew, so attributes,
+Everything is a pair of offsets into the text as it came. Nothing is rendered again, so attributes,
 gaps and whatever a scanner does not know stay where and what they were.
 """
 

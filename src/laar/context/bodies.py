@@ -3,7 +3,7 @@
 Chat (`messages`), Anthropic's (`system`, `messages`), Responses (`instructions`, `input`) and
 completions (`prompt`) bodies. A
 string is *fresh* when it came with the last turn: after the last answer of the assistant. Only
-fresh text may be ordered anew; older text must come out as it did in its own turn, or the
+fresh text may be ordered again; older text must come out as it did in its own turn, or the
 conversation's own prefix in the cache is lost. Messages with cache marks, and all that is not text,
 are left out.
 """

@@ -24,7 +24,7 @@ _LEAST = 2
 
 WHY = {
     "no_documents": "No text of the prompt has documents in a shape that is known.",
-    "unknown_shape": "Documents are announced, but nothing tells one from the next. Declare "
+    "unknown_shape": "Documents are announced, but nothing separates one from the next. Declare "
     "`delimiters` for the route.",
     "positional_labels": "The labels number places, and the prompt makes use of the numbers (it "
     "asks for citations, ranks, or speaks of one of them). `relabel: true` says that it does not.",

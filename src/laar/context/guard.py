@@ -7,8 +7,8 @@ or when answers are reported to be worse with it than without; it stays off unti
 without treated requests nothing new can be learned.
 
 De-duplication begins the other way round: a slice of the conversations has it, and all the others
-get it once it saved tokens and outcomes were reported that show no harm. Where nobody reports
-outcomes it stays a trial, because nobody would notice the harm.
+get it once it saved tokens and outcomes were reported that show no harm. Where no outcomes
+are reported it stays a trial, because the harm would not be noticed.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookResult:
-    """What became of a body.
+    """The outcome of a body.
 
     Args:
         body: to forward; the very object that came in unless something was changed.

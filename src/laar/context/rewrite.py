@@ -1,4 +1,4 @@
-"""A text with its documents in another order: spans moved, nothing rendered anew.
+"""A text with its documents in another order: spans moved, nothing rendered again.
 
     before | item gap item gap item | rest of the block | order note | after
 

@@ -119,8 +119,8 @@ class ContextSettings:
     6 tokens a document. Without it accuracy was measured lower."""
     relabel: Relabel = "auto"
     """Whether text may move under labels that count up, which stay: `auto` where nothing in the
-    prompt makes use of the numbers (citations, ranks, `document 2`); `true` where nobody ever does;
-    `false` never."""
+    prompt makes use of the numbers (citations, ranks, `document 2`); `true` where no prompt ever
+    does; `false` never."""
     dedup: Dedup = "auto"
     """`exact` replaces a document whose full text stands earlier in the same body with a note that
     points there. `auto` tries that in `holdout_share` of the conversations, and does so in all but
@@ -145,7 +145,7 @@ class ContextSettings:
     """Messages of running conversations whose order is remembered, so that later turns repeat it;
     some 0.3 KB each."""
     memo_ttl_s: Annotated[float, Gt(0), Le(86_400)] = 3600.0
-    """Seconds of silence after which a conversation's messages may be ordered anew."""
+    """Seconds of silence after which a conversation's messages may be ordered again."""
     max_scopes: Annotated[int, Ge(1), Le(1024)] = 32
     """Tenants times models whose popularity is counted, 0.8 MB each; the least recently used
     goes."""
@@ -155,7 +155,7 @@ class ContextSettings:
     """Share of prompt tokens found cached that reordering must add, else the route switches itself
     off ..."""
     guard_requests: Annotated[int, Ge(2), Le(10_000_000)] = 200
-    """... once so many requests of either group had their usage read."""
+    """... once this many requests of either group had their usage read."""
     guard_outcomes: Annotated[int, Ge(2), Le(10_000_000)] = 50
     """Reported outcomes of either group before their correctness is compared: what makes answers
     worse, by three standard errors, is switched off."""

@@ -308,7 +308,7 @@ class Turn:
         plan.matched += len(aligned)
         plan.predicted_bytes += sum(len(spans[i]) for i in aligned)
         baseline = found.baseline
-        if self._received is not None:  # the index holds orders that nobody sent
+        if self._received is not None:  # the index holds orders that were not sent
             baseline = max(0, self._received.put((seed, *(keys[i] for i in live))) - 1)
         plan.baseline_bytes += sum(len(spans[i]) for i in live[:baseline])
         plan.document_bytes += sum(map(len, spans))

@@ -36,7 +36,7 @@ __all__ = ["CapabilityAssessor", "PrefixBeliefs", "read_capability"]
 
 MAX_CELLS = 4096
 """Cells whose evidence is kept at hand: the task is the client's word, so the number needs a cap.
-Beyond it the table starts anew, which costs microseconds a cell."""
+Beyond it the table starts again, which costs microseconds a cell."""
 
 MAX_ROOTS = 10_000
 """First blocks of prompts known by the engine's name, for each endpoint; a megabyte."""

@@ -42,7 +42,7 @@ class Group:
         answers: P(answers) of each; None where all are sound.
         pace: how many times slower than its siblings each is; None where none is.
         typical_s: seconds of a whole answer of each, where `pace` is known.
-        prefillers: who may read prompts for them; None where nobody may.
+        prefillers: the endpoints that may read prompts for them; None where none may.
     """
 
     able: Slots
@@ -108,7 +108,7 @@ class Candidates:
         not, where there are any of them; None for all.
 
         Raises:
-            RequestError: 404 when nobody serves the model, 503 when no endpoint is left.
+            RequestError: 404 when no endpoint serves the model, 503 when no endpoint is left.
         """
         health = self._health
         if health is not None and now >= health.look_at:

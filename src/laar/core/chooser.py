@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from laar.accuracy.retry import MAX_TRIED, parse_tried
 from laar.core.adapters import Adapters
-from laar.core.apart import Apart, Prefiller, Prefillers, may_be_apart
+from laar.core.apart import Prefiller, may_be_apart
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, prefer
@@ -25,24 +24,22 @@ from laar.core.exploring import EXPLORE, to_explore
 from laar.core.guards import Faults, guarded
 from laar.core.hedging import HedgeAdvice, advice
 from laar.core.interfaces import (
-    Assessment,
     Assessor,
-    Demand,
     Fault,
     Fits,
-    PlainAssessor,
     Prefixes,
     View,
     WeightSource,
 )
 from laar.core.policy import Policy
+from laar.core.prefiller import choose_prefiller
 from laar.core.request import Api, Request
 from laar.core.retrying import least_tried, next_cost_s
 from laar.core.stored import StoredAnswers
+from laar.core.views import Views
 from laar.errors import RequestError
 from laar.health import Health, Standing
-from laar.prefix import Chain
-from laar.prefix.lengths import PromptLengths, kind_of
+from laar.prefix.lengths import PromptLengths
 from laar.tuning import Weights
 
 __all__ = ["Chooser", "Priority"]
@@ -90,16 +87,20 @@ class Chooser:
         self.ignored_tried = 0
         self._table = table
         self._rng = rng
-        self._engines = engines
         self._health = health
         self._stored = stored
-        self._adapters = adapters
-        self._lengths = lengths
         self._faults = faults
-        self._prefixes = prefixes
-        self._plain_assessor = PlainAssessor()
-        self._assess = guarded(assessor.assess, "assessor", faults)
-        self._cached = guarded(self._look_up_prefix, "prefixes", faults)
+        self._views = Views(
+            table,
+            settings,
+            rng=rng,
+            assessor=assessor,
+            prefixes=prefixes,
+            engines=engines,
+            adapters=adapters,
+            lengths=lengths,
+            faults=faults,
+        )
         self._on_fault = guarded(on_fault, "watching", faults)
         self._weights: Callable[[float], Weights | None] | None = None
         self._next_weights: Weights | None = None
@@ -107,7 +108,7 @@ class Chooser:
 
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
         """Chooses by other settings from now on."""
-        self.settings = settings
+        self.settings = self._views.settings = settings
         self.policies = policies
         self.candidates = Candidates(self._table, settings.aliases, settings.filters, self._health)
         self._table.keep_names(settings.aliases)
@@ -171,7 +172,7 @@ class Chooser:
         prefillers = None
         if group.prefillers is not None and settings.apart != "never" and may_be_apart(request):
             prefillers = group.prefillers
-        view, chain, reason = self._view(request, earlier.models, group, prefillers, now)
+        view, chain, reason = self._views.view(request, earlier.models, group, prefillers, now)
         version = self._tune(policy, view)
         kept, scores = _score(policy, view)
         able = able_to_take(view, room)
@@ -204,7 +205,7 @@ class Chooser:
         tokens = view.tokens.item(at)
         tried = (*earlier.models[-(MAX_TRIED - 1) :], model)
         exhausted = self._exhausted(policy, view, group, tried)
-        prefiller = None if view.apart is None else self._prefiller(view, view.apart, at, now)
+        prefiller = choose_prefiller(view, at, self._health, now)
         return Decision(
             id=new_id(),
             request=request,
@@ -261,43 +262,6 @@ class Chooser:
             flight=InFlight(slot=slot, address=spec.address, model=model),
         )
 
-    def _prefiller(self, view: View, apart: Apart, at: int, now: float) -> Prefiller | None:
-        """Where the prompt of the chosen candidate is read, if not there."""
-        if apart.chosen is None or apart.transfer_s is None:
-            return None  # the policy does not price
-        table, own = self._table, int(view.slots[at])
-        trials = apart.of.trials
-        if trials.trials and self._health is not None and apart.of.kin_of[at] >= 0:
-            slot, spec = self._health.due(trials, now), table.spec(own)
-            if slot is not None and slot != own:
-                other = table.spec(slot)
-                if other.models[0] == spec.models[0] and other.region == spec.region:
-                    tokens = float(view.tokens[at])
-                    return Prefiller(
-                        slot=slot,
-                        address=other.address,
-                        uncached_tokens=tokens,
-                        work_s=tokens * float(view.seconds_per_token[at]),
-                        decoding=0.0,
-                        base_s=float(view.base_s[at]),
-                        transfer_s=tokens * apart.transfer_s_per_token,
-                        trial=True,
-                    )
-        if apart.chosen[at] < 0:
-            return None
-        place = int(apart.chosen[at])
-        slot = int(apart.of.slots[place])
-        uncached = float(apart.tokens[place] - apart.cached_tokens[place])
-        return Prefiller(
-            slot=slot,
-            address=table.spec(slot).address,
-            uncached_tokens=uncached,
-            work_s=uncached * float(apart.seconds_per_token[place]),
-            decoding=float(apart.decoding[place]),
-            base_s=float(apart.base_s[place]),
-            transfer_s=float(apart.transfer_s[at]),
-        )
-
     def _policy(self, request: Request) -> Policy:
         if request.policy and self.settings.allow_policy_header:
             policy = self.policies.get(request.policy)
@@ -309,131 +273,6 @@ class Chooser:
         """The slot that this request is to try."""
         assert self._health is not None
         return None if request.shadow else self._health.due(standing, now)
-
-    def _view(
-        self,
-        request: Request,
-        tried: Sequence[str],
-        group: Group,
-        prefillers: Prefillers | None,
-        now: float,
-    ) -> tuple[View, Chain | None, str]:
-        """What scorers may want of the candidates; the prefix chain; a reason if degraded."""
-        table, reason = self._table, ""
-        known = self._assess(request, table.models, tried, now)
-        if known is None:
-            reason = self._faults.reason("assessor")
-            known = self._plain_assessor.assess(request, table.models, tried, now)
-        slots, model_id = group.slots, group.model_id
-        asked, asked_models = slots, model_id
-        if prefillers is not None:
-            asked = np.concatenate([slots, prefillers.slots])
-            asked_models = np.concatenate([model_id, prefillers.model_id])
-        found = self._cached(request, asked, asked_models, known.tokens, now)
-        if found is None:
-            reason = self._faults.reason("prefixes")
-            found = None, known.tokens[asked_models], np.zeros(len(asked)), None, None
-        chain, tokens, cached, demand, again = found
-        apart = None
-        if prefillers is not None:
-            apart = self._apart(prefillers, known, tokens, cached, again, len(slots))
-            tokens, cached = tokens[: len(slots)], cached[: len(slots)]
-            again = None if again is None else again[: len(slots)]
-        view = View(
-            request=request,
-            now=now,
-            rng=self._rng,
-            table=table,
-            slots=slots,
-            tokens=tokens,
-            cached_tokens=cached,
-            queued_tokens=table.queued_tokens[slots],
-            in_flight=table.in_flight[slots],
-            rtt_s=group.rtt_s,
-            probability=known.probability[model_id],
-            evidence=known.evidence[model_id],
-            seconds_per_token=known.seconds_per_token[model_id],
-            base_s=known.base_s[model_id],
-            times_tried=self._times_tried(tried, model_id),
-            cell=known.cell,
-            engines=self._engines,
-            demand=demand,
-            again=again,
-            unlike=known.unlike,
-            apart=apart,
-            published=None if known.published is None else known.published[model_id],
-            reported=None if known.reported is None else known.reported[model_id],
-        )
-        view.load_s = self._load_s(view)
-        if group.answers is not None:  # some endpoint is in trouble
-            view.answers = group.answers
-            view.pace, view.typical_s = group.pace, group.typical_s
-        return view, chain, reason
-
-    def _apart(
-        self,
-        prefillers: Prefillers,
-        known: Assessment,
-        tokens: Floats,
-        cached: Floats,
-        again: Floats | None,
-        skip: int,
-    ) -> Apart:
-        """What scorers may want of prefillers; in all three arrays they follow the first `skip`."""
-        table, settings, slots = self._table, self.settings, prefillers.slots
-        model_id = prefillers.model_id
-        answers_itself = table.in_flight[slots] - table.visiting[slots]
-        return Apart(
-            rule=settings.apart,
-            least_tokens=settings.apart_tokens,
-            transfer_s_per_token=1.0 / settings.transfer_tokens_per_s,
-            of=prefillers,
-            tokens=tokens[skip:],
-            cached_tokens=cached[skip:],
-            seconds_per_token=known.seconds_per_token[model_id],
-            base_s=known.base_s[model_id],
-            decoding=np.where(table.takes[slots], np.maximum(answers_itself, 0.0), 0.0),
-            again=None if again is None else again[skip:],
-        )
-
-    def _look_up_prefix(
-        self, request: Request, slots: Slots, model_id: Slots, by_model: Floats, now: float
-    ) -> tuple[Chain | None, Floats, Floats, Demand | None, Floats | None]:
-        """The prompt's chain, its tokens at some endpoints, those that they hold, and more.
-
-        That is `demand` and `again`. `by_model` are its tokens by what else is known.
-        """
-        table = self._table
-        chain = self._prefixes.chain(request, table.weights(request.model))
-        if chain is None:
-            return None, by_model[model_id], np.zeros(len(slots)), None, None
-        kind = kind_of(request.question, request.marks)
-        tokens = self._lengths.estimate(chain, kind, table.models, by_model)[model_id]
-        shares = self._prefixes.match(chain, table.capacity)
-        cached = shares[slots] * tokens
-        if len(slots) < 2:
-            return chain, tokens, cached, None, None
-        again = self._prefixes.again(chain, shares, now)
-        return (
-            *(chain, tokens, cached, self._prefixes.demand(chain, now)),
-            None if again is None else again[slots],
-        )
-
-    def _load_s(self, view: View) -> Floats | None:
-        """Seconds until the adapter that the request names is at hand, of each candidate."""
-        name, load_s = view.request.model, self.settings.adapter_load_s
-        if not load_s or not self._table.weights(name):
-            return None
-        of = self._engines.constants(view.slots, view.base_s)
-        return self._adapters.price(view.slots, name, load_s, float(of.answer_s.mean()))
-
-    def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:
-        if not tried:
-            return np.zeros(len(model_id))
-        counts = Counter(tried)
-        most = self.settings.max_times_tried
-        by_model = np.array([min(counts[m], most) for m in self._table.models], np.float64)
-        return by_model[model_id]
 
     def _tune(self, policy: Policy, view: View) -> int:
         """Asks the tuner for this decision's weights; returns the version to report on, 0 for none.
@@ -459,22 +298,14 @@ class Chooser:
         value_s = self.settings.answer_value_s
         if value_s is None or view.terms is None:
             return False
-        after = self._after(view, tried)
+        after = self._views.after(view, tried)
         return after is not None and next_cost_s(view.terms, *after) > value_s
-
-    def _after(self, view: View, tried: Sequence[str]) -> tuple[Floats, Mask] | None:
-        """P(correct) of each candidate once all of `tried` have failed, and who is untried then."""
-        known: Assessment | None = self._assess(view.request, self._table.models, tried, view.now)
-        if known is None:
-            return None
-        model_id = self._table.model_id[view.slots]
-        return known.probability[model_id], self._times_tried(tried, model_id) == 0
 
     def _hedge(
         self, view: View, eligible: Eligible | None, tried: Sequence[str], at: int
     ) -> HedgeAdvice | None:
         """What another model beside the chosen one would take and bring."""
-        after = self._after(view, tried)
+        after = self._views.after(view, tried)
         if after is None:
             return None
         probability, left = after

@@ -72,7 +72,7 @@ class CostWeights:
     """Weights of the cost.
 
     In the form of the papers, `expected_time`, `k_queue` is alpha, and prompts in flight count
-    without what is believed to be cached; `k_delay` is the part of a prefill that counts again for
+    without what is probably cached; `k_delay` is the part of a prefill that counts again for
     each request in flight, up to `HELD_UP`; and `in_flight_tokens` counts. GORGO's 0.276 tokens a
     millisecond are a `k_rtt` of 0.028 at 10,000 tokens a second.
     """

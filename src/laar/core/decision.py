@@ -37,6 +37,9 @@ Retries = Literal["as-scored", "new-model"]
 NEW_MODEL: Retries = "new-model"
 """Of `DirectorSettings.retries`."""
 
+_CROWD_TOKENS = 100.0
+"""What a request in flight delays another, in tokens: 80 decoded ones at 0.12 ms."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectorSettings:
@@ -72,7 +75,7 @@ class DirectorSettings:
     adapter of some 100 MB takes from a local disk. 0 to look at queues and prefixes alone."""
     explore_share: Annotated[float, Ge(0), Le(0.2)] = 0.01
     """Share of requests that may go to a model with fewer than 30 known outcomes on such requests,
-    so that reports can correct what is believed of it. Only where outcomes are reported and the
+    so that reports can correct its estimate. Only where outcomes are reported and the
     policy prices; never a retry, a request with an objective, or one that would take twice as long.
     0: never."""
     apart: ApartRule = "by-cost"
@@ -241,6 +244,29 @@ class Decision:
         if self.view is None or self.view.terms is None:
             return None
         return float(self.view.terms.cost_s[self.position])
+
+    @property
+    def usual_s(self) -> float:
+        """The seconds that an endpoint of the usual pace would take, for health to compare with.
+
+        What is learned of endpoints must not excuse one that became slow. Of a policy that prices
+        another way, its own price; of one that does not price, the prefill's seconds.
+        """
+        view, at = self.view, self.position
+        assert view is not None
+        terms = view.terms
+        if terms is None:
+            return self.uncached_tokens * float(view.seconds_per_token[at])
+        if terms.ttft_s is None:
+            slow_s = 0.0 if terms.slow_s is None else float(terms.slow_s[at])
+            return float(terms.latency_s[at]) - slow_s
+        ahead = view.table.prefill_tokens
+        work_tokens = self.uncached_tokens + float(ahead[self.flight.slot])
+        if self.prefiller is not None:
+            work_tokens += self.prefiller.uncached_tokens + float(ahead[self.prefiller.slot])
+        crowd_tokens = _CROWD_TOKENS * float(view.in_flight[at])
+        work_s = float(view.seconds_per_token[at]) * (work_tokens + crowd_tokens)
+        return float(view.rtt_s[at] + view.base_s[at]) + work_s
 
 
 @dataclass(slots=True, kw_only=True)

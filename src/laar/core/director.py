@@ -59,7 +59,7 @@ class Director:
         new_id: makes the ids of decisions. With an id an outcome can be reported, so clients must
             not guess those of others; None draws from `rng`, which is good enough for a lab.
         assessor: what is known of models.
-        prefixes: what is believed of caches.
+        prefixes: the estimates of caches.
         tuner: sets the weights of the settings' policy, decision by decision, and gets their
             outcomes; None to leave the policy its own.
         health: learns which endpoints answer; None to believe that all do.
@@ -308,7 +308,7 @@ class Director:
                 prefiller.slot,
                 decision.model,
                 stream=decision.request.stream,
-                predicted_s=_predicted_s(decision),
+                predicted_s=decision.usual_s,
                 tokens=decision.tokens,
                 now=now,
                 trial=prefiller.trial,
@@ -351,7 +351,7 @@ class Director:
             flight.slot,
             flight.model,
             stream=decision.request.stream,
-            predicted_s=_predicted_s(decision),
+            predicted_s=decision.usual_s,
             tokens=decision.tokens,
             now=now,
             rtt_s=float(decision.view.rtt_s[decision.position]) if decision.view else 0.0,
@@ -364,31 +364,6 @@ class Director:
         """The same for the endpoint that Envoy says has served."""
         if self.health is not None and now is not None and decision.view is not None:
             self._watch(self.health, decision, now, timed=False)
-
-
-_CROWD_TOKENS = 100.0
-"""What a request in flight delays another, in tokens: 80 decoded ones at 0.12 ms."""
-
-
-def _predicted_s(decision: Decision) -> float:
-    """The picker's own price of its seconds; of a policy that does not price, its prefill's."""
-    view, at = decision.view, decision.position
-    assert view is not None
-    if view.terms is not None and view.terms.ttft_s is not None:
-        # What is learned of endpoints must not excuse one that became slow: by c(m), all alike.
-        ahead = view.table.prefill_tokens
-        work_tokens = decision.uncached_tokens + float(ahead[decision.flight.slot])
-        if decision.prefiller is not None:
-            work_tokens += decision.prefiller.uncached_tokens + float(
-                ahead[decision.prefiller.slot]
-            )
-        crowd_tokens = _CROWD_TOKENS * float(view.in_flight[at])
-        work_s = float(view.seconds_per_token[at]) * (work_tokens + crowd_tokens)
-        return float(view.rtt_s[at] + view.base_s[at]) + work_s
-    if view.terms is not None:
-        slow_s = 0.0 if view.terms.slow_s is None else float(view.terms.slow_s[at])
-        return float(view.terms.latency_s[at]) - slow_s
-    return decision.uncached_tokens * float(view.seconds_per_token[at])
 
 
 def _weight(decision: Decision) -> float:

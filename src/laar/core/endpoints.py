@@ -26,6 +26,7 @@ from laar.core.membership import (
     Membership,
     Served,
 )
+from laar.core.names import Names
 from laar.core.roundtrip import fresh_rtt, smooth_rtt
 
 __all__ = [
@@ -72,25 +73,21 @@ class Reading:
 
 _FIRST_CAPACITY = 16
 _NO_SLOTS: Slots = np.empty(0, np.intp)
-_UNKNOWN_COLUMNS = (
-    "rtt_s",
-    "rtt_at",
-    "waiting",
-    "running",
-    "kv_usage",
-    "capacity_tokens",
-    "read_at",
-)
 COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_tokens")
 """The counters that add up over several pickers."""
-_COUNTER_COLUMNS = (
-    "queued_tokens",
-    "queued_uncached_tokens",
-    "prefill_tokens",
-    "in_flight",
-    "visiting",
-    "failures",
-)
+_UNKNOWN = ("rtt_s", "rtt_at", "waiting", "running", "kv_usage", "capacity_tokens", "read_at")
+_COUNTERS = (*COUNTED, "visiting", "failures")
+_FIRST_VALUES = dict.fromkeys(_UNKNOWN, math.nan) | dict.fromkeys(_COUNTERS, 0.0)
+"""Columns that an endpoint begins with, whoever had its slot before."""
+_OF_SPEC = {
+    "model_id": -1,
+    "window_tokens": math.inf,
+    "generates": True,
+    "takes": True,
+    "prefills": False,
+    "fetches": False,
+}
+"""Columns that follow the endpoint's description, and their values where there is none."""
 
 
 class EndpointTable:
@@ -121,6 +118,17 @@ class EndpointTable:
     in_flight: Floats
     visiting: Floats
     failures: Floats
+    model_id: Slots
+    window_tokens: Floats
+    """By slot; infinite where it is not known."""
+    generates: Mask
+    """By slot: whether the endpoint writes texts."""
+    takes: Mask
+    """By slot: whether a client's request may be sent to the endpoint."""
+    prefills: Mask
+    """By slot: whether it reads prompts for others."""
+    fetches: Mask
+    """By slot: whether it may have prompts read elsewhere."""
 
     def __init__(self) -> None:
         self._capacity = 0
@@ -128,25 +136,11 @@ class EndpointTable:
         self._specs: list[EndpointSpec | None] = []
         self._slot_of: dict[str, int] = {}
         self._members = Membership()
-        self._apart: frozenset[str] = frozenset()
-        self._serving: dict[str, Slots] = {}
-        self._pools: dict[str, Slots] = {}
-        self._named: dict[str, list[int]] = {}
+        self._names = Names((), self._members.reserved)
         self.models: list[str] = []
         self.elsewhere: Floats = np.zeros((0, 4))
-        self.model_id: NDArray[np.intp] = np.empty(0, np.intp)
-        self.window_tokens: Floats = np.empty(0)
-        """By slot; infinite where nobody said."""
         self.windowed = False
         """Whether any endpoint's window is known."""
-        self.generates: NDArray[np.bool_] = np.empty(0, np.bool_)
-        """By slot: whether the endpoint writes texts."""
-        self.takes: NDArray[np.bool_] = np.empty(0, np.bool_)
-        """By slot: whether a client's request may be sent to the endpoint."""
-        self.prefills: NDArray[np.bool_] = np.empty(0, np.bool_)
-        """By slot: whether it reads prompts for others."""
-        self.fetches: NDArray[np.bool_] = np.empty(0, np.bool_)
-        """By slot: whether it may have prompts read elsewhere."""
         self.roles = False
         """Whether any endpoint has a role where prefill and decode are apart."""
         self.active: Slots = np.empty(0, np.intp)
@@ -156,8 +150,6 @@ class EndpointTable:
         """Changes whenever the set of endpoints or anything in their specs does."""
         self.on_free: Callable[[int], None] = lambda _slot: None
         """Called when a slot is given up, before it can be taken again."""
-        for name in (*_UNKNOWN_COLUMNS, *_COUNTER_COLUMNS):
-            setattr(self, name, np.empty(0))
         self._grow()
 
     # -- membership ----------------------------------------------------------------------------
@@ -201,10 +193,8 @@ class EndpointTable:
         if not self._free:
             self._grow()
         slot = heapq.heappop(self._free)
-        for name in _UNKNOWN_COLUMNS:
-            getattr(self, name)[slot] = math.nan
-        for name in _COUNTER_COLUMNS:
-            getattr(self, name)[slot] = 0.0
+        for name, value in _FIRST_VALUES.items():
+            getattr(self, name)[slot] = value
         self.elsewhere[slot] = 0.0
         self._slot_of[address] = slot
         return slot
@@ -217,65 +207,36 @@ class EndpointTable:
 
     def _grow(self) -> None:
         size = max(_FIRST_CAPACITY, 2 * self._capacity)
-        for name in _UNKNOWN_COLUMNS:
-            grown = np.full(size, math.nan)
-            grown[: self._capacity] = getattr(self, name)
+        before = self._capacity
+        for name, value in (_FIRST_VALUES | _OF_SPEC).items():
+            grown = np.full(size, value)
+            if before:
+                grown[:before] = getattr(self, name)
             setattr(self, name, grown)
-        for name in _COUNTER_COLUMNS:
-            grown = np.zeros(size)
-            grown[: self._capacity] = getattr(self, name)
-            setattr(self, name, grown)
-        others = np.zeros((size, len(COUNTED)))
-        others[: self._capacity] = self.elsewhere
-        self.elsewhere = others
-        self.model_id = np.concatenate([self.model_id, np.full(size - self._capacity, -1, np.intp)])
-        grown = np.full(size, math.inf)
-        grown[: self._capacity] = self.window_tokens
-        self.window_tokens = grown
-        roles = (("generates", True), ("takes", True), ("prefills", False), ("fetches", False))
-        for name, value in roles:
-            more = np.full(size - self._capacity, value)
-            setattr(self, name, np.concatenate([getattr(self, name), more]))
-        self._free = list(range(self._capacity, size))  # in order: a heap
-        self._specs += [None] * (size - self._capacity)
+        elsewhere = np.zeros((size, len(COUNTED)))
+        elsewhere[:before] = self.elsewhere
+        self.elsewhere = elsewhere
+        self._free = list(range(before, size))  # in order: a heap
+        self._specs += [None] * (size - before)
         self._capacity = size
 
     def _reindex(self) -> None:
-        ids: dict[str, int] = {}
-        serving: dict[str, list[int]] = {}
-        pools: dict[str, list[int]] = {}
-        named: dict[str, list[int]] = {}
-        active = []
-        apart: set[str] = set()
-        roles = False
-        for slot, spec in enumerate(self._specs):
-            if spec is None:
-                self.model_id[slot] = -1
-                continue
-            active.append(slot)
+        specs = [(slot, spec) for slot, spec in enumerate(self._specs) if spec is not None]
+        self._names = Names(specs, self._members.reserved)
+        self.models = self._names.models
+        ids = {name: at for at, name in enumerate(self.models)}
+        self.model_id.fill(-1)
+        for slot, spec in specs:
             self.window_tokens[slot] = spec.max_model_len or math.inf
-            self.model_id[slot] = ids.setdefault(spec.models[0], len(ids))
-            apart.update(set(spec.models[1:]).difference(spec.same_weights, self._members.reserved))
+            self.model_id[slot] = ids[spec.models[0]]
             self.generates[slot] = spec.labels.get(TASK_LABEL, "generate") == "generate" and (
                 spec.generates or TASK_LABEL in spec.labels
             )
             self.takes[slot] = spec.takes_requests
             self.prefills[slot], self.fetches[slot] = spec.prefills_for_others, spec.fetches
-            roles = roles or bool(spec.role)
-            for name in dict.fromkeys(spec.models):
-                serving.setdefault(name, []).append(slot)
-            named[spec.address] = [slot]
-            named.setdefault(spec.address.rpartition(":")[0].strip("[]"), []).append(slot)
-            if pool := spec.labels.get(POOL_LABEL):
-                pools.setdefault(pool, []).append(slot)
-        self.models = list(ids)
-        self.roles = roles
-        self.active = np.array(active, np.intp)
+        self.roles = any(spec.role for _, spec in specs)
+        self.active = np.array([slot for slot, _ in specs], np.intp)
         self.windowed = bool(np.isfinite(self.window_tokens[self.active]).any())
-        self._serving = {name: np.array(slots, np.intp) for name, slots in serving.items()}
-        self._pools = {name: np.array(slots, np.intp) for name, slots in pools.items()}
-        self._named = named
-        self._apart = frozenset(apart)
 
     # -- looking up ----------------------------------------------------------------------------
 
@@ -314,26 +275,26 @@ class EndpointTable:
 
     def named(self, item: str) -> Sequence[int]:
         """The slot of ``ip:port``, or those of every port of a bare IP, bracketed or not."""
-        return self._named.get(item) or self._named.get(item.strip("[]")) or ()
+        return self._names.named(item) or ()
 
     def serving(self, name: str) -> Slots | None:
         """Endpoints that answer to a model name; None when none does."""
-        return self._serving.get(name)
+        return self._names.serving.get(name)
 
     def weights(self, name: str) -> str:
         """Which cached prefixes a model name shares: those of requests with the same result.
 
         Empty for the endpoints' own models, whatever they are called; else the name.
         """
-        return name if name in self._apart else ""
+        return name if name in self._names.adapted else ""
 
     def in_pool(self, name: str) -> Slots:
         """Endpoints whose label says that they are of a pool."""
-        return self._pools.get(name, _NO_SLOTS)
+        return self._names.pools.get(name, _NO_SLOTS)
 
     def served_names(self) -> Sequence[str]:
         """Every model name that some endpoint answers to."""
-        return list(self._serving)
+        return list(self._names.serving)
 
     # -- readings ------------------------------------------------------------------------------
 

@@ -5,13 +5,72 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from laar.core.endpoints import Floats
 from laar.core.lines import Line
 
-__all__ = ["EngineModel"]
+__all__ = ["MAX_MODELS", "Constants", "EngineModel", "Sample", "priors"]
+
+MAX_MODELS = 1024
+
+ERROR = 0.3
+"""Of a prediction, as a share of it."""
 
 _ANSWER_S = 2.0  # of an answer, until one was seen: 200 tokens at 10 ms
 _KNOWN_BASE_S = 0.2  # an artifact's base above this has an answer's decoding in it
 _LEAST_SLOWED = 0.01  # of an answer, for each other one: vLLM's, at least
+
+
+@dataclass(kw_only=True)
+class Constants:
+    """The constants of some endpoints; arrays over them, the pace already in where it belongs.
+
+    `base_s`, `read` and `waits` (real seconds for one by c(m), of this prompt and of those ahead),
+    `slowed` (s), `turns` (w), `answer_s` and `beside_s` (d0 and d1) as in `laar.core.engines`;
+    `slots` is how many requests an engine runs at once, infinite where that was never seen
+    (`ever_full`: it was, of one of them).
+    """
+
+    base_s: Floats
+    read: Floats
+    slowed: Floats
+    waits: Floats
+    turns: Floats
+    answer_s: Floats
+    beside_s: Floats
+    slots: Floats
+    ever_full: bool
+
+    @property
+    def columns(self) -> tuple[Floats, ...]:
+        """All of the arrays, in their order."""
+        return (
+            *(self.base_s, self.read, self.slowed, self.waits),
+            *(self.turns, self.answer_s, self.beside_s, self.slots),
+        )
+
+    @cached_property
+    def rows(self) -> list[tuple[float, ...]]:
+        """The same endpoint by endpoint, as plain numbers."""
+        return list(zip(*[column.tolist() for column in self.columns], strict=True))
+
+
+class Sample(NamedTuple):
+    """What one answer taught, apart from where: it may be learned by several pickers.
+
+    `first` tells the way to the first token from the rest. `features` are those of the line.
+    `even_s` is what it would have taken at an endpoint of the usual pace, `took_s` what it took;
+    `weight` is the noise in seconds of a first token, the weight of the sample of an answer.
+    """
+
+    first: bool
+    features: tuple[float, ...]
+    even_s: float
+    took_s: float
+    weight: float
 
 
 class EngineModel:
@@ -99,5 +158,7 @@ class EngineModel:
             self.unit_s, self._answers, self._tokens = map(float, scalars)
 
 
-ERROR = 0.3
-"""Of a prediction, as a share of it."""
+@lru_cache(maxsize=MAX_MODELS)
+def priors(base_s: float) -> tuple[float, ...]:
+    """The constants of a model that nothing was learned of."""
+    return EngineModel(base_s).constants()

@@ -52,7 +52,7 @@ Cell = tuple[str, int, str]
 
 @dataclass(slots=True, kw_only=True)
 class Assessment:
-    """What is believed of each model on one request; arrays over the models that were asked for.
+    """The estimates of each model on one request; arrays over the models that were asked for.
 
     Args:
         tokens: length of the prompt in the model's tokens.
@@ -248,7 +248,7 @@ class View:
         pace: how many times slower than its siblings each is; None while none is.
         typical_s: seconds of a whole answer, where `pace` is known.
         load_s: until the adapter that is asked for is at hand; None where it is, everywhere.
-        apart: who may read the prompt in a candidate's place; None where nobody may.
+        apart: the endpoints that may read the prompt in a candidate's place; None where none may.
         faults: parts of the policy that failed on this request.
     """
 
@@ -332,7 +332,7 @@ Fits = Callable[[View], Mask]
 
 
 class NoRoomError(Exception):
-    """No candidate may take the request now; `view` is what is believed of them."""
+    """No candidate may take the request now; `view` has their estimates."""
 
     def __init__(self, view: View) -> None:
         super().__init__("no candidate has room")
@@ -347,7 +347,7 @@ class WeightSource(Protocol):
         ...
 
     def observe(self, sample: Sample, now: float) -> None:
-        """What came of a decision."""
+        """The outcome of a decision."""
         ...
 
 

@@ -30,7 +30,7 @@ class EndpointSpec:
     """One endpoint as a source of endpoints (a file, DNS, Kubernetes) describes it.
 
     Args:
-        address: ``ip:port``, IPv6 in brackets; what Envoy is told, and the endpoint's identity.
+        address: ``ip:port``, IPv6 in brackets; what Envoy gets, and the endpoint's identity.
         models: model names it answers to. The first is the name of the model for accuracy and
             latency, and the name a body is rewritten to when the client's name is not among them.
         region: free text for the page and for metrics.
@@ -41,7 +41,7 @@ class EndpointSpec:
         host: the name in the source when it was a DNS name; several endpoints may share it.
         priority_field: splice the ``priority`` field into the body (the engine runs with
             ``--scheduling-policy priority``).
-        max_model_len: longest prompt and answer together, in tokens; None when nobody said.
+        max_model_len: longest prompt and answer together, in tokens; None when it is not known.
         same_weights: of `models`, those that are only other names of the first. The rest are
             adapters, or not known to be the same: they share no cached prefix with it.
         adapters: of `models`, the LoRA adapters that the engine has loaded.

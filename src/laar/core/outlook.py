@@ -27,7 +27,7 @@ alone, `load` the share of the time that the endpoint reads prompts. The constan
   or where only what is long forgotten leaves.
 * `queued`: the same for places in a full engine.
 * `invested`: a prefix that many ask for is worth a copy. They would be spared what the endpoints
-  that hold it are busier, on average of late, than this one. As many are expected as came lately
+  that hold it are busier, on average of late, than this one. As many are expected as came recently
   (`laar.prefix.demand`), less those whom the copies there are would serve; and no more is given
   than the copy costs.
 
@@ -60,8 +60,10 @@ from laar.core.cost import (
     until_correct,
 )
 from laar.core.endpoints import Floats, Slots
-from laar.core.engines import FEW_CAME, Constants, Engines, seconds_ahead
+from laar.core.engine_model import Constants
+from laar.core.engines import Engines
 from laar.core.interfaces import Demand, View
+from laar.core.traffic import FEW_CAME, seconds_ahead
 
 __all__ = ["Outlook"]
 
@@ -98,8 +100,8 @@ class Outlook:
         now = max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
         engines = view.engines or Engines(view.table)
         of = engines.constants(slots, view.base_s)
-        asked, mean_load = engines.asked(slots, now)
-        rate, load = engines.arrivals(now)
+        asked, mean_load = engines.traffic.asked(slots, now)
+        rate, load = engines.traffic.arrivals(now)
         fleet = _Fleet(
             weights=weights,
             objective_s=view.request.ttft_objective_s,
@@ -270,11 +272,11 @@ def _apart(
         return plain
     none = np.zeros(len(helpers.slots))
     there = engines.constants(helpers.slots, apart.base_s)
-    busy, mean_load = engines.asked(helpers.slots, fleet.now)
+    busy, mean_load = engines.traffic.asked(helpers.slots, fleet.now)
     again = none if apart.again is None else apart.again
     here: list[Floats] = [apart.tokens, apart.cached_tokens, apart.seconds_per_token]
     here += [apart.decoding, none, again, *busy, *there.columns[:-3], none, none, there.slots]
-    rate = engines.visits(helpers.slots, fleet.now)
+    rate = engines.traffic.visits(helpers.slots, fleet.now)
     visits = replace(fleet, rate=rate, mean_load=mean_load, ever_full=False)
     there_base, there_read, there_queue, ready, _, _, there_others, there_cost, _, _ = _priced(
         visits, np.minimum, np.maximum, *here
@@ -341,7 +343,7 @@ def _invested(
     gains = has < top - _SAME
     if not np.count_nonzero(gains):
         return 0.0
-    mean = engines.mean_in_flight(view.slots, now)
+    mean = engines.traffic.mean_in_flight(view.slots, now)
     slope = of.beside_s + (2.0 * of.slowed + of.turns) * float(read.min())
     less = (slope * (mean[best] - mean))[near]
     gains &= less > 0.0

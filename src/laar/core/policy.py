@@ -20,7 +20,7 @@ class ExpectedTime:
 
     Args:
         weights: of the cost's terms.
-        use_prefix: leave out what is believed to be cached, of the prompt and of what is queued;
+        use_prefix: leave out what is probably cached, of the prompt and of what is queued;
             off for LAAR as published.
         use_base: count `base_s`; off for LAAR as published.
         strict_retries: whatever the candidates' costs, one whose model was tried less often comes

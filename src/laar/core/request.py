@@ -1,7 +1,9 @@
 """A client's request as the core sees it: plain values, no bytes of the wire format.
 
 Values that are made for every request are not frozen dataclasses here and in the packages on the
-request's path: freezing triples what it costs to make one. Nobody changes them all the same.
+request's path: freezing triples what it costs to make one. A request is changed in two places all
+the same: `laar.core.stored` notes the session of a stored answer, and the stream forgets the
+prompt.
 """
 
 from __future__ import annotations
@@ -10,7 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Api", "Request", "Trace"]
+__all__ = ["MAX_OBJECTIVE_S", "Api", "Request", "Trace"]
+
+MAX_OBJECTIVE_S = 3600.0
+"""Longest believable objective of a first token: Envoy holds no request longer."""
 
 
 class Api(StrEnum):
@@ -30,7 +35,7 @@ class Trace:
 
     Args:
         trace_id: 32 hex digits.
-        span: of the decision, for whoever traces; nothing to us.
+        span: of the decision, for the tracer; laar does not read it.
     """
 
     trace_id: str
@@ -49,7 +54,7 @@ class Request:
             digests of images. Prefixes are hashed over these.
         question: the last user message's text; what language and task are read from.
         system: head of the system prompt; empty for none.
-        marks: of the body's shape: tools, an answer's format, turns; what tasks are told by too.
+        marks: of the body's shape: tools, an answer's format, turns; tasks show in them too.
         chars: characters in all spans.
         stream: the client asked for a streamed answer.
         max_tokens: limit on the answer; None when the client set none.
@@ -75,7 +80,7 @@ class Request:
         subset: addresses (with or without port) the gateway restricts the choice to; None for all.
         context: what the documents of its prompt begin with, as hashes, each of more of them than
             the one before; empty where none are known.
-        shadow: the decision is only recorded; somebody else chooses where the request goes.
+        shadow: the decision is only recorded; Envoy chooses where the request goes.
         first_token_seen: the picker will see the first token of the answer: it is streamed, and
             read as it passes.
         whole: its prompt may not be read elsewhere than where it is answered: there is no room for

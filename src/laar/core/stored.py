@@ -16,7 +16,7 @@ from laar.errors import RequestError
 __all__ = ["StoredAnswers"]
 
 MAX_STORED = 65_536
-"""Answers remembered, some 20 MB; beyond it the one that nobody named for longest is forgotten."""
+"""Answers remembered, some 20 MB; beyond it the one that was not named for longest is forgotten."""
 
 
 class StoredAnswers:
@@ -67,7 +67,7 @@ class StoredAnswers:
         raise _not_here()
 
     def check(self, request: Request, subset: frozenset[str] | None, able: int) -> None:
-        """Lets an id that nobody noted pass only where there is nothing to choose.
+        """Lets an unknown id pass only where there is nothing to choose.
 
         Raises:
             RequestError: 404 where several endpoints could be asked for it.

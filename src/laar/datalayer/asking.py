@@ -34,13 +34,13 @@ _ERRORS = (b"event: error", b'data: {"error"', b'data:{"error"', b'{"error"', b'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What came of asking.
+    """The result of asking.
 
     Args:
         reply: what was said; None when nothing was.
         failed: how it failed without a word: it took the connection, and was silent or cut it.
         problem: why nothing was said, in words; empty otherwise.
-        refused: nobody listens there.
+        refused: no process listens there.
         seconds: to the first event.
     """
 
@@ -98,7 +98,7 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
             refused=isinstance(error.os_error, ConnectionRefusedError),
         )
     except TimeoutError:
-        return Asked(failed=Kind.HANG, problem="takes the connection, and says nothing")
+        return Asked(failed=Kind.HANG, problem="takes the connection, and sends nothing")
     except aiohttp.ServerDisconnectedError:
         return Asked(failed=Kind.STATUS, problem="takes the connection, and cuts it")
     except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -110,7 +110,7 @@ class Asker:
 
     Args:
         due: endpoints to ask now; each is named once until `told` was called for it.
-        told: takes what came of it.
+        told: takes the result.
         clock: monotonic seconds.
         timeout_s: for one question.
     """

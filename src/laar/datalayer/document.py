@@ -37,7 +37,7 @@ Place = tuple[str | int, ...]
 """Keys and indices from the document's top down."""
 
 MAX_FAULTS_SHOWN = 20
-"""A wrong indentation can make thousands of faults; nobody reads more than a screen of them."""
+"""A wrong indentation can make thousands of faults; a user reads no more than a screen of them."""
 
 
 def read_document(path: Path, model: type[Model], *, max_bytes: int) -> Model:

@@ -30,7 +30,7 @@ MAX_ENDPOINTS = 10_000
 """Twice the largest fleet that laar is tested with."""
 MAX_MODEL_NAME_CHARS = 256
 POLL_S = 0.5
-"""A change is in use within two looks; more often would help nobody."""
+"""A change is in use within two looks; more often would not help."""
 
 _NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*\.?\Z")
 
@@ -91,7 +91,7 @@ ModelName = Annotated[str, AfterValidator(check_model_name)]
 
 
 class Endpoint(BaseModel):
-    """One endpoint, as people write it."""
+    """One endpoint, as it is written in a file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -100,7 +100,7 @@ class Endpoint(BaseModel):
     model: ModelName | None = None
     """The model it serves; `models` when it answers to several names."""
     models: tuple[ModelName, ...] = Field(default=(), max_length=256)
-    """All the names it answers to; the first is the one that accuracy and latency go by."""
+    """All the names it answers to; the first is the one that accuracy and latency use."""
     region: str = ""
     """Free text, shown on the page and in metrics."""
     engine: Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp"] = "vllm"

@@ -23,7 +23,7 @@ _SHOWN_CHARS = 200
 _REMEDIES = {
     Kind.STATUS: "see the engine's log; the picker sends it nothing but trials meanwhile",
     Kind.ERROR: "see the engine's log; the picker sends it nothing but trials meanwhile",
-    Kind.EVENT: "see the engine's log: it says 200 before it knows that it fails",
+    Kind.EVENT: "see the engine's log: it sends 200 before it knows that it fails",
     Kind.HANG: "see the engine's log, and whether its accelerator works",
     Kind.DENIED: "start all replicas of a model with the same keys and --served-model-name",
     Kind.FULL: "it is full: add replicas, or limit what comes in (`flow`)",

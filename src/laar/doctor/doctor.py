@@ -26,10 +26,10 @@ from laar.datalayer import load_endpoints, split_address
 from laar.datalayer.metrics_page import read_page
 from laar.doctor.answers import answer_findings
 from laar.doctor.envoy import envoy_findings
-from laar.doctor.envoy_checks import DECISION_MARGIN_S
 from laar.doctor.envoy_judgements import Needs
 from laar.doctor.findings import Finding, Level
 from laar.doctor.sharing import sharing_findings, store_findings
+from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.server.reload import RESTART
 from laar.settings import Settings
 

@@ -39,7 +39,6 @@ from laar.doctor.envoy_values import NAMESPACES
 from laar.doctor.findings import Level
 
 __all__ = [
-    "DECISION_MARGIN_S",
     "ENDPOINTS",
     "NATIVE_LISTENER",
     "OVERRIDE_HOST",
@@ -48,9 +47,6 @@ __all__ = [
     "ROUTE",
     "Check",
 ]
-
-DECISION_MARGIN_S = 10.0
-"""Time for the picker beyond the longest hold of its queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from laar.doctor.envoy_values import (
-    DESTINATION,
     HEALTH_CHECK,
     Json,
     fallback,
@@ -20,7 +19,7 @@ from laar.doctor.envoy_values import (
 from laar.envoy import BootstrapOptions
 from laar.envoy.bootstrap import MESSAGE_TIMEOUT_S, RETRIED, RETRY_ON
 from laar.protocol.agreed import ATTEMPTED, DETAILS
-from laar.protocol.headers import attributes_read
+from laar.protocol.headers import DESTINATION, SERVED, attributes_read
 
 __all__ = [
     "DEFAULT_IDLE_S",
@@ -335,4 +334,4 @@ def names_server(override: Json, _needs: Needs) -> Wrong | None:
     if override.get("selected_host_key"):
         return None
     effect = "the picker does not learn which endpoint served after a retry"
-    return Wrong(effect, key(f"{DESTINATION}-served"))
+    return Wrong(effect, key(SERVED))

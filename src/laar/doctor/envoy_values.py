@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from laar.protocol.agreed import PICKING_SERVICE
+from laar.protocol.agreed import LB_NAMESPACE, PICKING_SERVICE, SUBSET_NAMESPACE
+from laar.protocol.headers import DESTINATION, SERVED
 
 __all__ = [
-    "DESTINATION",
     "HEALTH_CHECK",
     "NAMESPACES",
     "Json",
@@ -18,8 +18,7 @@ __all__ = [
 
 Json = dict[str, Any]
 
-DESTINATION = "x-gateway-destination-endpoint"
-NAMESPACES = ("envoy.lb", "envoy.lb.subset_hint")
+NAMESPACES = (LB_NAMESPACE, SUBSET_NAMESPACE)
 """Of the metadata that Envoy and the picker exchange."""
 
 _POLICIES = "type.googleapis.com/envoy.extensions.load_balancing_policies"
@@ -60,7 +59,7 @@ def override_host() -> Json:
     override = {
         "@type": f"{_POLICIES}.override_host.v3.OverrideHost",
         "override_host_sources": [{"header": DESTINATION}, {"metadata": key(DESTINATION)}],
-        "selected_host_key": key(f"{DESTINATION}-served"),
+        "selected_host_key": key(SERVED),
         "fallback_policy": fallback(),
     }
     name = "envoy.load_balancing_policies.override_host"

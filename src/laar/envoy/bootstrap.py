@@ -45,6 +45,8 @@ from urllib.parse import urlsplit
 import yaml
 
 from laar.errors import SettingError, unknown
+from laar.protocol.agreed import DECISION_MARGIN_S
+from laar.protocol.headers import FAIRNESS
 
 __all__ = ["BodyMode", "BootstrapOptions", "Shape", "render", "to_yaml"]
 
@@ -64,8 +66,6 @@ ANY_IPV4 = "0.0.0.0"  # noqa: S104 - a gateway is there to be reached
 _LOOPBACK = "127.0.0.1"
 _MAX_RETRIES = 10
 _MAX_MESSAGE_TIMEOUT_S = 3600.0
-_DECISION_MARGIN_S = 10.0
-"""What the picker may take beyond the longest hold before Envoy gives it up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class BootstrapOptions:
     fail_open: bool = True
     max_body_bytes: int = 32 * 1024 * 1024
     longest_hold_s: float = 60.0
-    tenant_header: str = "x-gateway-inference-fairness-id"
+    tenant_header: str = FAIRNESS
     request_timeout_s: float = 3600.0
     idle_timeout_s: float = 1800.0
     retries: int = 2
@@ -130,7 +130,7 @@ class BootstrapOptions:
             raise SettingError(f"eds_path: {self.eds_path!r} must be an absolute path")
         if not 0 < self.max_body_bytes < 2**32:
             raise SettingError(f"max_body_bytes: {self.max_body_bytes} is not in 1..{2**32 - 1}")
-        if not 0 <= self.longest_hold_s <= _MAX_MESSAGE_TIMEOUT_S - _DECISION_MARGIN_S:
+        if not 0 <= self.longest_hold_s <= _MAX_MESSAGE_TIMEOUT_S - DECISION_MARGIN_S:
             raise SettingError(
                 f"longest_hold_s: {self.longest_hold_s} is not in 0..3590; "
                 "Envoy waits at most 3600 s for a picker"
@@ -158,7 +158,7 @@ class BootstrapOptions:
     @property
     def longest_answer_s(self) -> float:
         """How long Envoy waits for the picker's answer to a request that is held, at most."""
-        return self.longest_hold_s + _DECISION_MARGIN_S
+        return self.longest_hold_s + DECISION_MARGIN_S
 
     def data_host(self, shape: Shape) -> str:
         """IP address that requests come in at."""

@@ -4,9 +4,9 @@
 without a restart and an address outside the file can never be reached, whoever names it. Its
 ``override_host`` policy takes the picker's ordered list from the request header, then from the
 ``envoy.lb`` metadata. Without a list least request chooses among all endpoints. With a list that
-names nobody Envoy knows, nothing is chosen: endpoints outside the list serve other models. For that
-the fallback policy is a subset policy: a request whose metadata holds a destination asks for
-endpoints that are labelled with it, and there are none.
+names no endpoint that Envoy knows, nothing is chosen: endpoints outside the list serve other
+models. For that the fallback policy is a subset policy: a request whose metadata holds a
+destination asks for endpoints that are labelled with it, and there are none.
 
 Outlier detection counts for least request alone, that is while failing open: ``override_host``
 sends requests to an ejected host as well, so it never contradicts the picker's own breaker.
@@ -94,11 +94,9 @@ from envoy_data_plane.envoy.type.v3 import Percent
 from envoy_data_plane.google.protobuf import Any
 
 from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER
-from laar.protocol.agreed import PICKING_SERVICE
+from laar.protocol.agreed import LB_NAMESPACE, PICKING_SERVICE
+from laar.protocol.headers import DESTINATION, SERVED
 
-DESTINATION_HEADER = "x-gateway-destination-endpoint"
-SERVED_KEY = "x-gateway-destination-endpoint-served"
-LB_NAMESPACE = "envoy.lb"
 PICKER_CLUSTER = "laar-picker"
 ADMIN_CLUSTER = "admin"
 
@@ -158,10 +156,10 @@ def endpoints_cluster(eds_path: str, watched_directory: str) -> Cluster:
             "envoy.load_balancing_policies.override_host",
             OverrideHost(
                 override_host_sources=[
-                    OverrideHostOverrideHostSource(header=DESTINATION_HEADER),
-                    OverrideHostOverrideHostSource(metadata=_lb_key(DESTINATION_HEADER)),
+                    OverrideHostOverrideHostSource(header=DESTINATION),
+                    OverrideHostOverrideHostSource(metadata=_lb_key(DESTINATION)),
                 ],
-                selected_host_key=_lb_key(SERVED_KEY),
+                selected_host_key=_lb_key(SERVED),
                 fallback_policy=_policy("envoy.load_balancing_policies.subset", _undecided()),
             ),
         ),
@@ -270,12 +268,12 @@ def _policy(name: str, config: Message) -> LoadBalancingPolicy:
 
 
 def _undecided() -> Subset:
-    """Least request where the picker named nobody; nothing where it did."""
+    """Least request where the picker named no endpoint; nothing where it did."""
     return Subset(
         fallback_policy=SubsetLbSubsetFallbackPolicy.ANY_ENDPOINT,
         subset_selectors=[
             SubsetLbSubsetSelector(
-                keys=[DESTINATION_HEADER],
+                keys=[DESTINATION],
                 fallback_policy=SubsetLbSubsetSelectorLbSubsetSelectorFallbackPolicy.NO_FALLBACK,
             )
         ],

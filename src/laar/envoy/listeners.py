@@ -47,10 +47,7 @@ from envoy_data_plane.google.protobuf import Any, Struct
 from laar.envoy.bootstrap import ANY_IPV4, MESSAGE_TIMEOUT_S, BodyMode, BootstrapOptions, Shape
 from laar.envoy.clusters import (
     ADMIN_CLUSTER,
-    DESTINATION_HEADER,
-    LB_NAMESPACE,
     PICKER_CLUSTER,
-    SERVED_KEY,
     extension,
     socket_address,
 )
@@ -64,7 +61,6 @@ from laar.protocol import headers as names
 DATA_LISTENER = "data"
 PROBE_LISTENER = "probes"
 
-_SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 _CLIENT_STREAM_WINDOW_BYTES = 1024 * 1024
 _CLIENT_CONNECTION_WINDOW_BYTES = 16 * 1024 * 1024
 
@@ -84,8 +80,8 @@ _ACCESS_LOG = {
     "first_byte_ms": "%RESPONSE_DURATION%",
     "duration_ms": "%DURATION%",
     "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
-    "picked": f"%DYNAMIC_METADATA({LB_NAMESPACE}:{DESTINATION_HEADER})%",
-    "served": f"%DYNAMIC_METADATA({LB_NAMESPACE}:{SERVED_KEY})%",
+    "picked": f"%DYNAMIC_METADATA({agreed.LB_NAMESPACE}:{names.DESTINATION})%",
+    "served": f"%DYNAMIC_METADATA({agreed.LB_NAMESPACE}:{names.SERVED})%",
     "endpoint_model": f"%UPSTREAM_METADATA({METADATA_NAMESPACE}:model)%",
     "decision_id": "%RESP(X-LAAR-DECISION-ID)%",
     "model": "%RESP(X-LAAR-MODEL)%",
@@ -243,9 +239,9 @@ def _external_processor(options: BootstrapOptions, bodies: BodyMode) -> External
         request_attributes=attributes,
         response_attributes=[agreed.ATTEMPTED, agreed.DETAILS],
         metadata_options=MetadataOptions(
-            receiving_namespaces=MetadataOptionsMetadataNamespaces(untyped=[LB_NAMESPACE]),
+            receiving_namespaces=MetadataOptionsMetadataNamespaces(untyped=[agreed.LB_NAMESPACE]),
             forwarding_namespaces=MetadataOptionsMetadataNamespaces(
-                untyped=[LB_NAMESPACE, _SUBSET_NAMESPACE]
+                untyped=[agreed.LB_NAMESPACE, agreed.SUBSET_NAMESPACE]
             ),
         ),
     )

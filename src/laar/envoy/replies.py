@@ -30,10 +30,10 @@ from envoy_data_plane.google.protobuf import Any, Struct
 
 from laar.protocol.headers import REASON, RETRY_AFTER
 
-_NOT_THE_PICKERS = "!('x-laar-reason' in response.headers)"
+_NOT_THE_PICKERS = f"!('{REASON}' in response.headers)"
 _RETRY_AFTER_S = 1
 _FAILED_CLOSED = "response.code_details.startsWith('ext_proc_error')"
-_NO_PICKER = "nobody could say which endpoint is to answer; try again"
+_NO_PICKER = "no picker chose an endpoint; try again"
 _NO_ANSWER = "no endpoint could be asked; try again"
 _TOO_LARGE = "the body is longer than this gateway takes"
 _REFUSED = "the request was refused before it was read"

@@ -51,9 +51,9 @@ from envoy_data_plane.envoy.type.matcher.v3 import (
 from envoy_data_plane.google.protobuf import Any, Struct
 
 from laar.envoy.bootstrap import RETRIED, RETRY_ON, BodyMode, BootstrapOptions
-from laar.envoy.clusters import LB_NAMESPACE
 from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, METADATA_NAMESPACE
 from laar.protocol import headers as names
+from laar.protocol.agreed import LB_NAMESPACE
 from laar.protocol.openai import SUFFIXES
 
 EXT_PROC = "envoy.filters.http.ext_proc"
@@ -70,7 +70,7 @@ def routes(*entries: Route) -> RouteConfiguration:
     """A table of one virtual host."""
     return RouteConfiguration(
         virtual_hosts=[VirtualHost(name="all", domains=["*"], routes=list(entries))],
-        # For the picker alone, and where Envoy keeps the headers nobody else takes them off. The
+        # For the picker alone, and where Envoy keeps the headers no other part takes them off. The
         # destination stays: endpoints behind a further picker may want to know.
         request_headers_to_remove=sorted(names.CONTROL_HEADERS - {names.DESTINATION}),
         # Where Envoy keeps the headers the picker can't set one: it says so in the metadata.

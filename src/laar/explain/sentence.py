@@ -98,7 +98,7 @@ def _who_won(account: DecisionRecord) -> str:
 
 _DEGRADED = {
     "degraded-assessor": " What is known of the models could not be used: all counted alike.",
-    "degraded-prefixes": " What is believed of the caches could not be used.",
+    "degraded-prefixes": " The estimates of the caches could not be used.",
     "degraded-scorer": " A scorer of the policy failed: its other scorers decided, or without any "
     "the fewest requests in flight.",
     "degraded-filter": " A filter of the policy failed and was skipped.",

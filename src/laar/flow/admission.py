@@ -1,6 +1,6 @@
 """Admission: which requests go now and which wait, between the queue and the director (Medha 4.1).
 
-A request goes at once when nobody waits ahead and some candidate has room; else it waits in the
+A request goes at once when no request waits ahead and some candidate has room; else it waits in the
 queue, and the director is asked again each time something leaves. The decision itself, with its
 reservation, stays one synchronous call.
 
@@ -17,13 +17,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable
+from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, ClassVar
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
 from laar.core.decision import Decision
@@ -31,15 +29,15 @@ from laar.core.director import Director
 from laar.core.endpoints import Slots
 from laar.core.interfaces import NoRoomError, PlainAssessor, View
 from laar.core.request import Api, Request
-from laar.declaring import Applies
 from laar.errors import RequestError
-from laar.flow.item import EXPIRED, NO_ENDPOINT, SATURATED, SHUTTING_DOWN, Item, Limits, Shed
+from laar.flow.item import EXPIRED, NO_ENDPOINT, SATURATED, SHUTTING_DOWN, Item, Shed
 from laar.flow.prefills import Prefills
 from laar.flow.queue import Queue
-from laar.flow.saturation import Loads, Saturation
+from laar.flow.saturation import Loads
+from laar.flow.settings import FlowSettings
 from laar.flow.slack import RHO_MAX
 
-__all__ = ["Admission", "FlowSettings", "Outcome", "Verdict"]
+__all__ = ["Admission", "Outcome", "Verdict"]
 
 Verdict = Decision | Exception
 """Where it goes, or why it does not: a `RequestError` is an answer for the client, anything else a
@@ -68,40 +66,9 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowSettings:
-    """How requests are admitted."""
-
-    section: ClassVar = "flow"
-    applies: ClassVar = Applies.AT_ONCE
-
-    objectives_s: Mapping[str, Annotated[float, Gt(0), Le(3600)]] = field(default_factory=dict)
-    """Seconds to the first token that a class of requests is meant to have, by the name in
-    x-gateway-inference-objective. x-slo-ttft-ms goes before it."""
-    objective_base_s: Annotated[float, Ge(0), Le(3600)] = 1.0
-    """Seconds of the objective of a request that has none: this ..."""
-    objective_factor: Annotated[float, Ge(1), Le(1000)] = 5.0
-    """... and this many times its prefill alone. A second is what people wait for, and five times
-    leaves a long prompt slack to give."""
-    long_tokens: Annotated[int, Ge(1), Le(1 << 30)] = 8192
-    """Uncached prompt tokens above which a request is long: while short ones wait, an endpoint gets
-    no second long one. The paper's short requests end at 8K."""
-    limits: Limits = field(default_factory=Limits)
-    saturation: Saturation = field(default_factory=Saturation)
-
-    def objective_of(self, request: Request, work_s: float) -> float:
-        """Seconds to the first token that a request is meant to have; `work_s` is its prefill."""
-        objective_s = request.ttft_objective_s
-        if objective_s is None:
-            objective_s = self.objectives_s.get(request.objective)
-        if objective_s is None:
-            objective_s = self.objective_base_s + self.objective_factor * work_s
-        return objective_s
-
-
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What became of a request that waited, and how long it did."""
+    """The outcome of a request that waited, and how long it did."""
 
     ticket: Hashable
     verdict: Verdict
@@ -180,7 +147,7 @@ class Admission:
 
     def dispatch(self, now: float) -> list[Outcome]:
         """Lets go who may go; the outcomes reached since the last call."""
-        if not self.ready:  # nobody goes, but time runs
+        if not self.ready:  # none goes, but time runs
             return self._outcomes(self.queue.dispatch(now, lambda _item, _shorts: None), now)
 
         def admit(item: Item, shorts_wait: bool) -> Verdict | None:
@@ -322,7 +289,7 @@ class Admission:
         )
 
     def _near(self, now: float) -> list[tuple[int, ...]]:
-        """Contexts that endpoints with room for another request were sent lately."""
+        """Contexts that endpoints with room for another request were sent recently."""
         if not self._sent:
             return []
         slots = np.fromiter(self._sent, np.intp, len(self._sent))

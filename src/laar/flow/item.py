@@ -110,7 +110,7 @@ class Limits:
     """Memory for the bodies of those that wait, each counted twice: as it came and as it was read.
     429 beyond."""
     patience: Annotated[float, Ge(0), Le(1000)] = 3.0
-    """A request is beyond hope, and gets a 503, after waiting this many times its objective ..."""
+    """A request expires, and gets a 503, after waiting this many times its objective ..."""
     min_hold_s: Annotated[float, Ge(0), Le(3580)] = 5.0
     """... but not before this many seconds: one long prefill may pass meanwhile ..."""
     max_hold_s: Annotated[float, Ge(0), Le(3580)] = 60.0

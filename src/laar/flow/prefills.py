@@ -35,7 +35,7 @@ _UNDER_WAY_S = 0.25
 """An endpoint may not have had a request yet when it wrote a page that came so soon after it."""
 
 _MEMORY_S = 5.0
-"""Prefill seconds after which a pace is mostly learned anew: a few prompts of a loaded fleet."""
+"""Prefill seconds after which a pace is mostly learned again: a few prompts of a loaded fleet."""
 _LEAST_S = 0.2
 """Work ahead from which a pace is learned: of less, an iteration and the way there tell more."""
 _MIN_PACE, _MAX_PACE = 1 / 16, 4.0
@@ -197,7 +197,7 @@ class Prefills:
         line.at_s = now  # also when time was set back
 
     def _pass(self, slot: int, line: _Line, now: float) -> None:
-        """Lets time pass: whoever was sent first is prefilled first."""
+        """Lets time pass: the request that was sent first is prefilled first."""
         passed_s = now - line.at_s
         if passed_s <= 0.0:
             return

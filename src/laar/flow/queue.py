@@ -2,7 +2,7 @@
 
 Order, from the outside in: strict priority bands; in a band, the tenant served the fewest tokens;
 of that tenant, the lowest relative slack, or one that shares its context with what the endpoint was
-sent lately (`laar.flow.together`). A long request with slack lets shorts go first. Requests
+sent recently (`laar.flow.together`). A long request with slack lets shorts go first. Requests
 that compete for the same endpoints share a lane, so a full model does not hold up a free one: a
 refusal closes the lane for the rest of the call, and a refused long request only for longs.
 
@@ -28,6 +28,7 @@ from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
+from laar.core.request import MAX_OBJECTIVE_S
 from laar.flow.item import (
     CANCELLED,
     EVICTED_BY_BAND,
@@ -47,9 +48,6 @@ from laar.flow.waiting import Crowd, Lane, Near
 __all__ = ["Queue"]
 
 T = TypeVar("T")
-
-MAX_OBJECTIVE_S = 3600.0
-"""A longer objective counts as this: Envoy itself gives up on a held request after an hour."""
 
 MAX_WORK_S = 1e6
 """More work than any prompt has; keeps an infinite estimate out of the arithmetic."""
@@ -131,7 +129,7 @@ class Queue(Generic[T]):
     def enqueue(self, item: Item, now: float, *, endpoints_ready: bool = True) -> Held | Shed:
         """Takes a request in, or refuses it.
 
-        `endpoints_ready=False` holds it for `max_hold_s` whatever its objective: nobody else could
+        `endpoints_ready=False` holds it for `max_hold_s` whatever its objective: no other could
         serve it sooner.
 
         Raises:
@@ -177,7 +175,7 @@ class Queue(Generic[T]):
                 endpoint has room. `shorts_wait` says that other, short requests wait: then an
                 endpoint takes no second long one. Must not call the queue.
             lane: the only one that can have changed, when the caller knows.
-            near: returns contexts that endpoints with room were sent lately; asked before each
+            near: returns contexts that endpoints with room were sent recently; asked before each
                 request that goes.
         """
         clock = self._clock(now)
@@ -297,7 +295,7 @@ class Queue(Generic[T]):
         return waiting < limits.max_waiting and held + item.body_bytes <= limits.max_held_bytes
 
     def _expire(self, clock: float) -> None:
-        """Drops what is beyond hope, up to one call's worth of verdicts."""
+        """Drops what has expired, up to one call's worth of verdicts."""
         expiries = self._expiries
         while expiries and len(self._verdicts) < MAX_VERDICTS:
             expires_s, _, entry = expiries[0]

@@ -12,7 +12,7 @@ passes. All five orders of the paper's table fit, which is why they are one inte
 `pack` is algorithms 1 and 2: decodes are in the batch already, prefills come in slack order, each
 with the largest chunk that fits. Two things differ from the paper: the first prefill always gets a
 smallest chunk, since a context so deep that not even that fits the target would otherwise wait for
-ever; and a long one yields only while a short one comes after it, or its share would go to nobody.
+ever; and a long one yields only while a short one comes after it, or its share would be lost.
 """
 
 from __future__ import annotations

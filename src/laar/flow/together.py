@@ -3,7 +3,7 @@
 The paper sorts a batch by search path, so that what shares a region of the cache is served in one
 go. Here requests come one by one, some in a hurry, and each endpoint has a cache of its own. So the
 order by slack stays, and is put off only: an endpoint that has room gets the request that shares
-most with what it was sent lately, as long as all others can afford that (`spare_s`).
+most with what it was sent recently, as long as all others can afford that (`spare_s`).
 
 In an overload slack alone makes everybody late in turn, those too who could be served cheaply; then
 nobody has a say, and what is cheap goes first.

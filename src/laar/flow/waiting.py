@@ -26,7 +26,7 @@ __all__ = ["Bag", "Crowd", "Lane"]
 K = TypeVar("K", bound=Hashable)
 
 Near = Callable[[], Sequence[Sequence[int]]]
-"""Contexts that endpoints with room were sent lately."""
+"""Contexts that endpoints with room were sent recently."""
 
 MAX_IDLE_TENANTS = 1024
 """Tenants with nothing waiting whose debt in tokens is remembered, for each lane; the oldest go
@@ -223,7 +223,7 @@ class Lane:
         self._by_slack = by_slack
         self._tenants: dict[str, _Tenant] = {}
         self._idle: dict[str, float] = {}  # served tokens of tenants that are ahead of the others
-        self._virtual_tokens = 0.0  # tokens served to whoever was served last, before that
+        self._virtual_tokens = 0.0  # tokens served to the tenant served last, before that
         # By is_long: the tenants that have such requests, with their served tokens as height.
         self._rings: dict[bool, Bag[str]] = {False: Bag(), True: Bag()}
 
@@ -243,7 +243,7 @@ class Lane:
         """Puts a request into the lane."""
         one = self._tenants.get(tenant)
         if one is None:
-            # Who comes back is charged for what it had; who comes anew gets no credit for the past.
+            # Who comes back is charged for what it had; a new one gets no credit for the past.
             served = max(self._virtual_tokens, self._idle.pop(tenant, 0.0))
             one = self._tenants[tenant] = _Tenant(served)
         bag = one.bags.get(is_long)

@@ -46,7 +46,7 @@ _SUSPECT_S = 1.0
 """A suspect whose question has no answer by then is back: it is as likely to be busy."""
 _GRAIN_S = 0.1  # time passes in steps
 _NEGLIGIBLE = 0.02
-"""Failures beneath it change no price that anybody would see."""
+"""Failures beneath it change no price visibly."""
 
 
 class State(StrEnum):

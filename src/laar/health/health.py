@@ -37,7 +37,7 @@ _LOOK_S = 0.25
 _READ_EVERY_S = 2.0
 """A sound endpoint's answers are read at least that often."""
 _PROBE_FIRST_S = 1.0
-"""How long a trial that is due waits for somebody to ask a question first."""
+"""How long a trial that is due waits for a question to be asked first."""
 _TRIAL_S = 5.0
 """How long a trial of another picker puts off one's own; then that picker may be gone."""
 
@@ -291,7 +291,7 @@ class Health:
         return standing_of(self._records, slots, models, now)
 
     def set_apart(self, slots: Sequence[int], now: float) -> Standing:
-        """As `standing`, of endpoints that nobody depends on: whatever is out is left out."""
+        """As `standing`, of endpoints that no request depends on: whatever is out is left out."""
         kept, trials, until = [], [], now + 1.0
         for slot in slots:
             known = self._endpoints.get(slot)

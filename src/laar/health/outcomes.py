@@ -190,7 +190,7 @@ class Outcomes:
     def _lightness(self, attempt: Attempt) -> float:
         """What an error weighs: little where only the heaviest requests meet one.
 
-        1 up to the median of what went well lately, falling to a tenth beyond all of it.
+        1 up to the median of what went well recently, falling to a tenth beyond all of it.
         """
         return max(
             _LIGHTEST, min(1.0, 2.0 * self._records.times(attempt).lightness(attempt.tokens))

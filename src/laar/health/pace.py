@@ -118,7 +118,7 @@ class GroupTimes:
         return math.exp(self.total_s.mean) if self.total_s.n else 0.0
 
     def lightness(self, tokens: float) -> float:
-        """The share of the requests that went well lately which were at least as long."""
+        """The share of the requests that went well recently which were at least as long."""
         if not self.sizes:
             return 1.0
         return sum(size >= tokens for size in self.sizes) / len(self.sizes)

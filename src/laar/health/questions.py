@@ -82,10 +82,10 @@ class Questions:
         *,
         refused: bool = False,
     ) -> None:
-        """What came of one: a reply, a failure without one, or neither: it is out of reach here.
+        """The result of one: a reply, a failure without one, or neither: it is out of reach here.
 
-        `refused` if nobody listens. That may be so for the picker alone, and counts only where a
-        client's attempt has just failed too.
+        `refused` if no process listens. That may be so for the picker alone, and counts only where
+        a client's attempt has just failed too.
         """
         records = self._records
         was_control = self._controls.pop(slot, False)

@@ -134,7 +134,7 @@ Evidence = Mapping[str, Mapping[str, Seen]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A claim and what came of it.
+    """A claim and its result.
 
     Args:
         claim: as declared.

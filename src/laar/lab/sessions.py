@@ -113,7 +113,7 @@ def read_sessions(path: Path, *, block_tokens: int = TRACE_BLOCK_TOKENS) -> list
             raise SettingError(f"{where}: more than {MAX_REQUESTS} requests; cut the file")
         name = entry.get("session")
         if not isinstance(name, str):
-            raise SettingError(f"{where}: `session` must be a text; a closed loop goes by it")
+            raise SettingError(f"{where}: `session` must be a text; a closed loop needs it")
         sent_s = _sent_s(entry, where)
         after = _pauses(entry, where, sent_s, last.get(name))
         last[name] = (sent_s, number(entry, "api_s", where) if "api_s" in entry else math.nan)

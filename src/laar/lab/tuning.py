@@ -1,7 +1,7 @@
 """The hill-climb in the lab: a trace is replayed against a fleet until the tuner freezes.
 
 The director is the one that serves and has the tuner in it, exactly as in `laar serve`. When the
-trace ends it begins anew, with other prompts of the same shape: a second pass over the very same
+trace ends it begins again, with other prompts of the same shape: a second pass over the very same
 ones would find them all cached.
 """
 
@@ -43,7 +43,7 @@ def tune(
     """Climbs until the tuner freezes; returns it.
 
     Args:
-        trace: begins the schedule anew.
+        trace: begins the schedule again.
         sites: the fleet.
         picker: its policy is the one that is tuned.
         settings: of the climb.

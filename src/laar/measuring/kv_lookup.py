@@ -86,7 +86,7 @@ class Query:
 
     @property
     def prompt(self) -> str:
-        """The text of the user's message, built anew on each read."""
+        """The text of the user's message, built again on each read."""
         words = _wording(self.language)
         question = f"\n\n{words.before_key}{self.key}{words.after_key}"
         frame = f"{words.lead_in}{{}}{question}"

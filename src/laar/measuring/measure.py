@@ -1,4 +1,4 @@
-"""`laar measure`: put every query to every model, and write down what came of it.
+"""`laar measure`: put every query to every model, and write down the outcomes.
 
 Outcomes are appended to a JSONL file as they arrive, one whole line at a time, and a run that is
 started again goes on where the last one stopped: an interruption costs the requests in flight. A

@@ -55,7 +55,7 @@ def run_measure(
     key_variable: str | None,
     json_file: Path | None,
 ) -> int:
-    """Measures, and says what came of it; returns the exit status.
+    """Measures, and prints the result; returns the exit status.
 
     Raises:
         SettingError: no such endpoint, model, file or environment variable.

@@ -8,7 +8,7 @@ import xxhash
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 
-__all__ = ["SessionAffinity"]
+__all__ = ["PREFIX_CHARS", "SessionAffinity"]
 
 PREFIX_CHARS = 1024
 """About 256 tokens: what GORGO's affinity baseline hashes when there is no session id."""

@@ -7,12 +7,10 @@ import xxhash
 
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
+from laar.policies.affinity import PREFIX_CHARS
 from laar.policies.ranking import least, ranks
 
 __all__ = ["LeastLoad", "SimpleSessionAffinity"]
-
-_PREFIX_CHARS = 1024
-"""About 256 tokens."""
 
 
 class LeastLoad:
@@ -41,7 +39,7 @@ class SimpleSessionAffinity:
 
     def score(self, view: View) -> Floats:
         """The endpoint that the beginning hashes to, then the ones after it."""
-        start = "".join(view.request.spans)[:_PREFIX_CHARS]
+        start = "".join(view.request.spans)[:PREFIX_CHARS]
         count = len(view.slots)
         first = xxhash.xxh3_64_intdigest(start.encode("utf-8", "surrogatepass")) % count
         return ranks([(first + i) % count for i in range(count)])

@@ -12,12 +12,13 @@ KiB: beyond the first 1 KiB the error is at most 1/16 of the prefix, and a 400 k
 blocks. A last, partial block does not count, as in the engine.
 
 Keyed: the first seed is a digest of a secret and of the salt (the tenant's ``cache_salt``, the
-adapter). Without the secret nobody can aim two prompts at one chain, or read prompts out of shared
-hashes by guessing. xxh3 is not a cryptographic hash: what a collision costs is a wrong estimate of
-time, never a wrong answer.
+adapter). Without the secret no client can aim two prompts at one chain, or read prompts out of
+shared hashes by guessing. xxh3 is not a cryptographic hash: what a collision costs is a wrong
+estimate of time, never a wrong answer.
 
-Units are bytes of UTF-8. Nobody here knows tokens: callers turn a `Chain.fraction` into tokens with
-the prompt's token count, estimated or reported. (GORGO hashes token ids; laar has no tokenizer.)
+Units are bytes of UTF-8. No code here knows tokens: callers turn a `Chain.fraction` into tokens
+with the prompt's token count, estimated or reported. Token ids are
+for `laar.prefix.tokens`, where engines publish what they hold.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ RUN = 64
 """Blocks whose hashes are kept together: 4 KiB at a prompt's start, 64 KiB from 32 KiB on."""
 
 MAX_KNOWN = 8192
-"""Runs kept, 6 MB; beyond it the table starts anew."""
+"""Runs kept, 6 MB; beyond it the table starts again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 A prefix that many requests share, such as a long system prompt, is read once for each endpoint that
 serves some of them. Who is the first there pays for all who follow, so whether it pays depends on
-how many will: as many as came lately, is the guess (Lindy's: what has been asked for often goes on
+how many will. The guess is as many as came recently (Lindy's: what has been asked for often goes on
 being asked for).
 
 Counted at a few places of the prompt only, whose distance grows with the depth, so that a request
@@ -70,7 +70,7 @@ class PrefixDemand:
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
         """Places in the prompt, as shares of it, and requests of the horizon that share each.
 
-        Deeper than the last place, nobody is known to share. None where nobody shares any of it.
+        Deeper than the last place, no request is known to share. None where none shares any of it.
         """
         seen, hashes, end = self._seen, chain.hashes, len(chain)
         counts = []

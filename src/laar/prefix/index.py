@@ -2,10 +2,8 @@
 
 Two structures over the same chained hashes:
 
-* One global set of *segments*, runs of blocks that the same endpoints hold, found by the hash of
-  their first block: because hashes are chained, that hash alone names the place in the tree, and no
-  child pointers are needed. A segment carries a bit for each endpoint, so one walk over the prompt
-  matches every endpoint; its length is the number of segments on the path, not of blocks.
+* One global set of *segments*, runs of blocks that the same endpoints hold: one walk over the
+  prompt matches every endpoint (`laar.prefix.segments`).
 * For each endpoint the *uses* of its cache, least recent first. A use owns the blocks that no later
   use covers; along any prompt these are a contiguous tail. Evicting the tail of the oldest use is
   what vLLM does (free blocks leave in order of last use, the end of a prompt before its beginning),
@@ -32,15 +30,16 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from laar.errors import SettingError
 from laar.prefix.blocks import GROWING, Chain, Grid
+from laar.prefix.segments import Segments, give, shared_blocks, shared_from
 
 __all__ = ["IndexStats", "Kept", "PrefixIndex", "Receipt"]
 
@@ -65,22 +64,8 @@ of a prompt (English 4 bytes, Japanese or code under 3), so a smaller gap may be
 _MOST_SPARED = 8
 """Open requests whose blocks are looked after at one eviction."""
 
-_FEW_HOLDERS = 32
-"""Up to so many are taken one by one: quicker than whole columns."""
-
-
 _UNKNOWN_ROOT = -1
 """Of branches that come from a snapshot."""
-
-
-class _Segment:
-    """Blocks that the same endpoints hold."""
-
-    __slots__ = ("hashes", "holders")
-
-    def __init__(self, hashes: array[int], holders: int) -> None:
-        self.hashes = hashes
-        self.holders = holders
 
 
 class _Use:
@@ -184,65 +169,29 @@ class PrefixIndex:
             )
         self._max_bytes = max_bytes
         self._ends = grid.ends
-        self._segments: dict[int, _Segment] = {}
+        self._segments = Segments()
         self._caches = [_Cache(slot) for slot in range(slots)]
         self._held_bytes = np.zeros(slots, np.int64)
         self._room_bytes = np.full(slots, DEFAULT_CAPACITY_BYTES, np.int64)
         self._oldest_at = np.zeros(slots)
         self._stamp, self._now = 0, 0.0
-        self._segment_blocks = self._use_blocks = self._uses = 0
+        self._use_blocks = self._uses = 0
         self._evicted_capacity = self._evicted_memory = self._disproved = 0
 
     def match(self, chain: Chain) -> npt.NDArray[np.int32]:
         """Leading blocks of the prompt that each slot is believed to hold, shape ``(slots,)``."""
-        holders, depths = self._walk(chain)
+        holders, depths = self._segments.walk(chain.hashes)
         found = np.zeros(len(self._caches), np.int32)
-        self._give(found, holders, depths)
+        give(found, holders, depths)
         return found
 
     def shares(self, chain: Chain) -> npt.NDArray[np.float64]:
         """The share of the prompt, in 0..1, that each slot is believed to hold."""
-        holders, depths = self._walk(chain)
+        holders, depths = self._segments.walk(chain.hashes)
         ends, total = self._ends, chain.total_bytes
         found = np.zeros(len(self._caches))
-        self._give(found, holders, [min(ends[depth], total) / total for depth in depths])
+        give(found, holders, [min(ends[depth], total) / total for depth in depths])
         return found
-
-    def _walk(self, chain: Chain) -> tuple[list[int], list[int]]:
-        """Sets of slots along the prompt, as bits, and how deep each holds it.
-
-        Whatever slot holds a block holds all before it, so each set is a part of the one before.
-        Costs one dictionary look-up and one bisection for each segment on the path.
-        """
-        hashes, depth, end = chain.hashes, 0, len(chain)
-        sets: list[int] = []
-        depths: list[int] = []
-        while depth < end and (segment := self._segments.get(hashes[depth])) is not None:
-            if not sets or segment.holders != sets[-1]:
-                sets.append(segment.holders)
-                depths.append(depth)
-            depth += _common(segment.hashes, hashes, depth)
-            depths[-1] = depth
-        return sets, depths
-
-    def _give(self, found: npt.NDArray[Any], sets: Sequence[int], values: Sequence[float]) -> None:
-        """Gives each slot the value of the deepest set that it is in."""
-        if not sets:
-            return
-        if sets[0].bit_count() <= _FEW_HOLDERS:
-            deeper = 0
-            for at in range(len(sets) - 1, -1, -1):
-                here, value = sets[at] & ~deeper, values[at]
-                deeper = sets[at]
-                while here:
-                    lowest = here & -here
-                    found[lowest.bit_length() - 1] = value
-                    here ^= lowest
-            return
-        width = (len(found) + 7) >> 3
-        rows = np.frombuffer(b"".join([row.to_bytes(width, "little") for row in sets]), np.uint8)
-        bits = np.unpackbits(rows.reshape(-1, width), axis=1, count=len(found), bitorder="little")
-        np.take((0, *values), np.add.reduce(bits, axis=0, dtype=np.uint16), out=found)
 
     def insert(self, slot: int, chain: Chain, now: float = 0.0) -> Receipt:
         """Enter a prompt at the decision to send it to a slot.
@@ -264,10 +213,10 @@ class PrefixIndex:
         cache, hashes = receipt._cache, receipt.chain.hashes
         if cache.claims.pop(receipt._stamp, None) is None:
             return  # settled already, or the endpoint was dropped meanwhile
-        keep = max((_shared(claim, hashes) for claim in cache.claims.values()), default=0)
+        keep = max((shared_blocks(claim, hashes) for claim in cache.claims.values()), default=0)
         depth, end = 0, len(hashes)
         while depth < end and (use := cache.by_head.get(hashes[depth])) is not None:
-            depth += _common(use.hashes, hashes, depth)
+            depth += shared_from(use.hashes, hashes, depth)
             if depth > max(keep, use.proven):
                 self._cut(cache, use, max(keep, use.proven, use.start) - use.start)
 
@@ -321,7 +270,7 @@ class PrefixIndex:
     def claimed(self, slot: int, chain: Chain) -> float:
         """The share of the prompt, in 0..1, that requests still open at the slot have in common."""
         claims = self._caches[slot].claims.values()
-        return chain.fraction(max((_shared(one, chain.hashes) for one in claims), default=0))
+        return chain.fraction(max((shared_blocks(one, chain.hashes) for one in claims), default=0))
 
     def open_roots(self, slot: int) -> set[int]:
         """First blocks of the prompts of requests still open at the slot."""
@@ -361,12 +310,8 @@ class PrefixIndex:
             max_blocks -= len(use.hashes)
             if max_blocks < 0:
                 break
-            sizes, place = [], 0
-            while place < len(use.hashes):
-                size = len(self._segments[use.hashes[place]].hashes)
-                sizes.append(size)
-                place += size
-            kept.append(Kept(cache.slot, use.start, use.proven, use.hashes, tuple(sizes)))
+            sizes = self._segments.sizes(use.hashes)
+            kept.append(Kept(cache.slot, use.start, use.proven, use.hashes, sizes))
         kept.reverse()
         return kept
 
@@ -394,27 +339,12 @@ class PrefixIndex:
             return False
         if use.hashes[0] in self._caches[use.slot].by_head:
             return False
-        bit, place = 1 << use.slot, 0
-        for size in use.sizes:
-            segment = self._segments.get(use.hashes[place])
-            if segment is not None and (
-                segment.holders & bit or segment.hashes != use.hashes[place : place + size]
-            ):
-                return False
-            place += size
-        return True
+        return self._segments.would_fit(1 << use.slot, use.hashes, use.sizes)
 
     def _take_up(self, kept: Kept) -> None:
         self._stamp += 1
-        place, end, cache = 0, len(kept.hashes), self._caches[kept.slot]
-        for size in kept.sizes:
-            piece = kept.hashes[place : place + size]
-            segment = self._segments.get(piece[0])
-            if segment is None:
-                segment = self._segments[piece[0]] = _Segment(piece, 0)
-                self._segment_blocks += size
-            segment.holders |= 1 << kept.slot
-            place += size
+        end, cache = len(kept.hashes), self._caches[kept.slot]
+        self._segments.put(1 << kept.slot, kept.hashes, kept.sizes)
         proven = min(kept.proven, kept.start + end)
         first = _UNKNOWN_ROOT if kept.start else None
         use = _Use(kept.hashes, self._stamp, self._stamp, self._now, proven, self._stamp, first)
@@ -454,7 +384,7 @@ class PrefixIndex:
             size_bytes=self._size_bytes(),
             segments=len(self._segments),
             uses=self._uses,
-            blocks=self._segment_blocks,
+            blocks=self._segments.blocks,
             evicted_capacity_blocks=self._evicted_capacity,
             evicted_memory_blocks=self._evicted_memory,
             disproved_blocks=self._disproved,
@@ -467,7 +397,7 @@ class PrefixIndex:
             if witness <= cache.missed_stamp:
                 cache.missed = None  # older blocks are still there: that miss was not age
             return
-        if before is not None and _shared(before, hashes) < min(len(before), receipt.proven):
+        if before is not None and shared_blocks(before, hashes) < min(len(before), receipt.proven):
             until = min(witness, cache.missed_stamp)
             while cache.by_age and (oldest := _oldest(cache)).stamp <= until:
                 self._disproved += self._cut(cache, oldest, 0)
@@ -487,7 +417,7 @@ class PrefixIndex:
         if not end:
             return 0, 0, 0
         while held < end and (use := cache.by_head.pop(hashes[held], None)) is not None:
-            shared = _common(use.hashes, hashes, held)
+            shared = shared_from(use.hashes, hashes, held)
             if use.proven > held:
                 proven, witness = min(use.proven, held + shared), use.witness
             held += shared
@@ -504,50 +434,14 @@ class PrefixIndex:
         cache.by_head[hashes[0]] = cache.by_age[use.stamp] = use
         self._uses += 1
         self._use_blocks += end
-        self._tag(1 << cache.slot, hashes, held)
+        self._segments.tag(1 << cache.slot, hashes, held)
         self._held_bytes[cache.slot] += self._ends[end] - self._ends[held]
         return held, proven, witness
 
-    def _tag(self, bit: int, hashes: array[int], held: int) -> None:
-        """Give the slot's bit to the path beyond ``held`` blocks, making what is not there."""
-        depth, end = 0, len(hashes)
-        while depth < end:
-            segment = self._segments.get(hashes[depth])
-            if segment is None:
-                self._segments[hashes[depth]] = _Segment(hashes[depth:], bit)
-                self._segment_blocks += end - depth
-                return
-            shared = _common(segment.hashes, hashes, depth)
-            if shared < len(segment.hashes):
-                self._split(segment, shared)
-            depth += shared
-            if depth > held:
-                segment.holders |= bit
-
-    def _split(self, segment: _Segment, at: int) -> None:
-        """Cut a segment in two, held by the same slots."""
-        lower = _Segment(segment.hashes[at:], segment.holders)
-        segment.hashes = segment.hashes[:at]
-        self._segments[lower.hashes[0]] = lower
-
     def _cut(self, cache: _Cache, use: _Use, keep: int) -> int:
-        """Leave a use its first ``keep`` blocks; returns how many went.
-
-        A use begins and ends where segments do: they are split when it is made and never merged.
-        """
-        bit, hashes, place = 1 << cache.slot, use.hashes, 0
-        end = len(hashes)
-        while place < end:
-            segment = self._segments[hashes[place]]
-            if place < keep < place + len(segment.hashes):
-                self._split(segment, keep - place)
-            size = len(segment.hashes)
-            if place >= keep:
-                segment.holders ^= bit
-                if not segment.holders:
-                    del self._segments[hashes[place]]
-                    self._segment_blocks -= size
-            place += size
+        """Leave a use its first ``keep`` blocks; returns how many went."""
+        hashes, end = use.hashes, len(use.hashes)
+        self._segments.untag(1 << cache.slot, hashes, keep)
         ends, start = self._ends, use.start
         self._held_bytes[cache.slot] -= ends[start + end] - ends[start + keep]
         self._use_blocks -= end - keep
@@ -586,32 +480,9 @@ class PrefixIndex:
         return (
             len(self._segments) * (SEGMENT_BYTES + (len(self._caches) >> 3))  # a bit a slot
             + self._uses * USE_BYTES
-            + (self._segment_blocks + self._use_blocks) * 8
+            + (self._segments.blocks + self._use_blocks) * 8
         )
 
 
 def _oldest(cache: _Cache) -> _Use:
     return next(iter(cache.by_age.values()))
-
-
-def _shared(one: array[int], other: array[int]) -> int:
-    """Leading blocks that two whole chains share."""
-    return _common(one, other, 0) if one and other and one[0] == other[0] else 0
-
-
-def _common(part: array[int], hashes: array[int], depth: int) -> int:
-    """Blocks that ``part`` and ``hashes[depth:]`` share, at least 1: their first are equal.
-
-    Chained hashes that are equal once are equal in all places before, so this may bisect.
-    """
-    most = min(len(part), len(hashes) - depth)
-    if part[most - 1] == hashes[depth + most - 1]:
-        return most
-    least = 1
-    while most - least > 1:
-        middle = (least + most) >> 1
-        if part[middle - 1] == hashes[depth + middle - 1]:
-            least = middle
-        else:
-            most = middle
-    return least

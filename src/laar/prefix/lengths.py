@@ -31,7 +31,7 @@ MAX_KNOWN = 20_000
 """Prompts with their tokens; about 6 MB. The oldest go."""
 
 MAX_KINDS = 4096
-"""Models times kinds; beyond it the table starts anew."""
+"""Models times kinds; beyond it the table starts again."""
 
 MAX_LOOK = 256
 """Blocks from a prompt's end that are looked up: a turn of 64 KiB and more."""

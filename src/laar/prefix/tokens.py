@@ -47,7 +47,7 @@ TokenIds = npt.NDArray[np.uint32]
 
 MAX_BLOCKS = 1_000_000
 """Blocks of all endpoints together, about 230 MB: 32 caches of 500k tokens in blocks of 16. Beyond
-it the endpoint with most of them goes by the text index until its cache is empty."""
+it the endpoint with most of them uses the text index until its cache is empty."""
 
 MAX_TEXTS = 400_000
 """Blocks of text whose token ids are known, about 60 MB: 750 conversations of 400 kB."""

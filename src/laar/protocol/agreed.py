@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["ATTEMPTED", "ATTEMPTS", "DETAILS", "FROM_ENDPOINT", "PICKING_SERVICE"]
+__all__ = [
+    "ATTEMPTED",
+    "ATTEMPTS",
+    "DECISION_MARGIN_S",
+    "DETAILS",
+    "FROM_ENDPOINT",
+    "LB_NAMESPACE",
+    "PICKING_SERVICE",
+    "SUBSET_NAMESPACE",
+]
 
 ATTEMPTS = "xds.route_metadata.filter_metadata.laar.attempts"
 """Envoy attribute: how often this Envoy tries a request at most. Only laar's bootstraps have it."""
@@ -15,6 +24,15 @@ DETAILS = "response.code_details"
 
 FROM_ENDPOINT = "via_upstream"
 """`DETAILS` of an endpoint's own answer; any other was made by Envoy."""
+
+LB_NAMESPACE = "envoy.lb"
+"""Envoy metadata in which the picker names endpoints, and Envoy the one that served."""
+
+SUBSET_NAMESPACE = "envoy.lb.subset_hint"
+"""Envoy metadata that says among which endpoints the picker may choose."""
+
+DECISION_MARGIN_S = 10.0
+"""What a decision may take beyond the longest hold before Envoy gives the picker up."""
 
 PICKING_SERVICE = "laar.picking"
 """Name that laar's Envoys ask the health of: whether new streams are wanted."""

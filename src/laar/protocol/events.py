@@ -1,6 +1,6 @@
 """What goes into a stream machine and what comes out of it: events and actions, plain values.
 
-They are made for every message, so they are not frozen; nobody changes one.
+They are made for every message, so they are not frozen; no code changes one.
 """
 
 from __future__ import annotations

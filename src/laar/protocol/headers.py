@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from laar.protocol.sessions import AGENT_HEADERS, SESSION, SESSION_HEADERS, session_of_headers
+from laar.core.request import MAX_OBJECTIVE_S
+from laar.protocol.sessions import AGENT_HEADERS, NAME, SESSION, SESSION_HEADERS, session_of_headers
 
 __all__ = [
     "CONTROL_HEADERS",
@@ -148,10 +149,7 @@ _ATTRIBUTE_START, _ATTRIBUTE_END = "request.headers['", "']"
 
 MAX_VALUE_CHARS = 256
 """Longest header value that is used as a name; longer ones are as good as absent."""
-MAX_OBJECTIVE_S = 3600.0
-"""Longest believable objective; Envoy holds no message longer."""
 
-_NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 
@@ -272,7 +270,7 @@ def _name(value: str) -> str:
     if not value:
         return ""
     value = value.strip()
-    return value if len(value) <= MAX_VALUE_CHARS and _NAME.fullmatch(value) else ""
+    return value if len(value) <= MAX_VALUE_CHARS and NAME.fullmatch(value) else ""
 
 
 def _request_id(value: str) -> str:

@@ -81,7 +81,10 @@ SUFFIXES: tuple[tuple[str, Api], ...] = (
     ("/responses", Api.RESPONSES),
     ("/embeddings", Api.EMBEDDINGS),
     ("/messages", Api.MESSAGES),
-    ("/invocations", Api.CHAT),  # SageMaker's name for any of them; other forms go by length
+    (
+        "/invocations",
+        Api.CHAT,
+    ),  # SageMaker's name for any of them; of other forms the length counts
 )
 
 

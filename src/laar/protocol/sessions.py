@@ -14,7 +14,14 @@ from typing import Any
 
 import orjson
 
-__all__ = ["AGENT_HEADERS", "SESSION_HEADERS", "session_of_body", "session_of_headers"]
+__all__ = [
+    "AGENT_HEADERS",
+    "NAME",
+    "SESSION",
+    "SESSION_HEADERS",
+    "session_of_body",
+    "session_of_headers",
+]
 
 SESSION = "x-laar-session"
 
@@ -34,7 +41,9 @@ AGENT_HEADERS = ("x-claude-code-agent-id",)
 MAX_SESSION_CHARS = 256
 """Longer ones are as good as absent."""
 
-_NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+"""A header value that may name something: printable, without blanks around it."""
+
 _SESSION_IN_USER = re.compile(r"_session_([0-9A-Za-z-]+)$")
 
 
@@ -83,4 +92,4 @@ def _session_of_user(user: str) -> str:
 
 def _checked(value: str) -> str:
     value = value.strip()
-    return value if len(value) <= MAX_SESSION_CHARS and _NAME.fullmatch(value) else ""
+    return value if len(value) <= MAX_SESSION_CHARS and NAME.fullmatch(value) else ""

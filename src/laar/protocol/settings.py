@@ -34,18 +34,18 @@ class StreamSettings:
     put an engine to sleep, load weights, empty caches or show its inside. An empty list forwards
     all. laar's own bootstraps refuse the default list by themselves."""
     tenant_header: Annotated[str, MinLen(1), MaxLen(128), Matches(r"^[a-z0-9-]+$")] = FAIRNESS
-    """Request header whose value names the tenant; turns between tenants go by tokens. In lower
-    case. Whoever sets it chooses whom to be, so let the gateway write it."""
+    """Request header, in lower case, whose value names the tenant. Turns between tenants are
+    counted in tokens. A client that sets it chooses its tenant, so let the gateway write it."""
     answers: Answers = Answers.AUTO
     """Which x-laar-* headers an answer has. `all`; `ids`: without x-laar-cost-ms, x-laar-endpoint
     and x-laar-overhead-us; `none`: then clients cannot name the models that failed, nor report
     outcomes; `auto`: `ids` for requests that name a tenant, else `all`. The cost says whether a
-    prompt, somebody else's too, was sent before, and the endpoint is an inner address: nothing for
+    prompt, another tenant's too, was sent before, and the endpoint is an inner address: nothing for
     tenants who don't trust each other."""
     by_tenant: bool = False
     """Whether a prefix that one tenant sent counts as unknown for all others (flow.tenant_header
-    names the tenant). True where tenants don't trust each other: what they are told and how fast
-    they are served then says nothing about others' prompts. Give engines a `cache_salt` for each
+    names the tenant). True where tenants don't trust each other: what they get and how fast they
+    are served then shows nothing about others' prompts. Give engines a `cache_salt` for each
     tenant too. False by default: tenants often share a system prompt."""
     list_models: bool = True
     """Whether the picker answers GET /v1/models, with every name that the fleet serves and the

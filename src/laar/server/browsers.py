@@ -1,4 +1,4 @@
-"""What other people's web pages may do with the admin port: nothing.
+"""What web pages of other sites may do with the admin port: nothing.
 
 A browser on a machine that reaches the port sends what any page tells it to. So a request must name
 a host that is this port's (a page on a foreign name may have pointed that name here: DNS

@@ -134,7 +134,7 @@ class ServerTls:
 
 
 def check_tls(settings: Tls) -> None:
-    """Finds what is wrong with the certificate before anybody serves with it.
+    """Finds what is wrong with the certificate before it is served with.
 
     Raises:
         SettingError: files that can't be used, or a certificate that expired.

@@ -108,7 +108,7 @@ class TokenizedPrompts(Collector):
         self._came = asyncio.Event()
         self._mistakes: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
-        """Prompts by what came of them: `known`, `unlike`, `failed`, `skipped`."""
+        """Prompts by outcome: `known`, `unlike`, `failed`, `skipped`."""
 
     # -- of requests ---------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class TokenizedPrompts(Collector):
         """Makes the metric families; called for each scrape."""
         family = CounterMetricFamily(
             "laar_tokenized_prompts",
-            "Prompts tokenized beside their requests, by what came of it: known; unlike what their "
+            "Prompts tokenized beside their requests, by outcome: known; unlike what their "
             "endpoint then held; failed; skipped, since too many waited.",
             labels=("result",),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from laar.flow.admission import FlowSettings
+from laar.flow.settings import FlowSettings
 from laar.protocol.stream import StreamSettings
 from laar.settings.section import Applies, Section, declared, part
 

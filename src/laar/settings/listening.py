@@ -50,8 +50,8 @@ class Listen(Section):
     applies: ClassVar = Applies.AFTER_RESTART
 
     ext_proc: Address = "127.0.0.1:9002"
-    """gRPC external processor. Loopback by default: beside Envoy nobody else needs it. 0.0.0.0:9002
-    for an Envoy on another host."""
+    """gRPC external processor. Loopback by default: beside Envoy no other host needs it.
+    0.0.0.0:9002 for an Envoy on another host."""
     health: Address = "0.0.0.0:9003"
     """gRPC health checks (liveness, readiness); open to the kubelet."""
     admin: Address = "127.0.0.1:9090"
@@ -86,8 +86,8 @@ class Shutdown(Section):
     applies: ClassVar = Applies.AT_ONCE
 
     drain_s: Annotated[float, Ge(0), Le(600)] = 5.0
-    """Seconds of serving on after SIGTERM while readiness says no, so that nobody sends new streams
-    to a picker that is leaving."""
+    """Seconds of serving on after SIGTERM while readiness is refused, so that no Envoy sends new
+    streams to a picker that is leaving."""
     grace_s: Annotated[float, Ge(0), Le(3600)] = 30.0
     """Seconds that open streams then have to finish before they are cut. In the native shape
     answers go on without the picker; in the gateway shape they pass through it and end there, so

@@ -56,7 +56,7 @@ class Bodies(Section):
 
 @declared(StreamSettings, "answers")
 class Headers(Section):
-    """What clients are told with an answer."""
+    """Headers that laar adds to answers."""
 
 
 class Decisions(Section):

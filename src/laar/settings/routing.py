@@ -1,4 +1,4 @@
-"""How an endpoint is chosen: policies, weights, what is believed."""
+"""How an endpoint is chosen: policies, weights, estimates."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ class Accuracy(Section):
     artifact alone; nothing can be reported then."""
     prior_weight: Annotated[float, Ge(1), Le(1e6)] = KAPPA
     """What the artifact's probability of a cell weighs at least, in outcomes. A cell that was
-    measured more often weighs so many, four times as much at most. Where the model's other cells
-    contradict the artifact the weight falls, to a sixteenth at the least."""
+    measured more often weighs as many outcomes as it has, four times this at most. Where the
+    model's other cells contradict the artifact the weight falls, to a sixteenth at the least."""
     half_life_s: Annotated[float, Ge(60), Le(1e8)] = HALF_LIFE_S
     """Seconds after which a reported outcome counts half. A day: a model behind a name changes
     rarely, its traffic with the hours."""
@@ -146,7 +146,7 @@ class Accuracy(Section):
 
 @declared(StreamSettings, "by_tenant")
 class Prefix(Section):
-    """What is believed of the endpoints' prefix caches."""
+    """Estimates of the endpoints' prefix caches."""
 
     applies: ClassVar = Applies.AFTER_RESTART
 
@@ -177,7 +177,7 @@ class Tuning(Section):
     bounds: Mapping[str, tuple[float, float]] = TUNABLE
     """Floor and cap of each weight that is tuned."""
     state_file: Path | None = None
-    """JSON file that keeps the climb across restarts. None: it begins anew."""
+    """JSON file that keeps the climb across restarts. None: it begins again."""
     state_interval_s: Annotated[float, Ge(1), Le(86_400)] = 60.0
     """Seconds between two saves of the state."""
 

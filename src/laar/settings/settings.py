@@ -35,7 +35,7 @@ MAX_FILE_BYTES = 4 << 20
 
 
 class Settings(Section):
-    """Everything laar can be told."""
+    """All settings of laar."""
 
     endpoints: Annotated[tuple[Endpoint, ...], Applies.AT_ONCE] = ()
     """Endpoints written here; for a fleet that seldom changes."""

@@ -9,7 +9,8 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats
 from laar.core.engines import Engines
-from laar.sharing.records import Batch, Entered, Load, Record
+from laar.sharing.batches import Batch
+from laar.sharing.records import Entered, Load, Record
 
 __all__ = ["BATCH_RECORDS", "Outbox"]
 
@@ -79,7 +80,7 @@ class Outbox:
             self.dropped += 1
 
     def send_all_loads(self) -> None:
-        """The next batch has every load: somebody does not know them."""
+        """The next batch has every load: a picker does not know them."""
         self._full_at = float("-inf")
 
     def batches(self, now: float, key_id: str) -> list[Batch]:
@@ -154,14 +155,14 @@ class Outbox:
         engines, size = self._engines, self._table.capacity
         counted = np.zeros((size, 9))
         counted[:, :4] = self._table.own()
-        known = min(size, len(engines.sent))
+        known = min(size, len(engines.traffic.sent))
         for place, column in enumerate(
             (
-                engines.own_ahead_s,
-                engines.sent,
-                engines.sent_s,
-                engines.hidden_s,
-                engines.own_read_s,
+                engines.traffic.own_ahead_s,
+                engines.traffic.sent,
+                engines.traffic.sent_s,
+                engines.traffic.hidden_s,
+                engines.traffic.own_read_s,
             )
         ):
             counted[:known, 4 + place] = column[:known]

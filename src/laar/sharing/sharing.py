@@ -15,8 +15,9 @@ from laar.accuracy.online import OnlineOutcomes, Taken
 from laar.accuracy.reports import OutcomeReports, Verdict
 from laar.core.beliefs import PrefixBeliefs
 from laar.core.director import Director
-from laar.core.engines import Sample
+from laar.core.engine_model import Sample
 from laar.health import Word
+from laar.sharing.batches import Unreadable, read_batch, write_batch
 from laar.sharing.outbox import Outbox
 from laar.sharing.peers import TAG_CHARS, Peer, Peers, tag_of
 from laar.sharing.prefixes import Entries, SharedPrefixes, key_id
@@ -33,10 +34,7 @@ from laar.sharing.records import (
     Record,
     Reported,
     StoredAt,
-    Unreadable,
     Weights,
-    read_batch,
-    write_batch,
 )
 from laar.sharing.settings import SharingSettings
 

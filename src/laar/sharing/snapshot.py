@@ -16,7 +16,7 @@ import orjson
 
 from laar.accuracy.online import OnlineOutcomes
 from laar.prefix.index import Kept
-from laar.sharing.records import MAX_TEXT_CHARS, read_hashes, write_hashes
+from laar.sharing.batches import MAX_TEXT_CHARS, read_hashes, write_hashes
 from laar.sharing.sharing import Sharing
 
 __all__ = ["MAX_SNAPSHOT_BYTES", "SnapshotFault", "key_of", "read_snapshot", "restore", "snapshot"]

@@ -126,7 +126,7 @@ class ContextMetrics(Collector):
         """Makes the metric families; called for each scrape."""
         reasons = CounterMetricFamily(
             "laar_context_requests",
-            "Bodies the context hook looked at, by what became of them.",
+            "Bodies the context hook looked at, by outcome.",
             labels=("route", "reason"),
         )
         off = GaugeMetricFamily(

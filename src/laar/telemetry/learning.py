@@ -23,7 +23,7 @@ _ATTEMPTS = (1, 2, 3, 4, 5, 6, 8, 10)
 
 
 class LearningMetrics(Collector):
-    """Outcomes by what became of them, and c(m) measured against seen.
+    """Reports of outcomes by verdict, and c(m) measured against seen.
 
     Args:
         reports: which outcomes counted.

@@ -242,7 +242,7 @@ _ENDPOINT_COLUMNS = (
     ("laar_endpoint_waiting", "Requests waiting in the engine; NaN unknown.", "waiting"),
     ("laar_endpoint_running", "Requests running in the engine; NaN unknown.", "running"),
     ("laar_endpoint_kv_usage_ratio", "Share of the KV cache in use; NaN unknown.", "kv_usage"),
-    ("laar_endpoint_failures", "Scrapes and probes failed in a row.", "failures"),
+    ("laar_endpoint_missed_readings", "Scrapes and probes that failed in a row.", "failures"),
 )
 
 

@@ -34,7 +34,7 @@ _POINTS = 80  # of predicted against measured
 
 
 class HitRates:
-    """The share of prompt tokens that each engine found in its cache lately, from its counters."""
+    """Share of prompt tokens that each engine found in its cache recently, from its counters."""
 
     _WEIGHT = 0.3
 

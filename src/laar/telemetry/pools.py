@@ -25,9 +25,10 @@ from prometheus_client.registry import Collector
 from laar.core.decision import Decision
 from laar.core.director import Director
 from laar.core.endpoints import POOL_LABEL
-from laar.core.engines import seconds_ahead
-from laar.flow.admission import Admission, FlowSettings, Outcome
+from laar.core.traffic import seconds_ahead
+from laar.flow.admission import Admission, Outcome
 from laar.flow.item import CANCELLED, SHUTTING_DOWN, Shed
+from laar.flow.settings import FlowSettings
 
 __all__ = ["PoolMetrics"]
 
@@ -130,7 +131,7 @@ class PoolMetrics(Collector):
         found: dict[_Pool, float] = {}
         if len(slots):
             of = engines.constants(slots, np.zeros(len(slots)))
-            (ahead_s, since, free_at, *_), _ = engines.asked(slots, now)
+            (ahead_s, since, free_at, *_), _ = engines.traffic.asked(slots, now)
             seconds = of.read * seconds_ahead(np.maximum, ahead_s, since, free_at, now, of.read)
             for slot, each in zip(slots.tolist(), seconds.tolist(), strict=True):
                 spec = table.spec(slot)

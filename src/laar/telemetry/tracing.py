@@ -85,7 +85,7 @@ class Spans:
 
         Args:
             caller: metadata of the call. A proxy that traces names its own span of the call there,
-                which is in the client's trace, or knows that nobody wants it.
+                which is in the client's trace, or knows that it is not wanted.
             parent: ``traceparent`` of the client's request.
             state: its ``tracestate``.
         """

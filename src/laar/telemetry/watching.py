@@ -142,7 +142,7 @@ class WatchingMetrics(Collector):
             ),
             (
                 "laar_prefix_prompt_tokens",
-                "Prompt tokens of sampled requests whose engine said what it had cached.",
+                "Prompt tokens of sampled requests whose engine reported what it had cached.",
                 self._tokens["prompt"],
             ),
             (

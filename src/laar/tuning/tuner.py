@@ -127,7 +127,7 @@ class Tuner:
     def adopt(self, weights: dict[str, float], cost_s: float) -> bool:
         """Take the weights that won at another picker, where they cost less than what serves here.
 
-        They are measured anew, with the load of this picker, before anything is compared with them.
+        They are measured again, with this picker's load, before anything is compared with them.
         """
         try:
             champion = _checked(weights, self._settings, "shared weights")

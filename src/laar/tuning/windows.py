@@ -2,10 +2,10 @@
 
 A window is a cohort: the first ``size`` decisions made with its weights, each tagged with the
 window's version, and all of their outcomes, however late. Two mistakes are avoided that way. GORGO
-takes the last 128 completions whoever decided them, so with its hop of 32 three quarters of a
-window belong to other weights. And a window that closes after so many *completions* leaves out the
-slowest requests, which rewards weights that make some requests very slow. While a cohort drains,
-the incumbent's weights serve, so a candidate is never exposed for more than its window.
+takes the last 128 completions whichever weights decided them, so with its hop of 32 three quarters
+of a window belong to other weights. And a window that closes after so many *completions* leaves out
+the slowest requests, which rewards weights that make some requests very slow. While a cohort
+drains, the incumbent's weights serve, so a candidate is never exposed for more than its window.
 
 Costs are in seconds, lower is better. GORGO maximises a negative latency, where ``best * (1 +
 tol)`` accepts candidates that are *worse* by the tolerance; `better` has no sign to trip over.

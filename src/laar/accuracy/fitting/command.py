@@ -143,7 +143,7 @@ def _thin_cells(artifact: Capability) -> int:
 
 
 def _told(text: TextTerms) -> str:
-    told = f"{len(text.tasks)} tasks are told by their words."
+    told = f"{len(text.tasks)} tasks are recognised by their words."
     if text.gain_unseen is None or text.worst_unseen is None:
         return f"{told} With fewer than three, nothing shows how far to trust that."
     return (

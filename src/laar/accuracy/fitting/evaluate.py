@@ -176,7 +176,7 @@ def _replays(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -
         for model in sorted(everyone)
     }
     best = min(single, key=lambda policy: _mean_s(single[policy]))
-    # Asks the fastest model that is right, and nobody if none is: what no policy can beat.
+    # Asks the fastest model that is right, and none if none is: what no policy can beat.
     known = []
     for answers in complete:
         right = [outcome.latency_s for outcome in answers.values() if outcome.correct]

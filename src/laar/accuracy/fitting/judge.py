@@ -2,7 +2,7 @@
 
 Four ways to choose a model for each question are compared, at equal cost: the best single model (by
 the artifact's own evidence: it is chosen before the questions are seen), laar with the question
-alone, laar with the task told, and an oracle that knows the scores. Beside these: whether the
+alone, laar with the task given, and an oracle that knows the scores. Beside these: whether the
 probabilities are right, overall and by length; what a second and a third attempt bring; and, where
 seconds or dollars are known, what the same accuracy costs and what the same cost buys.
 
@@ -204,7 +204,7 @@ def _intervals(asked: Asked, single: int, rng: np.random.Generator) -> dict[str,
 def _attempts(
     artifact: Capability, asked: Asked, single: int, rng: np.random.Generator
 ) -> dict[str, object]:
-    """The share right within one, two and three attempts, and how well the second is foretold."""
+    """The share right within one, two and three attempts, and how well the second is predicted."""
     whole = asked.of((asked.answers == 1).all(axis=1))
     if len(whole.models) < 2 or not len(whole.tasks):
         return {}

@@ -23,13 +23,16 @@ from laar.errors import SettingError
 __all__ = [
     "MeasuredOutcome",
     "OutcomeFile",
+    "Verdicts",
     "dump_outcome",
     "features_of_outcome",
     "parse_outcome",
     "parse_outcomes",
 ]
 
-_MAX_FAULTS_NAMED = 20
+MAX_FAULTS_NAMED = 20
+"""Entries that could not be read, and are named; the others are counted."""
+
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 _Tokens = Annotated[int, Field(ge=0, lt=2**31)]
@@ -49,7 +52,7 @@ class MeasuredOutcome(BaseModel):
         score: in 0..1, where the grader gave more than right or wrong.
         dollars: that the answer cost, where it is known.
         text: a bounded sample of the question, where it may be kept: what tasks are told by.
-        told: the task was named by somebody, not detected.
+        told: the task was named in the file, not detected.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
@@ -100,6 +103,31 @@ class OutcomeFile:
     sha256: str
 
 
+class Verdicts:
+    """The last verdict of each question and model.
+
+    Attributes:
+        kept: by query and model.
+        unjudged: outcomes without a verdict, left out.
+        contradictions: verdicts that a later one of the same question and model replaced.
+    """
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[str, str], MeasuredOutcome] = {}
+        self.unjudged = 0
+        self.contradictions = 0
+
+    def add(self, outcome: MeasuredOutcome) -> None:
+        """Takes an outcome that comes after all before it."""
+        if outcome.correct is None:
+            self.unjudged += 1
+            return
+        key = (outcome.query_id, outcome.model)
+        earlier = self.kept.get(key)
+        self.contradictions += earlier is not None and earlier.correct != outcome.correct
+        self.kept[key] = outcome
+
+
 def features_of_outcome(outcome: MeasuredOutcome) -> Features:
     """The cell an outcome belongs to; its length is estimated if the endpoint reported no usage."""
     tokens: float | None = outcome.prompt_tokens
@@ -134,9 +162,9 @@ def parse_outcomes(data: bytes, *, source: str) -> OutcomeFile:
     Raises:
         SettingError: more than half of the lines can't be read, or none holds a verdict.
     """
-    kept: dict[tuple[str, str], MeasuredOutcome] = {}
+    verdicts = Verdicts()
     faults: list[str] = []
-    lines = unreadable = unjudged = contradictions = 0
+    lines = unreadable = 0
     for number, line in enumerate(data.split(b"\n"), start=1):
         if not line.strip():
             continue
@@ -145,26 +173,20 @@ def parse_outcomes(data: bytes, *, source: str) -> OutcomeFile:
             outcome = parse_outcome(line)
         except ValueError as fault:
             unreadable += 1
-            if len(faults) < _MAX_FAULTS_NAMED:
+            if len(faults) < MAX_FAULTS_NAMED:
                 faults.append(f"{source}:{number}: {_first_fault(fault)}")
             continue
-        if outcome.correct is None:
-            unjudged += 1
-            continue
-        key = (outcome.query_id, outcome.model)
-        earlier = kept.get(key)
-        contradictions += earlier is not None and earlier.correct != outcome.correct
-        kept[key] = outcome
+        verdicts.add(outcome)
     if unreadable * 2 > lines:
         raise SettingError(f"{unreadable} of {lines} lines are no outcomes; first: {faults[0]}")
-    if not kept:
+    if not verdicts.kept:
         raise SettingError(f"{source} holds no judged outcome: run `laar measure` first")
     return OutcomeFile(
-        outcomes=list(kept.values()),
+        outcomes=list(verdicts.kept.values()),
         faults=faults,
         unreadable=unreadable,
-        unjudged=unjudged,
-        contradictions=contradictions,
+        unjudged=verdicts.unjudged,
+        contradictions=verdicts.contradictions,
         sha256=sha256(data).hexdigest(),
     )
 

@@ -18,7 +18,7 @@ from laar.accuracy.fitting.records import fingerprint
 from laar.accuracy.text import Said
 from laar.errors import SettingError
 
-__all__ = ["Asked", "Floats", "questions_of"]
+__all__ = ["Asked", "Floats", "billions_of", "questions_of"]
 
 _BILLIONS = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
 
@@ -181,11 +181,17 @@ def _costs(
         costs["seconds"] = np.stack([c * buckets + fixed for c, fixed in by_model], axis=1)
     if not np.isnan(dollars).all():
         costs["dollars"] = _filled(dollars)
-    sizes = [_BILLIONS.search(model) for model in models]
+    sizes = [billions_of(model) for model in models]
     if all(sizes):
-        row = np.array([float(size[1]) for size in sizes if size is not None])
+        row = np.array(sizes, np.float64)
         costs["billion_parameters"] = np.tile(row, (len(buckets), 1))
     return {unit: cost for unit, cost in costs.items() if np.isfinite(cost).all()}
+
+
+def billions_of(model: str) -> float | None:
+    """The size that a model's name says it has, in billions of parameters."""
+    size = _BILLIONS.search(model)
+    return None if size is None else float(size[1])
 
 
 def _filled(costs: Floats) -> Floats:

@@ -33,7 +33,12 @@ import orjson
 
 from laar.accuracy.artifact import FINGERPRINT_BYTES
 from laar.accuracy.features import GENERIC, language_of, task_of
-from laar.accuracy.fitting.outcomes import MeasuredOutcome, parse_outcome
+from laar.accuracy.fitting.outcomes import (
+    MAX_FAULTS_NAMED,
+    MeasuredOutcome,
+    Verdicts,
+    parse_outcome,
+)
 from laar.accuracy.text import sample_of
 from laar.errors import SettingError
 
@@ -45,7 +50,6 @@ MAX_BYTES = 4 << 30
 _MAX_LINE_BYTES = 64 << 20
 _MAX_MODELS = 1000
 _MAX_NAME_CHARS = 256
-_MAX_FAULTS_NAMED = 20
 _GRADES = ("correct", "score", "grade")
 
 
@@ -100,9 +104,9 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
     Raises:
         SettingError: as `read_records`.
     """
-    kept: dict[tuple[str, str], MeasuredOutcome] = {}
+    verdicts = Verdicts()
     faults: list[str] = []
-    unreadable = unjudged = contradictions = entries = 0
+    unreadable = entries = 0
     measured = other = False
     digest = sha256()
     for data, source in files:
@@ -116,7 +120,7 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
                 outcomes, is_measured = _outcomes(raw)
             except (ValueError, TypeError) as fault:
                 bad += 1
-                if len(faults) < _MAX_FAULTS_NAMED:
+                if len(faults) < MAX_FAULTS_NAMED:
                     faults.append(f"{source}:{line}: {_said(fault)}")
                 continue
             measured, other = measured or is_measured, other or not is_measured
@@ -127,22 +131,16 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
             )
         unreadable, entries = unreadable + bad, entries + number
         for outcome in _told_apart(found, sha256(data).hexdigest()):
-            if outcome.correct is None:
-                unjudged += 1
-                continue
-            key = (outcome.query_id, outcome.model)
-            earlier = kept.get(key)
-            contradictions += earlier is not None and earlier.correct != outcome.correct
-            kept[key] = outcome
-    if not kept:
+            verdicts.add(outcome)
+    if not verdicts.kept:
         names = ", ".join(source for _, source in files)
         raise SettingError(f"{names}: no judged outcome among {entries} entries")
     return Records(
-        outcomes=list(kept.values()),
+        outcomes=list(verdicts.kept.values()),
         faults=faults,
         unreadable=unreadable,
-        unjudged=unjudged,
-        contradictions=contradictions,
+        unjudged=verdicts.unjudged,
+        contradictions=verdicts.contradictions,
         from_measure=measured and not other,
         sha256=digest.hexdigest(),
     )

@@ -1,6 +1,6 @@
 """The page that `laar fit` writes: one HTML file, no script, nothing fetched from anywhere.
 
-It says how far the artifact can be trusted before anybody routes by it: reliability, accuracy by
+It says how far the artifact can be trusted before it routes a request: reliability, accuracy by
 cell for each model with the evidence behind it, scores on held-out queries, what the retry terms
 gain, and the regret of routing by it. Model, language and task names come from outcome files, so
 every text is escaped.

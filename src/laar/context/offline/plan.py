@@ -1,4 +1,4 @@
-"""The offline half: a batch known beforehand, ordered, scheduled, and its hits foretold.
+"""The offline half: a batch known beforehand, ordered, scheduled, and its hits predicted.
 
 This is the paper's own setting (its 34 to 60 % hit rates are of this kind), for batch files that
 wait for a night's run. `plan` works on document ids; `plan_lines` on request bodies, one a line,
@@ -53,7 +53,7 @@ class BatchPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanReport:
-    """What became of a batch of bodies.
+    """The outcome of a batch of bodies.
 
     Args:
         requests: lines.

@@ -1,4 +1,4 @@
-"""One Kubernetes source of endpoints, as people write it in the settings."""
+"""One Kubernetes source of endpoints, as it is written in the settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class KubernetesSource(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    pool: str = Field("", description="Name of an InferencePool (v1), which says pods and ports.")
+    pool: str = Field("", description="Name of an InferencePool (v1), which names pods and ports.")
     selector: dict[str, str] = Field({}, description="Labels that pods must have, all of them.")
     ports: tuple[Port, ...] = Field(
         (),
@@ -36,9 +36,10 @@ class KubernetesSource(BaseModel):
         "laar.dev/model",
         description="Annotation or label with a pod's models, separated by commas.",
     )
-    region: str = Field("", description="Region of pods that say none.")
+    region: str = Field("", description="Region of pods without a label for it.")
     engine: Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp"] = Field(
-        "vllm", description="Engine of pods that say none; whose metric names the page uses."
+        "vllm",
+        description="Engine of pods without a label for it: whose metric names the page uses.",
     )
     priority_field: bool = Field(
         False,

@@ -172,7 +172,7 @@ def plan(
         leader: the long prefill that ran last.
         budget_tokens: the engine's limit for a step, less its decodes.
         free_slots: requests that may start.
-        free_blocks: KV blocks that nobody holds.
+        free_blocks: KV blocks that no request holds.
     """
     # This runs once in every step, on caches that the model has just emptied: plain loops.
     ranked = []

@@ -85,7 +85,7 @@ def run_load(load: str, way: str, requests: int, seed: int) -> dict[str, float]:
     contexts = LOADS[load](seed, requests)
     if way == PLAN:
         contexts = [list(planned.docs) for planned in plan(contexts).requests]
-    # The client's tokens: the hook's note is no work that anybody asked for.
+    # The client's tokens: the hook's note is no work that a client asked for.
     received_tokens = requests * prompt_of(contexts[0], 0).prompt_tokens
     backlog = replay(contexts, way, seed, None)
     figures = {

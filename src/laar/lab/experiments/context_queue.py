@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from laar.flow.admission import FlowSettings
 from laar.flow.item import Limits
+from laar.flow.settings import FlowSettings
 from laar.lab.claims import Claim, Evidence, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.context_prefill import ENGINE, LOADS, OUTPUT_TOKENS, WORKERS
@@ -89,7 +89,7 @@ def run_load(load: str, pace: str, way: str, requests: int, seed: int) -> dict[s
     gaps = (rng.expovariate(RATES[load]) if pace == OVERLOAD else 0.0 for _ in contexts)
     arrivals = client.arrivals(fleet, accumulate(gaps))
     replay_open(fleet, arrivals, ended, max_in_flight=requests, on_refused=shed)
-    # The client's tokens: the hook's note is no work that anybody asked for.
+    # The client's tokens: the hook's note is no work that a client asked for.
     tokens = requests * prompt_of(contexts[0], 0).prompt_tokens
     return {
         "hit_rate": tally.cached_tokens / tally.prompt_tokens,

@@ -1,7 +1,7 @@
 """GORGO's climb as published, traps and all, to compare the product's with.
 
 One look at each candidate; the best score ever seen is kept for good; a window is the last `window`
-completions whoever's weights decided them, looked at every `hop`; "better" accepts up to half a
+completions whichever weights decided them, looked at every `hop`; "better" accepts up to half a
 percent worse, since scores are negative. Gorgo.md, section 1.5.
 """
 

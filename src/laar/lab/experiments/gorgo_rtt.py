@@ -1,7 +1,7 @@
 """Does the network term do anything? One near and two far idle replicas, decision by decision.
 
 With physical weights (a millisecond is worth the tokens that are prefilled in it) a short cold
-prompt goes near, and a cached prefix far away is worth its round trip exactly when reading it anew
+prompt goes near, and a cached prefix far away is worth its round trip exactly when reading it again
 takes longer. GORGO's published weight, 0.276 tokens a millisecond, fails the second by design: it
 prices 456 ms like 126 tokens, which are read in 13. The default weights follow prefixes as well,
 which is what a loaded fleet wants. Where answers take long, a weighted round trip of theirs is less
@@ -79,7 +79,7 @@ def _sent_to(fleet: VirtualFleet, number: int, prompt: Prompt) -> str:
 
 
 def _ignored(_exchange: object) -> None:
-    """Nobody waits for the answer."""
+    """No session waits for the answer."""
 
 
 def _cold_near(policy: Policy, seed: int, *, long_answers: bool = False) -> float:

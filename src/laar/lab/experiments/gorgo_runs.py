@@ -2,7 +2,8 @@
 
 One run is one policy on one seed's trace. Replicas are one profile (`gorgo-main` is prefill-bound,
 `gorgo-hack` decode-bound), 37, 279 and 456 ms away, the farthest with spells of 850 ms. The trace
-begins amid conversations whose prefixes nobody has cached yet, so its first fifth is not counted.
+begins amid conversations whose prefixes no endpoint has cached yet, so its first fifth is not
+counted.
 
 Prompts share blocks of 16 tokens; the engines' blocks are 64, which loses at most 48 tokens of a
 prefix and is twice as fast.

@@ -30,14 +30,14 @@ from laar.lab.sweep import sweep
 from laar.lab.workloads.kv_questions import as_questions
 from laar.measuring.kv_lookup import queries
 from laar.sim.fleet import FleetSettings, Question, VirtualFleet
-from laar.sim.fleet.fleet import Exchange
+from laar.sim.fleet.clients import MAX_ATTEMPTS
+from laar.sim.fleet.exchange import Exchange
 
 __all__ = ["EXPERIMENTS"]
 
 USERS = (1, 2, 4, 8)
 FEW = 2
 PER_CELL = 10
-MAX_ATTEMPTS = 10
 HEDGES: dict[str, Hedge | None] = {
     "one at a time": None,
     "price 1": Hedge(budget_s=1e6),

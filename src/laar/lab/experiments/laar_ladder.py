@@ -12,7 +12,7 @@ idle fleet needs to put the question to every model once, the same for every con
 are told as shares of it. PAR-10 counts a failure ten times T.
 
 With `--records` the questions are real ones with the verdicts of real models: one half by a hash is
-fitted to, the other is asked; speeds go by the models' sizes.
+fitted to, the other is asked; speeds follow the models' sizes.
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ from laar.sim.fleet import (
     VirtualFleet,
     ask_until_correct,
 )
+from laar.sim.fleet.clients import MAX_ATTEMPTS
 
 __all__ = [
     "BASELINES",
@@ -76,7 +77,6 @@ Cell = tuple[str, int]
 """Language, length in tokens."""
 
 USERS = 8
-MAX_ATTEMPTS = 10
 PER_CELL = 50
 BASELINES = (
     "load-aware",

@@ -58,7 +58,7 @@ _CHARS = 4
 
 @dataclass(slots=True, kw_only=True)
 class _Asked:
-    """One request of the load, and what came of it."""
+    """One request of the load, and its outcome."""
 
     ask: Ask
     ttft_s: float = math.inf

@@ -149,7 +149,7 @@ def _lots_of_lab(seed: int) -> _Lots:
 
 
 def _lots_of(path: Path, seed: int) -> _Lots:
-    """The records' questions; those that are not fitted to are dealt out anew for each seed."""
+    """The records' questions; those that are not fitted to are dealt out again for each seed."""
     known, rest = _fitted(path)
     drawn = list(rest)
     random.Random(f"{seed}/lots").shuffle(drawn)

@@ -1,13 +1,12 @@
 """Real questions with the verdicts of real models, as a world of the lab.
 
 Records give question, task and each model's score; a score of a half or more is right. Speeds are
-not in them: they go by the models' sizes, as decoding on one kind of hardware does.
+not in them: they follow the models' sizes, as decoding on one kind of hardware does.
 """
 
 from __future__ import annotations
 
 import random
-import re
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from laar.accuracy.artifact import Capability, Speed
 from laar.accuracy.fitting.fit import fit
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
+from laar.accuracy.fitting.questions import billions_of
 from laar.accuracy.fitting.records import fingerprint, read_records
 from laar.core.request import Api, Request
 from laar.errors import SettingError
@@ -25,7 +25,6 @@ from laar.sim.fleet import BLOCK_TOKENS, Prompt, Question, spread
 
 __all__ = ["RecordsWorld", "records_world"]
 
-_BILLIONS = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
 _PREFILL_S_PER_BILLION = 1.25e-5  # seconds a token: 8B at 10,000 tokens a second, an A100's
 _DECODE_S_PER_BILLION = 1e-3  # seconds a token: 16 GB of weights at 2 TB/s are 8 ms
 _ANSWER_TOKENS = 120
@@ -109,10 +108,9 @@ def records_world(path: Path) -> RecordsWorld:
 
 
 def _model(name: str) -> ModelSurface:
-    size = _BILLIONS.search(name)
-    if size is None:
-        raise SettingError(f"the name of {name} does not tell its size, such as 8b")
-    billions = float(size[1])
+    billions = billions_of(name)
+    if billions is None:
+        raise SettingError(f"the name of {name} does not show its size, such as 8b")
     return ModelSurface(
         seconds_per_token=_PREFILL_S_PER_BILLION * billions,
         decode_s_per_token=_DECODE_S_PER_BILLION * billions,

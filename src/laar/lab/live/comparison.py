@@ -1,6 +1,6 @@
 """Verified questions through a gateway, once under every policy.
 
-Each policy gets the same questions, under a cache salt of its own, so that nobody finds the cache
+Each policy gets the same questions, under a cache salt of its own, so that none finds the cache
 warm. A question is asked until its answer is correct, every model has been tried, or ten attempts
 are made (LAAR, section 6.1).
 """
@@ -22,11 +22,10 @@ from laar.lab.live.pages import read_totals
 from laar.measuring.kv_lookup import Query
 from laar.policies import llm_router
 from laar.protocol import headers as names
+from laar.sim.fleet.clients import MAX_ATTEMPTS
 
 __all__ = ["MAX_ATTEMPTS", "Tally", "compare", "exit_status"]
 
-MAX_ATTEMPTS = 10
-"""The paper's cap R."""
 BROKEN = 1
 """Exit status when an exchange was not answered as the contract says."""
 _FAULTS_SHOWN = 10

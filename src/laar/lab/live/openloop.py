@@ -18,6 +18,7 @@ import orjson
 from laar.lab.workloads.overload import MODEL, Ask
 from laar.measuring.tokens import ASCII_PER_TOKEN
 from laar.protocol import headers as names
+from laar.sim.endpoint.errors import DONE
 
 __all__ = ["HUNG", "Answered", "send"]
 
@@ -25,13 +26,12 @@ HUNG = "hung"
 """The fault of a request without a whole answer by its deadline."""
 
 _FILLER = "A page of a document, or a turn of a conversation, that no cache has seen before. "
-_DONE = b"data: [DONE]\n\n"
 _SHED = (429, 503)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What became of a request; times in seconds.
+    """The outcome of a request; times in seconds.
 
     Args:
         ask: the request.
@@ -99,7 +99,7 @@ async def _send(
     late_s = time.monotonic() - due
     headers = {
         names.TTFT_OBJECTIVE: str(round(ask.objective_s * time_scale * 1000)),
-        "x-gateway-inference-fairness-id": ask.tenant,
+        names.FAIRNESS: ask.tenant,
     }
     try:
         async with (
@@ -118,12 +118,12 @@ async def _send(
             first, tail = None, b""
             async for chunk in response.content.iter_any():
                 first = time.monotonic() if first is None else first
-                tail = (tail + chunk)[-len(_DONE) :]
+                tail = (tail + chunk)[-len(DONE) :]
     except TimeoutError:
         return Answered(ask=ask, late_s=late_s, fault=HUNG)
     except aiohttp.ClientError as error:
         return Answered(ask=ask, late_s=late_s, fault=f"{type(error).__name__}: {error}")
-    whole = first is not None and tail == _DONE
+    whole = first is not None and tail == DONE
     return Answered(
         ask=ask,
         status=200,

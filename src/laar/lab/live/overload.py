@@ -36,7 +36,7 @@ from laar.accuracy.artifact import Capability, ModelCapability, RetryTerms, Spee
 from laar.core.request import Api, Request
 from laar.envoy import Shape
 from laar.errors import LaarError
-from laar.flow.admission import FlowSettings
+from laar.flow.settings import FlowSettings
 from laar.lab.experiment import FIRST_SEED
 from laar.lab.experiments.medha_picker import carried_per_s
 from laar.lab.live.fleet import Endpoint, started_fleet
@@ -77,7 +77,7 @@ def run_overload(
     json_file: Path | None,
     sample_answers: float | None = None,
 ) -> int:
-    """Runs it and says what came of it; returns the exit status."""
+    """Runs it and prints the result; returns the exit status."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=240)  # a file has no edge

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import aiohttp
 
-from laar.envoy import dying_with_us
+from laar.envoy.process import dying_with_us, end_process
 from laar.errors import LaarError
 
 __all__ = ["LaarProcess", "free_ports", "wait_for"]
@@ -91,16 +91,7 @@ class LaarProcess:
         process = self._process
         if process is None or process.returncode is not None:
             return
-        process.terminate()
-        try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await process.wait()
-        except TimeoutError:
-            pass
-        finally:  # also when this task is cancelled while it waits
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+        await end_process(process, STOP_TIMEOUT_S)
 
     def kill(self) -> None:
         """Ends it without asking, as a crash would."""

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from laar.core.request import Api, Request
-from laar.flow.admission import FlowSettings
 from laar.flow.item import Limits
+from laar.flow.settings import FlowSettings
 from laar.sim.engine import load_profile
 from laar.sim.fleet import MeasuredAssessor, Site
 

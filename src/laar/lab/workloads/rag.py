@@ -73,7 +73,7 @@ def disjoint(*, requests: int = 2000, docs: int = 15) -> Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What came of a load.
+    """The result of a load.
 
     Args:
         hit: documents found in a cache, of all documents sent.

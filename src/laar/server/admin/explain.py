@@ -48,7 +48,7 @@ __all__ = ["Explainer", "explain_routes", "path_of"]
 
 MAX_LIMIT = 200
 SLOW_S = 10.0
-"""A whole answer that takes longer counts as slow: people wait that long before they turn away."""
+"""A whole answer that takes longer counts as slow: users wait that long before they leave."""
 KINDS = ("", "failed", "retried", "slow", "wrong")
 """Kinds of decisions that can be looked for; the first is all."""
 _PATHS = (

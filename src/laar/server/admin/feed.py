@@ -1,8 +1,8 @@
 """The page's feed: server-sent events, one frame a second, made once for all viewers.
 
 A viewer holds no queue: it waits for the next frame and gets the newest there is, so one that reads
-slowly sees fewer. One that has stopped reading is cut off after `STALLED_S`. While nobody looks no
-frame is made.
+slowly sees fewer. One that has stopped reading is cut off after `STALLED_S`. While no page is open
+no frame is made.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Exchange:
             return None
 
     async def go_on(self, wait: Wait) -> Wait | None:
-        """Waits, and takes what came of it through the machine; what it then waits for."""
+        """Waits, and takes the result through the machine; what it then waits for."""
         try:
             return self._take(await wait())
         except Exception:  # noqa: BLE001 - a stream's guard

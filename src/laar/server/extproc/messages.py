@@ -191,7 +191,7 @@ def _text(value: pb.Value) -> str:
 def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
     if not message.HasField("metadata_context"):
         return None
-    hint = message.metadata_context.filter_metadata.get("envoy.lb.subset_hint")
+    hint = message.metadata_context.filter_metadata.get(agreed.SUBSET_NAMESPACE)
     if hint is None or names.SUBSET not in hint.fields:
         return None
     value = hint.fields[names.SUBSET]
@@ -204,7 +204,7 @@ def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
 def _served(message: pb.ProcessingRequest) -> str:
     if not message.HasField("metadata_context"):
         return ""
-    known = message.metadata_context.filter_metadata.get("envoy.lb")
+    known = message.metadata_context.filter_metadata.get(agreed.LB_NAMESPACE)
     if known is None or names.SERVED not in known.fields:
         return ""
     return _text(known.fields[names.SERVED])
@@ -297,7 +297,7 @@ def _send_to(
 ) -> None:
     """The destination, in the metadata as in the header, and the route worked out again."""
     common.clear_route_cache = True
-    known = response.dynamic_metadata.fields["envoy.lb"].struct_value
+    known = response.dynamic_metadata.fields[agreed.LB_NAMESPACE].struct_value
     known.fields[names.DESTINATION].string_value = destination.encode()
     if silence_s is not None:
         known.fields[names.SILENCE].string_value = str(silence_s).encode()

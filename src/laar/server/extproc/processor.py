@@ -22,6 +22,7 @@ from laar.core.decision import Decision
 from laar.core.director import Director
 from laar.core.request import Request, Trace
 from laar.errors import RequestError
+from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.protocol.events import (
     Action,
     Answering,
@@ -50,9 +51,6 @@ __all__ = ["SERVICE", "ExternalProcessor", "Metadata"]
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 Metadata = Sequence[tuple[str, str | bytes]]
 _LOG = logging.getLogger(__name__)
-DECISION_MARGIN_S = 10.0
-"""What a decision may take beyond the longest hold; `laar envoy` allows as much."""
-
 UNREADABLE = "unreadable message"
 _LOG_FAULTS_EVERY_S = 10.0
 """A fault that meets every request would fill a disk; the counter counts them all."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from laar.server.sharing.carrier import Away, Begun, Received
 from laar.server.tasks import cancel
-from laar.sharing.records import MAX_BATCH_BYTES
+from laar.sharing.batches import MAX_BATCH_BYTES
 from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES
 
 __all__ = ["Hub", "HubClient"]

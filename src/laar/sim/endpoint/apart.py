@@ -10,11 +10,10 @@ from __future__ import annotations
 import aiohttp
 import orjson
 
+from laar.protocol.headers import REQUEST_ID
 from laar.sim.endpoint.errors import ApiError
 
-__all__ = ["PATHS", "PREFILLER", "prefilled_elsewhere"]
-
-PREFILLER = "x-prefiller-host-port"
+__all__ = ["PATHS", "prefilled_elsewhere"]
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
 """What the sidecar takes apart; it passes everything else."""
@@ -31,7 +30,7 @@ async def prefilled_elsewhere(address: str, path: str, body: bytes, request_id: 
     fields = orjson.loads(body)
     fields.pop("stream_options", None)
     asked = fields | {"stream": False, "max_tokens": 1, "max_completion_tokens": 1}
-    headers = {"content-type": "application/json", "x-request-id": request_id}
+    headers = {"content-type": "application/json", REQUEST_ID: request_id}
     try:
         async with (
             aiohttp.ClientSession(timeout=_TIMEOUT) as http,

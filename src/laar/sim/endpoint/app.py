@@ -28,8 +28,9 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from laar.errors import RequestError, SettingError
+from laar.protocol.headers import PREFILLER, REQUEST_ID
 from laar.sim.endpoint.answering import Answer, answer_for
-from laar.sim.endpoint.apart import PATHS, PREFILLER, prefilled_elsewhere
+from laar.sim.endpoint.apart import PATHS, prefilled_elsewhere
 from laar.sim.endpoint.bodies import (
     ChatBody,
     CompletionBody,
@@ -47,7 +48,6 @@ from laar.sim.endpoint.faults import Fault, FaultKind, parse_fault
 from laar.sim.endpoint.generation import (
     ENGINE_GONE,
     QUEUE_FULL,
-    ErrorInside,
     Generation,
     Refusal,
     Silence,
@@ -208,7 +208,7 @@ class EndpointApp:
             serving.metrics.rejected()
             return Refusal(QUEUE_FULL, stream=stream)
         if kind is FaultKind.ERROR:
-            return ErrorInside(told_to_fail(int(value or 500)), stream=stream)
+            return Refusal(told_to_fail(int(value or 500)), stream=stream, status=200)
         echo = (self._settings.names[0], body.model or "") if self._settings.echo else None
         wrong = kind is FaultKind.WRONG
         answer = answer_for(ask, serving.answerer, room=room, wrong=wrong, echo=echo)
@@ -373,7 +373,7 @@ def _while_draining(prompt: Prompt, reply: Reply, *, stream: bool) -> Response:
 
 
 def _request_id(request: Request) -> str:
-    return request.headers.get("x-request-id") or uuid.uuid4().hex
+    return request.headers.get(REQUEST_ID) or uuid.uuid4().hex
 
 
 def _vector(prompt: Prompt, *, as_base64: bool) -> list[float] | str:

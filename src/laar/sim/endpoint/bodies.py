@@ -60,7 +60,7 @@ class Prompt:
 
     @classmethod
     def of_ids(cls, numbers: Sequence[int]) -> Prompt:
-        """A prompt that the client tokenized; nobody knows its text."""
+        """A prompt that the client tokenized; its text is not known."""
         return cls("", "", len(numbers), np.array(numbers, dtype=np.uint32))
 
     def ids(self, answer: str = "") -> TokenIds:

@@ -27,7 +27,7 @@ _ANSWER_FIRST_S = 0.05
 
 
 class Crash(Protocol):
-    """Lets nobody listen for a while."""
+    """Closes the listening socket for a while."""
 
     def __call__(self, down_s: float, *, forget: bool = True) -> None:
         """Begins the outage."""
@@ -55,7 +55,7 @@ class Controls:
         ]
 
     async def _show(self, request: Request) -> Response:
-        """The faults, and what became of requests since they were set."""
+        """The faults, and the outcomes of requests since they were set."""
         book = self._serving.faults
         return _json(
             {

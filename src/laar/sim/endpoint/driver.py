@@ -54,7 +54,7 @@ class Lost(StrEnum):
 class Flight:
     """One job on its way: what the engine has made so far, and a wait for more.
 
-    Times are real (monotonic) seconds, exact on the engine's timeline and not when somebody woke:
+    Times are real (monotonic) seconds, exact on the engine's timeline and not when a task woke:
     `submitted_s` when it reached the engine, `started_s` and `first_s` when the iteration of its
     first token began and ended, `updated_s` when that of its newest token ended.
     """

@@ -22,7 +22,7 @@ endpoint runs; the latter two only where the endpoint was started to honour them
 | reset | tokens (3) | the connection is reset after that many tokens |
 | cut | tokens (3) | an orderly end of the connection in the middle of the body |
 | oom | seconds of outage (1) | the process dies: all connections reset, cache and counters lost |
-| closed | seconds (1) | all connections reset, nobody listens; nothing is forgotten |
+| closed | seconds (1) | all connections reset, no socket listens; nothing is forgotten |
 | flap | seconds (10) | healthy and unhealthy periods in turn; a start option only |
 | health | status (503) | `/health` alone fails |
 | metrics-frozen | | the metrics page stays as it is now |
@@ -35,7 +35,7 @@ endpoint runs; the latter two only where the endpoint was started to honour them
 
 Conditions: a number is the share of requests hit; ``every=N`` hits each N-th request; ``longer=N``
 those with a body above N bytes; ``without=NAME`` those without that header. Real connection
-refusals (nobody listens) happen during the outage of `oom` and `closed` only. `/v1/embeddings`
+refusals (no socket listens) happen during the outage of `oom` and `closed` only. `/v1/embeddings`
 knows the statuses and `flap`; the routes that generate know all of it.
 """
 
@@ -194,7 +194,7 @@ class FaultBook:
         self.set(faults)
 
     def set(self, faults: Sequence[Fault]) -> None:
-        """Takes other faults in place of the present ones; counts begin anew."""
+        """Takes other faults in place of the present ones; counts begin again."""
         self.faults = tuple(faults)
         self._seen = [0] * len(self.faults)
         self.requests = self.hit = 0

@@ -27,7 +27,6 @@ from laar.sim.engine.interface import Job, Load
 __all__ = [
     "ENGINE_GONE",
     "QUEUE_FULL",
-    "ErrorInside",
     "Generation",
     "Refusal",
     "Silence",
@@ -62,11 +61,18 @@ async def until_disconnect(receive: Receive) -> None:
 
 
 class Refusal(Response):
-    """An error that the engine would find: a status, or a line of a stream that is under way."""
+    """An error that the engine would find: a status, or a line of a stream that is under way.
 
-    def __init__(self, error: ApiError, *, stream: bool) -> None:
+    Args:
+        error: the error.
+        stream: whether a stream is under way.
+        status: of an answer that is no stream; None for the error's own.
+    """
+
+    def __init__(self, error: ApiError, *, stream: bool, status: int | None = None) -> None:
         self._error = error
         self._is_stream = stream
+        self._status = error.status if status is None else status
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends it."""
@@ -74,23 +80,7 @@ class Refusal(Response):
             await _send_head(send, 200, _SSE)
             await _send_body(send, error_event(self._error))
         else:
-            await _send_json(send, self._error.status, self._error.body())
-
-
-class ErrorInside(Response):
-    """An error under status 200: a stream's first event, or the whole body."""
-
-    def __init__(self, error: ApiError, *, stream: bool) -> None:
-        self._error = error
-        self._is_stream = stream
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends it."""
-        if self._is_stream:
-            await _send_head(send, 200, _SSE)
-            await _send_body(send, error_event(self._error))
-        else:
-            await _send_json(send, 200, self._error.body())
+            await _send_json(send, self._status, self._error.body())
 
 
 class Silence(Response):

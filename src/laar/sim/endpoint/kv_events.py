@@ -162,7 +162,7 @@ class KvEventPublisher:
         while True:
             frames = await router.recv_multipart()
             if len(frames) != 3 or len(frames[2]) != 8:
-                continue  # not the protocol; there is nobody to answer
+                continue  # not the protocol; there is no one to answer
             client, _, start = frames
             for seq, payload in list(self._kept):
                 if seq >= start:  # big-endian: bytes sort like numbers

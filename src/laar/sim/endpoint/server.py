@@ -199,7 +199,7 @@ class SimulatedEndpoint:
                 await self.serving.publisher.close()
 
     def _engine_ended(self, engine: asyncio.Task[None]) -> None:
-        if not engine.cancelled():  # a defect: nobody will be answered, and `wait` raises it
+        if not engine.cancelled():  # a defect: no request will be answered, and `wait` raises it
             self._server.cut()
             self._server.end(force=True)
 

@@ -45,7 +45,7 @@ class BlockPool:
 
     @property
     def usage(self) -> float:
-        """Share of the blocks that somebody uses, 0 to 1."""
+        """Share of the blocks in use, 0 to 1."""
         return 1.0 - self.free / self.num_blocks
 
     def match(self, hashes: Sequence[int], limit: int) -> tuple[int, int]:

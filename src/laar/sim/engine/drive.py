@@ -19,7 +19,7 @@ __all__ = ["Timing", "drive"]
 
 @dataclass(slots=True)
 class Timing:
-    """What became of a job, seconds on the virtual clock; infinite while it has not happened."""
+    """The outcome of a job, seconds on the virtual clock; infinite while it has not happened."""
 
     arrival_s: float
     first_token_s: float = math.inf

@@ -1,6 +1,6 @@
 """The engine model fitted to a running engine, and held against what it was not fitted to.
 
-Both halves go by the same `Point`s: an endpoint is asked them (`laar.lab.probing`), and `predict`
+Both halves use the same `Point`s: an endpoint is asked them (`laar.lab.probing`), and `predict`
 puts them to the engine model. The constants of `LinearCost` come from the few points of
 `fit_points`; `check_points` are others, and longer, so a wrong shape shows.
 
@@ -75,7 +75,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What came of a point.
+    """The result of a point.
 
     Args:
         ttft_s: to the first token of each prompt, the shortest first.

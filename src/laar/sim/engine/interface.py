@@ -18,7 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-__all__ = ["Engine", "Job", "KvEvent", "Load", "Progress", "Step"]
+from laar.errors import RequestError
+
+__all__ = ["Engine", "Job", "KvEvent", "Load", "Progress", "Step", "check_job"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,3 +142,27 @@ class Engine(Protocol):
     def load(self) -> Load:
         """The readings a scrape would get."""
         ...
+
+
+def check_job(job: Job, *, longest: int, is_known: bool, is_full: bool) -> None:
+    """Refuses a job that an engine can't take.
+
+    Args:
+        job: that is submitted.
+        longest: tokens of prompt and output that the KV cache holds.
+        is_known: the engine has a job of this id.
+        is_full: the engine's queue is.
+
+    Raises:
+        RequestError: as `Engine.submit`.
+    """
+    if job.prompt_tokens < 1 or job.output_tokens < 1 or is_known:
+        raise RequestError(
+            400, "bad_job", "needs a new id, and at least one prompt and one output token"
+        )
+    if job.prompt_tokens + job.output_tokens > longest:
+        raise RequestError(
+            400, "too_long", f"prompt and output are longer than the KV cache, {longest} tokens"
+        )
+    if is_full:
+        raise RequestError(503, "queue_full", "the engine's queue is full", retry_after_s=1)

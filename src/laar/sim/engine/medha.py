@@ -177,7 +177,7 @@ class Slack(Fcfs):
 
     def _prefill(self, seq: Seq, context: int, now: float, *, is_long: bool) -> Prefill:
         rho = 0.0
-        if is_long:  # nobody asks it of a short one
+        if is_long:  # a short one has no use for it
             total_s = self._times.total_s(seq.target)
             left_s = self._times.remaining_s(seq.target, context)
             rho = relative_slack(seq.job.arrival_s, self.objective_s(seq), total_s, left_s, now)

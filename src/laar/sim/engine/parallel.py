@@ -12,7 +12,7 @@ has nothing to go by here: a world for testing what a cost does where its model 
 
 All that run advance at one rate, so the state is one number: the work, in unloaded seconds, that
 each of them has done since the engine began. A request's first and last token stand at fixed points
-of that scale, and only the rate changes when somebody comes or goes.
+of that scale, and only the rate changes when a request comes or goes.
 
 Two differences. The simulator draws a prefill's factor once, when it begins; here the factor
 follows those that run. A prompt that finds no room in the KV cache waits here, where the simulator
@@ -25,10 +25,10 @@ import math
 import random
 from collections import deque
 
-from laar.errors import RequestError, SettingError
+from laar.errors import SettingError
 from laar.sim.engine.blocks import BlockPool
 from laar.sim.engine.cost import LinearCost
-from laar.sim.engine.interface import Job, Load, Progress, Step
+from laar.sim.engine.interface import Job, Load, Progress, Step, check_job
 from laar.sim.engine.settings import EngineSettings
 
 __all__ = ["ParallelEngine"]
@@ -83,17 +83,12 @@ class ParallelEngine:
     def submit(self, job: Job) -> None:
         """Puts a job in the waiting queue; see the interface."""
         longest = self._settings.num_blocks * self._settings.block_size
-        known = job.id in self._running or job.id in self._queued
-        if job.prompt_tokens < 1 or job.output_tokens < 1 or known:
-            raise RequestError(
-                400, "bad_job", "needs a new id, and at least one prompt and one output token"
-            )
-        if job.prompt_tokens + job.output_tokens > longest:
-            raise RequestError(
-                400, "too_long", f"prompt and output are longer than the KV cache, {longest} tokens"
-            )
-        if len(self._waiting) >= self._settings.max_num_queued:
-            raise RequestError(503, "queue_full", "the engine's queue is full", retry_after_s=1)
+        check_job(
+            job,
+            longest=longest,
+            is_known=job.id in self._running or job.id in self._queued,
+            is_full=len(self._waiting) >= self._settings.max_num_queued,
+        )
         self._waiting.append(job)
         self._queued.add(job.id)
 
@@ -131,7 +126,7 @@ class ParallelEngine:
         return Step(duration_s, self._tell(until is None), events)
 
     def cut(self, now: float) -> Step | None:
-        """Ends the outstanding step at once, unless whoever comes would have to wait anyway."""
+        """Ends the outstanding step at once, unless a newcomer would have to wait anyway."""
         full = len(self._running) >= self._settings.max_num_seqs or self._waiting
         if now >= self._end_s or full:
             return None

@@ -133,7 +133,7 @@ class Priority(Fcfs):
 
 
 class PrefillFirst(Fcfs):
-    """SGLang's default: while anything can prefill, nobody decodes."""
+    """SGLang's default: while anything can prefill, nothing decodes."""
 
     def plan(self, now: float, desk: Desk) -> Plan:
         """Returns prefills up to the budget, or else the decodes."""

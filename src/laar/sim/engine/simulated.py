@@ -27,10 +27,10 @@ from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass
 
-from laar.errors import RequestError, SettingError, unknown
+from laar.errors import SettingError, unknown
 from laar.sim.engine.blocks import BlockPool
 from laar.sim.engine.cost import CostModel, Work
-from laar.sim.engine.interface import Job, KvEvent, Load, Progress, Step
+from laar.sim.engine.interface import Job, KvEvent, Load, Progress, Step, check_job
 from laar.sim.engine.medha import Slack
 from laar.sim.engine.schedule import Fcfs, NonPreemptive, Plan, PrefillFirst, Priority, Scheduler
 from laar.sim.engine.sequence import Seq
@@ -119,7 +119,7 @@ class SimulatedEngine:
         self._free_at = [-math.inf] * self._cost.stages
         self._clock = -math.inf
         self._numbers = self._admissions = 0
-        self._preempted = False  # in this iteration: then nobody is admitted
+        self._preempted = False  # in this iteration: then no job is admitted
         self._preemptions = self._queries = self._hits = 0
 
     # The Engine interface.
@@ -127,16 +127,12 @@ class SimulatedEngine:
     def submit(self, job: Job) -> None:
         """Puts a job in the waiting queue; see the interface."""
         longest = self._settings.num_blocks * self._block_size
-        if job.prompt_tokens < 1 or job.output_tokens < 1 or job.id in self._jobs:
-            raise RequestError(
-                400, "bad_job", "needs a new id, and at least one prompt and one output token"
-            )
-        if job.prompt_tokens + job.output_tokens > longest:
-            raise RequestError(
-                400, "too_long", f"prompt and output are longer than the KV cache, {longest} tokens"
-            )
-        if len(self.waiting) >= self._settings.max_num_queued:
-            raise RequestError(503, "queue_full", "the engine's queue is full", retry_after_s=1)
+        check_job(
+            job,
+            longest=longest,
+            is_known=job.id in self._jobs,
+            is_full=len(self.waiting) >= self._settings.max_num_queued,
+        )
         seq = Seq(job, self._numbers)
         self._numbers += 1
         self._jobs[job.id] = seq
@@ -170,7 +166,7 @@ class SimulatedEngine:
         end = self._flights[0].exit_s
         is_idle = not (self.waiting or self.prefilling or self._decoding)
         if self._free_at[0] > begin and not (is_idle and until is not None):
-            end = min(end, self._free_at[0])  # else nobody would enter: `cut` is for newcomers
+            end = min(end, self._free_at[0])  # else no job would enter: `cut` is for newcomers
         self._clock = end
         self._events = self._pool.drain()
         return self._tell(end - now)

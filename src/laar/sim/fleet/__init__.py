@@ -12,7 +12,8 @@ from laar.sim.fleet.clients import (
     replay_open,
 )
 from laar.sim.fleet.clock import VirtualClock
-from laar.sim.fleet.fleet import Exchange, VirtualFleet
+from laar.sim.fleet.exchange import Exchange
+from laar.sim.fleet.fleet import VirtualFleet
 from laar.sim.fleet.link import Link, LinkProfile, generator
 from laar.sim.fleet.operation import Operation
 from laar.sim.fleet.prompts import BLOCK_TOKENS, Arrival, BlockPrefixes, Prompt, request_of, spread

@@ -22,10 +22,12 @@ from itertools import count
 
 from laar.core.request import Request
 from laar.errors import RequestError
-from laar.sim.fleet.fleet import Exchange, VirtualFleet
+from laar.sim.fleet.exchange import Exchange
+from laar.sim.fleet.fleet import VirtualFleet
 from laar.sim.fleet.prompts import Arrival, Prompt, request_of
 
 __all__ = [
+    "MAX_ATTEMPTS",
     "Answered",
     "Conversation",
     "Question",
@@ -278,7 +280,7 @@ def ask_until_correct(
     stop_when_exhausted: bool = True,
     on_attempt: Callable[[Exchange, bool], None] = lambda _exchange, _correct: None,
 ) -> list[Answered]:
-    """Runs the closed loop to its end; returns what became of each question, in their order.
+    """Runs the closed loop to its end; returns the outcome of each question, in their order.
 
     Args:
         fleet: fresh.

@@ -15,17 +15,15 @@ beside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from laar.core.decision import Completion, Decision, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import ROLE_LABEL, EndpointSpec, EndpointTable
-from laar.core.interfaces import Assessor, NoPrefixes
+from laar.core.decision import Completion, Decision
+from laar.core.interfaces import Assessor
 from laar.core.policy import Policy
 from laar.core.request import Request
-from laar.errors import RequestError, SettingError, unknown
-from laar.flow.admission import FlowSettings
-from laar.health import Health, Reply
+from laar.errors import RequestError, SettingError
+from laar.flow.settings import FlowSettings
+from laar.health import Reply
 from laar.policies import build_policies
 from laar.protocol.sampling import Sampler
 from laar.sim.engine import Job
@@ -33,43 +31,15 @@ from laar.sim.fleet.assessor import MeasuredAssessor
 from laar.sim.fleet.channel import Channel
 from laar.sim.fleet.clock import VirtualClock
 from laar.sim.fleet.collectors import Collectors
+from laar.sim.fleet.exchange import Exchange
 from laar.sim.fleet.flow import FlowControl
 from laar.sim.fleet.link import Link, generator
+from laar.sim.fleet.pickers import build_picker, endpoint_of
 from laar.sim.fleet.prompts import BLOCK_TOKENS, BlockPrefixes, Prompt
 from laar.sim.fleet.settings import FleetSettings
 from laar.sim.fleet.site import EngineHost, Site
 
-__all__ = ["Exchange", "VirtualFleet"]
-
-
-@dataclass(slots=True, kw_only=True)
-class Exchange:
-    """One request on its way; what a client beside the picker saw, seconds on the virtual clock.
-
-    `decision.now` is later than `sent_s` where flow control held it.
-    """
-
-    request: Request
-    prompt: Prompt
-    decision: Decision
-    sent_s: float
-    first_s: float = 0.0
-    end_s: float = 0.0
-    cached_tokens: int = 0
-    status: int = 200
-    picker: int = 0
-    cancelled: bool = False
-    failed: tuple[str, ...] = ()
-
-    @property
-    def address(self) -> str:
-        """Where it is, or was served: the first of those named that has not failed."""
-        return (self.decision.address, *self.decision.fallbacks)[len(self.failed)]
-
-    @property
-    def latency_s(self) -> float:
-        """From sending to the last byte."""
-        return self.end_s - self.sent_s
+__all__ = ["VirtualFleet"]
 
 
 OnEnd = Callable[[Exchange], None]
@@ -140,14 +110,17 @@ class VirtualFleet:
         ]
         assessor = assessor or MeasuredAssessor(sites)
         self.directors = [
-            self._picker(
-                number,
-                seed,
-                assessor,
-                policies
+            build_picker(
+                sites,
+                settings,
+                number=number,
+                seed=seed,
+                assessor=assessor,
+                prefixes=prefixes,
+                policies=policies
                 or build_policies(settings.weights, {settings.policy: settings.parameters}),
             )
-            for number in range(settings.pickers)
+            for number, prefixes in enumerate(self._prefixes)
         ]
         self.director = self.directors[0]
         self.flow: FlowControl | None = None
@@ -246,7 +219,7 @@ class VirtualFleet:
 
     def discover(self, names: Iterable[str]) -> None:
         """Makes these all that discovery knows; an endpoint that leaves ends what it has."""
-        specs = [_spec(self._sites[name]) for name in names]
+        specs = [endpoint_of(self._sites[name]) for name in names]
         for director in self.directors:
             director.table.replace("lab", specs)
 
@@ -385,50 +358,6 @@ class VirtualFleet:
         if self.flow is not None:
             self.flow.ended(exchange.decision)
         on_end(exchange)
-
-    # -- parts ---------------------------------------------------------------------------------
-
-    def _picker(
-        self, number: int, seed: int, assessor: Assessor, policies: Mapping[str, Policy]
-    ) -> Director:
-        table = EndpointTable()
-        table.replace(
-            "lab",
-            [_spec(site) for site in self._sites.values()],
-        )
-        if self.settings.policy not in policies:
-            raise SettingError(unknown("policy", self.settings.policy, policies))
-        return Director(
-            table,
-            policies,
-            DirectorSettings(
-                policy=self.settings.policy,
-                fallbacks=self.settings.fallbacks,
-                filters=self.settings.filters,
-                retries=self.settings.retries,
-                quadratic_tokens=self.settings.quadratic_tokens,
-                apart=self.settings.apart,
-                apart_tokens=self.settings.apart_tokens,
-                transfer_tokens_per_s=min(
-                    site.transfer_tokens_per_s for site in self._sites.values()
-                ),
-            ),
-            rng=generator(seed, f"ties {number}" if number else "ties"),
-            assessor=assessor,
-            prefixes=self._prefixes[number] if self.settings.use_prefixes else NoPrefixes(),
-            health=self._health(number, seed),
-        )
-
-    def _health(self, number: int, seed: int) -> Health | None:
-        settings = self.settings.health
-        if settings is None:
-            return None
-        return Health(settings, rng=generator(seed, f"health {number}"))
-
-
-def _spec(site: Site) -> EndpointSpec:
-    labels = {ROLE_LABEL: site.role} if site.role else {}
-    return EndpointSpec(address=site.name, models=(site.model,), labels=labels)
 
 
 def _prefill_id(name: str) -> str:

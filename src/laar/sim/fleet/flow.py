@@ -9,7 +9,8 @@ from laar.core.decision import Decision
 from laar.core.director import Director
 from laar.core.request import Request
 from laar.errors import RequestError
-from laar.flow.admission import Admission, FlowSettings
+from laar.flow.admission import Admission
+from laar.flow.settings import FlowSettings
 from laar.sim.fleet.clock import VirtualClock
 from laar.sim.fleet.prompts import BlockPrefixes, Prompt
 

@@ -1,4 +1,4 @@
-"""`laar evaluate`: an artifact held against graded answers that it was not fitted to."""
+"""`laar evaluate`: judge an artifact on graded answers, print the figures and draw them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,23 @@
+"""Options of the commands that put questions to endpoints: `laar measure` and `laar calibrate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["Concurrency", "KeyVariable", "MaxTokens", "Models", "OutcomesFile"]
+
+OutcomesFile = Annotated[Path, typer.Option(help="Outcomes file (JSONL); resumed if it exists.")]
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", help="Only this model; repeatable; default all that are served."),
+]
+Concurrency = Annotated[
+    int, typer.Option(help="Requests in flight at each endpoint; 1 shows no queue.", min=1)
+]
+MaxTokens = Annotated[int | None, typer.Option(help="Token limit of an answer.", min=1)]
+KeyVariable = Annotated[
+    str | None, typer.Option(help="Environment variable that holds the API key.")
+]

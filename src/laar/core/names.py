@@ -1,0 +1,56 @@
+"""Which endpoints a name stands for: a model's, a pool's, an address, an IP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laar.core.membership import POOL_LABEL, EndpointSpec
+
+__all__ = ["Names"]
+
+
+class Names:
+    """The names of one set of endpoints, made again when the set changes.
+
+    Attributes:
+        models: the distinct first names, in the order of the slots.
+        serving: slots of the endpoints that answer to a model name, ascending.
+        pools: slots of the endpoints whose label says that they are of a pool.
+        adapted: names whose results differ from those of the endpoint's own model.
+
+    Args:
+        specs: the endpoints by slot, ascending.
+        reserved: names that stand for several models.
+    """
+
+    def __init__(self, specs: Iterable[tuple[int, EndpointSpec]], reserved: frozenset[str]) -> None:
+        models: dict[str, None] = {}
+        serving: dict[str, list[int]] = {}
+        pools: dict[str, list[int]] = {}
+        named: dict[str, list[int]] = {}
+        adapted: set[str] = set()
+        for slot, spec in specs:
+            models[spec.models[0]] = None
+            adapted.update(set(spec.models[1:]).difference(spec.same_weights, reserved))
+            for name in dict.fromkeys(spec.models):
+                serving.setdefault(name, []).append(slot)
+            named[spec.address] = [slot]
+            named.setdefault(spec.address.rpartition(":")[0].strip("[]"), []).append(slot)
+            if pool := spec.labels.get(POOL_LABEL):
+                pools.setdefault(pool, []).append(slot)
+        self.models = list(models)
+        self.serving = _arrays(serving)
+        self.pools = _arrays(pools)
+        self.adapted = frozenset(adapted)
+        self._named = named
+
+    def named(self, item: str) -> list[int] | None:
+        """The slot of ``ip:port``, or those of every port of a bare IP, bracketed or not."""
+        return self._named.get(item) or self._named.get(item.strip("[]"))
+
+
+def _arrays(slots: Mapping[str, list[int]]) -> dict[str, NDArray[np.intp]]:
+    return {name: np.array(each, np.intp) for name, each in slots.items()}

@@ -1,0 +1,158 @@
+"""Each endpoint's own pace against the others of its model.
+
+Two paces: to the first token, and from there on, the one a first guess for the other. A pace
+differs from 1 by no more than what its samples show beyond their own scatter, and what an endpoint
+showed long ago counts little: equal endpoints cost the same and share the load.
+`laar.core.engines` says what the paces multiply.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from laar.core.endpoints import EndpointTable, Floats, Slots
+
+__all__ = ["MAX_FACTOR", "Paces"]
+
+MAX_FACTOR = 20.0
+"""Devices behind one name differ by less."""
+
+_MEMORY = 60.0  # samples
+_DOUBT = 1.0  # samples that a pace of 1 weighs
+_TIE = 10.0  # samples that the other pace weighs
+_SURE = 2.0  # standard errors within which a pace counts as its model's
+_MEMORY_S = 120.0
+_TOGETHER = 8  # samples between two workings-out of a model's paces
+
+_COLUMNS = (
+    *("first_logs", "first_seen", "first_scatter"),
+    *("rest_logs", "rest_seen", "rest_scatter"),
+)
+
+
+class Paces:
+    """The paces of all endpoints, by slot.
+
+    `first` and `rest` are the two paces, 1 until shown otherwise.
+
+    Args:
+        table: the endpoints.
+    """
+
+    def __init__(self, table: EndpointTable) -> None:
+        self._table = table
+        self._learned = 0
+        self.first: Floats = np.empty(0)
+        self.rest: Floats = np.empty(0)
+        self._columns: Floats = np.empty((len(_COLUMNS), 0))
+        self._paced_at: Floats = np.empty(0)
+
+    def grow(self, size: int) -> None:
+        """Follows the table's size."""
+        before = len(self.first)
+        columns, paced_at = np.zeros((len(_COLUMNS), size)), np.zeros(size)
+        columns[:, :before], paced_at[:before] = self._columns, self._paced_at
+        first, rest = np.ones(size), np.ones(size)
+        first[:before], rest[:before] = self.first, self.rest
+        self._columns, self._paced_at, self.first, self.rest = columns, paced_at, first, rest
+        logs, seen, scatter, *others = columns
+        self._of_first = logs, seen, scatter
+        logs, seen, scatter = others
+        self._of_rest = logs, seen, scatter
+
+    def learn_first(self, slot: int, ratio: float, weight: float, as_of: float) -> bool:
+        """Learns from a first token; true when the paces of its model changed.
+
+        Args:
+            slot: where from.
+            ratio: what it took, against what its model takes.
+            weight: of the sample.
+            as_of: the moment that older samples have faded to.
+        """
+        return self._learn(self._of_first, slot, ratio, weight, as_of)
+
+    def learn_rest(self, slot: int, ratio: float, weight: float, as_of: float) -> bool:
+        """The same from an answer after its first token."""
+        return self._learn(self._of_rest, slot, ratio, weight, as_of)
+
+    def drop(self, slot: int) -> None:
+        """Forgets a slot: its endpoint left."""
+        self._columns[:, slot] = 0.0
+        self._paced_at[slot] = 0.0
+        self.first[slot] = self.rest[slot] = 1.0
+
+    def state(self, slot: int) -> list[float] | None:
+        """What was learned of an endpoint, as plain numbers; None for nothing."""
+        known: list[float] = self._columns[:, slot].tolist()
+        seen = known[_COLUMNS.index("first_seen")] + known[_COLUMNS.index("rest_seen")]
+        return known if seen > 0.0 else None
+
+    def restore(self, slot: int, known: object) -> None:
+        """Takes up what `state` gave, until `work_out`; what makes no sense is left."""
+        if not isinstance(known, list) or len(known) != len(_COLUMNS):
+            return
+        if not all(type(each) in (int, float) and abs(each) < 1e4 for each in known):
+            return
+        self._columns[:, slot] = known
+        self._paced_at[slot] = math.inf  # as of the first request
+
+    def work_out_all(self, as_of: float) -> None:
+        """Works out the paces of all endpoints."""
+        for model_id in range(len(self._table.models)):
+            self._work_out(np.flatnonzero(self._table.model_id == model_id), as_of)
+
+    def _learn(
+        self,
+        columns: tuple[Floats, Floats, Floats],
+        slot: int,
+        ratio: float,
+        weight: float,
+        as_of: float,
+    ) -> bool:
+        logs, seen, scatter = columns
+        keep = 1.0 - weight / _MEMORY
+        most = math.log(MAX_FACTOR)
+        log = min(most, max(-most, math.log(max(ratio, 1e-9))))
+        before = seen.item(slot)
+        if before > 0.0:
+            miss = weight * (log - logs.item(slot) / before)
+            scatter[slot] = scatter.item(slot) * keep * keep + miss * miss
+        logs[slot] = logs.item(slot) * keep + weight * log
+        seen[slot] = before * keep + weight
+        self._learned += 1
+        if self._learned < _TOGETHER:
+            return False
+        self._learned = 0
+        self._work_out(np.flatnonzero(self._table.model_id == self._table.model_id[slot]), as_of)
+        return True
+
+    def _work_out(self, same: Slots, as_of: float) -> None:
+        """Works out the paces of a model's endpoints."""
+        most = math.log(MAX_FACTOR)
+        known = self._columns.take(same, axis=1)
+        if as_of > -math.inf:
+            passed_s = np.maximum(as_of - self._paced_at[same], 0.0)
+            self._paced_at[same] = as_of
+            known *= np.exp(-passed_s / _MEMORY_S)
+            self._columns[:, same] = known
+        first_logs, first_seen, first_scatter, rest_logs, rest_seen, rest_scatter = known
+        weights = first_seen + rest_seen
+        total = float(np.add.reduce(weights))
+        both = (first_logs + rest_logs) / (weights + _DOUBT)
+        scatter = float(np.add.reduce(first_scatter) + np.add.reduce(rest_scatter))
+        doubt = _SURE**2 * scatter / max(total, 1e-9)
+        for own, count, pace in (
+            (first_logs, first_seen, self.first),
+            (rest_logs, rest_seen, self.rest),
+        ):
+            logs = (own + _TIE * both) / (count + _TIE)
+            # Against the others: what all share is in the model's lines.
+            mean = float(logs @ weights) / total if total > 0.0 else 0.0
+            logs -= mean
+            # Breiman's garotte: nothing where the samples' scatter explains it, all of it far off.
+            seen = np.minimum(count + _TIE, weights)
+            far = logs * logs * seen
+            shown = np.maximum(0.0, 1.0 - doubt / np.maximum(far, 1e-12))
+            pace[same] = np.exp(np.minimum(np.maximum(logs * shown, -most), most))

@@ -1,0 +1,94 @@
+"""The choice of a prefiller: what is known of the endpoints that may be one, and which it is.
+
+A policy that prices chooses it together with the candidate (`Apart.chosen`); a prefiller that
+health has taken out gets its trial here. `laar.core.apart` says what the pair costs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from laar.core.apart import Apart, Prefiller, Prefillers
+from laar.core.decision import DirectorSettings
+from laar.core.endpoints import EndpointTable, Floats
+from laar.core.interfaces import Assessment, View
+from laar.health import Health
+
+__all__ = ["choose_prefiller", "view_of_prefillers"]
+
+
+def view_of_prefillers(
+    table: EndpointTable,
+    settings: DirectorSettings,
+    prefillers: Prefillers,
+    known: Assessment,
+    tokens: Floats,
+    cached: Floats,
+    again: Floats | None,
+) -> Apart:
+    """What scorers may want of prefillers; the three arrays are over them, as `Apart` has them."""
+    slots, model_id = prefillers.slots, prefillers.model_id
+    answers_itself = table.in_flight[slots] - table.visiting[slots]
+    return Apart(
+        rule=settings.apart,
+        least_tokens=settings.apart_tokens,
+        transfer_s_per_token=1.0 / settings.transfer_tokens_per_s,
+        of=prefillers,
+        tokens=tokens,
+        cached_tokens=cached,
+        seconds_per_token=known.seconds_per_token[model_id],
+        base_s=known.base_s[model_id],
+        decoding=np.where(table.takes[slots], np.maximum(answers_itself, 0.0), 0.0),
+        again=again,
+    )
+
+
+def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> Prefiller | None:
+    """Where the prompt of the candidate in position `at` is read, if not there."""
+    apart = view.apart
+    if apart is None or apart.chosen is None or apart.transfer_s is None:
+        return None  # there is no choice, or the policy does not price
+    table = view.table
+    if health is not None:
+        trial = _trial(view, apart, at, health, now)
+        if trial is not None:
+            return trial
+    if apart.chosen[at] < 0:
+        return None
+    place = int(apart.chosen[at])
+    slot = int(apart.of.slots[place])
+    uncached = float(apart.tokens[place] - apart.cached_tokens[place])
+    return Prefiller(
+        slot=slot,
+        address=table.spec(slot).address,
+        uncached_tokens=uncached,
+        work_s=uncached * float(apart.seconds_per_token[place]),
+        decoding=float(apart.decoding[place]),
+        base_s=float(apart.base_s[place]),
+        transfer_s=float(apart.transfer_s[at]),
+    )
+
+
+def _trial(view: View, apart: Apart, at: int, health: Health, now: float) -> Prefiller | None:
+    """A prefiller that is out and whose trial is due, if it is of the candidate's kin."""
+    trials = apart.of.trials
+    if not trials.trials or apart.of.kin_of[at] < 0:
+        return None
+    table, own = view.table, int(view.slots[at])
+    slot, spec = health.due(trials, now), table.spec(own)
+    if slot is None or slot == own:
+        return None
+    other = table.spec(slot)
+    if other.models[0] != spec.models[0] or other.region != spec.region:
+        return None
+    tokens = float(view.tokens[at])
+    return Prefiller(
+        slot=slot,
+        address=other.address,
+        uncached_tokens=tokens,
+        work_s=tokens * float(view.seconds_per_token[at]),
+        decoding=0.0,
+        base_s=float(view.base_s[at]),
+        transfer_s=tokens * apart.transfer_s_per_token,
+        trial=True,
+    )

@@ -1,0 +1,254 @@
+"""What each endpoint was sent: prompts ahead, requests on average, and the rate of both.
+
+A first token that the picker sees takes its prompt out of the work ahead. First tokens that it does
+not see (of answers that are not read) leave prompts that count by a clock. Work is in seconds by
+c(m), the time that a prompt's uncached tokens take the model alone.
+
+All counts are this picker's, and what others told it: `ahead_s` has both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from laar.core.endpoints import EndpointTable, Floats, Slots
+
+__all__ = ["FEW_CAME", "Traffic", "seconds_ahead"]
+
+MEAN_S = 60.0
+"""Over which the mean number in flight is taken."""
+
+RATE_S = 30.0
+"""Over which the rate of requests, and of prompts to read, is taken."""
+
+FEW_CAME = 10.0
+"""Requests that the mean of all weighs in an endpoint's load."""
+
+MAX_AHEAD_S = 600.0
+
+_MOST_FADED = 50.0  # times its span, until a fading sum is taken again
+
+_ASKED = ("ahead_s", "since", "free_at", "load", "came")
+_OTHER = (
+    *("at", "mean", "flight_s", "done_s", "own_ahead_s"),
+    *("sent", "sent_s", "hidden_s", "own_read_s", "others_ahead_s"),
+)
+
+
+class Traffic:
+    """The counts, arrays by slot.
+
+    `ahead_s` are prompts not read yet and `since` when the first of them began to be; `free_at` is
+    when those are read whose first token is not seen. `load` and `came` fade; `mean` is of requests
+    in flight and was brought up to `at`. `flight_s`, `done_s` (prompts read), `sent`, `sent_s`,
+    `hidden_s` and `own_read_s` only grow. `own_ahead_s` and `others_ahead_s` are the parts of
+    `ahead_s`.
+
+    Args:
+        table: the endpoints.
+    """
+
+    ahead_s: Floats
+    since: Floats
+    free_at: Floats
+    load: Floats
+    came: Floats
+    at: Floats
+    mean: Floats
+    flight_s: Floats
+    done_s: Floats
+    own_ahead_s: Floats
+    sent: Floats
+    sent_s: Floats
+    hidden_s: Floats
+    own_read_s: Floats
+    others_ahead_s: Floats
+
+    def __init__(self, table: EndpointTable) -> None:
+        self._table = table
+        self._size = 0
+        self._rate = self._load = 0.0
+        self._load_from = 0.0
+        self.arrived_at = -math.inf
+        """When the last request arrived, anywhere."""
+
+    # -- asked ---------------------------------------------------------------------------------
+
+    def asked(self, slots: Slots, now: float) -> tuple[Floats, float]:
+        """What some endpoints were asked for, and the mean of their loads.
+
+        Rows are `ahead_s`, `since` and `free_at`, and of late `load`, seconds of prompts (by c(m))
+        that each is sent a second, and `came`, the requests that say so (`FEW_CAME`).
+        """
+        asked: Floats = self._asked.take(slots, axis=1)
+        recent = asked[-2:]
+        recent *= _exp((self._load_from - now) / RATE_S)
+        return asked, float(np.add.reduce(asked[-2])) / len(slots)
+
+    def mean_in_flight(self, slots: Slots, now: float) -> Floats:
+        """Requests in flight, on average of late."""
+        in_flight = self._table.in_flight[slots]
+        faded = np.exp(np.minimum(self.at[slots] - now, 0.0) / MEAN_S)
+        mean: Floats = in_flight + (self.mean[slots] - in_flight) * faded
+        return mean
+
+    def arrivals(self, now: float) -> tuple[float, float]:
+        """Requests a second, and seconds of prompts to read (by c(m)) a second."""
+        fade = _exp((self.arrived_at - now) / RATE_S)
+        return self._rate * fade, self._load * fade
+
+    def visits(self, slots: Slots, now: float) -> float:
+        """Requests a second that an endpoint of these was sent, or prompts to read, on average."""
+        faded = _exp((self._load_from - now) / RATE_S)
+        return float(self.came[slots].sum()) * faded / (RATE_S * max(1, len(slots)))
+
+    # -- counted -------------------------------------------------------------------------------
+
+    def advance(self, slot: int, now: float) -> float:
+        """Brings counts up to a moment; returns it, or the last one where it is no number."""
+        if not math.isfinite(now):
+            return self.at.item(slot)
+        passed_s = now - self.at.item(slot)
+        if passed_s > 0.0:
+            in_flight = self._table.in_flight.item(slot)
+            self.flight_s[slot] += in_flight * passed_s
+            fade = math.exp(-passed_s / MEAN_S)
+            self.mean[slot] = in_flight + (self.mean.item(slot) - in_flight) * fade
+        self.at[slot] = now  # also when time was set back
+        return now
+
+    def ahead(self, slot: int, now: float, pace: float) -> float:
+        """Seconds of prompts ahead of one that comes now; `pace` is the engine's, by c(m)."""
+        ahead_s = self.ahead_s.item(slot)
+        if not ahead_s:
+            self.since[slot] = now
+        begun_s = max(0.0, now - self.since.item(slot))
+        ahead_s = max(0.0, ahead_s - begun_s / pace)
+        return ahead_s + max(0.0, self.free_at.item(slot) - now)
+
+    def send(
+        self, slot: int, now: float, work_s: float, pace: float, *, shown: bool, counted: bool
+    ) -> None:
+        """Counts a prompt that is sent.
+
+        Args:
+            slot: where to.
+            now: the moment.
+            work_s: of the prompt.
+            pace: the engine's, by c(m).
+            shown: whether its first token will be seen.
+            counted: whether it counts in the rate of requests.
+        """
+        if shown:
+            self.ahead_s[slot] += work_s
+            self.own_ahead_s[slot] += work_s
+        else:
+            self._hide(slot, work_s, pace, now)
+            self.hidden_s[slot] += work_s
+        self.sent[slot] += 1.0
+        self.sent_s[slot] += work_s
+        self._arrived(slot, 1.0, work_s, now, counted=counted)
+
+    def read(self, slot: int, now: float, work_s: float, *, shown: bool) -> None:
+        """Takes a prompt out of the work ahead: it is read, or never will be."""
+        self.done_s[slot] += work_s
+        self.own_read_s[slot] += work_s
+        if shown:
+            own = self.own_ahead_s.item(slot) - work_s
+            self.own_ahead_s[slot] = own if own > 1e-9 else 0.0
+            left = self.ahead_s.item(slot) - work_s
+            self.ahead_s[slot] = left if left > 1e-9 else 0.0
+            self.since[slot] = now  # the next one is being read
+
+    def send_elsewhere(
+        self,
+        slot: int,
+        now: float,
+        *,
+        ahead_s: float,
+        sent: float,
+        sent_s: float,
+        hidden_s: float,
+        read_s: float,
+        pace: float,
+    ) -> None:
+        """Counts what other pickers sent; as `Engines.elsewhere` has it, with the engine's pace."""
+        more = ahead_s - float(self.others_ahead_s[slot])
+        self.others_ahead_s[slot] = ahead_s
+        if more < 0.0 or not self.ahead_s[slot]:
+            self.since[slot] = now
+        left = float(self.ahead_s[slot]) + more
+        self.ahead_s[slot] = left if left > 1e-9 else 0.0
+        self.done_s[slot] += read_s
+        if hidden_s > 0.0:
+            self._hide(slot, hidden_s, pace, now)
+        if sent > 0.0:
+            self._arrived(slot, sent, sent_s, now)
+
+    def drop(self, slot: int) -> None:
+        """Forgets a slot: its endpoint left."""
+        for name in (*_ASKED, *_OTHER):
+            getattr(self, name)[slot] = 0.0
+
+    def grow(self, size: int) -> None:
+        """Follows the table's size."""
+        before = self._size
+        asked = np.zeros((len(_ASKED), size))
+        if before:
+            asked[:, :before] = self._asked
+        self._asked: Floats = asked
+        for name, row in zip(_ASKED, asked, strict=True):
+            setattr(self, name, row)
+        for name in _OTHER:
+            grown = np.zeros(size)
+            if before:
+                grown[:before] = getattr(self, name)
+            setattr(self, name, grown)
+        self._size = size
+
+    def _hide(self, slot: int, work_s: float, pace: float, now: float) -> None:
+        # By the clock, in seconds by c(m): it runs as fast as the engine reads.
+        free_at = max(self.free_at.item(slot), now) + work_s * pace
+        self.free_at[slot] = min(free_at, now + MAX_AHEAD_S)
+
+    def _arrived(
+        self, slot: int, requests: float, work_s: float, now: float, *, counted: bool = True
+    ) -> None:
+        # Kept as of one moment for all: then it fades by one factor.
+        if not 0.0 <= now - self._load_from < _MOST_FADED * RATE_S:
+            faded = _exp((self._load_from - now) / RATE_S)
+            self.load *= faded
+            self.came *= faded
+            self._load_from = now
+        scale = math.exp((now - self._load_from) / RATE_S)
+        self.load[slot] += work_s / RATE_S * scale
+        self.came[slot] += requests * scale
+        rate, load = self.arrivals(now)
+        self._rate = rate + requests / RATE_S if counted else rate
+        self._load = load + work_s / RATE_S
+        self.arrived_at = now
+
+
+def seconds_ahead(
+    most: Callable[[Any, Any], Any], ahead_s: Any, since: Any, free_at: Any, now: float, read: Any
+) -> Any:
+    """Seconds by c(m) of prompts that are not read yet, of one endpoint or of several.
+
+    Args:
+        most: the larger of two, `max` or `np.maximum`.
+        ahead_s: as in `Traffic.asked`, as are the next two.
+        since: as above.
+        free_at: as above.
+        now: the moment.
+        read: of the constants.
+    """
+    return most(ahead_s - most(now - since, 0.0) / read, 0.0) + most(free_at - now, 0.0)
+
+
+def _exp(exponent: float) -> float:
+    """What has faded: never above 1, whatever clocks do."""
+    return math.exp(max(-700.0, min(0.0, exponent)))

@@ -1,0 +1,180 @@
+"""What is known of the candidates of one request: the view that scorers price.
+
+The assessor, the prefix index and the learned prompt lengths are asked here, each behind a guard:
+one that fails is left out, with a reason code, and the view is made without it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from laar.core.adapters import Adapters
+from laar.core.apart import Prefillers
+from laar.core.candidates import Group
+from laar.core.decision import DirectorSettings
+from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
+from laar.core.engines import Engines
+from laar.core.guards import Faults, guarded
+from laar.core.interfaces import Assessment, Assessor, Demand, PlainAssessor, Prefixes, View
+from laar.core.prefiller import view_of_prefillers
+from laar.core.request import Request
+from laar.prefix import Chain
+from laar.prefix.lengths import PromptLengths, kind_of
+
+__all__ = ["Views"]
+
+
+class Views:
+    """Makes views.
+
+    Args:
+        table: the endpoints.
+        settings: how to choose; may be replaced.
+        rng: for random scorers.
+        assessor: the models.
+        prefixes: the caches.
+        engines: what engines are like.
+        adapters: which are at hand where.
+        lengths: of prompts, in tokens.
+        faults: counts what failed.
+    """
+
+    def __init__(
+        self,
+        table: EndpointTable,
+        settings: DirectorSettings,
+        *,
+        rng: random.Random,
+        assessor: Assessor,
+        prefixes: Prefixes,
+        engines: Engines,
+        adapters: Adapters,
+        lengths: PromptLengths,
+        faults: Faults,
+    ) -> None:
+        self.settings = settings
+        self._table = table
+        self._rng = rng
+        self._prefixes = prefixes
+        self._engines = engines
+        self._adapters = adapters
+        self._lengths = lengths
+        self._faults = faults
+        self._plain_assessor = PlainAssessor()
+        self._assess = guarded(assessor.assess, "assessor", faults)
+        self._cached = guarded(self._look_up_prefix, "prefixes", faults)
+
+    def view(
+        self,
+        request: Request,
+        tried: Sequence[str],
+        group: Group,
+        prefillers: Prefillers | None,
+        now: float,
+    ) -> tuple[View, Chain | None, str]:
+        """What scorers may want of the candidates; the prefix chain; a reason if degraded."""
+        table, reason = self._table, ""
+        known = self._assess(request, table.models, tried, now)
+        if known is None:
+            reason = self._faults.reason("assessor")
+            known = self._plain_assessor.assess(request, table.models, tried, now)
+        slots, model_id = group.slots, group.model_id
+        asked, asked_models = slots, model_id
+        if prefillers is not None:
+            asked = np.concatenate([slots, prefillers.slots])
+            asked_models = np.concatenate([model_id, prefillers.model_id])
+        found = self._cached(request, asked, asked_models, known.tokens, now)
+        if found is None:
+            reason = self._faults.reason("prefixes")
+            found = None, known.tokens[asked_models], np.zeros(len(asked)), None, None
+        chain, tokens, cached, demand, again = found
+        apart = None
+        if prefillers is not None:
+            own = len(slots)
+            apart = view_of_prefillers(
+                *(table, self.settings, prefillers, known),
+                *(tokens[own:], cached[own:], None if again is None else again[own:]),
+            )
+            tokens, cached = tokens[:own], cached[:own]
+            again = None if again is None else again[:own]
+        view = View(
+            request=request,
+            now=now,
+            rng=self._rng,
+            table=table,
+            slots=slots,
+            tokens=tokens,
+            cached_tokens=cached,
+            queued_tokens=table.queued_tokens[slots],
+            in_flight=table.in_flight[slots],
+            rtt_s=group.rtt_s,
+            probability=known.probability[model_id],
+            evidence=known.evidence[model_id],
+            seconds_per_token=known.seconds_per_token[model_id],
+            base_s=known.base_s[model_id],
+            times_tried=self._times_tried(tried, model_id),
+            cell=known.cell,
+            engines=self._engines,
+            demand=demand,
+            again=again,
+            unlike=known.unlike,
+            apart=apart,
+            published=None if known.published is None else known.published[model_id],
+            reported=None if known.reported is None else known.reported[model_id],
+        )
+        view.load_s = self._load_s(view)
+        if group.answers is not None:  # some endpoint is in trouble
+            view.answers = group.answers
+            view.pace, view.typical_s = group.pace, group.typical_s
+        return view, chain, reason
+
+    def after(self, view: View, tried: Sequence[str]) -> tuple[Floats, Mask] | None:
+        """P(correct) of each candidate once all of `tried` have failed, and who is untried then."""
+        known: Assessment | None = self._assess(view.request, self._table.models, tried, view.now)
+        if known is None:
+            return None
+        model_id = self._table.model_id[view.slots]
+        return known.probability[model_id], self._times_tried(tried, model_id) == 0
+
+    def _look_up_prefix(
+        self, request: Request, slots: Slots, model_id: Slots, by_model: Floats, now: float
+    ) -> tuple[Chain | None, Floats, Floats, Demand | None, Floats | None]:
+        """The prompt's chain, its tokens at some endpoints, those that they hold, and more.
+
+        That is `demand` and `again`. `by_model` are its tokens by what else is known.
+        """
+        table = self._table
+        chain = self._prefixes.chain(request, table.weights(request.model))
+        if chain is None:
+            return None, by_model[model_id], np.zeros(len(slots)), None, None
+        kind = kind_of(request.question, request.marks)
+        tokens = self._lengths.estimate(chain, kind, table.models, by_model)[model_id]
+        shares = self._prefixes.match(chain, table.capacity)
+        cached = shares[slots] * tokens
+        if len(slots) < 2:
+            return chain, tokens, cached, None, None
+        again = self._prefixes.again(chain, shares, now)
+        return (
+            *(chain, tokens, cached, self._prefixes.demand(chain, now)),
+            None if again is None else again[slots],
+        )
+
+    def _load_s(self, view: View) -> Floats | None:
+        """Seconds until the adapter that the request names is at hand, of each candidate."""
+        name, load_s = view.request.model, self.settings.adapter_load_s
+        if not load_s or not self._table.weights(name):
+            return None
+        of = self._engines.constants(view.slots, view.base_s)
+        return self._adapters.price(view.slots, name, load_s, float(of.answer_s.mean()))
+
+    def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:
+        if not tried:
+            return np.zeros(len(model_id))
+        counts = Counter(tried)
+        most = self.settings.max_times_tried
+        by_model = np.array([min(counts[m], most) for m in self._table.models], np.float64)
+        return by_model[model_id]

@@ -1,0 +1,178 @@
+"""Which slots hold which blocks: runs of blocks that the same slots hold.
+
+A run is found by the hash of its first block. Hashes are chained, so that hash alone names the
+place in the tree, and no child pointers are needed. A run carries a bit for each slot: one walk
+over the prompt matches every slot, and its length is the number of runs on the path.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Segments", "give", "shared_blocks", "shared_from"]
+
+_FEW_HOLDERS = 32
+"""Up to this number, holders are taken one by one: quicker than whole columns."""
+
+
+class _Segment:
+    """Blocks that the same endpoints hold."""
+
+    __slots__ = ("hashes", "holders")
+
+    def __init__(self, hashes: array[int], holders: int) -> None:
+        self.hashes = hashes
+        self.holders = holders
+
+
+class Segments:
+    """All runs of blocks. Sets of slots are integers, a bit for each slot.
+
+    Attributes:
+        blocks: the sum of their lengths.
+    """
+
+    def __init__(self) -> None:
+        self.blocks = 0
+        self._by_first: dict[int, _Segment] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_first)
+
+    def walk(self, hashes: array[int]) -> tuple[list[int], list[int]]:
+        """Sets of slots along the prompt, as bits, and how deep each holds it.
+
+        Whatever slot holds a block holds all before it, so each set is a part of the one before.
+        Costs one dictionary look-up and one bisection for each segment on the path.
+        """
+        depth, end = 0, len(hashes)
+        sets: list[int] = []
+        depths: list[int] = []
+        while depth < end and (segment := self._by_first.get(hashes[depth])) is not None:
+            if not sets or segment.holders != sets[-1]:
+                sets.append(segment.holders)
+                depths.append(depth)
+            depth += shared_from(segment.hashes, hashes, depth)
+            depths[-1] = depth
+        return sets, depths
+
+    def tag(self, bit: int, hashes: array[int], held: int) -> None:
+        """Give the slot's bit to the path beyond ``held`` blocks, making what is not there."""
+        depth, end = 0, len(hashes)
+        while depth < end:
+            segment = self._by_first.get(hashes[depth])
+            if segment is None:
+                self._by_first[hashes[depth]] = _Segment(hashes[depth:], bit)
+                self.blocks += end - depth
+                return
+            shared = shared_from(segment.hashes, hashes, depth)
+            if shared < len(segment.hashes):
+                self._split(segment, shared)
+            depth += shared
+            if depth > held:
+                segment.holders |= bit
+
+    def untag(self, bit: int, hashes: array[int], keep: int) -> None:
+        """Take a slot's bit from the blocks of one of its uses, but for the first ``keep``.
+
+        A use begins and ends where segments do: they are split when it is made and never merged.
+        """
+        place, end = 0, len(hashes)
+        while place < end:
+            segment = self._by_first[hashes[place]]
+            if place < keep < place + len(segment.hashes):
+                self._split(segment, keep - place)
+            size = len(segment.hashes)
+            if place >= keep:
+                segment.holders ^= bit
+                if not segment.holders:
+                    del self._by_first[hashes[place]]
+                    self.blocks -= size
+            place += size
+
+    def sizes(self, hashes: array[int]) -> tuple[int, ...]:
+        """Lengths of the runs that the blocks of a use are in."""
+        sizes, place = [], 0
+        while place < len(hashes):
+            size = len(self._by_first[hashes[place]].hashes)
+            sizes.append(size)
+            place += size
+        return tuple(sizes)
+
+    def would_fit(self, bit: int, hashes: array[int], sizes: Sequence[int]) -> bool:
+        """Whether these runs, which a slot does not hold yet, agree with those that are here."""
+        place = 0
+        for size in sizes:
+            segment = self._by_first.get(hashes[place])
+            if segment is not None and (
+                segment.holders & bit or segment.hashes != hashes[place : place + size]
+            ):
+                return False
+            place += size
+        return True
+
+    def put(self, bit: int, hashes: array[int], sizes: Sequence[int]) -> None:
+        """Give a slot runs that `would_fit`."""
+        place = 0
+        for size in sizes:
+            piece = hashes[place : place + size]
+            segment = self._by_first.get(piece[0])
+            if segment is None:
+                segment = self._by_first[piece[0]] = _Segment(piece, 0)
+                self.blocks += size
+            segment.holders |= bit
+            place += size
+
+    def _split(self, segment: _Segment, at: int) -> None:
+        """Cut a segment in two, held by the same slots."""
+        lower = _Segment(segment.hashes[at:], segment.holders)
+        segment.hashes = segment.hashes[:at]
+        self._by_first[lower.hashes[0]] = lower
+
+
+def give(found: npt.NDArray[Any], sets: Sequence[int], values: Sequence[float]) -> None:
+    """Gives each slot the value of the deepest set that it is in."""
+    if not sets:
+        return
+    if sets[0].bit_count() <= _FEW_HOLDERS:
+        deeper = 0
+        for at in range(len(sets) - 1, -1, -1):
+            here, value = sets[at] & ~deeper, values[at]
+            deeper = sets[at]
+            while here:
+                lowest = here & -here
+                found[lowest.bit_length() - 1] = value
+                here ^= lowest
+        return
+    width = (len(found) + 7) >> 3
+    rows = np.frombuffer(b"".join([row.to_bytes(width, "little") for row in sets]), np.uint8)
+    bits = np.unpackbits(rows.reshape(-1, width), axis=1, count=len(found), bitorder="little")
+    np.take((0, *values), np.add.reduce(bits, axis=0, dtype=np.uint16), out=found)
+
+
+def shared_blocks(one: array[int], other: array[int]) -> int:
+    """Leading blocks that two whole chains share."""
+    return shared_from(one, other, 0) if one and other and one[0] == other[0] else 0
+
+
+def shared_from(part: array[int], hashes: array[int], depth: int) -> int:
+    """Blocks that ``part`` and ``hashes[depth:]`` share, at least 1: their first are equal.
+
+    Chained hashes that are equal once are equal in all places before, so this may bisect.
+    """
+    most = min(len(part), len(hashes) - depth)
+    if part[most - 1] == hashes[depth + most - 1]:
+        return most
+    least = 1
+    while most - least > 1:
+        middle = (least + most) >> 1
+        if part[middle - 1] == hashes[depth + middle - 1]:
+            least = middle
+        else:
+            most = middle
+    return least

@@ -1,0 +1,18 @@
+"""`laar envoy` without options: what the package renders without options."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from typer.testing import CliRunner
+
+from laar.cli import app
+from laar.envoy import Shape, render, to_yaml
+
+
+@pytest.mark.parametrize("shape", get_args(Shape))
+def test_the_command_has_the_defaults_of_the_bootstraps(shape: Shape) -> None:
+    printed = CliRunner().invoke(app, ["envoy", "--shape", shape])
+    assert printed.exit_code == 0, printed.output
+    assert printed.output == to_yaml(render(shape))
