@@ -8,6 +8,7 @@ own bootstrap, whose native shape saves that message. laar runs on both transpor
 
     python -m bench picker
     python -m bench.bench_picker 0.3     # with 0.3 of the requests
+    python -m bench.bench_picker 0.3 before=../before/src    # laar beside other sources of it
 """
 
 from __future__ import annotations
@@ -149,8 +150,19 @@ def send_headers_first(bootstrap: dict[str, Any]) -> None:
     host["routes"][0].pop("typed_per_filter_config", None)
 
 
-def main(share: float = 1.0) -> None:
-    asyncio.run(compare(SUBJECTS, share))
+def other_sources(named: str) -> Subject:
+    """A picker on h2 whose sources are given as ``name=src``."""
+    name, _, path = named.partition("=")
+
+    def argv(place: Place) -> Sequence[str]:
+        return ["env", f"PYTHONPATH={path}", *laar_argv(place, "h2")]
+
+    return Subject(name=name, argv=argv)
+
+
+def main(share: float = 1.0, *sources: str) -> None:
+    subjects = (*map(other_sources, sources), SUBJECTS[-1]) if sources else SUBJECTS
+    asyncio.run(compare(subjects, share))
 
 
 async def compare(subjects: Sequence[Subject], share: float) -> None:
@@ -358,4 +370,4 @@ async def _answer(request: web.Request) -> web.StreamResponse:
 
 
 if __name__ == "__main__":
-    main(*map(float, sys.argv[1:]))
+    main(*map(float, sys.argv[1:2]), *sys.argv[2:])

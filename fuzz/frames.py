@@ -1,10 +1,14 @@
-"""HTTP/2 frames in any order, whole and damaged, to one connection of the ext_proc port."""
+"""HTTP/2 frames in any order, whole and damaged, to one connection of the ext_proc port.
+
+A second connection has the library read and write all frames: both are to hear and say the same.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any, cast
 
+from jh2.connection import H2Connection
 from jh2.hpack import Encoder
 
 from fuzz.choices import Choices
@@ -12,6 +16,7 @@ from fuzz.written import Written
 from laar.server.h2 import H2Server
 from laar.server.h2.call import Call
 from laar.server.h2.connection import Connection
+from laar.server.h2.guard import Guard
 
 __all__ = ["frames"]
 
@@ -54,9 +59,11 @@ class _Echo:
 
     def __init__(self, call: Call) -> None:
         self._call = call
+        self.heard: list[bytes] = []
         self.ends = 0
 
     def receive(self, message: bytes) -> None:
+        self.heard.append(message)
         if message == b"hold":
             self._call.hold()
         self._call.send(message)
@@ -68,39 +75,86 @@ class _Echo:
         self.ends += 1
 
 
+class _Side:
+    """A connection, and what came of it."""
+
+    def __init__(self) -> None:
+        self.server = H2Server(longest_bytes=1000)
+        self.server.add_method("fuzz.Fuzz", "Echo", self._begin)
+        self.begun: list[_Echo] = []
+        self.faults: list[str] = []
+        self.socket = Written()
+        self.connection = Connection(self.server)
+        fail = self.connection._fail
+        self.connection._fail = _noting(fail, self.faults)  # type: ignore[method-assign]
+        self.connection.connection_made(cast(asyncio.Transport, self.socket))
+
+    def _begin(self, call: Call) -> _Echo:
+        self.begun.append(_Echo(call))
+        return self.begun[-1]
+
+    def leave_to_the_library(self) -> None:
+        """Sends no frame around it."""
+        h2 = self.connection.h2
+        self.connection.guard = Guard(0.0)
+        h2.write_data = lambda stream, pieces, _length: (  # type: ignore[method-assign]
+            H2Connection.send_data(h2, stream.stream_id, b"".join(pieces))
+        )
+
+    def heard(self) -> list[list[bytes]]:
+        """The messages of each call."""
+        return [one.heard for one in self.begun]
+
+    def end(self) -> None:
+        """Has the socket go."""
+        self.connection.connection_lost(None)
+        assert not self.faults
+        assert all(one.ends == 1 for one in self.begun)
+        assert not self.server.connections
+        assert not self.connection.blocked
+        assert self.connection._held_bytes == 0
+
+
 def frames(data: bytes) -> None:
     """No error leaves, all calls end once, nothing is held afterwards."""
     _runner.run(_speak(Choices(data)))
 
 
 async def _speak(choices: Choices) -> None:
-    server = H2Server(longest_bytes=1000)
-    begun: list[_Echo] = []
-
-    def begin(call: Call) -> _Echo:
-        begun.append(_Echo(call))
-        return begun[-1]
-
-    server.add_method("fuzz.Fuzz", "Echo", begin)
-    faults: list[str] = []
-    connection = Connection(server)
-    connection._fail = _noting(connection._fail, faults)  # type: ignore[method-assign]
-    connection.connection_made(cast(asyncio.Transport, Written()))
+    sides = one, other = _Side(), _Side()
+    other.leave_to_the_library()
     encoder = Encoder()
-    connection.data_received(_PREFACE if choices.number(16) else choices.some(40))
-    held = b""
-    while len(choices):
-        held += _frame(choices, encoder)
-        if choices.number(3):
-            connection.data_received(held)
-            held = b""
-    connection.data_received(held)
-    connection.connection_lost(None)
-    assert not faults
-    assert all(one.ends == 1 for one in begun)
-    assert not server.connections
-    assert not connection.blocked
-    assert connection._held_bytes == 0
+    held = _PREFACE if choices.number(16) else choices.some(40)
+    while True:
+        for side in sides:
+            side.connection.data_received(held)
+        held = b""
+        while len(choices) and not held:
+            held += _frame(choices, encoder)
+            while len(choices) and not choices.number(3):
+                held += _frame(choices, encoder)
+        if not held:
+            break
+    closed = one.socket.is_closing()
+    assert closed == other.socket.is_closing()
+    if closed:  # the library drops what the last read brought before the error
+        for heard, begun in zip(other.heard(), one.heard(), strict=False):
+            assert begun[: len(heard)] == heard
+    else:
+        assert one.heard() == other.heard()
+        assert _said(one.socket.data) == _said(other.socket.data)
+    for side in sides:
+        side.end()
+
+
+def _said(data: bytes) -> dict[bytes, list[tuple[int, bytes]]]:
+    """What was written to each stream."""
+    streams: dict[bytes, list[tuple[int, bytes]]] = {}
+    while data:
+        end = 9 + int.from_bytes(data[:3], "big")
+        streams.setdefault(data[5:9], []).append((data[3], data[9:end]))
+        data = data[end:]
+    return streams
 
 
 def _noting(fail: Any, faults: list[str]) -> Any:

@@ -6,14 +6,20 @@ __all__ = ["Written"]
 
 
 class Written:
-    """Takes what is written, until it is closed."""
+    """Takes what is written, until it is closed.
+
+    Attributes:
+        data: all of it.
+    """
 
     def __init__(self) -> None:
         self._closed = False
+        self.data = b""
 
-    def write(self, _data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Takes bytes; an error once it is closed."""
         assert not self._closed
+        self.data += data
 
     def close(self) -> None:
         """Takes no more."""

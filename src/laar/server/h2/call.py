@@ -18,6 +18,8 @@ from laar.server.h2.framing import (
 )
 
 if TYPE_CHECKING:
+    from jh2.stream import H2Stream
+
     from laar.server.h2.connection import Connection
 
 __all__ = ["FRAME_BYTES", "Call", "Handler"]
@@ -201,15 +203,11 @@ class Call:
                 return False
             h2.send_headers(self.stream_id, _RESPONSE)
         if self._out:
-            room = min(
-                h2.local_flow_control_window(self.stream_id),
-                h2.max_outbound_frame_size,
-                FRAME_BYTES,
-            )
+            room = min(h2.may_send(stream), FRAME_BYTES)
             if room <= 0:
-                connection.blocked.add(self)  # a window update brings it back
+                connection.blocked[self] = None  # a window update brings it back
                 return False
-            h2.send_data(self.stream_id, self._next(room))
+            self._write_data(stream, room)
             if self._inbox and not self._is_stopped():
                 self._deliver()
         if self._out:
@@ -222,30 +220,32 @@ class Call:
         self._connection.h2.send_headers(self.stream_id, headers, end_stream=True)
         self._connection.finished(self, reset=not self._remote_done)
 
-    def _next(self, room: int) -> bytes:
-        """Takes what goes into one frame."""
-        pieces = []
-        while room and self._out:
+    def _write_data(self, stream: H2Stream, room: int) -> None:
+        """Writes a frame of at most `room` bytes."""
+        pieces: list[bytes | memoryview] = []
+        left = room
+        while left and self._out:
             first = self._out[0]
             at = self._out_at
-            piece = first[at : at + room] if at or len(first) > room else first
-            pieces.append(piece)
-            room -= len(piece)
-            if at + len(piece) == len(first):
+            size = len(first) - at
+            if size <= left:
+                pieces.append(memoryview(first)[at:] if at else first)
                 self._out.popleft()
                 self._out_at = 0
             else:
-                self._out_at = at + len(piece)
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        self._out_bytes -= len(data)
-        return data
+                size = left
+                pieces.append(memoryview(first)[at : at + size])
+                self._out_at = at + size
+            left -= size
+        self._out_bytes -= room - left
+        self._connection.h2.write_data(stream, pieces, room - left)
 
     # -- inside --------------------------------------------------------------------------------
 
     def _drop(self) -> None:
         self._out.clear()
         self._out_at = self._out_bytes = 0
-        self._connection.blocked.discard(self)
+        self._connection.blocked.pop(self, None)
 
     def _is_stopped(self) -> bool:
         return self._holding or self._out_bytes > _CHOKED_BYTES

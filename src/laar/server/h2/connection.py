@@ -71,8 +71,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._calls: dict[int, Call] = {}
         self._ready: deque[Call] = deque()
-        self.blocked: set[Call] = set()
-        """Calls that wait for one of the peer's windows."""
+        self.blocked: dict[Call, None] = {}
+        """Calls that wait for one of the peer's windows, in turn."""
         self._reading = False
         self._pumping: asyncio.Handle | None = None
         self._unwritable = False
@@ -85,9 +85,9 @@ class Connection(asyncio.Protocol):
         self._heard = True
         self._timer: asyncio.TimerHandle | None = None
         now = self._loop.time()
-        self.guard = Guard(now)
-        self._resets = Budget(1000, 200, now)
         self.h2 = new_library(server.max_streams)
+        self.guard = Guard(now, self.h2.takes)
+        self._resets = Budget(1000, 200, now)
 
     # -- asyncio.Protocol ----------------------------------------------------------------------
 
@@ -112,11 +112,14 @@ class Connection(asyncio.Protocol):
             return
         self._heard = self._reading = True
         try:
-            seen = self.guard.feed(data, self._loop.time())
-            for event in self.h2.receive_data(seen) if seen else ():
-                react = _REACTIONS.get(type(event))
-                if react is not None:
-                    react(self, event)
+            for stream_id, piece in self.guard.feed(data, self._loop.time()):
+                if stream_id:
+                    self._data(stream_id, piece, len(piece))
+                    continue
+                for event in self.h2.receive_data(piece):
+                    react = _REACTIONS.get(type(event))
+                    if react is not None:
+                        react(self, event)
         except FloodError as error:
             self._fail(str(error), ErrorCodes.ENHANCE_YOUR_CALM)
         except ProtocolError as error:  # the library has a GOAWAY ready
@@ -225,10 +228,13 @@ class Connection(asyncio.Protocol):
             _LOG.exception("a call could not begin")
             raise CallError(Code.UNKNOWN, "internal error") from None
 
-    def _data(self, event: Any) -> None:
-        self._owed_bytes += event.flow_controlled_length
-        if (call := self._calls.get(event.stream_id)) is not None:
-            call.data_received(event.data, event.flow_controlled_length)
+    def _data_event(self, event: Any) -> None:
+        self._data(event.stream_id, event.data, event.flow_controlled_length)
+
+    def _data(self, stream_id: int, data: bytes, flow_bytes: int) -> None:
+        self._owed_bytes += flow_bytes
+        if (call := self._calls.get(stream_id)) is not None:
+            call.data_received(data, flow_bytes)
 
     def _stream_ended(self, event: Any) -> None:
         if (call := self._calls.get(event.stream_id)) is not None:
@@ -246,12 +252,12 @@ class Connection(asyncio.Protocol):
         if not event.stream_id:
             self._windows(event)
         elif (call := self._calls.get(event.stream_id)) and call in self.blocked:
-            self.blocked.discard(call)
+            del self.blocked[call]
             self.wants_write(call)
 
     def _windows(self, _event: Any) -> None:
         """All that wait for a window of the connection, or for settings, try again."""
-        blocked, self.blocked = self.blocked, set()
+        blocked, self.blocked = self.blocked, {}
         for call in blocked:
             self.wants_write(call)
 
@@ -390,7 +396,7 @@ class Connection(asyncio.Protocol):
 
 _REACTIONS: dict[type, Callable[[Connection, Any], None]] = {
     events.RequestReceived: Connection._request,
-    events.DataReceived: Connection._data,
+    events.DataReceived: Connection._data_event,
     events.StreamEnded: Connection._stream_ended,
     events.StreamReset: Connection._stream_reset,
     events.WindowUpdated: Connection._window,

@@ -4,15 +4,29 @@ The library is correct about what peers may say, but sets no price on it. So her
 frames: their length before they are buffered, header blocks, and floods of frames that cost work
 and bring nothing (CVE-2019-9511 to -9518, CVE-2023-44487, CVE-2024-27316 and their like). A
 GOAWAY is taken out: the library would end the connection at once, where open streams may go on.
+DATA frames that `Library.takes` go around the library.
 
 Pure: time is an argument.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 
-__all__ = ["MAX_FRAME_BYTES", "MAX_HEADER_BLOCK_BYTES", "Budget", "FloodError", "Guard"]
+__all__ = [
+    "FRAME_HEAD",
+    "MAX_FRAME_BYTES",
+    "MAX_HEADER_BLOCK_BYTES",
+    "Budget",
+    "FloodError",
+    "Frame",
+    "Guard",
+]
+
+FRAME_HEAD = struct.Struct(">HBBBL")
+"""A frame's header: its length in two parts, type, flags, stream."""
 
 MAX_FRAME_BYTES = 1 << 18
 """Longest frame. 16 KB is the least that HTTP/2 allows; large bodies cost less in fewer frames."""
@@ -25,7 +39,11 @@ MAX_CONTINUATIONS = 8
 
 _PREFACE_BYTES = 24
 _HEAD_BYTES = 9
+_STREAM_ID = 0x7FFFFFFF
 _END_HEADERS, _ACK = 0x4, 0x1
+
+_LIBRARY, _NOBODY = 0, -1
+"""Takers of frames, beside the streams."""
 
 _SMALL_DATA_BYTES = 256
 """Data frames below this are free only as far as they complete messages."""
@@ -78,17 +96,24 @@ class Budget:
         self._left = min(self._burst, self._left + count)
 
 
+def _takes_none(_stream_id: int, _length: int) -> bool:
+    return False
+
+
 class Guard:
     """One connection's frames, as they come.
 
     Args:
         now: monotonic seconds.
+        takes: whether a DATA frame without flags goes around the library, by its stream and length;
+            the frame is then off the windows.
     """
 
-    def __init__(self, now: float) -> None:
-        self._skip_bytes = 0  # of a frame that is let through
-        self._drop_bytes = 0  # of one that is not
-        self._head = b""
+    def __init__(self, now: float, takes: Callable[[int, int], bool] = _takes_none) -> None:
+        self._takes = takes
+        self._head = b""  # the beginning of a frame's header
+        self._rest_bytes = 0  # of a frame that has begun
+        self._taker = _LIBRARY  # of that frame
         self._preface_bytes = _PREFACE_BYTES
         self._block_bytes = 0
         self._continuations = 0
@@ -101,85 +126,73 @@ class Guard:
         """A message was taken or written: the window updates around it are no flood."""
         self._idle.earn(4)
 
-    def feed(self, data: bytes, now: float) -> bytes:
-        """Looks at the bytes; those that the library is to see.
+    def feed(self, data: bytes, now: float) -> Iterator[tuple[int, bytes]]:
+        """Looks at the bytes.
+
+        Yields:
+            A stream and a piece of its DATA that was taken, or 0 and what the library is to see.
+            Each is to be handled before the next is asked for.
 
         Raises:
             FloodError: a limit is exceeded.
         """
+        if self._head:
+            data, self._head = self._head + data, b""
         end = len(data)
-        at = 0
-        if self._preface_bytes:
-            at = min(self._preface_bytes, end)
-            self._preface_bytes -= at
-        pieces: list[bytes] | None = None  # only where something is cut out or held back
-        since = 0
+        at = min(self._preface_bytes, end)
+        self._preface_bytes -= at
+        since = 0  # from there to `at` is what the library has not seen
         while at < end:
-            if self._skip_bytes:
-                step = min(self._skip_bytes, end - at)
-                self._skip_bytes -= step
-                at += step
+            if self._rest_bytes:
+                start, at = at, min(at + self._rest_bytes, end)
+                self._rest_bytes -= at - start
+                if self._taker != _LIBRARY:
+                    since = at
+                    if self._taker != _NOBODY:
+                        yield self._taker, data[start:at]
                 continue
-            if self._drop_bytes:
-                step = min(self._drop_bytes, end - at)
-                self._drop_bytes -= step
-                at += step
-                since = at
-                continue
-            if self._head or end - at < _HEAD_BYTES:  # a header that two reads share
-                if pieces is None:
-                    pieces = []
-                if not self._head and at > since:
-                    pieces.append(data[since:at])
-                missing = _HEAD_BYTES - len(self._head)
-                self._head += data[at : at + missing]
-                at = since = min(at + missing, end)
-                if len(self._head) < _HEAD_BYTES:
-                    break
-                head, self._head = self._head, b""
-                if self._frame(head, 0, now):
-                    pieces.append(head)
-                continue
-            passes = self._frame(data, at, now)
-            if not passes:
-                if pieces is None:
-                    pieces = []
-                pieces.append(data[since:at])
-                since = at + _HEAD_BYTES
+            if end - at < _HEAD_BYTES:
+                self._head = data[at:]
+                end = at
+                break
+            high, low, kind, flags, stream_id = FRAME_HEAD.unpack_from(data, at)
+            self._rest_bytes = length = (high << 8) | low
+            self._judge(kind, flags, length, now)
+            self._taker = _LIBRARY
+            if kind == Frame.GOAWAY or (kind == Frame.DATA and not flags):
+                if since < at:  # such as the headers of that stream
+                    yield _LIBRARY, data[since:at]
+                if kind == Frame.GOAWAY:
+                    self._taker = _NOBODY
+                elif self._takes(stream_id & _STREAM_ID, length):
+                    self._taker = stream_id & _STREAM_ID
+                since = at if self._taker == _LIBRARY else at + _HEAD_BYTES
             at += _HEAD_BYTES
-        if pieces is None:
-            return data if since == 0 else data[since:]
         if since < end:
-            pieces.append(data[since:end])
-        return b"".join(pieces)
+            yield _LIBRARY, data[since:end]
 
-    def _frame(self, data: bytes, at: int, now: float) -> bool:
-        """Judges a frame by its header; False where the library is not to see it."""
-        length = (data[at] << 16) | (data[at + 1] << 8) | data[at + 2]
-        kind, flags = data[at + 3], data[at + 4]
+    def _judge(self, kind: int, flags: int, length: int, now: float) -> None:
+        """Judges a frame by its header."""
         if length > MAX_FRAME_BYTES:
             raise FloodError("a frame is too long")
         if kind == Frame.GOAWAY:
             self.leaving = True
-            self._drop_bytes = length
-            return False
-        self._skip_bytes = length
+            return
         if kind == Frame.DATA:
             if length >= _SMALL_DATA_BYTES:
-                return True
+                return
         elif kind in (Frame.HEADERS, Frame.CONTINUATION):
             self._header_block(kind, flags, length)
             if kind == Frame.HEADERS:
-                return True
+                return
         elif kind == Frame.RST_STREAM:
-            return True  # judged by what it resets
+            return  # judged by what it resets
         elif kind == Frame.SETTINGS and not flags & _ACK:
             if not self._settings.spend(now):  # each may touch all streams
                 raise FloodError("too many changes of settings")
-            return True
+            return
         if not self._idle.spend(now):
             raise FloodError("too many frames that carry nothing")
-        return True
 
     def _header_block(self, kind: int, flags: int, length: int) -> None:
         if kind == Frame.HEADERS:

@@ -1,13 +1,22 @@
-"""jh2 as it is used here: its settings, and what it does otherwise than a busy server wants it."""
+"""jh2 as it is used here: its settings, and what it does otherwise than a busy server wants it.
+
+DATA frames are most of what is read and written, and the library's objects and states for each cost
+more than the message in it. Those that change no state of an open stream go around it: `takes` and
+`write_data` keep its windows for it. All others are the library's own: frames that are padded, the
+last of a stream, and whatever is an error.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from jh2.config import H2Configuration
 from jh2.connection import H2Connection
 from jh2.hyperframe.frame import GoAwayFrame
 from jh2.settings import SettingCodes, Settings
+from jh2.stream import H2Stream, StreamState
 
-from laar.server.h2.guard import MAX_FRAME_BYTES, MAX_HEADER_BLOCK_BYTES
+from laar.server.h2.guard import FRAME_HEAD, MAX_FRAME_BYTES, MAX_HEADER_BLOCK_BYTES, Frame
 
 __all__ = [
     "CONNECTION_WINDOW_BYTES",
@@ -26,14 +35,20 @@ HEADER_LIST_BYTES = 16 << 10
 """As gRPC's own limit. Beyond it a call fails, beyond `MAX_HEADER_BLOCK_BYTES` the connection."""
 
 _FIRST_WINDOW_BYTES = 65535
+_RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
 
 
-class _Library(H2Connection):  # type: ignore[misc]  # it ships no types
-    """jh2's connection without two things that cost by the number of open streams."""
+class Library(H2Connection):  # type: ignore[misc]  # it ships no types
+    """jh2's connection without what costs by the number of open streams, or of DATA frames."""
 
     MAX_CLOSED_STREAMS = 1024
 
     _prune_at = 64
+    _data_to_send: bytearray
+
+    def __init__(self) -> None:
+        super().__init__(config=_CONFIG)
+        self._written: list[bytes | bytearray | memoryview] = []
 
     @property
     def open_inbound_streams(self) -> int:
@@ -46,6 +61,63 @@ class _Library(H2Connection):  # type: ignore[misc]  # it ships no types
             self._prune_at = 2 * len(self.streams) + 64
         return 0
 
+    def takes(self, stream_id: int, length: int) -> bool:
+        """Takes a DATA frame without flags off the windows; False where it is for `receive_data`.
+
+        Args:
+            stream_id: of the frame.
+            length: of its payload.
+        """
+        stream = self.streams.get(stream_id)
+        if stream is None or stream.state_machine.state not in _RECEIVING:
+            return False
+        ours, of_stream = self._inbound_flow_control_window_manager, stream._inbound_window_manager
+        if length > ours.current_window_size or length > of_stream.current_window_size:
+            return False  # which the library has the error for
+        if stream._expected_content_length is not None or self.incoming_buffer._headers_buffer:
+            return False
+        ours.current_window_size -= length
+        of_stream.current_window_size -= length
+        return True
+
+    def may_send(self, stream: H2Stream) -> int:
+        """Bytes that the next DATA frame of a stream may have; not above 0 where it has to wait."""
+        most: int = min(
+            self.outbound_flow_control_window,
+            stream.outbound_flow_control_window,
+            self.max_outbound_frame_size,
+        )
+        return most
+
+    def write_data(
+        self, stream: H2Stream, pieces: Sequence[bytes | memoryview], length: int
+    ) -> None:
+        """Writes a DATA frame to an open stream.
+
+        Args:
+            stream: which was not ended.
+            pieces: of the payload.
+            length: of them all, at most what the stream `may_send`.
+        """
+        self.outbound_flow_control_window -= length
+        stream.outbound_flow_control_window -= length
+        if self._data_to_send:
+            self._written.append(self._data_to_send)
+            self._data_to_send = bytearray()
+        self._written.append(
+            FRAME_HEAD.pack(length >> 8, length & 0xFF, Frame.DATA, 0, stream.stream_id)
+        )
+        self._written += pieces
+
+    def data_to_send(self) -> bytes:
+        """Takes what is to be written."""
+        rest: bytes = super().data_to_send()
+        if not self._written:
+            return rest
+        data = b"".join((*self._written, rest))
+        self._written.clear()
+        return data
+
 
 _CONFIG = H2Configuration(
     client_side=False,
@@ -56,7 +128,7 @@ _CONFIG = H2Configuration(
 )
 
 
-def greet(library: H2Connection) -> None:
+def greet(library: Library) -> None:
     """Has the library say what this side takes."""
     library.initiate_connection()
     library.increment_flow_control_window(CONNECTION_WINDOW_BYTES - _FIRST_WINDOW_BYTES)
@@ -68,9 +140,9 @@ def goaway(last_stream_id: int, code: int) -> bytes:
     return gone
 
 
-def new_library(max_streams: int) -> H2Connection:
+def new_library(max_streams: int) -> Library:
     """The server's side of one connection."""
-    library = _Library(config=_CONFIG)
+    library = Library()
     library.local_settings = Settings(
         client=False,
         initial_values={

@@ -1,0 +1,146 @@
+"""CPU of the ext_proc port for a call, with DATA frames around the HTTP/2 library and through it.
+
+No socket and no decision: what an Envoy sends for a request is handed to a connection in this
+process, in reads of at most 256,000 bytes as uvloop's are, and a method answers 300 bytes, or sends
+back all it got as the gateway shape does. By turns, so the ratios stand on a busy machine.
+
+    python -m bench frames
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from typing import Any, cast
+
+from jh2.config import H2Configuration
+from jh2.connection import H2Connection
+from rich.console import Console
+from rich.table import Table
+
+from laar.server.h2 import Call, H2Server
+from laar.server.h2.connection import Connection
+from laar.server.h2.guard import Guard
+
+ROUNDS = 15
+CALLS = 40
+READ_BYTES = 256_000
+FRAME_BYTES = 16_384
+CHUNK_BYTES = 65_536
+HEADERS = (
+    (b":method", b"POST"),
+    (b":scheme", b"http"),
+    (b":path", b"/bench.Bench/Process"),
+    (b":authority", b"bench"),
+    (b"te", b"trailers"),
+    (b"content-type", b"application/grpc"),
+)
+
+
+class _Answers:
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def receive(self, message: bytes) -> None:
+        chunks = range(0, len(message), CHUNK_BYTES) if message[:1] == b"e" else ()
+        for at in chunks:
+            self._call.send(message[at : at + CHUNK_BYTES])
+        if not chunks:
+            self._call.send(b"x" * 300)
+
+    def half_closed(self) -> None:
+        self._call.end()
+
+    def closed(self) -> None: ...
+
+
+class _Socket:
+    def write(self, _data: bytes) -> None: ...
+
+    def close(self) -> None:
+        raise AssertionError("the connection was closed")
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_extra_info(self, _name: str) -> None: ...
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class _Side:
+    """A connection and its client, of which only what it sends is looked at."""
+
+    def __init__(self, *, around: bool) -> None:
+        server = H2Server(longest_bytes=1 << 20)
+        server.add_method("bench.Bench", "Process", _Answers)
+        self.connection = Connection(server)
+        h2: Any = self.connection.h2
+        if not around:
+            self.connection.guard = Guard(time.monotonic())
+            h2.write_data = lambda stream, pieces, _length: H2Connection.send_data(
+                h2, stream.stream_id, b"".join(pieces)
+            )
+        self.connection.connection_made(cast(asyncio.Transport, _Socket()))
+        self._client = H2Connection(H2Configuration(client_side=True))
+        self._client.initiate_connection()
+        self._client.increment_flow_control_window((1 << 30) - 65_535)
+        self.connection.data_received(self._client.data_to_send())
+        h2.outbound_flow_control_window = 1 << 30
+        self._number = 1
+
+    def cost_us(self, body: bytes) -> float:
+        """CPU of a call, the mean of some."""
+        message = b"\0" + len(body).to_bytes(4, "big") + body
+        client = self._client
+        reads = []
+        for _ in range(CALLS):
+            number = self._number
+            self._number += 2
+            client.outbound_flow_control_window = 1 << 30
+            client.send_headers(number, HEADERS)
+            client.increment_flow_control_window(1 << 24, number)
+            client.streams[number].outbound_flow_control_window = 1 << 30
+            for at in range(0, len(message), FRAME_BYTES):
+                client.send_data(number, message[at : at + FRAME_BYTES])
+            sent = client.data_to_send()
+            reads += [sent[at : at + READ_BYTES] for at in range(0, len(sent), READ_BYTES)]
+            client.reset_stream(number)
+            reads.append(client.data_to_send())
+        before = time.thread_time_ns()
+        for read in reads:
+            self.connection.data_received(read)
+        return (time.thread_time_ns() - before) / CALLS / 1000
+
+
+async def _measure() -> None:
+    table = Table("request", "answer", "through, us", "around, us", "ratio")
+    sides = _Side(around=False), _Side(around=True)
+    for size, kind, answer in (
+        (1_000, b"n", "300 bytes"),
+        (16_000, b"n", "300 bytes"),
+        (400_000, b"n", "300 bytes"),
+        (16_000, b"e", "as long"),
+        (400_000, b"e", "as long"),
+    ):
+        rounds = [[side.cost_us(kind * size) for side in sides] for _ in range(ROUNDS)]
+        through, around = (statistics.median(costs) for costs in zip(*rounds, strict=True))
+        ratio = statistics.median(b / a for a, b in rounds)
+        table.add_row(
+            f"{size // 1000} KB", answer, f"{through:.0f}", f"{around:.0f}", f"{ratio:.2f}"
+        )
+    Console().print(table)
+
+
+def main() -> None:
+    asyncio.run(_measure())
+
+
+if __name__ == "__main__":
+    main()
