@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from laar.context.blocks import Block, Refused
 from laar.context.formats import (
+    cues,
     cuts,
     declared,
     fences,
@@ -178,7 +179,7 @@ def _last_after_examples(text: str, blocks: list[Block]) -> list[Block]:
         following = blocks[i + 1].begin if i + 1 < len(blocks) else None
         if following is not None and block.shape in {"labelled", "records"}:
             between = f"\n{text[block.end : following]}"
-            if any(match["answered"] for match in words.QUESTION.finditer(between)):
+            if any(match["answered"] for match in cues.questions(between)):
                 continue
         kept.append(block)
     return kept
