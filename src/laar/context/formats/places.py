@@ -9,7 +9,7 @@ evidence are counted for each, so that one word by chance is never enough.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -115,7 +115,7 @@ def _lines(view: View) -> list[tuple[int, int]]:
     lines: dict[int, int] = {}
     for first, last in windows:
         window = text[first:last].lower()
-        for stem in _stems(window):
+        for stem in words.STEMS.maybe_in(window):
             at = window.find(stem)
             while at >= 0 and len(lines) < _MOST_LINES:
                 start = text.rfind("\n", 0, first + at) + 1
@@ -125,15 +125,6 @@ def _lines(view: View) -> list[tuple[int, int]]:
         for found in islice(_FAR.finditer(view.lined, _HEAD), _MOST_PLACES):
             lines.setdefault(found.start(), _line_end(text, found.start()))
     return sorted(lines.items())
-
-
-def _stems(small: str) -> Sequence[str]:
-    """Those that may be in a text of small letters."""
-    return words.ASCII_STEMS if small.isascii() else words.STEMS
-
-
-def _has_stem(small: str) -> bool:
-    return any(stem in small for stem in _stems(small))
 
 
 def _line_end(text: str, at: int) -> int:
@@ -317,7 +308,7 @@ def _behind_tag(after: str) -> str:
 def _whole(view: View) -> Place | None:
     """A text that is documents from its beginning on, as another text or its own end says."""
     text, around = view.text, view.around
-    if not (around.said or _has_stem(text[-_NEAR:].lower())) and not any(
+    if not (around.said or words.STEMS.are_in(text[-_NEAR:].lower())) and not any(
         is_question for _, is_question in view.cues(len(text))[0]
     ):
         return None

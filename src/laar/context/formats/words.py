@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 
+from laar.context.formats.stems import Stems
+
 __all__ = [
     "ANSWERS",
-    "ASCII_STEMS",
     "CITES",
     "CONTINUES",
     "HEADER",
@@ -261,7 +262,7 @@ UNSURE = Phrases(
 ANSWERS = Phrases(r"(?:answers?|question|cite|respond|response|reply)\b")
 """Of a sentence that says how to answer, not of a document."""
 
-STEMS = (
+STEMS = Stems((
     "context", "document", "docs", "passage", "source", "excerpt", "extract", "snippet", "chunk",
     "result", "retriev", "knowledge", "referenc", "evidence", "memor", "information", "article",
     "fact", "background", "quelle", "contesto", "fuente",
@@ -271,11 +272,8 @@ STEMS = (
     "bağlam", "źród", "джерел", "πλαίσι", "έγγραφ",
     "سياق", "مستند", "وثائق", "مصادر", "הקשר", "מסמכ", "संदर्भ", "दस्तावे", "บริบท", "เอกสาร",
     "tài liệu", "ngữ cảnh",
-)  # fmt: skip
+))  # fmt: skip
 """One of them is in every phrase above that gives evidence; looked for first, since it is cheap."""
-
-ASCII_STEMS = tuple(filter(str.isascii, STEMS))
-"""Those that can be in a text of ASCII."""
 
 INSTRUCTS = re.compile(
     r"(?:(?:please|now|then|so|remember:?|important:?|note:?|and)[, ]+)?(?:based (?:only |solely )?"
