@@ -23,7 +23,7 @@ _ASKED_WIDE = (
 _ANSWERED = (
     r"(?:helpful |final |your |short |the |refined |assistant |detailed |concise |best )?"
     r"(?:answer|response|output|reply)|assistant|ai|a|antwort|respuesta|resposta|"
-    r"risposta|antwoord|cevap|yanit|jawaban"  # `yanıt`, too: the two are one letter in other cases
+    r"risposta|antwoord|cevap|yanit|jawaban"  # who ignores case takes `yanıt` for `yanit`
 )
 _ANSWERED_WIDE = (
     r"réponse|ответ|回答|答案|답변|odpowiedź|відповідь|απάντηση|الجواب|الإجابة|תשובה|"

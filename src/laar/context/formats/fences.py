@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from heapq import merge
 from itertools import repeat
 
 from laar.context.blocks import MAX_MARKS, Block, Item, Refused
@@ -80,9 +81,9 @@ def _fenced(text: str, max_docs: int) -> list[Item]:
 
 
 def _fences(text: str) -> Iterator[re.Match[str]]:
-    """Lines that begin with a sign: to look for line ends and match takes a look at each line."""
-    starts = [start for sign in _SIGNS if sign in text for start in _starts(text, sign)]
-    return filter(None, map(_FENCE.match, repeat(text), sorted(starts)))
+    """Fences in text order, as they are asked for; other lines are not looked at."""
+    starts = merge(*(_starts(text, sign) for sign in _SIGNS if sign in text))
+    return filter(None, map(_FENCE.match, repeat(text), starts))
 
 
 def _starts(text: str, sign: str) -> Iterator[int]:
