@@ -128,6 +128,20 @@ def test_what_an_endpoint_was_the_last_to_get_is_forgotten_and_nothing_else(hist
     assert index.forget(endpoint=emptied) == 0
 
 
+@settings(max_examples=150)
+@given(st.lists(st.tuples(docs_st, st.sampled_from("ab")), max_size=25), st.integers(0, 25))
+def test_what_an_endpoint_has_not_got_again_since_is_forgotten_and_nothing_else(history, before):
+    index = OrderIndex()
+    live: dict[tuple[int, ...], tuple[str, int]] = {}
+    for now, (docs, endpoint) in enumerate(history):
+        index.insert(0, 0, docs, float(now), endpoint=endpoint)
+        live[tuple(docs)] = endpoint, now
+    kept = [docs for docs, (endpoint, at) in live.items() if endpoint != "a" or at >= before]
+    assert index.forget(endpoint="a", before=float(before)) == len(live) - len(kept)
+    assert (index.orders, len(index)) == (len(kept), len(prefixes(kept)))
+    assert index.forget(endpoint="a", before=float(before)) == 0
+
+
 def test_an_order_is_forgotten_with_the_request_it_first_came_with():
     index = OrderIndex()
     index.insert(0, 0, [1, 2], 0.0, endpoint="a", request="one")
@@ -257,3 +271,4 @@ def test_the_document_cache_is_an_lru_trie(load, capacity):
             leaves = [p for p in used if not any(q[: len(p)] == p and q != p for q in used)]
             del used[min(leaves, key=lambda path: (used[path], -len(path)))]
         assert len(cache) == len(used)
+        assert cache.oldest == min(used.values(), default=time + 1)

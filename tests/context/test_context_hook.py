@@ -264,7 +264,8 @@ class TestSameBytes:
         same(apply(h, body), body, Reason.ERROR)
 
     @pytest.mark.parametrize(
-        "piece", ["<document>", "<document ", "</doc>", "<doc>x</doc>", "[" * 9, '{"results":[']
+        "piece",
+        ["<document>", "<document ", "</doc>", "<doc>x</doc>", "[" * 9, '{"results":[', "\n```"],
     )
     @pytest.mark.parametrize("raw", [False, True])
     def test_a_megabyte_of_hostile_text(self, piece, raw):

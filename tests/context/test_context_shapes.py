@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 from pathlib import Path
@@ -264,3 +265,25 @@ class TestDoctor:
 
 def test_every_row_of_the_table_says_what_it_is():
     assert all(shape.like and shape.seen_in for shape in KNOWN.values())
+
+
+def test_no_body_leaves_cycles_for_the_garbage_collector():
+    """They hold copies of the prompt, and to look for them stops the next requests."""
+    torn = "See </document>.\n\n" + "\n\n".join(f"Document {i}: {i} is odd." for i in (1, 2, 3))
+    unknown = (
+        f"Use the following retrieved documents.\n\nDocuments:\n{'x' * 2000}\n\nQuestion: why?"
+    )
+    made = [{"messages": [{"role": "user", "content": text}]} for text in (torn, unknown)]
+    bodies = [("chat", body) for body in made]
+    bodies += [(api, body) for _, api, body in ordinary(23, 2 * len(KINDS))]
+    bodies += [(one.api, one.body) for one in variants(23, 2 * len(SHAPES))]
+    hook = ContextHook(ContextSettings())
+    gc.collect(0)
+    gc.disable()
+    try:
+        for api, body in bodies:
+            hook.apply(orjson.dumps(body), api=api, tenant="", route="r", now=0.0, mode="on")
+        assert gc.collect(0) == 0
+    finally:
+        gc.enable()
+    assert hook.stats()[Reason.UNKNOWN_SHAPE.value] > 0

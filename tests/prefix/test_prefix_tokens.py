@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from array import array
 
 import numpy as np
@@ -233,3 +234,16 @@ def test_a_root_that_is_removed_takes_its_chain_along_without_any_token_ids() ->
     engine.let_go(list(engine.names(text))[:1])
     assert share(beliefs, text) == 0.0
     assert share(beliefs, other) > 0.9
+
+
+def test_what_is_left_was_used_later_once_the_first_block_of_an_older_prompt_is_removed() -> None:
+    beliefs = beliefs_of(1)
+    engine, older, newer = Engine(beliefs, 0), text_of(1, 640), text_of(2, 640)
+    for at, each in ((5.0, older), (7.0, newer)):
+        receipt = beliefs.insert(0, beliefs.chain(request(each)), at)
+        engine.run(each)
+        beliefs.settle(receipt, None)
+    assert beliefs.oldest_at(0) == 5.0
+    engine.let_go(list(engine.names(older))[:1])
+    assert beliefs.oldest_at(0) == 7.0
+    assert beliefs.oldest_at(9) == -math.inf  # no such endpoint

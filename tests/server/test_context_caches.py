@@ -143,6 +143,24 @@ async def test_the_index_is_no_larger_than_the_engines_caches(fleet, engine):
     assert (await there.memory())["index_documents"] < 30
 
 
+async def test_orders_go_when_other_prompts_fill_the_engines_cache(fleet, engine):
+    """Of 8 KB that it holds, the prompt that goes with the order is 2."""
+    there = await fleet({"address": engine.url.removeprefix("http://"), "model": "m"})
+    await there.learned()
+    numbers = iter(range(10_000))
+
+    async def gone():
+        text = f"{next(numbers)} reasons to think of something else, please. " * 50
+        given = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": text}]}
+        async with there.http.post(there.envoy.url() + CHAT, json=given) as answer:
+            assert answer.status == 200
+        return (await there.memory())["index_orders"] == 0
+
+    await eventually(gone, what="orders forgotten")
+    assert metric(there.gateway.runner, 'laar_context_evicted_total{cause="told",route="rag"}') == 1
+    assert await there.forgot()
+
+
 async def evict(there, given):
     url = there.gateway.url("admin", "/context/evict")
     async with there.http.post(

@@ -27,6 +27,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from laar.context.affinity import Affinity
 
@@ -109,7 +110,7 @@ class OrderIndex:
     def _clear(self) -> None:
         self._roots: dict[int, _Branch] = {}  # by seed
         self._orders: OrderedDict[int, _Order] = OrderedDict()  # by hash of the whole; oldest first
-        self._sent_to: dict[str, set[int]] = {}  # by endpoint
+        self._sent_to: dict[str, dict[int, None]] = {}  # by endpoint; oldest first
         # By hash of the request's id: text would double the room.
         self._brought: dict[int, int] = {}
         self._doomed: set[int] = set()
@@ -229,16 +230,18 @@ class OrderIndex:
             self._send(whole, order, endpoint)
         self._expire(now)
 
-    def forget(self, *, endpoint: str = "", request: str = "") -> int:
+    def forget(self, *, endpoint: str = "", request: str = "", before: float | None = None) -> int:
         """Drops what an endpoint was the last to get, or a request was the first to bring.
 
         Of a request with several lists of documents only the last is known. Beyond some hundred
-        orders they go in steps, with the next requests.
+        orders they go in steps, with the next requests. `before`, in seconds, spares what the
+        endpoint has got since.
 
         Returns:
             how many orders.
         """
-        gone = set(self._sent_to.get(endpoint, ()))
+        sent = self._sent_to.get(endpoint, {})
+        gone = set(takewhile(lambda o: before is None or self._orders[o].sent_at < before, sent))
         if request and (whole := self._brought.get(hash(request))) is not None:
             gone.add(whole)
         gone -= self._doomed
@@ -257,16 +260,14 @@ class OrderIndex:
         self._capacity = max(1, capacity_docs)
 
     def _send(self, whole: int, order: _Order, endpoint: str) -> None:
-        """Notes where an order is now; nowhere that is known, without a name."""
-        if order.endpoint == endpoint:
-            return
+        """Notes where an order is now, the latest there; nowhere that is known, without a name."""
         if order.endpoint:
             there = self._sent_to[order.endpoint]
-            there.discard(whole)
+            del there[whole]
             if not there:
                 del self._sent_to[order.endpoint]
         if endpoint:
-            self._sent_to.setdefault(endpoint, set()).add(whole)
+            self._sent_to.setdefault(endpoint, {})[whole] = None
         order.endpoint = endpoint
 
     def _sweep(self, most: int) -> None:

@@ -25,10 +25,16 @@ class DocCache:
 
     def __init__(self, capacity_docs: int | None) -> None:
         self._capacity = capacity_docs
-        self._nodes: OrderedDict[int, None] = OrderedDict()
+        self._nodes: OrderedDict[int, int] = OrderedDict()  # and which request used each last
+        self._requests = 0
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    @property
+    def oldest(self) -> int:
+        """Which request, counted from 0, was the last to use what would be let go first."""
+        return next(iter(self._nodes.values()), self._requests)
 
     def match(self, docs: Sequence[int]) -> int:
         """How many leading documents are cached."""
@@ -46,8 +52,9 @@ class DocCache:
         for doc in docs:
             path.append(hash((path[-1], doc)))
         for node in reversed(path[1:]):
-            self._nodes[node] = None
+            self._nodes[node] = self._requests
             self._nodes.move_to_end(node)
+        self._requests += 1
         while self._capacity is not None and len(self._nodes) > self._capacity:
             self._nodes.popitem(last=False)
         return hit

@@ -196,16 +196,22 @@ class ContextHook:
             self._document_bytes += (receipt.document_bytes - self._document_bytes) * _SIZE_GAIN
             self._resize()
 
-    def forget(self, *, endpoint: str = "", request: str = "") -> int:
+    def forget(self, *, endpoint: str = "", request: str = "", before: float | None = None) -> int:
         """Unlearns the orders that an endpoint was the last to get, or that came with a request.
 
         For caches that were emptied, endpoints that restarted or left, requests that an engine
         says it evicted. How popular documents are stays known, and what conversations were sent.
 
+        Args:
+            endpoint: as `commit` was told.
+            request: the same.
+            before: seconds, monotonic; only orders that the endpoint has not got again since, which
+                a cache that loses first what was used least recently holds no longer.
+
         Returns:
             how many orders.
         """
-        return self._index.forget(endpoint=endpoint, request=request)
+        return self._index.forget(endpoint=endpoint, request=request, before=before)
 
     def set_capacity(self, cache_bytes: float | None) -> None:
         """Takes what the engines' caches hold together, in bytes of prompt; None: not known.

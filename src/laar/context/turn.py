@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import xxhash
 
@@ -186,15 +187,16 @@ class Turn:
         before = said_before(body, text.path) if text.fresh else b""
         changes: list[Change] = []
         sent: list[int] = []
+        read = _reader(text.value, raw)
         for i, block in enumerate(blocks):
-            docs = _own_keys(text.value, block)
+            docs = _own_keys(read, block)
             if known:
                 repeated = known.repeated[i]
             else:
                 repeated = self._repeated(block, docs) if text.fresh else frozenset()
             if text.fresh:
                 before_order = known.orders[i] if known else None
-                order = self._fresh(text.value, raw, block, before, before_order, repeated)
+                order = self._fresh(text.value, read, block, before, before_order, repeated)
             else:
                 order = known.orders[i] if known else tuple(range(len(block.items)))
             if self._plan.held_out and text.fresh:
@@ -204,7 +206,7 @@ class Turn:
         made = self._made(text, changes)
         if made is None:  # not as it should be: as received, with all of its documents
             made, changes = text.value, []
-            sent = [doc for block in blocks for doc in _own_keys(text.value, block)]
+            sent = [doc for block in blocks for doc in _own_keys(read, block)]
         self._seen.update(sent)
         moved = made != text.value
         self._plan.memos.append(
@@ -256,19 +258,16 @@ class Turn:
     def _fresh(
         self,
         text: str,
-        raw: bytes,
+        read: _Read,
         block: Block,
         before: bytes,
         known: tuple[int, ...] | None,
         repeated: frozenset[int],
     ) -> tuple[int, ...]:
-        """The order of a block of the last turn; `raw` is the text in UTF-8."""
+        """The order of a block of the last turn."""
         plan, n = self._plan, len(block.items)
         received = tuple(range(n))
-        if len(raw) == len(text):  # the same places in both
-            spans = [raw[item.start : item.end] for item in block.items]
-        else:
-            spans = [text[item.start : item.end].encode() for item in block.items]
+        spans = [read(item.start, item.end) for item in block.items]
         size = sum(map(len, spans))
         note = order_note_bytes(n) if self._settings.annotate and not block.silent else 0
         if max(0, size - note) < self._settings.min_saving_bytes:
@@ -340,12 +339,21 @@ class Turn:
             self._plan.reason = reason
 
 
-def _own_keys(text: str, block: Block) -> list[int]:
+_Read: TypeAlias = "Callable[[int, int], bytes | memoryview]"
+"""Gives a part of a text in UTF-8."""
+
+
+def _reader(text: str, raw: bytes) -> _Read:
+    """Reads `text`, which is `raw` in UTF-8; where both have the same places nothing is copied."""
+    if len(raw) != len(text):
+        return lambda start, end: text[start:end].encode()
+    whole = memoryview(raw)
+    return lambda start, end: whole[start:end]
+
+
+def _own_keys(read: _Read, block: Block) -> list[int]:
     """Hashes of the documents' own texts."""
-    return [
-        xxhash.xxh3_64_intdigest(text[item.text_start : item.text_end].encode())
-        for item in block.items
-    ]
+    return [xxhash.xxh3_64_intdigest(read(item[2], item[3])) for item in block.items]
 
 
 _SHORT = 200

@@ -6,6 +6,7 @@ become features and chains, slots become arrays.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -320,6 +321,10 @@ class PrefixBeliefs:
         self.blocks_held.lost(slot)
         self._roots.pop(slot, None)
         self.clear(slot)
+
+    def oldest_at(self, slot: int) -> float:
+        """When the prompt that a slot's cache would lose first was used last, in seconds."""
+        return float(self.index.oldest_at[slot]) if 0 <= slot < self._slots else -math.inf
 
     def set_capacity(self, slot: int, tokens: float) -> None:
         """The engine said how many tokens its cache holds."""

@@ -296,6 +296,16 @@ class ContextHooks:
         for ordering in self._orderings:
             ordering.hook.forget(endpoint=endpoint)
 
+    def holds_since(self, endpoint: str, at: float) -> None:
+        """Forgets the orders that an endpoint got before all that its cache still holds.
+
+        Args:
+            endpoint: whose.
+            at: seconds, monotonic; the last use of what its cache would lose first.
+        """
+        for ordering in self._orderings:
+            ordering.hook.forget(endpoint=endpoint, before=at)
+
     def set_capacity(self, cache_bytes: float | None) -> None:
         """Takes the total size of the endpoints' caches; None when unknown."""
         for ordering in self._orderings:

@@ -199,6 +199,9 @@ class Picker:
         if self.context.in_use is not None:  # sums up all endpoints for each one's reading
             tokens = self.table.cache_tokens()
             self.context.set_capacity(None if math.isnan(tokens) else tokens * BYTES_PER_TOKEN)
+            known = not math.isnan(reading.capacity_tokens)  # else what it holds is a guess
+            if known and isinstance(self.prefixes, PrefixBeliefs):
+                self.context.holds_since(address, self.prefixes.oldest_at(slot))
 
     # -- parts ---------------------------------------------------------------------------------
 

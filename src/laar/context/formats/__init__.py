@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from laar.context.blocks import Block, Refused
 from laar.context.formats import (
+    cues,
     cuts,
     declared,
     fences,
@@ -82,21 +83,21 @@ def _found(text: str, settings: ContextSettings, around: Surroundings) -> list[B
         if found is not None:
             return found
     found = []
-    refused: Refused | None = None
+    refused: Reason | None = None  # no error: with its traceback it would be a cycle of garbage
     if "xml" in families:
         try:
             found = xml.scan(text, min_docs=least, max_docs=most, relabel=relabel)
-        except Refused as reason:
+        except Refused as error:
             if xml.mentioned(text) > _ONLY_MENTIONED:
                 raise  # they are tags of documents, though not well made
-            refused, found = reason, []
+            refused, found = error.reason, []
         if found:
             return found
     if "numbered" in families:
         found = fences.scan(text, min_docs=least, max_docs=most)
         if found:
             return found
-    if text.count("\n") <= MAX_LINES:
+    if len(text) <= MAX_LINES or text.count("\n") <= MAX_LINES:
         view = View(text, around)
         found = openers.unannounced(view, families, most)
         if not found and "records" in families:
@@ -106,14 +107,14 @@ def _found(text: str, settings: ContextSettings, around: Surroundings) -> list[B
         if not found:
             found = _placed(view, settings, relabel)
     if not found and refused is not None:
-        raise refused
+        raise Refused(refused)
     return found
 
 
 def _placed(view: View, settings: ContextSettings, relabel: bool) -> list[Block]:
     """What stands where documents were announced."""
     families, most = settings.formats, settings.max_docs
-    unknown: Unknown | None = None
+    unknown: str | None = None
     for place in places(view):
         if "json" in families and place.points >= Needs.PLACE:
             blocks = lists.in_place(
@@ -135,9 +136,9 @@ def _placed(view: View, settings: ContextSettings, relabel: bool) -> list[Block]
         if block is not None:
             return [block]
         if place.points >= Needs.RETRIEVAL and place.end - place.start >= _WORTH_A_NAME:
-            unknown = unknown or Unknown(place.kind)
+            unknown = unknown or place.kind
     if unknown is not None:
-        raise unknown
+        raise Unknown(unknown)
     return []
 
 
@@ -178,7 +179,7 @@ def _last_after_examples(text: str, blocks: list[Block]) -> list[Block]:
         following = blocks[i + 1].begin if i + 1 < len(blocks) else None
         if following is not None and block.shape in {"labelled", "records"}:
             between = f"\n{text[block.end : following]}"
-            if any(match["answered"] for match in words.QUESTION.finditer(between)):
+            if any(match["answered"] for match in cues.questions(between)):
                 continue
         kept.append(block)
     return kept

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from laar.context.blocks import Block, Item
-from laar.context.formats import words
+from laar.context.formats import cues, words
 from laar.context.formats.ends import trimmed
 from laar.context.formats.order import carries_meaning
 from laar.context.formats.places import Place
@@ -84,7 +84,7 @@ def _block(view: View, place: Place, cut: Cut, most: int) -> Block | None:
         return None
     own = text[place.start : place.end]
     ends = (own,) if len(own) <= 2 * _READ else (own[:_READ], own[-_READ:])
-    if any(words.QUESTION.search(f"\n{part}") for part in ends):
+    if any(cues.has_question(part) for part in ends):
         return None  # examples with their answers, or a place that holds more than documents
     if carries_meaning(
         texts,

@@ -15,13 +15,17 @@ from 1, directly above a fence.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from heapq import merge
+from itertools import repeat
 
 from laar.context.blocks import MAX_MARKS, Block, Item, Refused
 from laar.context.settings import Reason
 
 __all__ = ["scan"]
 
-_FENCE = re.compile(r"^(`{3,}+|~{3,}+)([^\n`]*+)$", re.MULTILINE)
+_SIGNS = ("```", "~~~")
+_FENCE = re.compile(r"(`{3,}+|~{3,}+)([^\n`]*+)(?=\n|\Z)")
 _LABEL = re.compile(
     r"\s*+(?:(?:Document|Doc|Passage|Source|Context|Result)[ \t]++)?\[?(\d{1,4})[\].):]{0,3}\s*+",
     re.IGNORECASE,
@@ -35,7 +39,7 @@ def scan(text: str, *, min_docs: int, max_docs: int) -> list[Block]:
     Raises:
         Refused: there are too many.
     """
-    if "`" not in text and "~" not in text:
+    if not any(sign[0] in text and sign in text for sign in _SIGNS):
         return []
     found: list[list[tuple[str, Item]]] = [[]]
     after = 0
@@ -63,7 +67,7 @@ def _fenced(text: str, max_docs: int) -> list[Item]:
     """All fenced blocks; a fence ends at the first line of the same sign, as long or longer."""
     items: list[Item] = []
     opened: re.Match[str] | None = None
-    for seen, match in enumerate(_FENCE.finditer(text)):
+    for seen, match in enumerate(_fences(text)):
         if seen > MAX_MARKS * max_docs:
             raise Refused(Reason.TOO_MANY)
         if opened is None:
@@ -76,8 +80,26 @@ def _fenced(text: str, max_docs: int) -> list[Item]:
     return items
 
 
+def _fences(text: str) -> Iterator[re.Match[str]]:
+    """Fences in text order, as they are asked for; other lines are not looked at."""
+    starts = merge(*(_starts(text, sign) for sign in _SIGNS if sign in text))
+    return filter(None, map(_FENCE.match, repeat(text), starts))
+
+
+def _starts(text: str, sign: str) -> Iterator[int]:
+    """Starts of the lines that begin with the sign."""
+    if text.startswith(sign):
+        yield 0
+    at = text.find(f"\n{sign}")
+    while at >= 0:
+        yield at + 1
+        at = text.find(f"\n{sign}", at + 1)
+
+
 def _label(text: str, start: int, end: int) -> str | None:
     """The number that stands alone on the line before a fence."""
     line = text[max(start, end - MAX_LABEL_LINE) : end].rstrip("\n").rpartition("\n")[2]
+    if not line.rstrip().rstrip("].):")[-1:].isdecimal():
+        return None  # most lines
     match = _LABEL.fullmatch(line)
     return match.group(1) if match else None

@@ -106,10 +106,10 @@ def within(view: View, *, min_docs: int, max_docs: int, relabel: bool) -> list[B
     Raises:
         Refused: as in `scan`.
     """
-    start = _BEGIN.search(view.lined)
+    text = view.text
+    start = _BEGIN.search(view.lined) if '"' in text and ("{" in text or "[" in text) else None
     if start is None:
         return []
-    text = view.text
     begin = start.end() - 2
     close = "}" if text[begin] == "{" else "]"
     end = text.rfind(close) + 1

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from laar.context.formats import words
+from laar.context.formats import cues, words
 from laar.context.formats.ends import RULE, end_of_part, trimmed
 from laar.context.formats.view import View
 
@@ -115,7 +115,7 @@ def _lines(view: View) -> list[tuple[int, int]]:
     lines: dict[int, int] = {}
     for first, last in windows:
         window = text[first:last].lower()
-        for stem in words.ASCII_STEMS if window.isascii() else words.STEMS:
+        for stem in words.STEMS.maybe_in(window):
             at = window.find(stem)
             while at >= 0 and len(lines) < _MOST_LINES:
                 start = text.rfind("\n", 0, first + at) + 1
@@ -255,9 +255,7 @@ def _fenced(view: View, begin: int) -> tuple[int, int, bool] | None:
 def _closes(view: View, at: int) -> bool:
     """Whether the rule there ends the documents rather than parting two of them."""
     rest = view.text[at:].lstrip("-=#*_~+`\"' \t\n")
-    return not rest or bool(
-        words.INSTRUCTS.match(rest[:80]) or words.QUESTION.match(f"\n{rest[:200]}")
-    )
+    return not rest or bool(words.INSTRUCTS.match(rest[:80]) or cues.announces_question(rest[:200]))
 
 
 def _is_pair(text: str, close: int, sign: str) -> bool:
@@ -281,11 +279,11 @@ def _judged(view: View, start: int, end: int, closed: bool, points: int, kind: s
     asked = (
         around.asked_apart
         or any(mark in part for mark in "?？" for part in (before, after))
-        or words.QUESTION.search(f"\n{after.lstrip()}") is not None
+        or cues.has_question(after.lstrip())
         or words.INSTRUCTS.match(after.lstrip("-=#*_~+`\"' \t\r\n")) is not None
         or (closed and words.ANSWERS.are_in(after))
         or (kind == "tag" and bool(_behind_tag(after)))
-        or words.QUESTION.search(f"\n{before}") is not None
+        or cues.has_question(before)
     )
     points += asked
     points += any(words.UNSURE.are_in(part) for part in (before, after, around.said))
@@ -310,15 +308,15 @@ def _behind_tag(after: str) -> str:
 def _whole(view: View) -> Place | None:
     """A text that is documents from its beginning on, as another text or its own end says."""
     text, around = view.text, view.around
-    last = text[-_NEAR:].lower()
-    cued = around.said or any(stem in last for stem in words.STEMS)
-    if not cued and not any(is_question for _, is_question in view.cues(len(text))[0]):
+    if not (around.said or words.STEMS.are_in(text[-_NEAR:].lower())) and not any(
+        is_question for _, is_question in view.cues(len(text))[0]
+    ):
         return None
     start = _skip(text, 0)
     stop, sure = end_of_part(view, start, len(text))
     after = text[stop : stop + _NEAR]
     a, b = trimmed(text, start, stop)
-    labelled = words.QUESTION.match(f"\n{after.lstrip()}") is not None
+    labelled = cues.announces_question(after.lstrip())
     if not sure or a >= b:
         return None
     if words.RETRIEVAL.are_in(after) or words.RETRIEVAL.are_in(around.said):

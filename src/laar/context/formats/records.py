@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise, repeat
 
 from laar.context.blocks import Block, Item, Refused
-from laar.context.formats import words
+from laar.context.formats import cues, words
 from laar.context.formats.ends import end_of_last, trimmed
 from laar.context.formats.view import View
 from laar.context.settings import Reason
@@ -15,7 +15,9 @@ from laar.context.settings import Reason
 __all__ = ["scan"]
 
 _LINE = re.compile(
-    r"\n[ \t]*+(?:[-*][ \t]++)?(?:\*\*)?(?=[asulfdtmcpenrvASULFDTMCPENRV])(?i:(?P<from>"
+    r"\n[ \t]*+(?:[-*][ \t]++)?(?:\*\*)?"
+    # Most lines have no colon so soon.
+    r"(?=[asulfdtmcpenrvASULFDTMCPENRV][\w \t]{2,}+(?:\*\*)?[ \t]*+:)(?i:(?P<from>"
     r"source|url|link|document|file(?:[ _]?name)?|"
     r"(?:article[ _])?title|(?:doc(?:ument)?|article)[ _](?:id|title|name)|metadata|"
     r"(?P<loose>name|page|article|page[ _]title|relevance|score))|"
@@ -77,10 +79,10 @@ def _runs(view: View, lines: Sequence[tuple[int, str, bool]]) -> list[list[tuple
         if (key, after) == (first[1], second[1])
     ]
     for start, stop in pairwise((*starts, len(view.text))):
-        cue = words.QUESTION.search(view.lined, start + 1, stop + 1)
+        cue = next(cues.questions(view.lined[start + 1 : stop + 1]), None)
         run.append((start, stop))
         if cue is not None and stop < len(view.text):
-            run[-1] = (start, cue.start())
+            run[-1] = (start, start + 1 + cue.start())
             runs.append(run)
             run = []
     runs.append(run)

@@ -108,7 +108,9 @@ OPENERS: tuple[Opener, ...] = (
         needs=Needs.NOTHING,
         like="Document 3: text, Source 3: text, ### Passage 3",
         seen_in="LlamaIndex with citations, Haystack, the ContextPilot paper",
-        begins=rf"{_IN}{_MARK}(?=[{words.LABEL_LETTERS}])(?i:{words.LABELS})(?:[ _]ID)?"
+        # What most lines lack, which is the number, is looked for first.
+        begins=rf"{_IN}{_MARK}(?=[{words.LABEL_LETTERS}][^\n\d]{{1,40}}+\d)"
+        rf"(?i:{words.LABELS})(?:[ _]ID)?"
         rf"{_NUMBER}{_STOP}",
     ),
     Opener(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from laar.context.formats import words
+from laar.context.formats import cues, words
 
 __all__ = ["LONGEST_TAIL", "NO_SURROUNDINGS", "Surroundings", "View"]
 
@@ -53,8 +53,11 @@ class View:
 
     def __post_init__(self) -> None:
         # What follows "Context: " on its line begins like a line, too; no place changes.
-        head = words.INLINE.sub(r"\n\1\n", f"\n{self.text[:_HEAD]}")
-        self.lined = head + self.text[_HEAD:]
+        head = f"\n{self.text[:_HEAD]}"
+        if ":" in head and words.INLINE.search(head) is not None:
+            self.lined = words.INLINE.sub(r"\n\1\n", head) + self.text[_HEAD:]
+        else:
+            self.lined = f"\n{self.text}"
         self._cues = {}
 
     @property
@@ -77,10 +80,11 @@ class View:
         known = self._cues.get(stop)
         if known is None:
             first = max(0, stop - LONGEST_TAIL)
+            tail = self.lined[first : stop + 1]
             asked = [
-                (match.start(), match["asked"] is not None)
-                for match in words.QUESTION.finditer(self.lined, first, stop + 1)
+                (first + match.start(), match["asked"] is not None)
+                for match in cues.questions(tail)
             ]
-            other = [m.start() for m in words.HISTORY.finditer(self.lined, first, stop + 1)]
+            other = [first + match.start() for match in cues.other_parts(tail)]
             known = self._cues[stop] = asked, other
         return known

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 
+from laar.context.formats.stems import Stems
+
 __all__ = [
     "ANSWERS",
-    "ASCII_STEMS",
     "CITES",
     "CONTINUES",
     "HEADER",
     "HEADS",
     "HEADS_WIDE",
-    "HISTORY",
     "IMPERATIVE",
     "INLINE",
     "INSTRUCTS",
@@ -27,7 +27,6 @@ __all__ = [
     "MEMORIES",
     "ONE",
     "POINTS_AT",
-    "QUESTION",
     "RARE",
     "RETRIEVAL",
     "RETRIEVAL_NOUN",
@@ -105,13 +104,17 @@ def _any_case(word: str) -> str:
     return "".join(f"[{letter}{letter.upper()}]" for letter in word)
 
 
-def _heads(beginnings: tuple[str, ...]) -> re.Pattern[str]:
+def _heads(beginnings: tuple[str, ...], *, ascii_only: bool) -> re.Pattern[str]:
     """One alternative for each first letter: a line is passed over as soon as none fits."""
     by_letter: dict[str, list[str]] = {}
     for word in beginnings:
         by_letter.setdefault(word[0], []).append(_any_case(word[1:]))
     letters = "".join(by_letter) + "".join(by_letter).upper()
     words = "|".join(f"{_any_case(first)}(?:{'|'.join(rest)})" for first, rest in by_letter.items())
+    if ascii_only:  # fewer classes of signs to ask for
+        return re.compile(
+            rf"\n[ \t#*+>=_\-\[(<{{]*+(?=[{letters}])(?:{words})(?=[^\n0-9:_]{{0,24}}+[0-9:_])"
+        )
     return re.compile(
         rf"\n[ \t#*+>=_\-\[(<【«{{]*+(?=[{letters}\d\x80-\uffff])"
         rf"(?:(?:{words}|[\x80-\uffff])(?=[^\n\d:_]{{0,24}}+[\d:_])|\d{{1,4}}\] «)"
@@ -122,15 +125,16 @@ _BEGINNINGS = (
     "do", "pa", "so", "con", "sn", "ext", "ex", "sea", "ret", "ev", "ci", "que", "qu", "fu", "fo",
     "fr", "id", "ch", "ur", "li", "fi", "ti", "te", "met",
 )  # fmt: skip
-HEADS = _heads(_BEGINNINGS)
-"""Passes over most lines quickly; what it finds may begin with one of the labels or a record."""
+HEADS = _heads(_BEGINNINGS, ascii_only=True)
+"""Of text of ASCII: passes over most lines quickly; others may begin with a label or a record."""
 
 RARE = ("\nName:", "\n  Name:", "\nArticle ", "\nPage:")
 HEADS_WIDE = _heads(
     (
         *(*_BEGINNINGS, "arti", "name", "value", "rel", "score"),
         *("be", "ka", "br", "ki", "kä", "zd", "su", "tà", "ng"),
-    )
+    ),
+    ascii_only=False,
 )
 """The same at half the speed, for texts with other letters than the English, or one of `RARE`."""
 
@@ -258,7 +262,7 @@ UNSURE = Phrases(
 ANSWERS = Phrases(r"(?:answers?|question|cite|respond|response|reply)\b")
 """Of a sentence that says how to answer, not of a document."""
 
-STEMS = (
+STEMS = Stems((
     "context", "document", "docs", "passage", "source", "excerpt", "extract", "snippet", "chunk",
     "result", "retriev", "knowledge", "referenc", "evidence", "memor", "information", "article",
     "fact", "background", "quelle", "contesto", "fuente",
@@ -268,43 +272,8 @@ STEMS = (
     "bağlam", "źród", "джерел", "πλαίσι", "έγγραφ",
     "سياق", "مستند", "وثائق", "مصادر", "הקשר", "מסמכ", "संदर्भ", "दस्तावे", "บริบท", "เอกสาร",
     "tài liệu", "ngữ cảnh",
-)  # fmt: skip
+))  # fmt: skip
 """One of them is in every phrase above that gives evidence; looked for first, since it is cheap."""
-
-ASCII_STEMS = tuple(filter(str.isascii, STEMS))
-"""Those that can be in a text of ASCII."""
-
-_ASKED = (
-    r"(?:user |original |current |my |the |final |input |latest )?(?:question|query|request|"
-    r"user input|task|prompt|inquiry|utterance)|q|user|human|frage|anfrage|pregunta|consulta|"
-    r"pergunta|domanda|вопрос|запрос|问题|用户问题|問題|質問|질문|vraag|pytanie|soru|pertanyaan|"
-    r"запитання|питання|ερώτηση|السؤال|سؤال|שאלה|प्रश्न|सवाल|คำถาม|câu hỏi"
-)
-_ANSWERED = (
-    r"(?:helpful |final |your |short |the |refined |assistant |detailed |concise |best )?"
-    r"(?:answer|response|output|reply)|assistant|ai|a|antwort|respuesta|réponse|resposta|"
-    r"risposta|ответ|回答|答案|답변|antwoord|odpowiedź|cevap|yanıt|jawaban|відповідь|απάντηση|"
-    r"الجواب|الإجابة|תשובה|उत्तर|คำตอบ|trả lời"
-)
-QUESTION = re.compile(
-    rf"\n[ \t]*+(?:[#>]{{1,6}}[ \t]*+|[-*+][ \t]++|\[+[ #]*)?(?:\*\*|__|<)?"
-    rf"(?:(?P<asked>{_ASKED})|(?P<answered>{_ANSWERED}))"
-    rf"(?:[ \t]?\([^()\n]{{0,40}}\))?(?:\*\*|__)?[ #]*(?:[:：>]|\]\]|(?=\n))",
-    re.IGNORECASE,
-)
-"""A line that announces the question or the answer; searched for with a line end before it."""
-
-HISTORY = re.compile(
-    r"\n[ \t]*+(?:[#>]{1,6}[ \t]*+|[-*+][ \t]++)?(?:\*\*|<)?"
-    r"(?:(?:chat|conversation|message|dialog(?:ue)?|previous|"
-    r"current|recent)[ _-]?(?:history|conversation|messages|turns|log)|history|instructions?|"
-    r"guidelines|rules|constraints|output format|response format|entities|"
-    r"user profile|today|current (?:date|time)|"
-    r"end of (?:the )?[\w ]{0,40}(?:results|documents|context|sources|passages)\.?)"
-    r"[ \t]*(?:\*\*)?(?:[:：>]|(?=\n))",
-    re.IGNORECASE,
-)
-"""Another part of a prompt, where its documents end at the latest."""
 
 INSTRUCTS = re.compile(
     r"(?:(?:please|now|then|so|remember:?|important:?|note:?|and)[, ]+)?(?:based (?:only |solely )?"

@@ -99,6 +99,8 @@ def replay(
     interval_s: float = 0.05,
     order: Callable[[Sequence[int]], Sequence[int]] | None = None,
     own_orders: int = 0,
+    index_docs: int | None = None,
+    told: bool = False,
 ) -> Replay:
     """Sends a load, one request after the other.
 
@@ -114,9 +116,13 @@ def replay(
         order: another way to order a request's documents; instead of `reorder`.
         own_orders: so many of the best endpoints are also tried with an order of their own, by an
             index of what each was sent; beside `reorder`.
+        index_docs: capacity of the index, where it is not that of all caches.
+        told: orders go as the caches let go what was sent before.
     """
     caches = [DocCache(capacity_docs) for _ in range(endpoints)]
-    index = OrderIndex(capacity_docs=endpoints * capacity_docs if capacity_docs else 10**9)
+    got_at: list[list[float]] = [[] for _ in caches]
+    whole = endpoints * capacity_docs if capacity_docs else 10**9
+    index = OrderIndex(capacity_docs=index_docs or whole)
     own = [OrderIndex(capacity_docs=capacity_docs or 10**9) for _ in range(endpoints)]
     sent = [0] * endpoints
     chosen: list[int] = []
@@ -142,8 +148,11 @@ def replay(
         hits.append(caches[at].put(docs))
         chosen.append(at)
         sent[at] += 1
+        got_at[at].append(i * interval_s)
         if reorder:
-            index.insert(0, 0, docs, i * interval_s)
+            index.insert(0, 0, docs, i * interval_s, endpoint=str(at))
+        if told:
+            index.forget(endpoint=str(at), before=got_at[at][caches[at].oldest])
         if own_orders:
             own[at].insert(0, 0, docs, i * interval_s)
     return Replay(
