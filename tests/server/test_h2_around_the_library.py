@@ -53,7 +53,7 @@ async def _play(reads, by_library):
             windows[number] = (stream.outbound_flow_control_window, inbound)
     return {
         "seen": served.seen,
-        "closed": socket.closed,
+        "closed": socket.is_closing(),
         "written": written,
         "windows": windows,
         "given back": {number: granted[number] + owed[number] for number in windows},
