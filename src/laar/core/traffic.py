@@ -234,7 +234,7 @@ class Traffic:
 
 
 def seconds_ahead(
-    most: Callable[[Any, Any], Any], ahead_s: Any, since: Any, free_at: Any, now: float, read: Any
+    most: Callable[[Any, Any], Any], ahead_s: Any, since: Any, free_at: Any, now: Any, read: Any
 ) -> Any:
     """Seconds by c(m) of prompts that are not read yet, of one endpoint or of several.
 
@@ -243,7 +243,7 @@ def seconds_ahead(
         ahead_s: as in `Traffic.asked`, as are the next two.
         since: as above.
         free_at: as above.
-        now: the moment.
+        now: the moment, or one for each endpoint.
         read: of the constants.
     """
     return most(ahead_s - most(now - since, 0.0) / read, 0.0) + most(free_at - now, 0.0)
