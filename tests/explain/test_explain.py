@@ -104,6 +104,11 @@ def test_the_sentence_says_that_a_faster_model_is_too_often_wrong():
     )
 
 
+def test_times_that_look_alike_get_another_digit():
+    director = fleet(Known(granite=(0.9, 2e-5, 0.42), phi=(0.9, 2e-5, 0.46)), *TWO)
+    assert "phi is slower (1.70 s against 1.66 s; its model" in told(director)["sentence"]
+
+
 @pytest.mark.parametrize(
     ("phi", "queued", "words"),
     [

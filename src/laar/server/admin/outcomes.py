@@ -196,4 +196,6 @@ def _parsed(body: bytes) -> list[_Outcome]:
 
 
 def _json(document: object) -> Response:
-    return Response(orjson.dumps(document), media_type="application/json")
+    return Response(
+        orjson.dumps(document, option=orjson.OPT_INDENT_2), media_type="application/json"
+    )
