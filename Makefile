@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types imports unit coverage test-all test-vllm fuzz bench chaos failing soak proto reference results docs lock clean
+.PHONY: help demo test check lint format types imports unit coverage test-all test-vllm fuzz bench chaos failing soak proto reference results screenshots docs lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -82,6 +82,9 @@ proto: $(STAMP)  ## generate src/laar/v1 and src/laar/wire from proto/ again
 
 reference: $(STAMP)  ## write the settings' and metrics' reference pages again
 	$(BIN)/python docs/reference/generate.py
+
+screenshots: $(STAMP)  ## take the documentation's pictures of the live page again; four minutes
+	$(BIN)/python docs/screenshots.py
 
 docs: $(STAMP)  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict

@@ -123,6 +123,8 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
     mine, other = float(view.probability[winner]), float(view.probability[rival])
     took = _beside(float(terms.latency_s[rival]), float(terms.latency_s[winner]))
     if terms.latency_s[rival] < terms.latency_s[winner]:
+        if other >= mine:
+            return f"is faster ({took}) but {_beyond_itself(terms, winner, rival)}"
         return f"is faster ({took}) but right with P={other:.2f} against {mine:.2f}{_on(view)}"
     slower = f"slower ({took}{_largest_difference(view, terms, winner, rival)})"
     if other > mine:
@@ -130,6 +132,17 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
     if mine > _MUCH * other:
         return f"is {slower}, and right with P={other:.2f} against {mine:.2f}{_on(view)}"
     return f"is {slower}"
+
+
+def _beyond_itself(terms: Terms, winner: int, rival: int) -> str:
+    """What else than its time and its errors speaks against the rival."""
+    others, ttft = terms.all_others_s, terms.all_ttft_s
+    if others[rival] > others[winner]:
+        return f"costs other requests {_seconds(float(others[rival] - others[winner]))} more"
+    if ttft[rival] > ttft[winner]:
+        later = _beside(float(ttft[rival]), float(ttft[winner]))
+        return f"its first token comes later ({later})"
+    return "answers less surely"
 
 
 def _switch(account: DecisionRecord, view: View, terms: Terms) -> str:

@@ -1,8 +1,8 @@
 """Reordering and routing need each other: the same loads on 4 and 8 document caches.
 
 One index of orders for the whole fleet (ContextPilot, section 4), with and without routing by
-prefix. Under round-robin each endpoint sees every order, holds it in its own cache, and has less room for
-the others.
+prefix. Under round-robin each endpoint sees every order, holds it in its own cache, and has less
+room for the others.
 """
 
 from __future__ import annotations
