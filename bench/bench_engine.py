@@ -1,6 +1,6 @@
 """How fast the simulated engine is: requests a minute on one core, and one scheduling decision.
 
-The set-up is GORGO's (gorgo.md section 3): 3 replicas, conversations whose prompts average 7k
+The set-up is GORGO's: 3 replicas, conversations whose prompts average 7k
 tokens and share most of it with the turn before, 128 output tokens. Times are of the processor, so
 a neighbour on the machine does not count.
 """

@@ -16,8 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-MAX_BASE_MB = 130
-"""Size of a base install without pip and byte code. numpy takes 60 of them, gRPC 18, uvloop 14."""
+MAX_BASE_MB = 120
+"""Size of a base install without pip and byte code. numpy takes 60 of them, uvloop 14."""
 
 _SIZE = """
 from importlib.metadata import distributions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html import escape
+from pathlib import Path
 from random import Random
 from statistics import NormalDist
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from laar.accuracy import CapabilityModel, Features, MeasuredOutcome, parse_artifact, parse_outcomes
+from laar.accuracy.fitting.command import FEW_QUERIES, run_fit
 from laar.accuracy.fitting.evaluate import evaluate
 from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.outcomes import dump_outcome
@@ -189,6 +191,19 @@ def test_the_page_fetches_nothing_and_escapes_every_name() -> None:
     assert not re.search(r"script|src|href|url\(|@import|http", ours)
     assert page.startswith("<!doctype html>")
     assert page.count("<svg") == 1
+
+
+@pytest.mark.parametrize("per_cell", [2, 20])
+def test_few_questions_are_said_to_show_little(
+    per_cell: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcomes = tmp_path / "outcomes.jsonl"
+    outcomes.write_bytes(b"".join(dump_outcome(each) + b"\n" for each in world(per_cell)))
+    run_fit([outcomes], out=tmp_path / "artifact.json", report=tmp_path / "report", json_file=None)
+    said = " ".join(capsys.readouterr().out.split())
+    page = (tmp_path / "report" / "index.html").read_text()
+    few = "questions are too few to judge a model by"
+    assert (few in said) == (few in page) == (4 * per_cell < FEW_QUERIES)
 
 
 def test_lengths_are_estimated_where_the_endpoint_reports_no_usage() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -286,7 +287,32 @@ def test_the_label_of_cache_events_without_the_packages_is_a_warning(
     (tmp_path / "laar.yaml").write_text(yaml.safe_dump({"endpoints": [endpoint]}))
     done = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(tmp_path / "laar.yaml")])
     assert done.exit_code == 0
+    assert "laar.yaml:2: endpoints.0: label laar.dev/kv-events of 127.0.0.1:1" in done.stderr
     assert "pip install 'laar[kv-events]'" in done.stderr
+
+
+def test_sharing_without_its_package_is_a_fault_of_that_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    (tmp_path / "laar.yaml").write_text(
+        "endpoints: [{address: '127.0.0.1:1', model: m}]\nshare:\n  url: redis://127.0.0.1:1/0\n"
+    )
+    done = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(tmp_path / "laar.yaml")])
+    assert done.exit_code == 2
+    assert "laar.yaml:3: share.url: needs the client of Redis: pip install 'laar[share]'" in (
+        done.stderr
+    )
+
+
+def test_a_missing_authority_for_envoy_is_a_warning(tmp_path: Path) -> None:
+    missing = tmp_path / "ca.pem"
+    done = CliRunner().invoke(app, ["envoy", "--shape", "sidecar", "--picker-ca", str(missing)])
+    assert done.exit_code == 0
+    assert f"warning: --picker-ca {missing} is no file here" in done.stderr
+    missing.touch()
+    done = CliRunner().invoke(app, ["envoy", "--shape", "sidecar", "--picker-ca", str(missing)])
+    assert done.stderr == ""
 
 
 def test_settings_made_by_init_have_no_fault_and_no_warning(tmp_path: Path) -> None:

@@ -290,3 +290,34 @@ def test_d8_the_admin_port_asks_for_tokens_that_the_installation_makes(name: str
     for file in files:
         assert file is not None
         assert f"--from-literal={file.name}=" in readme
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_only_requests_and_probes_come_from_anywhere(name: str) -> None:
+    opened: dict[int, list[Any]] = {}
+    for rule in of_kind(overlay(name), "NetworkPolicy")["spec"]["ingress"]:
+        for port in rule["ports"]:
+            opened[port["port"]] = rule.get("from", [])
+    assert {port for port, sources in opened.items() if not sources} <= {8080, 9003}
+    assert {9003, 9090} <= set(opened)
+    for sources in opened.values():
+        # An empty selector of namespaces is all of them.
+        assert all(one.get("namespaceSelector", {"of": "this one"}) for one in sources)
+
+
+def test_the_guides_line_sets_the_image_of_every_overlay(tmp_path: Path) -> None:
+    guide = (ROOT / "docs" / "guides" / "kubernetes.md").read_text()
+    [line] = [line for line in guide.splitlines() if line.startswith("sed ")]
+    for place in ("deploy/overlays/standalone/README.md", "docs/guides/kubernetes.md"):
+        text = (ROOT / place).read_text()
+        assert text.index("docker build") < text.index("docker push REGISTRY") < text.index(line)
+        assert text.index(line) < text.index("kubectl apply")
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    line = line.replace("REGISTRY", "registry.test:5000/team")
+    subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True, timeout=30)
+    for name in OVERLAYS:
+        spec = pod_template(render(tmp_path / "deploy" / "overlays" / name))["spec"]
+        [laar] = [one for one in spec["containers"] if one["name"] == "laar"]
+        assert laar["image"] == "registry.test:5000/team/laar:0.1.0"
+        for first in spec.get("initContainers", []):
+            assert first["image"] == laar["image"]

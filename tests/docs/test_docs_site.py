@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from docs_pages import READMES, ROOT
+from docs_pages import PAGES, READMES, ROOT
 
 _LOADED = re.compile(r"<(?:script|img|iframe)[^>]*\ssrc=[\"']?(?:https?:)?//[^\s>]*")
 _LINKED = re.compile(r"<link[^>]*\shref=[\"']?(?:https?:)?//[^\s>]*")
@@ -52,3 +52,12 @@ def test_links_of_the_readmes_lead_somewhere(page):
     for target in _LINK.findall(page.read_text()):
         if not target.startswith(("http://", "https://", "#")):
             assert (page.parent / Path(target.partition("#")[0])).exists(), target
+
+
+def test_every_picture_is_shown_and_taken_by_the_script():
+    source = (ROOT / "docs" / "screenshots.py").read_text()
+    texts = "".join(page.read_text() for page in PAGES)
+    for picture in (ROOT / "docs" / "images").iterdir():
+        assert f'"{picture.stem}": ' in source
+        assert f"images/{picture.name})" in texts
+        assert picture.stat().st_size < 300_000

@@ -49,6 +49,8 @@ async def test_two_engines_to_an_answer_in_two_commands(tmp_path: Path) -> None:
         )
         assert status == 0, text
         assert "no answer at /v1/models" in text
+        said = (tmp_path / "llama.log").read_text()
+        assert said == f"http://127.0.0.1:{one} serves llama; Ctrl-C stops it\n"
         endpoints = yaml.safe_load((directory / "endpoints.yaml").read_text())["endpoints"]
         assert [e["models"] for e in endpoints] == [["llama"], ["phi"]]
         # Other ports than the defaults, since those may be in use where tests run.
@@ -61,6 +63,7 @@ async def test_two_engines_to_an_answer_in_two_commands(tmp_path: Path) -> None:
         (directory / "laar.yaml").write_text(yaml.safe_dump(settings))
         bootstrap = yaml.safe_load((directory / "envoy.yaml").read_text())
         text = (directory / "envoy.yaml").read_text()
+        assert text.count("address: 0.0.0.0") == 0  # nothing of it is open to other machines
         for old, new in ((8080, listen), (19001, ready), (9002, picker[0])):
             text = text.replace(f"port_value: {old}", f"port_value: {new}")
         text = text.replace("port_value: 19000", "port_value: 0")

@@ -104,6 +104,23 @@ def test_the_sentence_says_that_a_faster_model_is_too_often_wrong():
     )
 
 
+def test_the_sentence_says_why_a_faster_rival_that_is_as_often_right_lost():
+    director = fleet(Known(granite=(0.9, 2e-5, 5.5), phi=(0.9, 2e-5, 0.3)), *TWO)
+    slot = director.table.slot("10.0.0.8:80")
+    for _ in range(8):
+        director.engines.began(
+            slot, 0.0, work_s=0.53, others=0.0, rtt_s=0.0, base_s=0.3, shown=True
+        )
+        director.table.reserve(slot, 1000, 1000)
+    sentence = told(director)["sentence"]
+    assert "phi is faster (5.8 s against 7.2 s) but its first token comes later (" in sentence
+
+
+def test_times_that_look_alike_get_another_digit():
+    director = fleet(Known(granite=(0.9, 2e-5, 0.42), phi=(0.9, 2e-5, 0.46)), *TWO)
+    assert "phi is slower (1.70 s against 1.66 s; its model" in told(director)["sentence"]
+
+
 @pytest.mark.parametrize(
     ("phi", "queued", "words"),
     [

@@ -48,6 +48,12 @@ def test_what_the_guides_quote_is_stored(page: str, experiment: str, claim: str)
     assert found[claim].ours in (RESULTS.parent / page).read_text("utf-8").replace("\n", " ")
 
 
+def test_a_source_in_the_repository_is_there() -> None:
+    for experiment in KNOWN.values():
+        for path in re.findall(r"\S+\.md", experiment.source):
+            assert (RESULTS.parents[1] / path).is_file(), (experiment.name, path)
+
+
 def test_the_shares_that_the_guide_to_long_prompts_quotes_are_stored() -> None:
     page = (RESULTS.parent / "guides" / "long-prompts.md").read_text("utf-8")
     seen = STORED["medha-picker"].evidence

@@ -350,7 +350,8 @@ async def test_it_switches_itself_off_where_nothing_is_gained_and_says_so(place,
     (route,) = (await there.shown())[1]["routes"]
     assert route["guard"]["state"] == "off"
     assert route["guard"]["gain"]["cached_share"] == pytest.approx(0.0)
-    assert (await there.shown("/context/reset?route=none", "POST"))[0] == 404
+    refused = await there.shown("/context/reset?route=none", "POST")
+    assert refused == (404, {"error": "unknown route `none`; known: rag"})
     assert await there.shown("/context/reset", "POST") == (200, {"reset": ["rag"]})
     (route,) = (await there.shown())[1]["routes"]
     assert route["guard"]["state"] == "watching"

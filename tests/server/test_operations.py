@@ -9,6 +9,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from laar.errors import SettingError
+from laar.server.extproc.over_grpc import handler
 from laar.wire import ext_proc_pb2 as pb
 from support import eventually
 
@@ -48,6 +49,40 @@ async def test_every_health_name_follows_the_fleet_but_liveness(gateway):
     await eventually(ready, what="readiness")
     assert [await health(address, name) for name in NAMES] == [SERVING] * 4
     assert await health(gateway.settings.listen.ext_proc, "") == SERVING
+
+
+@pytest.mark.parametrize("port", ["ext_proc", "health"])
+async def test_a_watch_sees_the_fleet_come_and_the_drain_begin(gateway, port):
+    gateway.members()
+    await gateway.picker(shutdown={"drain_s": 0.3, "grace_s": 1.0})
+    async with grpc.aio.insecure_channel(getattr(gateway.settings.listen, port)) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        watch = stub.Watch(health_pb2.HealthCheckRequest(service="readiness"), timeout=20)
+        assert (await watch.read()).status == NOT_SERVING
+        gateway.members(("127.0.0.1:1", "m"))
+        assert (await watch.read()).status == SERVING
+        stopping = asyncio.create_task(gateway.stop_picker())
+        assert (await watch.read()).status == NOT_SERVING
+        watch.cancel()
+        await stopping
+
+
+@pytest.mark.parametrize("port", ["ext_proc", "health"])
+async def test_health_of_an_unknown_service_and_a_broken_question(gateway, port):
+    gateway.members()
+    await gateway.picker()
+    async with grpc.aio.insecure_channel(getattr(gateway.settings.listen, port)) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        unknown = health_pb2.HealthCheckRequest(service="nothing")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.Check(unknown, timeout=10)
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        watch = stub.Watch(unknown, timeout=10)
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        watch.cancel()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await channel.unary_unary("/grpc.health.v1.Health/Check")(b"\xff", timeout=10)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_the_admin_port_serves_metrics_health_and_settings(gateway, http):
@@ -219,7 +254,7 @@ async def test_a_reset_lets_the_read_end_by_itself(gateway):
     runner = await gateway.picker()
     metrics = runner.picker.metrics
     call = SimpleNamespace(method=f"/{NAMES[-1]}/Process", invocation_metadata=())
-    serve = runner.processor.handler().service(call).stream_stream
+    serve = handler(runner.processor).service(call).stream_stream
     context = Read()
     rpc = asyncio.create_task(serve(None, context))
     await eventually(lambda: metrics.streams_open == 1, what="the stream")

@@ -6,6 +6,7 @@ import dataclasses
 import typing
 
 import betterproto2
+import grpc_health.v1.health_pb2
 import pytest
 from envoy_data_plane.envoy.config.core.v3 import (
     HeaderMap,
@@ -19,6 +20,7 @@ from envoy_data_plane.envoy.type.v3 import HttpStatus
 
 from laar.server.extproc.messages import event_of
 from laar.wire import ext_proc_pb2 as ours
+from laar.wire import health_pb2
 
 ENVOYS: dict[str, type[betterproto2.Message]] = {
     **{name: kind for name, kind in vars(envoy).items() if isinstance(kind, type)},
@@ -56,6 +58,19 @@ def test_every_field_has_envoys_number(name: str) -> None:
     known = STRUCTS.get(name) or numbers(ENVOYS[name])
     made = {field.name: field.number for field in descriptor.fields}
     assert made.items() <= known.items()
+
+
+@pytest.mark.parametrize("name", sorted(health_pb2.DESCRIPTOR.message_types_by_name))
+def test_health_has_grpcs_numbers(name: str) -> None:
+    made, known = (
+        module.DESCRIPTOR.message_types_by_name[name]
+        for module in (health_pb2, grpc_health.v1.health_pb2)
+    )
+    assert [(f.name, f.number) for f in made.fields] == [(f.name, f.number) for f in known.fields]
+    for enum, theirs in zip(made.enum_types, known.enum_types, strict=True):
+        assert dict(enum.values_by_name.items()).keys() == dict(theirs.values_by_name).keys()
+        for value in enum.values:
+            assert theirs.values_by_name[value.name].number == value.number
 
 
 def test_a_message_of_envoys_reads_the_same() -> None:

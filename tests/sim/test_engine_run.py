@@ -106,7 +106,7 @@ def test_a_long_prompt_runs_in_chunks_of_the_budget() -> None:
 
 @pytest.mark.parametrize(("stages", "chunks"), [(1, 7), (2, 7), (4, 20), (8, 3)])
 def test_stream_pipeline_takes_n_plus_p_minus_1_stage_times(stages: int, chunks: int) -> None:
-    """And plain micro-batched pipelining takes n * p of them (medha.md section 4)."""
+    """And plain micro-batched pipelining takes n * p of them."""
 
     class Even(LinearCost):
         """The linear cost, the same in each of several stages."""

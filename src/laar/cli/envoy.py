@@ -70,6 +70,12 @@ def envoy(
     with report_errors():
         from laar.envoy import BootstrapOptions, render, to_yaml, validate
 
+        if picker_ca is not None and not picker_ca.is_file():
+            typer.echo(
+                f"laar: warning: --picker-ca {picker_ca} is no file here; Envoy needs it at "
+                f"{picker_ca.absolute()} where it runs",
+                err=True,
+            )
         bootstrap = render(
             shape.value,
             BootstrapOptions(

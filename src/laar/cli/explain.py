@@ -136,8 +136,8 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
     console.print(shown["sentence"], highlight=False, soft_wrap=True, markup=False)
     console.print(
         f"policy {shown['policy']}, reason {shown['reason']}, asked for "
-        f"{shown['asked_model'] or 'no model'}; priced as {shown['language'] or '-'} / "
-        f"{shown['bucket_tokens']} tokens / {shown['task'] or '-'}",
+        f"{shown['asked_model'] or 'no model'}; priced as {shown['language'] or '-'}, "
+        f"up to {shown['bucket_tokens']} tokens, {shown['task'] or 'no task'}",
         style="dim",
         highlight=False,
         soft_wrap=True,

@@ -105,7 +105,9 @@ def _write_bootstrap(directory: Path) -> None:
         from laar.envoy import BootstrapOptions, render, to_yaml
 
         eds_path = str((directory / "run" / "endpoints.json").absolute())
-        bootstrap = to_yaml(render("sidecar", BootstrapOptions(eds_path=eds_path)))
+        bootstrap = to_yaml(
+            render("sidecar", BootstrapOptions(eds_path=eds_path, listen_host="127.0.0.1"))
+        )
     except (ImportError, LaarError) as error:
         typer.echo(f"envoy.yaml was not written: {error}")
         return

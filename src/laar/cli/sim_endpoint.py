@@ -64,9 +64,11 @@ def sim_endpoint(
     with report_errors():
         from laar.sim.endpoint import EndpointSettings, KvEventSettings, parse_fault, run
 
+        main = model or fleet_model or profile
+        names = ", ".join(served_name or (main,))
         run(
             EndpointSettings(
-                model=model or fleet_model or profile,
+                model=main,
                 served_names=tuple(served_name or ()),
                 host=host,
                 port=port,
@@ -81,5 +83,6 @@ def sim_endpoint(
                 echo=echo,
                 max_waiting=max_waiting,
                 kv_events=KvEventSettings(endpoint=kv_events) if kv_events else None,
-            )
+            ),
+            lambda endpoint: typer.echo(f"{endpoint.url} serves {names}; Ctrl-C stops it"),
         )

@@ -44,6 +44,7 @@ TokenFile = Annotated[
 _EXTRA_OF = {
     "cryptography": "tls",
     "envoy_data_plane": "envoy",
+    "grpc": "grpc",
     "joblib": "lab",
     "matplotlib": "lab",
     "msgpack": "kv-events",

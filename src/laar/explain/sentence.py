@@ -121,8 +121,10 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
     if answers[winner] > _MUCH * answers[rival]:
         return f"answers only with P={answers[rival]:.2f} against {answers[winner]:.2f}"
     mine, other = float(view.probability[winner]), float(view.probability[rival])
-    took = f"{_seconds(terms.latency_s[rival])} against {_seconds(terms.latency_s[winner])}"
+    took = _beside(float(terms.latency_s[rival]), float(terms.latency_s[winner]))
     if terms.latency_s[rival] < terms.latency_s[winner]:
+        if other >= mine:
+            return f"is faster ({took}) but {_beyond_itself(terms, winner, rival)}"
         return f"is faster ({took}) but right with P={other:.2f} against {mine:.2f}{_on(view)}"
     slower = f"slower ({took}{_largest_difference(view, terms, winner, rival)})"
     if other > mine:
@@ -130,6 +132,17 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
     if mine > _MUCH * other:
         return f"is {slower}, and right with P={other:.2f} against {mine:.2f}{_on(view)}"
     return f"is {slower}"
+
+
+def _beyond_itself(terms: Terms, winner: int, rival: int) -> str:
+    """What else than its time and its errors speaks against the rival."""
+    others, ttft = terms.all_others_s, terms.all_ttft_s
+    if others[rival] > others[winner]:
+        return f"costs other requests {_seconds(float(others[rival] - others[winner]))} more"
+    if ttft[rival] > ttft[winner]:
+        later = _beside(float(ttft[rival]), float(ttft[winner]))
+        return f"its first token comes later ({later})"
+    return "answers less surely"
 
 
 def _switch(account: DecisionRecord, view: View, terms: Terms) -> str:
@@ -188,6 +201,16 @@ def _largest_difference(view: View, terms: Terms, winner: int, rival: int) -> st
 
 def _tokens(count: float) -> str:
     return f"{count / 1000:.0f}k" if count >= 10_000 else f"{count:.0f}"
+
+
+def _beside(one_s: float, other_s: float) -> str:
+    """Two times with as many digits as show which is longer, up to three."""
+    one, other = _seconds(one_s), _seconds(other_s)
+    for digits in (2, 3):
+        if one != other or one_s < 0.1:
+            break
+        one, other = f"{one_s:.{digits}f} s", f"{other_s:.{digits}f} s"
+    return f"{one} against {other}"
 
 
 def _seconds(seconds: float) -> str:

@@ -5,19 +5,20 @@ known and no stop was asked for. Watching works, so a kubelet's probes see a dra
 
 laar's own Envoys ask under another name, which stays well once it has been: without endpoints an
 answer of ours says more than Envoy's. It ends with the drain, and Envoy then sends nothing new.
+
+Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import AsyncIterator
 
-import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from google.protobuf.message import DecodeError
 
 from laar.protocol.agreed import PICKING_SERVICE
-
-if TYPE_CHECKING:
-    from laar.server.h2 import H2Server
+from laar.server.h2 import CallError, Code, Metadata, Service
+from laar.wire.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 __all__ = ["Health"]
 
@@ -31,35 +32,58 @@ _ALIVE_NAMES = ("liveness",)
 
 
 class Health:
-    """The health service's state; `add_to` mounts it on a server."""
+    """The health service; the picker's own port and the health port both serve it.
+
+    Alive, and not ready until `set_ready`.
+    """
 
     def __init__(self) -> None:
-        self._servicer = health.aio.HealthServicer()
         self.ready = False
+        self.service = Service(
+            "grpc.health.v1.Health", {"Check": self._check, "Watch": self._watch}
+        )
+        self._statuses = dict.fromkeys(_ALIVE_NAMES, HealthCheckResponse.SERVING)
+        self._changed = asyncio.Event()
+        self.leave()
 
-    def add_to(self, server: grpc.aio.Server | H2Server) -> None:
-        """Mounts the service; the picker's own port and the health port both serve it."""
-        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
-
-    async def start(self) -> None:
-        """Alive, and not ready until `set_ready`."""
-        for name in _ALIVE_NAMES:
-            await self._servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-        await self._servicer.set(PICKING_SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
-        await self.set_ready(False)
-
-    async def leave(self) -> None:
+    def leave(self) -> None:
         """Not ready from now on, for new streams too."""
-        await self._servicer.set(PICKING_SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
-        await self.set_ready(False)
+        self._statuses[PICKING_SERVICE] = HealthCheckResponse.NOT_SERVING
+        self.set_ready(False)
 
-    async def set_ready(self, ready: bool) -> None:
+    def set_ready(self, ready: bool) -> None:
         """Answers all probes and watches from now on."""
         self.ready = ready
-        status = (
-            health_pb2.HealthCheckResponse.SERVING
-            if ready
-            else health_pb2.HealthCheckResponse.NOT_SERVING
-        )
+        status = HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
         for name in (*_READY_NAMES, *((PICKING_SERVICE,) if ready else ())):
-            await self._servicer.set(name, status)
+            self._statuses[name] = status
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _check(self, message: bytes, _metadata: Metadata) -> AsyncIterator[bytes]:
+        status = self._statuses.get(_asked(message))
+        if status is None:
+            raise CallError(Code.NOT_FOUND, "unknown service")
+        yield _answer(status)
+
+    async def _watch(self, message: bytes, _metadata: Metadata) -> AsyncIterator[bytes]:
+        name = _asked(message)
+        told = None
+        while True:
+            changed = self._changed
+            status = self._statuses.get(name, HealthCheckResponse.SERVICE_UNKNOWN)
+            if status != told:
+                told = status
+                yield _answer(status)
+            await changed.wait()
+
+
+def _asked(message: bytes) -> str:
+    try:
+        return HealthCheckRequest.FromString(message).service
+    except DecodeError:
+        raise CallError(Code.INVALID_ARGUMENT, "not a HealthCheckRequest") from None
+
+
+def _answer(status: HealthCheckResponse.ServingStatus) -> bytes:
+    return HealthCheckResponse(status=status).SerializeToString()

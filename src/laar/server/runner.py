@@ -12,12 +12,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-import grpc
-
 from laar.accuracy.capability import CapabilityModel
 from laar.flow.admission import Outcome
+from laar.server.admin import outcomes
 from laar.server.admin.app import AdminServer
-from laar.server.admin.outcomes import grpc_handler
 from laar.server.admin.server import AdminPort
 from laar.server.collectors import Collectors
 from laar.server.extproc import ExternalProcessor
@@ -29,8 +27,9 @@ from laar.server.ports import (
     Ports,
     bind,
     bind_picking,
-    health_server,
     picking_server,
+    probed_server,
+    require_transport,
 )
 from laar.server.reload import Policies, SettingsReloader
 from laar.server.tasks import Tasks
@@ -41,7 +40,8 @@ from laar.settings import Loaded, Settings, remarks
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
-    from laar.server.h2 import H2Server
+    from laar.server.grpc_server import GrpcServer
+    from laar.server.h2 import H2Server, Service
 
 __all__ = ["Runner"]
 
@@ -112,6 +112,7 @@ class Runner:
             SettingError: one of them cannot be used.
         """
         settings = self.picker.settings
+        require_transport(settings.listen.transport)
         if settings.listen.tls is not None:
             self._tls = ServerTls(settings.listen.tls, self.picker.problems)
         self.collectors.prepare()
@@ -133,15 +134,16 @@ class Runner:
             settings.stream.max_body_bytes,
             together=together,
         )
-        probed = health_server(self._outcome_handlers(), together=together)
+        probed = probed_server(together=together)
         for server in (picking, probed):
-            self.health.add_to(server)
+            server.add_service(self.health.service)
+        if picker.learning.online is not None:
+            probed.add_service(self._outcomes())
         picker.learning.restore()
         admin = self.admin.open(self._worker.index if self._worker else 0)
         self.ports.admin = admin.port
         serving_admin = None
         try:
-            await self.health.start()
             self.collectors.start(self.tasks)
             listen = settings.listen
             self.ports.ext_proc = await bind_picking(picking, listen.ext_proc, self._follow_tls())
@@ -175,7 +177,7 @@ class Runner:
             for name, part in picker.sharer.tasks().items():
                 tasks.spawn(name, part)
             await picker.sharer.warmed()
-        await self._set_ready()
+        self._set_ready()
         tasks.spawn("readiness", self._follow_readiness)
         tasks.spawn("state", picker.learning.state_file.keep_saving)
         if picker.tuner is not None:
@@ -186,9 +188,9 @@ class Runner:
             tasks.spawn(name, part)
         tasks.spawn("settings", lambda: self.reloader.follow(self.apply))
 
-    async def _drain(self, server: grpc.aio.Server | H2Server) -> None:
+    async def _drain(self, server: GrpcServer | H2Server) -> None:
         shutdown = self.picker.settings.shutdown
-        await self.health.leave()
+        self.health.leave()
         _LOG.info("not ready any more; serving on for %g s", shutdown.drain_s)
         await asyncio.sleep(shutdown.drain_s)
         if self._flow is not None:
@@ -244,14 +246,14 @@ class Runner:
 
     async def _follow_readiness(self) -> None:
         while True:
-            await self._set_ready()
+            self._set_ready()
             await self._changed.wait()
 
-    async def _set_ready(self) -> None:
+    def _set_ready(self) -> None:
         """Ready while an endpoint is known, or flow control holds requests until one is."""
         self._changed.clear()
         if not self._stopping.is_set():
-            await self.health.set_ready(len(self.picker.table) > 0 or self._flow is not None)
+            self.health.set_ready(len(self.picker.table) > 0 or self._flow is not None)
 
     # -- parts ---------------------------------------------------------------------------------
 
@@ -288,19 +290,14 @@ class Runner:
             longest_hold_s=picker.settings.flow.admission.limits.max_hold_s,
         )
 
-    def _outcome_handlers(self) -> list[grpc.GenericRpcHandler]:
-        learning = self.picker.learning
-        if learning.online is None:
-            return []
-        return [
-            grpc_handler(
-                learning.reports,
-                clock=self.picker.clock,
-                tokens=self._outcomes_tokens,
-                listen=self.picker.settings.listen.health,
-                told=self.picker.context.reported,
-            )
-        ]
+    def _outcomes(self) -> Service:
+        return outcomes.service(
+            self.picker.learning.reports,
+            clock=self.picker.clock,
+            tokens=self._outcomes_tokens,
+            listen=self.picker.settings.listen.health,
+            told=self.picker.context.reported,
+        )
 
     def _follow_tls(self) -> ServerTls | None:
         tls = self._tls

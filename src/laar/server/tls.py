@@ -21,22 +21,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-import grpc
-
 from laar.errors import SettingError
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
     from laar.settings import Tls
 
-__all__ = ["ServerTls", "check_tls"]
+__all__ = ["Identity", "ServerTls", "check_tls"]
 
 RELOAD_S = 1.0
 SELF_SIGNED_DAYS = 3650
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Identity:
+class Identity:
     """What is shown to callers and asked of them, in PEM."""
 
     certificate: bytes
@@ -44,13 +42,8 @@ class _Identity:
     client_ca: bytes | None
     expires_at: datetime
 
-    def configuration(self) -> grpc.ServerCertificateConfiguration:
-        return grpc.ssl_server_certificate_configuration(
-            [(self.key, self.certificate)], root_certificates=self.client_ca
-        )
-
     def context(self) -> ssl.SSLContext:
-        """The same for Python's own TLS."""
+        """The same for Python's TLS."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
@@ -83,26 +76,18 @@ class ServerTls:
         self._settings = settings
         self._problems = problems
         self._shown = _load(settings, None)
-        self._given = self._shown
         self.on_change: Callable[[ssl.SSLContext], Awaitable[None]] | None = None
-        """Called with what takes the place of `context`."""
+        """Called after a change, with what is shown from then on."""
 
     @property
     def expires_at_s(self) -> float:
         """When the certificate in use expires, in seconds since 1970."""
         return self._shown.expires_at.timestamp()
 
-    def credentials(self) -> grpc.ServerCredentials:
-        """What the port is opened with; follows the files from then on."""
-        return grpc.dynamic_ssl_server_credentials(
-            self._shown.configuration(),
-            self._for_handshake,
-            require_client_authentication=self._settings.client_ca is not None,
-        )
-
-    def context(self) -> ssl.SSLContext:
-        """The same, as it is now, for Python's own TLS."""
-        return self._shown.context()
+    @property
+    def shown(self) -> Identity:
+        """What callers are shown now; another object after each change."""
+        return self._shown
 
     async def run(self) -> None:
         """Follow the files until cancelled."""
@@ -115,22 +100,14 @@ class ServerTls:
                 before = self._shown
                 self._take(found, datetime.now(UTC))
                 if self._shown is not before and self.on_change is not None:
-                    await self.on_change(self.context())
+                    await self.on_change(self._shown.context())
             await asyncio.sleep(RELOAD_S)
 
-    def _take(self, found: _Identity, now: datetime) -> None:
+    def _take(self, found: Identity, now: datetime) -> None:
         expired = found.expires_at <= now
         if found != self._shown and not (expired and self._shown.expires_at > now):
             self._shown = found
         self._problems.report("tls", _expired(self._settings, found) if expired else None)
-
-    def _for_handshake(self) -> grpc.ServerCertificateConfiguration | None:
-        """Asked by gRPC's threads before each handshake; None is for no change."""
-        shown = self._shown
-        if shown is self._given:
-            return None
-        self._given = shown
-        return shown.configuration()
 
 
 def check_tls(settings: Tls) -> None:
@@ -145,14 +122,14 @@ def check_tls(settings: Tls) -> None:
         raise SettingError(text, setting="listen.tls.certificate")
 
 
-def _expired(tls: Tls, found: _Identity) -> str:
+def _expired(tls: Tls, found: Identity) -> str:
     return (
         f"listen.tls.certificate: {tls.certificate} expired on {found.expires_at:%Y-%m-%d %H:%M}"
         " UTC; renew it: callers that verify it refuse this picker"
     )
 
 
-def _load(tls: Tls, known: _Identity | None) -> _Identity:
+def _load(tls: Tls, known: Identity | None) -> Identity:
     """Reads the files; `known` is returned when they are as they were."""
     client_ca = _bytes(tls, "client_ca")
     if not tls.self_signed:
@@ -180,7 +157,7 @@ def _bytes(tls: Tls, name: str) -> bytes | None:
     return content
 
 
-def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) -> _Identity:
+def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) -> Identity:
     """Refuses what gRPC would fail on at a handshake, without a word of why."""
     try:
         from cryptography import x509
@@ -206,7 +183,7 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
             f"{tls.key} is not the key of {tls.certificate}; give the two of one pair",
             setting="listen.tls",
         )
-    return _Identity(
+    return Identity(
         certificate=certificate, key=key, client_ca=client_ca, expires_at=leaf.not_valid_after_utc
     )
 

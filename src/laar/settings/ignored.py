@@ -68,7 +68,7 @@ def remarks(loaded: Loaded) -> Iterator[str]:
     specs = declared_endpoints(settings)
     yield from _aliases(loaded, specs)
     yield from _twice(loaded, specs)
-    yield from _kv_events(specs)
+    yield from _kv_events(loaded, specs)
     listen = settings.listen.admin
     host, _ = split_address(listen)
     shut = settings.decisions.viewers_token_file is None
@@ -117,10 +117,11 @@ def _twice(loaded: Loaded, specs: Sequence[tuple[str, EndpointSpec]]) -> Iterato
             )
 
 
-def _kv_events(specs: Sequence[tuple[str, EndpointSpec]]) -> Iterator[str]:
-    labelled = [spec.address for _, spec in specs if KV_EVENTS_LABEL in spec.labels]
+def _kv_events(loaded: Loaded, specs: Sequence[tuple[str, EndpointSpec]]) -> Iterator[str]:
+    labelled = [(source, spec.address) for source, spec in specs if KV_EVENTS_LABEL in spec.labels]
     if labelled and not (find_spec("zmq") and find_spec("msgpack")):
         yield (
-            f"label {KV_EVENTS_LABEL} of {', '.join(labelled[:5])}: KV cache events need packages "
+            f"{loaded.at(labelled[0][0])}label {KV_EVENTS_LABEL} of "
+            f"{', '.join(address for _, address in labelled[:5])}: KV cache events need packages "
             "that are not installed: pip install 'laar[kv-events]'"
         )

@@ -23,6 +23,9 @@ __all__ = ["run_fit"]
 
 _HELD_OUT_OF_RECORDS = 0.2
 
+FEW_QUERIES = 30
+"""Below it a held-out share has a standard error of nine points or more."""
+
 
 def run_fit(
     outcomes: Sequence[Path],
@@ -54,6 +57,11 @@ def run_fit(
     with console.status(f"fitting {len(read.outcomes)} outcomes"):
         fitted = fit(read.outcomes, created=created, data_sha256=read.sha256, hold_out=hold_out)
     notes = _notes(read)
+    if fitted.evaluation.queries < FEW_QUERIES:
+        notes.append(
+            f"{fitted.evaluation.queries} questions are too few to judge a model by: the held-out "
+            f"figures are mostly luck. Measure {FEW_QUERIES} or more"
+        )
     try:
         temporary = out.with_name(f".{out.name}.new")
         temporary.write_bytes(fitted.artifact.dump())

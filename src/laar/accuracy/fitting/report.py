@@ -19,6 +19,7 @@ from laar.accuracy.fitting.fit import Fit
 __all__ = ["render"]
 
 _STYLE = """
+:root { color-scheme: light dark }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem;
   color: #1c2733; background: #fff }
 table { border-collapse: collapse; margin: 0.5rem 0 1.5rem }
@@ -27,7 +28,20 @@ th:first-child, td:first-child { text-align: left }
 td.cell { color: #111; min-width: 5rem; text-align: center; border: 2px solid #fff }
 td.thin { outline: 2px dashed #8a4b00; outline-offset: -4px }
 small { opacity: 0.8 } svg { max-width: 24rem } caption { text-align: left; font-weight: 600 }
+svg text { fill: currentColor }
+@media (prefers-color-scheme: dark) {
+  body { color: #e3e8ee; background: #15181d }
+  th, td { border-bottom-color: #39424d } td.cell { border-color: #15181d }
+}
 """
+
+
+_TICKS = "".join(
+    f'<text x="{40 + 240 * at:.0f}" y="274" text-anchor="middle" font-size="10">{at:g}</text>'
+    f'<text x="35" y="{264 - 240 * at:.0f}" text-anchor="end" font-size="10">{at:g}</text>'
+    for at in (0.0, 0.25, 0.5, 0.75, 1.0)
+)
+"""Of the reliability diagram's axes."""
 
 
 def render(fit: Fit, *, notes: Sequence[str] = ()) -> str:
@@ -106,8 +120,8 @@ def _reliability(bins: Sequence[Bin]) -> str:
         '<svg viewBox="0 0 300 300" role="img" aria-label="reliability diagram">'
         '<rect x="40" y="20" width="240" height="240" fill="none" stroke="#8a97a3"/>'
         '<line x1="40" y1="260" x2="280" y2="20" stroke="#8a97a3" stroke-dasharray="4"/>'
-        f"{circles}"
-        '<text x="160" y="290" text-anchor="middle" font-size="12">predicted P(correct)</text>'
+        f"{_TICKS}{circles}"
+        '<text x="160" y="294" text-anchor="middle" font-size="12">predicted P(correct)</text>'
         '<text x="14" y="140" text-anchor="middle" font-size="12" '
         'transform="rotate(-90 14 140)">observed share</text></svg>'
     )

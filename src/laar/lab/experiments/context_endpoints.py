@@ -1,8 +1,8 @@
 """Reordering and routing need each other: the same loads on 4 and 8 document caches.
 
-One index of orders for the whole fleet, with and without routing by prefix (contextpilot.md 4.5).
-Under round-robin each endpoint sees every order, holds it in its own cache, and has less room for
-the others.
+One index of orders for the whole fleet (ContextPilot, section 4), with and without routing by
+prefix. Under round-robin each endpoint sees every order, holds it in its own cache, and has less
+room for the others.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ EXPERIMENTS = (
         name="context-endpoints",
         minutes=0.15,
         claim="Reordering pays most where requests are routed by prefix",
-        source="contextpilot.md 4.5",
+        source="ContextPilot, section 4, for several endpoints",
         run=run,
         claims=CLAIMS,
         seeds=5,

@@ -125,7 +125,7 @@ EXPERIMENTS = (
         name="gorgo-baselines",
         minutes=5,
         claim="The default policy beats every baseline on conversations, and loses none elsewhere",
-        source="overview.md section 1; baselines of GORGO, llm-router, SGLang, AIBrix, llm-d",
+        source="the baselines of GORGO, llm-router, SGLang, AIBrix and llm-d",
         run=run,
         claims=CLAIMS,
     ),

@@ -288,7 +288,7 @@ EXPERIMENTS = (
         name="llm-router-slope",
         minutes=0.08,
         claim="Prefix-aware routing keeps the median latency flattest as sessions grow",
-        source="llm-router, cloud validation; gorgo.md 4.2",
+        source="llm-router, cloud validation",
         run=run,
         claims=CLAIMS,
     ),

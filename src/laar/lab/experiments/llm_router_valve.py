@@ -151,7 +151,7 @@ EXPERIMENTS = (
         name="llm-router-valve",
         minutes=0.02,
         claim="The valve's threshold trades throughput for cache hits",
-        source="llm-router, valve ablation; gorgo.md 4.2",
+        source="llm-router, valve ablation",
         run=run,
         claims=CLAIMS,
     ),

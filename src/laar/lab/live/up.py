@@ -81,7 +81,10 @@ async def run_fleet(
         keep_prompts: endpoints keep the prompts of earlier requests.
     """
     async with AsyncExitStack() as stack:
-        with console.status("starting five simulated endpoints, the picker and Envoy"):
+        doing = "starting five simulated endpoints, the picker and Envoy"
+        if not console.is_terminal:  # where a status shows nothing
+            console.print(doing)
+        with console.status(doing):
             fleet = await stack.enter_async_context(
                 running_fleet(
                     directory,

@@ -65,6 +65,8 @@ def context_routes(hooks: ContextHooks, clock: Callable[[], float]) -> list[Rout
     async def reset(request: Request) -> Response:
         name = request.query_params.get("route")
         known = [o for o in hooks.orderings if name is None or o.rule.name == name]
+        if not hooks.orderings:
+            return JSONResponse({"error": "no route has the hook: set context.routes"}, 404)
         if not known:
             names = [ordering.rule.name for ordering in hooks.orderings]
             return JSONResponse({"error": unknown("route", name, names)}, 404)

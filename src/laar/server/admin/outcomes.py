@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Annotated
 
-import grpc
 import orjson
 from google.protobuf.message import DecodeError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -33,11 +32,12 @@ from laar.protocol.answers import error_body
 from laar.protocol.headers import REPORTER
 from laar.server.admin.auth import Attempts, address_of
 from laar.server.browsers import body_of, is_loopback
+from laar.server.h2 import CallError, Code, Metadata, Service
 from laar.server.learning import Learning
 from laar.server.token_file import ReporterTokens
 from laar.v1 import outcomes_pb2 as pb
 
-__all__ = ["MAX_BATCH", "MAX_BODY_BYTES", "grpc_handler", "routes"]
+__all__ = ["MAX_BATCH", "MAX_BODY_BYTES", "routes", "service"]
 
 MAX_BATCH = 1000
 """Outcomes in one report: 20 ms of work, 70 with many reporters, in parts that the loop can
@@ -117,57 +117,37 @@ def routes(
     return found
 
 
-def grpc_handler(
+def service(
     reports: OutcomeReports,
     *,
     clock: Callable[[], float],
     tokens: ReporterTokens | None,
     listen: str,
     told: Told | None = None,
-) -> grpc.GenericRpcHandler:
-    """The service `laar.v1.Outcomes`, to add to a grpc.aio server that listens on `listen`."""
+) -> Service:
+    """The service `laar.v1.Outcomes`, for a port at `listen`."""
     open_to_others = tokens is None and not is_loopback(listen)
 
-    async def report(
-        request: pb.ReportRequest | None,
-        context: grpc.aio.ServicerContext[pb.ReportRequest, object],
-    ) -> pb.ReportResponse:
-        if request is None:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a ReportRequest")
-            raise AssertionError
+    async def report(message: bytes, metadata: Metadata) -> AsyncIterator[bytes]:
+        try:
+            request = pb.ReportRequest.FromString(message)
+        except DecodeError:
+            raise CallError(Code.INVALID_ARGUMENT, "not a ReportRequest") from None
         if open_to_others:
-            await context.abort(
-                grpc.StatusCode.PERMISSION_DENIED,
-                f"{listen} is open to the network: set {_ASKED_BY}",
+            raise CallError(
+                Code.PERMISSION_DENIED, f"{listen} is open to the network: set {_ASKED_BY}"
             )
-        sent = {k: v for k, v in context.invocation_metadata() or () if isinstance(v, str)}
+        sent = {k: v for k, v in metadata if isinstance(v, str)}
         reporter = _reporter(sent.get("authorization", ""), sent.get(REPORTER, ""), tokens)
         if reporter is None:
-            await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED, "send the token as `authorization: Bearer ...`"
-            )
-            raise AssertionError
+            raise CallError(Code.UNAUTHENTICATED, "send the token as `authorization: Bearer ...`")
         if len(request.outcomes) > MAX_BATCH:
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, f"at most {MAX_BATCH} outcomes in one report"
-            )
+            raise CallError(Code.INVALID_ARGUMENT, f"at most {MAX_BATCH} outcomes in one report")
         pairs = [(outcome.decision_id, outcome.correct) for outcome in request.outcomes]
         verdicts = await _report(reports, pairs, clock(), reporter, told)
-        return pb.ReportResponse(**_counted(verdicts))
+        yield pb.ReportResponse(**_counted(verdicts)).SerializeToString()
 
-    method = grpc.unary_unary_rpc_method_handler(
-        report,
-        request_deserializer=_read_report,
-        response_serializer=pb.ReportResponse.SerializeToString,
-    )
-    return grpc.method_handlers_generic_handler("laar.v1.Outcomes", {"Report": method})
-
-
-def _read_report(data: bytes) -> pb.ReportRequest | None:
-    try:
-        return pb.ReportRequest.FromString(data)
-    except DecodeError:  # as an exception it would be logged with a traceback, each time
-        return None
+    return Service("laar.v1.Outcomes", {"Report": report})
 
 
 async def _report(
@@ -216,4 +196,6 @@ def _parsed(body: bytes) -> list[_Outcome]:
 
 
 def _json(document: object) -> Response:
-    return Response(orjson.dumps(document), media_type="application/json")
+    return Response(
+        orjson.dumps(document, option=orjson.OPT_INDENT_2), media_type="application/json"
+    )

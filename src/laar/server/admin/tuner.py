@@ -106,4 +106,4 @@ def routes(keeper: TunerKeeper | None) -> list[Route]:
 
 
 def _json(value: object) -> Response:
-    return Response(orjson.dumps(value), media_type="application/json")
+    return Response(orjson.dumps(value, option=orjson.OPT_INDENT_2), media_type="application/json")

@@ -1,20 +1,17 @@
 """The ext_proc server: one stream for each request, driven through the sans-IO machine.
 
-What costs on grpc.aio is its own loop, about 100 us for a message in and out. So there is one
-`read` and at most one `write` for a message, and nothing is spawned for a stream but its task.
+The transports are in `over_h2` and `over_grpc`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import grpc
 import orjson
 
 from laar.core.catalog import catalog
@@ -54,21 +51,6 @@ _LOG = logging.getLogger(__name__)
 UNREADABLE = "unreadable message"
 _LOG_FAULTS_EVERY_S = 10.0
 """A fault that meets every request would fill a disk; the counter counts them all."""
-
-
-class _GoneError(Exception):
-    """The stream ended while an answer was written."""
-
-
-async def _write(context: grpc.aio.ServicerContext[Any, Any], exchange: Exchange) -> None:
-    answers, exchange.answers = exchange.answers, []
-    try:
-        for answer in answers:
-            await context.write(answer)
-    except (grpc.aio.AbortError, grpc.aio.UsageError):
-        raise
-    except Exception as fault:  # gRPC has no public name for what it raises here
-        raise _GoneError from fault
 
 
 class ExternalProcessor:
@@ -149,15 +131,6 @@ class ExternalProcessor:
         self._exchanges.add(exchange)
         return exchange
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """The generic handler to add to a grpc.aio server."""
-        method = grpc.stream_stream_rpc_method_handler(
-            self._serve,
-            request_deserializer=None,  # the exchange reads and writes messages itself
-            response_serializer=None,
-        )
-        return grpc.method_handlers_generic_handler(SERVICE, {"Process": method})
-
     def apply(
         self, settings: StreamSettings, *, hook: BodyHook | None, longest_hold_s: float
     ) -> None:
@@ -179,52 +152,6 @@ class ExternalProcessor:
         for exchange in tuple(self._exchanges):
             if exchange.only_watches:
                 exchange.let_go()
-
-    async def _serve(self, _requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Runs a stream in a task of its own, which a reset by Envoy does not cancel.
-
-        Envoy resets each stream at its end, and gRPC then cancels this coroutine. A read that is
-        cancelled never frees its operations (about 100 bytes, in all versions of grpc.aio so far);
-        left alone it ends by itself. Only a request that waits in the queue is cancelled.
-
-        The cancellation then goes on. If this coroutine returned, gRPC would send a status on the
-        stream that is gone. That fails, and operations that fail are never freed either.
-        """
-        task: asyncio.Task[None] | None = None
-
-        def let_go() -> None:
-            if task is not None:
-                task.cancel()
-
-        exchange = self.open(lambda: context.invocation_metadata() or (), let_go)
-        task = asyncio.create_task(self._process(context, exchange))
-        try:
-            await asyncio.wait((task,))
-            task.result()
-        except asyncio.CancelledError:
-            if exchange.queued:
-                task.cancel()
-            await asyncio.wait((task,))
-            raise
-
-    @staticmethod
-    async def _process(context: grpc.aio.ServicerContext[Any, Any], exchange: Exchange) -> None:
-        try:
-            while (data := await context.read()) is not grpc.aio.EOF:
-                wait = exchange.receive(data)
-                del data  # a body is not to be held for as long as its answer takes
-                await _write(context, exchange)
-                while wait is not None:
-                    wait = await exchange.go_on(wait)
-                    await _write(context, exchange)
-                if exchange.unreadable:
-                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, UNREADABLE)
-                if exchange.over:
-                    break
-        except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.UsageError, _GoneError):
-            pass  # Envoy reset the stream: the exchange is over, which `finally` settles
-        finally:
-            exchange.close()
 
     # -- for exchanges -------------------------------------------------------------------------
 

@@ -8,16 +8,14 @@ import logging
 import math
 import socket
 import ssl
-from collections.abc import Callable, Mapping
-
-import grpc
+from collections.abc import Callable
 
 from laar.datalayer import split_address
 from laar.server.h2.call import Call, Handler
 from laar.server.h2.connection import GREETING_S, Connection
-from laar.server.h2.coroutine_methods import opened
+from laar.server.h2.coroutine_methods import Service, opened
 
-__all__ = ["H2Server"]
+__all__ = ["MOST_STREAMS", "H2Server"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,10 +34,16 @@ class H2Server:
         longest_bytes: longest message that is taken.
         max_streams: on one connection at a time.
         together: other processes listen on the same port.
+        port: its name in the log.
     """
 
     def __init__(
-        self, *, longest_bytes: int, max_streams: int = MOST_STREAMS, together: bool = False
+        self,
+        *,
+        longest_bytes: int,
+        max_streams: int = MOST_STREAMS,
+        together: bool = False,
+        port: str = "ext_proc",
     ) -> None:
         self.longest_bytes = longest_bytes
         self.max_streams = max_streams
@@ -47,6 +51,7 @@ class H2Server:
         self.connections: set[Connection] = set()
         self.stopping = False
         self._together = together
+        self._port = port
         self._sockets: list[socket.socket] = []
         self._tls: ssl.SSLContext | None = None
         self._listening: list[asyncio.Server] = []
@@ -59,15 +64,10 @@ class H2Server:
         """Serves a method; `begin` is called for each call."""
         self.methods[f"/{service}/{name}".encode()] = begin
 
-    def add_generic_rpc_handlers(self, _handlers: object) -> None:
-        """Nothing: what is generated for grpc.aio registers its methods by name as well."""
-
-    def add_registered_method_handlers(
-        self, service: str, methods: Mapping[str, grpc.RpcMethodHandler]
-    ) -> None:
-        """Serves a service that is written for grpc.aio, whose methods take one message."""
-        for name, method in methods.items():
-            self.add_method(service, name, opened(method))
+    def add_service(self, service: Service) -> None:
+        """Serves a service whose methods take one message."""
+        for name, method in service.methods.items():
+            self.add_method(service.name, name, opened(method))
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class H2Server:
         now = asyncio.get_running_loop().time()
         if now >= self._complained_at + _COMPLAIN_EVERY_S:
             self._complained_at = now
-            _LOG.warning("a connection to the ext_proc port was closed: %s", why)
+            _LOG.warning("a connection to the %s port was closed: %s", self._port, why)
 
     def _close(self) -> None:
         for listening in self._listening:

@@ -65,7 +65,7 @@ class Store:
             from redis.exceptions import RedisError
         except ImportError:
             raise SettingError(
-                "share.url needs the client of Redis: pip install 'laar[share]'"
+                "needs the client of Redis: pip install 'laar[share]'", setting="share.url"
             ) from None
         assert share.url is not None
         self._faults = (RedisError, OSError, TimeoutError)

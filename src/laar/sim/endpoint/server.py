@@ -13,7 +13,7 @@ import contextlib
 import signal
 import socket
 import struct
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -218,8 +218,14 @@ class SimulatedEndpoint:
         )
 
 
-async def serve(settings: EndpointSettings) -> None:
+async def serve(
+    settings: EndpointSettings, on_start: Callable[[SimulatedEndpoint], object] = lambda _: None
+) -> None:
     """Runs one endpoint until SIGTERM or SIGINT.
+
+    Args:
+        settings: of the endpoint.
+        on_start: called when it listens.
 
     Raises:
         SettingError: as `SimulatedEndpoint` does.
@@ -229,16 +235,19 @@ async def serve(settings: EndpointSettings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, endpoint.shut_down)
     await endpoint.start()
+    on_start(endpoint)
     await endpoint.wait()
 
 
-def run(settings: EndpointSettings) -> None:
+def run(
+    settings: EndpointSettings, on_start: Callable[[SimulatedEndpoint], object] = lambda _: None
+) -> None:
     """`serve` in an event loop of its own.
 
     Raises:
         SettingError: as `SimulatedEndpoint` does.
     """
-    uvloop.run(serve(settings))
+    uvloop.run(serve(settings, on_start))
 
 
 def _engine_of(settings: EndpointSettings) -> tuple[EngineProfile, Answerer | None]:

@@ -1,4 +1,4 @@
-"""Medha's scheduler: slack order, adaptive chunks, space sharing (medha.md section 3).
+"""Medha's scheduler: slack order, adaptive chunks, space sharing.
 
 All who decode are in every iteration; prefills come in the order chosen (LARS, or another order to
 compare with), each with the largest chunk that keeps the iteration within its target. The

@@ -1,4 +1,4 @@
-"""Roofline cost of an iteration, from a hardware and a model profile (medha.md section 4).
+"""Roofline cost of an iteration, from a hardware and a model profile.
 
     time = linear + attention + collectives + overhead
     linear    = max(2 * active parameters * tokens / FLOP/s,  weights / bandwidth)

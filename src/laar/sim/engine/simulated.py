@@ -1,4 +1,4 @@
-"""The simulated engine: continuous batching, iteration by iteration (medha.md section 4).
+"""The simulated engine: continuous batching, iteration by iteration.
 
 An iteration enters the first pipeline stage at `step` and its tokens exist when it leaves the last
 one. With one stage that is the same moment; with several, the next iteration may enter as soon as

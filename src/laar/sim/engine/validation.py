@@ -1,4 +1,4 @@
-"""The engine model against the figures that the Medha paper publishes (medha.md section 4).
+"""The engine model against the figures that the Medha paper publishes.
 
 Each row says what was published, what the model gives, and, where the paper leaves the set-up open
 or a constant was fitted to that very figure, says so. The experiment `engine-validation` prints the

@@ -98,15 +98,25 @@ function summaryBars(decision) {
   return bars;
 }
 
+// Name, text, and for those that mostly say nothing: whether a candidate has something to say.
+const WHO = [["Rank", (c) => `${c.rank ?? 1}`], ["Endpoint", (c) => c.endpoint],
+  ["Model", (c) => c.model], ["P(correct)", (c) => probability(c.probability)]];
+const PRICED = [...WHO, ["Outcomes", (c) => count(c.evidence)],
+  ["Round trip", (c) => seconds(c.rtt_s)], ["Answering", (c) => seconds(c.base_s)],
+  ["Reading", (c) => seconds(c.prefill_s)], ["Queue", (c) => seconds(c.queue_s)],
+  ["Slow", (c) => seconds(c.slow_s), (c) => c.slow_s >= 1e-5],
+  ["P(answers)", (c) => probability(c.answers), (c) => c.answers < 0.995],
+  ["Tried", (c) => c.penalty > 1 ? `x ${c.penalty.toPrecision(3)}` : "-", (c) => c.penalty > 1],
+  ["Cost", (c) => seconds(c.cost_s)]];
+const SCORED = [...WHO, ["Score", (c) => known(c.score) ? c.score.toPrecision(3) : "-"]];
+
 function candidates(decision) {
   const priced = known(decision.candidates[0].cost_s);
   const made = element("table");
-  const head = priced
-    ? ["Rank", "Endpoint", "Model", "P(correct)", "Outcomes", "Round trip", "Answering",
-      "Reading", "Queue", "Slow", "P(answers)", "Tried", "Cost", "Breakdown"]
-    : ["Rank", "Endpoint", "Model", "P(correct)", "Score"];
+  const columns = (priced ? PRICED : SCORED)
+    .filter(([, , says]) => !says || decision.candidates.some(says));
   const header = element("tr");
-  for (const name of head) {
+  for (const name of [...columns.map(([name]) => name), ...(priced ? ["Breakdown"] : [])]) {
     const th = element("th", name);
     th.scope = "col";
     header.append(th);
@@ -116,13 +126,10 @@ function candidates(decision) {
   const most = longest(decision.candidates);
   const body = element("tbody");
   for (const c of decision.candidates) {
-    const first = [`${c.rank ?? 1}`, c.endpoint, c.model, probability(c.probability)];
+    const cells = columns.map(([, text]) => text(c));
     body.append(priced
-      ? row([...first, count(c.evidence), seconds(c.rtt_s), seconds(c.base_s),
-        seconds(c.prefill_s), seconds(c.queue_s), seconds(c.slow_s), probability(c.answers),
-        c.penalty > 1 ? `x ${c.penalty.toPrecision(3)}` : "-",
-        seconds(c.cost_s), bar(c, most)], { classes: { 13: "bar" } })
-      : row([...first, known(c.score) ? c.score.toPrecision(3) : "-"]));
+      ? row([...cells, bar(c, most)], { classes: { [columns.length]: "bar" } })
+      : row(cells));
   }
   made.append(thead, body);
   const scroll = element("div", undefined, "scroll");
