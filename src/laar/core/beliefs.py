@@ -29,6 +29,7 @@ from laar.errors import SettingError
 from laar.prefix import PrefixIndex, PromptHasher
 from laar.prefix.blocks import GROWING, Chain
 from laar.prefix.demand import PrefixDemand
+from laar.prefix.density import Density
 from laar.prefix.evictions import Evictions
 from laar.prefix.index import Receipt
 from laar.prefix.tokens import Stored, TokenBlocks
@@ -43,7 +44,7 @@ MAX_ROOTS = 10_000
 """First blocks of prompts known by the engine's name, for each endpoint; a megabyte."""
 
 BYTES_PER_TOKEN = 4
-"""Turns an engine's cache size, in tokens, into the index's unit; English prose has about four."""
+"""Of English prose; what prompts have until engines said how long they were."""
 
 
 def read_capability(path: Path) -> CapabilityModel:
@@ -180,6 +181,7 @@ class PrefixBeliefs:
         self.evictions = Evictions()
         self.blocks_held = TokenBlocks()
         self._roots: dict[int, dict[int | bytes, int]] = {}
+        self._density = Density(BYTES_PER_TOKEN)
         self._slots = 0
         self.watcher: PrefixWatcher | None = None
 
@@ -258,9 +260,15 @@ class PrefixBeliefs:
         if self.watcher is not None:
             self.watcher.ended(receipt, ok=False, share=None)
 
-    def settle(self, receipt: Receipt, share: float | None) -> None:
-        """The request ended well; `share` is what the engine said it had cached, if it did."""
+    def settle(self, receipt: Receipt, share: float | None, prompt_tokens: int = 0) -> None:
+        """The request ended well.
+
+        `share` is what the engine said it had cached, and `prompt_tokens` how long it said the
+        prompt was, if it did (None and 0).
+        """
         self.index.settle(receipt, share)
+        if prompt_tokens > 0 and receipt.chain.total_bytes:
+            self._density.learn(receipt.slot, receipt.chain.total_bytes, prompt_tokens)
         if self.watcher is not None:
             self.watcher.ended(receipt, ok=True, share=share)
 
@@ -268,8 +276,13 @@ class PrefixBeliefs:
         """Forgets a slot."""
         self.blocks_held.drop(slot)
         self._roots.pop(slot, None)
+        self._density.drop(slot)
         if slot < self._slots:
             self.index.drop(slot)
+
+    def bytes_per_token(self) -> float:
+        """Bytes of prompts in a token, over all slots."""
+        return self._density.mean
 
     def clear(self, slot: int) -> None:
         """Forgets what the slot held; requests under way still count."""
@@ -329,4 +342,4 @@ class PrefixBeliefs:
     def set_capacity(self, slot: int, tokens: float) -> None:
         """The engine said how many tokens its cache holds."""
         if slot < self._slots and tokens == tokens:  # NaN is not equal to itself: not known
-            self.index.set_capacity(slot, int(tokens * BYTES_PER_TOKEN))
+            self.index.set_capacity(slot, int(tokens * self._density.of(slot)))

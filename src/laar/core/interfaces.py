@@ -153,8 +153,12 @@ class Prefixes(Protocol):
         """Takes an entry back: the request failed."""
         ...
 
-    def settle(self, receipt: Receipt, share: float | None) -> None:
-        """The request ended well; `share` is what the engine said it had cached, if it did."""
+    def settle(self, receipt: Receipt, share: float | None, prompt_tokens: int = 0) -> None:
+        """The request ended well.
+
+        `share` is what the engine said it had cached, and `prompt_tokens` how long it said the
+        prompt was, if it did (None and 0).
+        """
         ...
 
     def drop(self, slot: int) -> None:
@@ -195,7 +199,7 @@ class NoPrefixes:
     def retract(self, receipt: Receipt) -> None:
         """Nothing to take back."""
 
-    def settle(self, receipt: Receipt, share: float | None) -> None:
+    def settle(self, receipt: Receipt, share: float | None, prompt_tokens: int = 0) -> None:
         """Nothing to settle."""
 
     def drop(self, slot: int) -> None:

@@ -174,4 +174,4 @@ class Lessons:
         # What came from elsewhere counts as cached: it says nothing of the cache before.
         if held is None and end.prompt_tokens and end.cached_tokens is not None:
             share = min(1.0, end.cached_tokens / end.prompt_tokens)
-        self._prefixes.settle(receipt, share)
+        self._prefixes.settle(receipt, share, end.prompt_tokens or 0)

@@ -122,6 +122,11 @@ class Receipt:
     _stamp: int
     _witness: int  # stamp of the use that proved the deepest of them
 
+    @property
+    def slot(self) -> int:
+        """Whose cache it is about."""
+        return self._cache.slot
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexStats:

@@ -198,10 +198,12 @@ class Picker:
         self.director.adapters.read(slot, reading.adapters, reading.max_adapters)
         if self.context.in_use is not None:  # sums up all endpoints for each one's reading
             tokens = self.table.cache_tokens()
-            self.context.set_capacity(None if math.isnan(tokens) else tokens * BYTES_PER_TOKEN)
+            beliefs = self.prefixes if isinstance(self.prefixes, PrefixBeliefs) else None
+            density = beliefs.bytes_per_token() if beliefs else BYTES_PER_TOKEN
+            self.context.set_capacity(None if math.isnan(tokens) else tokens * density)
             known = not math.isnan(reading.capacity_tokens)  # else what it holds is a guess
-            if known and isinstance(self.prefixes, PrefixBeliefs):
-                self.context.holds_since(address, self.prefixes.oldest_at(slot))
+            if known and beliefs is not None:
+                self.context.holds_since(address, beliefs.oldest_at(slot))
 
     # -- parts ---------------------------------------------------------------------------------
 

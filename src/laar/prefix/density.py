@@ -1,0 +1,58 @@
+"""Bytes of prompts in one of an engine's tokens, from what engines say of prompts' lengths.
+
+The index counts bytes, an engine's cache tokens. English prose has four bytes a token; code, JSON,
+and most languages have fewer, and an index that takes such a cache for twice its size believes in
+prefixes that were pushed out long ago.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Density"]
+
+_PRIOR_TOKENS = 20_000.0
+"""What is known of all slots counts as so many tokens of one; so does the first guess for all."""
+_MEMORY_TOKENS = 2_000_000.0
+"""Beyond it older prompts fade: traffic changes."""
+_LEAST, _MOST = 0.25, 16.0
+"""Images are many tokens in few bytes; and an engine's word may be wrong."""
+
+
+class Density:
+    """Bytes per token, by slot.
+
+    Args:
+        first: for all, before anything is known.
+    """
+
+    def __init__(self, first: float) -> None:
+        self._all = [first * _PRIOR_TOKENS, _PRIOR_TOKENS]
+        self._slots: dict[int, list[float]] = {}
+
+    @property
+    def mean(self) -> float:
+        """Over all slots."""
+        return _bounded(self._all[0] / self._all[1])
+
+    def of(self, slot: int) -> float:
+        """Of a slot, drawn towards the mean while little is known of it."""
+        seen = self._slots.get(slot)
+        if seen is None:
+            return self.mean
+        return _bounded((seen[0] + self.mean * _PRIOR_TOKENS) / (seen[1] + _PRIOR_TOKENS))
+
+    def learn(self, slot: int, total_bytes: int, tokens: int) -> None:
+        """A prompt of so many bytes had so many tokens; both are positive."""
+        for sums in (self._all, self._slots.setdefault(slot, [0.0, 0.0])):
+            sums[0] += total_bytes
+            sums[1] += tokens
+            if sums[1] > _MEMORY_TOKENS:
+                sums[0] *= 0.5
+                sums[1] *= 0.5
+
+    def drop(self, slot: int) -> None:
+        """Forgets a slot."""
+        self._slots.pop(slot, None)
+
+
+def _bounded(density: float) -> float:
+    return min(_MOST, max(_LEAST, density))

@@ -1,0 +1,54 @@
+"""How much text a cache of so many tokens holds: by what engines say of prompts' lengths."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from test_prefix_evictions import PROMPT_BYTES, chain_of
+
+from laar.core.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
+
+PROMPTS = 40
+ROOM_TOKENS = 8 * PROMPT_BYTES / BYTES_PER_TOKEN
+
+
+def believed(bytes_per_token: float) -> tuple[int, PrefixBeliefs]:
+    """How many of the last prompts a slot is believed to hold, where tokens are that long."""
+    beliefs = PrefixBeliefs(key=b"test", max_bytes=8 << 20)
+    beliefs.make_room(2)
+    tokens = int(PROMPT_BYTES / bytes_per_token)
+    for name in range(PROMPTS):
+        beliefs.settle(beliefs.insert(0, chain_of(name), float(name)), None, tokens)
+        beliefs.set_capacity(0, ROOM_TOKENS)  # with each metrics page
+    shares = [beliefs.match(chain_of(name), 2)[0] for name in range(PROMPTS)]
+    held = int(np.sum(np.array(shares) > 0.99))
+    assert all(share > 0.99 for share in shares[PROMPTS - held :])
+    return held, beliefs
+
+
+@pytest.mark.parametrize("bytes_per_token", [1.6, 2.1, 4.0, 5.7])
+def test_a_cache_is_believed_to_hold_the_prompts_that_it_has_room_for(
+    bytes_per_token: float,
+) -> None:
+    held, _ = believed(bytes_per_token)
+    assert held == math.floor(8 * bytes_per_token / BYTES_PER_TOKEN)
+
+
+def test_a_slot_without_answers_is_as_the_others() -> None:
+    _, beliefs = believed(2.0)
+    beliefs.set_capacity(1, ROOM_TOKENS)
+    for name in range(8):
+        beliefs.settle(beliefs.insert(1, chain_of(100 + name), 0.0), None)
+    held = [beliefs.match(chain_of(100 + name), 2)[1] > 0.99 for name in range(8)]
+    assert held == [False] * 4 + [True] * 4
+
+
+def test_what_an_engine_says_is_bounded() -> None:
+    for tokens in (1, 10**9):
+        beliefs = PrefixBeliefs(key=b"test", max_bytes=8 << 20)
+        beliefs.make_room(1)
+        for name in range(PROMPTS):
+            beliefs.settle(beliefs.insert(0, chain_of(name), float(name)), None, tokens)
+        assert 0.2 < beliefs.bytes_per_token() < 20.0
