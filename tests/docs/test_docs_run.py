@@ -49,6 +49,7 @@ NOT_RUN = [
     {"python", "-c"},
     {"pip"},  # need what is not here
     {"docker"},
+    {"sed"},
     {"openssl"},
     {"kubectl"},
     {"istioctl"},

@@ -11,8 +11,10 @@ import importlib.util
 import random
 import re
 import sys
+import tempfile
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import aiohttp
 import orjson
@@ -124,9 +126,8 @@ async def gateway(engines, tmp_path, envoy_binary):
                 admin_port=0,
                 eds_path=str(eds),
             )
-            directory = tmp_path / f"envoy-{shape}"
-            directory.mkdir()
-            process = EnvoyProcess(rendered(shape, options), directory)
+            directory = tempfile.mkdtemp(dir=tmp_path)
+            process = EnvoyProcess(rendered(shape, options), Path(directory))
             envoy = await stack.enter_async_context(process)
             http = await stack.enter_async_context(aiohttp.ClientSession())
             behind = Gateway(envoy.url(), runner, http)
@@ -260,53 +261,58 @@ def words(rng, count):
     return " ".join("".join(rng.choices("etaoinshrdlu", k=rng.randint(2, 8))) for _ in range(count))
 
 
-async def converse(behind, talks, turns, *, seed):
-    """Talks of several turns, a few at once; prompt tokens and those found cached, in all."""
+async def converse(behind, talks, turns, *, seed, at_once=4):
+    """Talks of several turns, each time one of them; prompt tokens and those found cached."""
     rng = random.Random(seed)
     system = {"role": "system", "content": words(rng, 60)}
     texts = [[words(rng, rng.randint(20, 120)) for _ in range(turns)] for _ in range(talks)]
+    talks = [([system], lines) for lines in texts]
     prompt = cached = 0
-    few = asyncio.Semaphore(4)
 
-    async def talk(lines):
+    async def user():
         nonlocal prompt, cached
-        messages = [system]
-        for line in lines:
-            messages.append({"role": "user", "content": line})
-            async with few:
-                answer, _ = await behind.chat(messages)
+        while talks:
+            messages, lines = talk = talks.pop(rng.randrange(len(talks)))
+            messages.append({"role": "user", "content": lines.pop()})
+            answer, _ = await behind.chat(messages)
             usage = answer["usage"]
             prompt += usage["prompt_tokens"]
             cached += (usage["prompt_tokens_details"] or {}).get("cached_tokens", 0)
             messages.append(answer["choices"][0]["message"] | {"role": "assistant"})
+            if lines:
+                talks.append(talk)
 
-    await asyncio.gather(*(talk(lines) for lines in texts))
+    await asyncio.gather(*(user() for _ in range(at_once)))
     return prompt, cached
 
 
 @pytest.mark.parametrize(
-    ("prefix", "events", "points"),
+    ("prefix", "events", "at_once", "points"),
     [
-        pytest.param({}, False, 5, id="text alone"),
-        pytest.param({}, True, 5, id="text and events"),
-        pytest.param({"ask_engines": True}, True, 1, id="ids from the engine"),
-        pytest.param({"tokenizers": "MODEL"}, True, 1, id="ids from the tokenizer"),
+        pytest.param({}, False, 4, 5, id="text alone"),
+        pytest.param({}, True, 4, 5, id="text and events"),
+        # One at a time: what others push out before a prefill begins is no belief's fault.
+        # The engine tokenizes beside its requests: a turn that follows at once finds less known.
+        pytest.param({"ask_engines": True}, True, 1, 3, id="ids from the engine"),
+        pytest.param({"tokenizers": "MODEL"}, True, 1, 1, id="ids from the tokenizer"),
     ],
 )
 async def test_what_is_believed_cached_is_what_the_engines_find(
-    prefix, events, points, gateway, model
+    prefix, events, at_once, points, gateway, model, request
 ):
     if "tokenizers" in prefix:
         prefix = {"tokenizers": {"tiny": str(model)}}
+    name = request.node.callspec.id
     async with gateway(events=events, prefix=prefix) as behind:
-        prompt, cached = await converse(behind, talks=24, turns=6, seed=len(str(prefix)))
+        prompt, cached = await converse(behind, talks=24, turns=6, seed=name, at_once=at_once)
         found = metric(behind.runner, "laar_prefix_found_tokens_total")
         believed = metric(behind.runner, "laar_prefix_believed_tokens_total")
-        page = behind.runner.picker.metrics.page().decode()
-        seen = [line for line in page.splitlines() if "tokenized" in line or "kv_event" in line]
-    sys.stdout.write(f"\n{prefix}: cached {cached / prompt:.3f}, found {found / prompt:.3f}, ")
-    sys.stdout.write(f"believed {believed / prompt:.3f}\n" + "\n".join(seen) + "\n")
-    assert found >= 0.3 * prompt, "the test would show nothing otherwise"
+        known = metric(behind.runner, 'laar_tokenized_prompts_total{result="known"}')
+    sys.stdout.write(f"\n{name}: found {found / prompt:.3f}, believed {believed / prompt:.3f}, ")
+    sys.stdout.write(f"{known:.0f} prompts tokenized\n")
+    assert found >= 0.15 * prompt, "the test would show nothing otherwise"
+    assert found == pytest.approx(cached, rel=0.02)
+    assert (known > 100) == bool(prefix)
     assert abs(believed - found) <= 0.01 * points * prompt
 
 
@@ -349,30 +355,25 @@ async def test_stored_responses_go_on_where_they_are_kept(gateway):
 
 async def test_documents_in_another_order_are_found_cached(gateway):
     rng = random.Random(11)
-    library = [words(rng, 120) for _ in range(12)]
-    questions = []
-    for number in range(40):
-        drawn = rng.sample(range(4), 3) if number % 4 else rng.sample(range(len(library)), 3)
-        questions.append((drawn, words(rng, 8)))
+    topics = [[words(rng, 80) for _ in range(5)] for _ in range(6)]
+    questions = [(rng.sample(rng.choice(topics), 5), words(rng, 8)) for _ in range(72)]
 
-    async def cached_share(behind):
+    async def cached_share(behind, salt):
         prompt = cached = 0
         for drawn, question in questions:
-            documents = "\n".join(f"[Doc_{n}] {library[n]}" for n in drawn)
+            documents = "\n".join(f"[Doc_{n}] {text}" for n, text in enumerate(drawn, 1))
             text = f"Answer from the context.\nContext:\n{documents}\n\nQuestion: {question}"
-            answer, _ = await behind.chat(
-                [{"role": "user", "content": text}], cache_salt=str(id(behind))
-            )
+            answer, _ = await behind.chat([{"role": "user", "content": text}], cache_salt=salt)
             prompt += answer["usage"]["prompt_tokens"]
             details = answer["usage"]["prompt_tokens_details"] or {}
             cached += details.get("cached_tokens", 0)
         return cached / prompt
 
     async with gateway() as behind:
-        off = await cached_share(behind)
+        off = await cached_share(behind, "off")
     route = {"name": "rag", "mode": "on", "holdout_share": 0.0}
-    async with gateway("gateway", context={"routes": [route]}) as behind:
-        on = await cached_share(behind)
+    async with gateway(context={"routes": [route]}) as behind:
+        on = await cached_share(behind, "on")
     sys.stdout.write(f"\nfound cached: {off:.3f} without the hook, {on:.3f} with it\n")
     assert on >= 1.2 * off
 

@@ -68,7 +68,7 @@ async def test_what_the_picker_would_refuse_goes_through(gateway, http, shape):
     for body in (b'{"model":', b"x" * 300_000):
         async with http.post(envoy.url() + path, data=BytesIO(body)) as answer:
             assert answer.status == 200
-        assert a.requests[-1].body == body
+        assert a.asked[-1].body == body
 
 
 async def test_a_share_is_enforced_and_the_rest_is_shadowed(gateway, http):
