@@ -28,7 +28,7 @@ from laar.health.outcomes import Outcomes
 from laar.health.questions import Questions
 from laar.health.records import Records
 from laar.health.settings import HealthSettings
-from laar.health.silence import compare, find_hang, look_at, silent_for_long
+from laar.health.silence import compare, doubted_after_s, find_hang, silent_for_long
 from laar.health.standing import Standing, standing_of
 
 __all__ = ["Health", "Word"]
@@ -276,9 +276,9 @@ class Health:
         settings = self._records.settings
         if not settings.enabled:
             return
-        silent_s = look_at(settings)
+        doubted_s = doubted_after_s(settings)
         for slot, endpoint in self._endpoints.items():
-            if endpoint.attempts and now - endpoint.progress_at[Stage.OVER] > silent_s:
+            if endpoint.attempts and now - endpoint.progress_at[Stage.OVER] > doubted_s:
                 find_hang(self._records, self.questions, slot, endpoint, now)
         paced, self._records.paced = self._records.paced, set()
         for model in paced:

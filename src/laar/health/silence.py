@@ -17,7 +17,7 @@ from laar.health.questions import Questions
 from laar.health.records import Records
 from laar.health.settings import HealthSettings
 
-__all__ = ["compare", "find_hang", "look_at", "silent_for_long"]
+__all__ = ["compare", "doubted_after_s", "find_hang", "silent_for_long"]
 
 _OVERTAKEN = 3
 """Later requests that siblings got as far, before silence is the endpoint's own."""
@@ -29,8 +29,8 @@ _DOUBT = 0.25
 to it meanwhile would be lost as well."""
 
 
-def look_at(settings: HealthSettings) -> float:
-    """Seconds of silence from which `find_hang` may find something."""
+def doubted_after_s(settings: HealthSettings) -> float:
+    """Seconds of silence beyond which `find_hang` may find something."""
     return _DOUBT * settings.overdue_s
 
 
@@ -38,15 +38,16 @@ def find_hang(
     records: Records, questions: Questions, slot: int, endpoint: Endpoint, now: float
 ) -> None:
     """Takes a slot out that has fallen silent, and has one asked that may have."""
-    breaker, overdue_s = endpoint.breaker, records.settings.overdue_s
+    breaker, doubted_s = endpoint.breaker, doubted_after_s(records.settings)
     for attempt in endpoint.attempts:
-        if now - attempt.at <= _DOUBT * overdue_s:
+        if now - attempt.at <= doubted_s:
             return  # and all after it are younger
         if attempt.overdue or attempt.judged:
             continue
-        if not silent_for_long(records, endpoint, attempt, now, _DOUBT * overdue_s):
+        silent_s = _silent_s(records, endpoint, attempt, now, doubted_s)
+        if not silent_s:
             continue
-        if not silent_for_long(records, endpoint, attempt, now):
+        if silent_s <= records.settings.overdue_s:
             questions.suspect(endpoint, Kind.HANG, 1.0, now)
             records.trouble(slot)
             continue
@@ -61,38 +62,35 @@ def find_hang(
         records.trouble(slot)
 
 
-def silent_for_long(
-    records: Records,
-    endpoint: Endpoint,
-    attempt: Attempt,
-    now: float,
-    least_s: float | None = None,
-) -> bool:
-    """Whether nothing has come for far longer than is usual, while siblings went on.
+def silent_for_long(records: Records, endpoint: Endpoint, attempt: Attempt, now: float) -> bool:
+    """Whether nothing has come for far longer than is usual, while siblings went on."""
+    overdue_s = records.settings.overdue_s
+    return attempt.overdue or _silent_s(records, endpoint, attempt, now, overdue_s) > 0.0
 
-    Not for less than `least_s`, by default what the settings call overdue.
-    """
-    if attempt.overdue:
-        return True
+
+def _silent_s(
+    records: Records, endpoint: Endpoint, attempt: Attempt, now: float, beyond_s: float
+) -> float:
+    """Seconds of silence; 0 unless they are more than `beyond_s` and usual, and siblings went on."""
     if not attempt.timed:
-        return False
+        return 0.0
     waiting_for = Stage(attempt.stage + 1)
     is_whole = not attempt.group[1]  # its head comes with its end
     if is_whole or (attempt.stage is Stage.ACCEPTED and not attempt.read):
         waiting_for = Stage.OVER
     since = max(attempt.at, endpoint.last_progress_at(waiting_for))
     silent_s = now - since
-    if silent_s <= (records.settings.overdue_s if least_s is None else least_s):
-        return False
+    if silent_s <= beyond_s:
+        return 0.0
     usual = Stage.OVER if is_whole else waiting_for
     if silent_s <= records.times(attempt).limit_s(usual, attempt.predicted_s):
-        return False
+        return 0.0
     overtaken = 0
     for other in records.others(endpoint):
         overtaken += other.overtook(since, waiting_for, _SLACK * silent_s)
         if overtaken >= _OVERTAKEN:
-            return True
-    return False
+            return silent_s
+    return 0.0
 
 
 def compare(records: Records, model: str, now: float) -> None:
