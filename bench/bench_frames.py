@@ -14,6 +14,7 @@ import statistics
 import time
 from typing import Any, cast
 
+from fuzz.written import by_the_library
 from jh2.config import H2Configuration
 from jh2.connection import H2Connection
 from rich.console import Console
@@ -21,7 +22,6 @@ from rich.table import Table
 
 from laar.server.h2 import Call, H2Server
 from laar.server.h2.connection import Connection
-from laar.server.h2.guard import Guard
 
 ROUNDS = 15
 CALLS = 40
@@ -83,10 +83,7 @@ class _Side:
         self.connection = Connection(server)
         h2: Any = self.connection.h2
         if not around:
-            self.connection.guard = Guard(time.monotonic())
-            h2.write_data = lambda stream, pieces, _length: H2Connection.send_data(
-                h2, stream.stream_id, b"".join(pieces)
-            )
+            by_the_library(self.connection)
         self.connection.connection_made(cast(asyncio.Transport, _Socket()))
         self._client = H2Connection(H2Configuration(client_side=True))
         self._client.initiate_connection()

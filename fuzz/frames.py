@@ -8,15 +8,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from jh2.connection import H2Connection
 from jh2.hpack import Encoder
 
 from fuzz.choices import Choices
-from fuzz.written import Written
+from fuzz.written import Written, by_the_library
 from laar.server.h2 import H2Server
 from laar.server.h2.call import Call
 from laar.server.h2.connection import Connection
-from laar.server.h2.guard import Guard
 
 __all__ = ["frames"]
 
@@ -93,14 +91,6 @@ class _Side:
         self.begun.append(_Echo(call))
         return self.begun[-1]
 
-    def leave_to_the_library(self) -> None:
-        """Sends no frame around it."""
-        h2 = self.connection.h2
-        self.connection.guard = Guard(0.0)
-        h2.write_data = lambda stream, pieces, _length: (  # type: ignore[method-assign]
-            H2Connection.send_data(h2, stream.stream_id, b"".join(pieces))
-        )
-
     def heard(self) -> list[list[bytes]]:
         """The messages of each call."""
         return [one.heard for one in self.begun]
@@ -122,7 +112,7 @@ def frames(data: bytes) -> None:
 
 async def _speak(choices: Choices) -> None:
     sides = one, other = _Side(), _Side()
-    other.leave_to_the_library()
+    by_the_library(other.connection)
     encoder = Encoder()
     held = _PREFACE if choices.number(16) else choices.some(40)
     while True:

@@ -1,8 +1,22 @@
-"""A stand-in for the socket of a connection that gets its bytes from a test."""
+"""A connection that gets its bytes from a test: its socket, and one that jh2 alone serves."""
 
 from __future__ import annotations
 
-__all__ = ["Written"]
+from jh2.connection import H2Connection
+
+from laar.server.h2.connection import Connection
+from laar.server.h2.guard import Guard
+
+__all__ = ["Written", "by_the_library"]
+
+
+def by_the_library(connection: Connection) -> None:
+    """Has the library read and write all frames; to be called before the first of them."""
+    h2 = connection.h2
+    connection.guard = Guard(0.0)
+    h2.write_data = lambda stream, pieces, _length: (  # type: ignore[method-assign]
+        H2Connection.send_data(h2, stream.stream_id, b"".join(pieces))
+    )
 
 
 class Written:

@@ -7,28 +7,17 @@ import itertools
 from collections import Counter
 
 import pytest
-from fuzz.written import Written
+from fuzz.written import Written, by_the_library
 from h2_peers import HEADERS, PREFACE, Served, frame
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from jh2.connection import H2Connection
 from jh2.hpack import Encoder
 
 from laar.server.h2 import H2Server, framing
 from laar.server.h2.connection import Connection
-from laar.server.h2.guard import Guard
 
 DATA, HEADER, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END, PADDED = 0x1, 0x8
-
-
-def plain(connection):
-    """Has the library read and write all frames."""
-    h2 = connection.h2
-    connection.guard = Guard(0.0)
-    h2.write_data = lambda stream, pieces, _length: H2Connection.send_data(
-        h2, stream.stream_id, b"".join(pieces)
-    )
 
 
 async def _play(reads, by_library):
@@ -37,7 +26,7 @@ async def _play(reads, by_library):
     server.add_method("test.Test", "Echo", served.begin)
     connection, socket = Connection(server), Written()
     if by_library:
-        plain(connection)
+        by_the_library(connection)
     connection.connection_made(socket)
     for read in (PREFACE, frame(SETTINGS), *reads):
         connection.data_received(read)

@@ -71,7 +71,7 @@ def silent_for_long(records: Records, endpoint: Endpoint, attempt: Attempt, now:
 def _silent_s(
     records: Records, endpoint: Endpoint, attempt: Attempt, now: float, beyond_s: float
 ) -> float:
-    """Seconds of silence; 0 unless they are more than `beyond_s` and usual, and siblings went on."""
+    """Seconds of silence; 0 unless more than `beyond_s` and than usual, while siblings went on."""
     if not attempt.timed:
         return 0.0
     waiting_for = Stage(attempt.stage + 1)
