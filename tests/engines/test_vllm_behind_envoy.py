@@ -7,7 +7,6 @@ no times: the engines share two cores with everything else.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import random
 import re
 import sys
@@ -22,7 +21,7 @@ import pytest
 import yaml
 
 pytest.importorskip("tokenizers", reason="NO tokenizers HERE: install laar[tokenizers]")
-from vllm_server import PYTHON, running, write_model
+from vllm_server import NEEDS_VLLM, running, write_model
 
 from laar.envoy import BootstrapOptions, EnvoyProcess
 from laar.server.runner import Runner
@@ -31,15 +30,7 @@ from support import eventually, metric
 from support.bootstraps import rendered
 from support.waiting import free_ports
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        sys.executable == PYTHON and importlib.util.find_spec("vllm") is None,
-        reason="NO vLLM HERE: install vllm 0.32 into this environment, or set LAAR_VLLM_PYTHON to "
-        "the python of one that has it",
-    ),
-]
+pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(900)]
 
 BLOCK = 32
 BLOCKS = 400

@@ -7,7 +7,6 @@ engine of its own, about 2.5 GiB and half a minute. Only ratios are asserted.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import socket
@@ -23,22 +22,13 @@ import pytest
 from rich.console import Console
 from scipy.stats import spearmanr
 from vllm_driver import MODEL, QUIET
+from vllm_server import NEEDS_VLLM, PYTHON
 
 from laar.lab.fit_engine import FitSettings, fit_engine, write_profile
 from laar.lab.report import show
 from laar.sim.engine import load_profile
 
-PYTHON = os.environ.get("LAAR_VLLM_PYTHON", sys.executable)
-
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.timeout(360),
-    pytest.mark.skipif(
-        sys.executable == PYTHON and importlib.util.find_spec("vllm") is None,
-        reason="NO vLLM HERE: install vllm 0.32 into this environment, or set LAAR_VLLM_PYTHON to "
-        "the python of one that has it",
-    ),
-]
+pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(360)]
 
 ROOT = Path(__file__).parents[2]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import random
@@ -14,12 +15,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+import pytest
 from vllm_driver import MODEL, QUIET
 
 from support.waiting import free_ports
 
 PYTHON = os.environ.get("LAAR_VLLM_PYTHON", sys.executable)
+NEEDS_VLLM = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(
+        sys.executable == PYTHON and importlib.util.find_spec("vllm") is None,
+        reason="NO vLLM HERE: install vllm 0.32 into this environment, or set LAAR_VLLM_PYTHON to "
+        "the python of one that has it",
+    ),
+]
+"""Marks of the tests that start one."""
 
 _TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>"
@@ -49,7 +59,8 @@ class Engine:
 
 def write_model(work: Path) -> None:
     """Writes configuration, tokenizer and chat template; the weights are random."""
-    work.mkdir(parents=True, exist_ok=True)
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
     (work / "config.json").write_text(json.dumps(MODEL))
     rng = random.Random(3)
     letters = "etaoinshrdlu"
