@@ -6,6 +6,7 @@ import json
 import math
 import tracemalloc
 from pathlib import Path
+from uuid import uuid4
 
 import joblib
 import pytest
@@ -20,7 +21,7 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.lookups import run_cell
 from laar.lab.report import Chart, Report, Table, dump, show
 from laar.lab.statistics import Estimate, estimate, gain
-from laar.lab.sweep import placed, sweep
+from laar.lab.sweep import kept_in, placed, sweep
 from laar.lab.trace import read_trace
 from laar.sim.fleet_file import read_fleet
 
@@ -240,6 +241,24 @@ def _square(number: int) -> int:
 def test_a_sweep_keeps_the_order_of_its_cases() -> None:
     with placed("loky", 2):
         assert sweep(_square, [(n,) for n in range(20)], label="") == [n * n for n in range(20)]
+
+
+def _noted(number: int, notes: Path) -> int:
+    (notes / f"{number} {uuid4()}").touch()
+    return number * number
+
+
+def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    for many in (3, 5, 5):
+        with placed("loky", 2), kept_in(tmp_path / "kept"):
+            squares = sweep(_noted, [(n, notes) for n in range(many)], label="")
+        assert squares == [n * n for n in range(many)]
+    assert sorted(path.name.split()[0] for path in notes.iterdir()) == list("01234")
+    with placed("loky", 2):
+        sweep(_noted, [(0, notes)], label="")
+    assert len(list(notes.iterdir())) == 6, "without a directory nothing is kept"
 
 
 @pytest.mark.slow

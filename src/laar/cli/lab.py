@@ -34,6 +34,12 @@ _Json = Annotated[Path | None, typer.Option("--json", help="Write all numbers as
 _Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the figure (png, svg, pdf).")]
 _Backend = Annotated[str, typer.Option(help="Where runs go: loky (this machine), dask, ray.")]
 _Jobs = Annotated[int, typer.Option(help="Runs at a time; -1 for all cores.")]
+_Keep = Annotated[
+    Path | None,
+    typer.Option(
+        help="Keep finished runs in this directory; begun again on the same sources, go on there."
+    ),
+]
 
 
 def _console() -> Console:
@@ -98,6 +104,7 @@ def run(
     plot: _Plot = None,
     backend: _Backend = "loky",
     jobs: _Jobs = -1,
+    keep: _Keep = None,
 ) -> None:
     """Run an experiment; exit 0 when its claims are shown, 3 when not, 4 without a verdict."""
     with report_errors():
@@ -105,7 +112,7 @@ def run(
         from laar.lab.experiments import find_experiment
         from laar.lab.figure import draw
         from laar.lab.report import as_records, dump, show
-        from laar.lab.sweep import placed
+        from laar.lab.sweep import kept_in, placed
 
         experiment = find_experiment(name)
         scope = experiment.scope(
@@ -126,10 +133,11 @@ def run(
         if hours > 1.0 and not quick and backend == "loky":
             console.print(
                 f"{len(scope.seeds)} seeds take {spoken_time(hours)} on two cores. "
-                "--backend dask or ray runs them on a cluster, --seeds fewer without a verdict.",
+                "--keep DIR lets you stop and go on, --backend dask or ray runs them on a cluster, "
+                "--seeds fewer without a verdict.",
                 highlight=False,
             )
-        with placed(backend, jobs):
+        with placed(backend, jobs), kept_in(keep):
             report = experiment.run(scope)
         judged = experiment.judged(report, scope)
         show(report, console, judged)
@@ -173,6 +181,7 @@ def results(
     ] = math.inf,
     backend: _Backend = "loky",
     jobs: _Jobs = -1,
+    keep: _Keep = None,
 ) -> None:
     """Run experiments, store their numbers by seed, and write the index with all verdicts.
 
@@ -183,7 +192,7 @@ def results(
         from laar.lab.experiment import spoken_time
         from laar.lab.experiments import all_experiments, find_experiment
         from laar.lab.results import index_of, load, store
-        from laar.lab.sweep import placed
+        from laar.lab.sweep import kept_in, placed
 
         directory.mkdir(parents=True, exist_ok=True)
         known = {name: each for name, each in all_experiments().items() if each.claims}
@@ -199,7 +208,7 @@ def results(
         for experiment in chosen:
             console.print(experiment.name, highlight=False)
             scope = experiment.scope(None, quick=False)
-            with placed(backend, jobs):
+            with placed(backend, jobs), kept_in(keep):
                 report = experiment.run(scope)
             stored[experiment.name] = store(directory, experiment, report, scope.seeds)
             for one in experiment.judged(report, scope):
@@ -261,6 +270,7 @@ def replay(
     plot: _Plot = None,
     backend: _Backend = "loky",
     jobs: _Jobs = -1,
+    keep: _Keep = None,
 ) -> None:
     """Replay a trace, recorded sessions or a decision log against a fleet, once for each policy.
 
@@ -273,7 +283,7 @@ def replay(
         from laar.lab.replay import Replay
         from laar.lab.replay import replay as run_replay
         from laar.lab.report import dump, show
-        from laar.lab.sweep import placed
+        from laar.lab.sweep import kept_in, placed
 
         if not trace.is_file():
             raise SettingError(
@@ -295,7 +305,7 @@ def replay(
             max_in_flight=max_in_flight,
             seed=seed,
         )
-        with placed(backend, jobs):
+        with placed(backend, jobs), kept_in(keep):
             report = run_replay(given, policy or ["laar", "least-loaded", "session-affinity"])
         show(report, _console())
         if json:

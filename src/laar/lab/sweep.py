@@ -10,22 +10,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
 
 import joblib
+import xxhash
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from laar.errors import SettingError, unknown
 
-__all__ = ["BACKENDS", "placed", "sweep"]
+__all__ = ["BACKENDS", "kept_in", "placed", "sweep"]
 
 BACKENDS = ("loky", "dask", "ray")
 """Processes of this machine, or a cluster."""
 
 _LINE_EVERY_S = 60.0
 _T = TypeVar("_T")
+
+_kept: ContextVar[Path | None] = ContextVar("kept", default=None)
 
 
 def sweep(run: Callable[..., _T], cases: Sequence[tuple[Any, ...]], *, label: str) -> list[_T]:
@@ -41,7 +46,8 @@ def sweep(run: Callable[..., _T], cases: Sequence[tuple[Any, ...]], *, label: st
     with Progress(
         *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True
     ) as bar:
-        jobs = (joblib.delayed(run)(*case) for case in cases)
+        kept = joblib.Memory(_kept.get(), verbose=0).cache(run)
+        jobs = (joblib.delayed(kept)(*case) for case in cases)
         backend, _ = joblib.parallel.get_active_backend()
         streams = backend.supports_return_generator  # Ray's does not: its bar moves at the end only
         results = joblib.Parallel(return_as="generator" if streams else "list")(jobs)
@@ -102,3 +108,27 @@ def placed(backend: str, jobs: int) -> Iterator[None]:
         ) from None
     with joblib.parallel_config(backend=backend, n_jobs=jobs):
         yield
+
+
+@contextmanager
+def kept_in(directory: Path | None) -> Iterator[None]:
+    """Keeps the finished runs of sweeps inside, and does not make again what is there already.
+
+    Args:
+        directory: runs of other sources or cases in it stay untouched; workers on other machines
+            have to share it. None: nothing is kept.
+    """
+    token = _kept.set(directory / _sources() if directory else None)
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+
+
+def _sources() -> str:
+    """A name for this state of the package: any change may change what a run comes to."""
+    package = Path(__file__).parents[1]
+    digest = xxhash.xxh3_64()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

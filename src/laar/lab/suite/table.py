@@ -32,7 +32,7 @@ from laar.lab.workloads.shared_prompts import (
     in_bursts,
     questions,
 )
-from laar.sim.fleet import Arrival, Conversation
+from laar.sim.fleet import Arrival
 
 __all__ = ["SUITE", "cases"]
 
@@ -48,11 +48,7 @@ def _bursts(rng: Random, duration_s: float) -> Iterator[Arrival]:
 
 def _router(sessions: int) -> Together:
     shape = RouterShape(sessions=sessions, output_tokens=7, long_share=0.2)
-
-    def draw(rng: Random) -> list[Conversation]:
-        return router_sessions(shape, rng)
-
-    return Together(draw=draw, rounds=max(2, 96 // sessions))
+    return Together(draw=partial(router_sessions, shape), rounds=max(2, 96 // sessions))
 
 
 def _art(slower: float) -> Open:
