@@ -11,6 +11,8 @@ import aiohttp
 import orjson
 import pytest
 
+from laar.protocol import headers as names
+from laar.protocol.stream import sending
 from support import Answer, eventually, free_port, metric
 
 pytestmark = pytest.mark.envoy
@@ -171,13 +173,64 @@ async def test_a_silent_endpoint_is_left_for_another_after_the_time_its_prompt_m
     def hurry(bootstrap):
         for route in _routes(bootstrap):
             if "dynamic_metadata" in route["match"]:
-                route["route"]["retry_policy"]["per_try_idle_timeout"] = "0.3s"
+                policy = route["route"]["retry_policy"]
+                policy["per_try_idle_timeout"] = "0.3s"
+                policy.pop("per_try_timeout", None)
 
     envoy = await gateway.envoy(shape, hurry)
     with hung:
         answers = await asyncio.gather(*(post(http, envoy, chat(stream=True)) for _ in range(8)))
     assert Counter(answer.status for answer, _ in answers) == {200: 8}
     assert len(good.asked) == 8
+
+
+def _expect_heads_within_s(seconds):
+    def change(bootstrap):
+        for route in _routes(bootstrap):
+            policy = route.get("route", {}).get("retry_policy", {})
+            if "per_try_timeout" in policy:
+                policy["per_try_timeout"] = f"{seconds}s"
+
+    return change
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_that_does_not_begin_is_asked_for_elsewhere(gateway, http, shape, stream):
+    good, hung = await gateway.upstream(), socket.create_server(("127.0.0.1", 0), backlog=64)
+    gateway.members(("{}:{}".format(*hung.getsockname()), "m"), (good.address, "m"))
+    runner = await gateway.picker()
+    envoy = await gateway.envoy(shape, _expect_heads_within_s(0.3))
+    body = chat(stream=stream, max_tokens=8)
+    with hung:
+        answers = await asyncio.gather(*(post(http, envoy, body) for _ in range(8)))
+    assert Counter(answer.status for answer, _ in answers) == {200: 8}
+    assert {answer.headers["x-laar-endpoint"] for answer, _ in answers} == {good.address}
+    assert len(good.asked) == 8
+    assert metric(runner, "laar_failed_attempts_total") > 0, "the test shows nothing otherwise"
+    await eventually(lambda: not runner.picker.table.in_flight.any(), what="release of everything")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_slow_answer_is_the_clients_when_it_begins_before_the_others(
+    gateway, http, shape, monkeypatch
+):
+    """What it had begun to work on is not lost, and it did not fail."""
+    monkeypatch.setattr(names, "BEGINS_S", {1: 60})
+    for constant in ("_BEGIN_S", "_BEGIN", "_SLOW_TOKEN_S"):
+        monkeypatch.setattr(sending, constant, 0.0)
+    slow, hung = await gateway.upstream(), socket.create_server(("127.0.0.1", 0), backlog=64)
+    slow.chat_answer = Answer(body=b'{"slow": true}', wait_s=2.5)
+    gateway.members((slow.address, "m"), ("{}:{}".format(*hung.getsockname()), "m"))
+    runner = await gateway.picker()
+    envoy = await gateway.envoy(shape, idle_timeout_s=1234.0)  # not rendered by an earlier test
+    with hung:
+        answers = await asyncio.gather(*(post(http, envoy, chat(stream=True)) for _ in range(6)))
+    assert {(answer.status, body) for answer, body in answers} == {(200, b'{"slow": true}')}
+    assert {answer.headers["x-laar-endpoint"] for answer, _ in answers} == {slow.address}
+    failed = f'laar_endpoint_failures_total{{endpoint="{slow.address}",kind="retried"}}'
+    assert metric(runner, failed) == 0
+    await eventually(lambda: not runner.picker.table.in_flight.any(), what="release of everything")
 
 
 def _routes(bootstrap):

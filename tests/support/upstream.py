@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,12 +28,16 @@ class RecordedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One answer: ``chunks``, written one by one as the iterator yields them, or else ``body``."""
+    """One answer: ``chunks``, written one by one as the iterator yields them, or else ``body``.
+
+    Its head comes after `wait_s`.
+    """
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b"{}"
     chunks: AsyncIterator[bytes] | None = None
+    wait_s: float = 0.0
 
     @classmethod
     def sse(cls, chunks: AsyncIterator[bytes]) -> Self:
@@ -114,6 +119,7 @@ class RecordingUpstream:
                 return web.json_response({"object": "list", "data": self.models})
             return web.Response(status=404)
         headers = {"content-type": "application/json", **answer.headers, "x-upstream": self.address}
+        await asyncio.sleep(answer.wait_s)
         if answer.chunks is None:
             return web.Response(status=answer.status, headers=headers, body=answer.body)
         response = web.StreamResponse(status=answer.status, headers=headers)

@@ -81,7 +81,7 @@ _ACCESS_LOG = {
     "duration_ms": "%DURATION%",
     "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
     "picked": f"%DYNAMIC_METADATA({agreed.LB_NAMESPACE}:{names.DESTINATION})%",
-    "served": f"%DYNAMIC_METADATA({agreed.LB_NAMESPACE}:{names.SERVED})%",
+    "served": "%UPSTREAM_HOST%",
     "endpoint_model": f"%UPSTREAM_METADATA({METADATA_NAMESPACE}:model)%",
     "decision_id": "%RESP(X-LAAR-DECISION-ID)%",
     "model": "%RESP(X-LAAR-MODEL)%",
@@ -237,7 +237,7 @@ def _external_processor(options: BootstrapOptions, bodies: BodyMode) -> External
         # For requests that flow control holds, one by one: the picker asks for it.
         max_message_timeout=timedelta(seconds=options.longest_answer_s),
         request_attributes=attributes,
-        response_attributes=[agreed.ATTEMPTED, agreed.DETAILS],
+        response_attributes=[agreed.ANSWERED_BY, agreed.ATTEMPTED, agreed.DETAILS],
         metadata_options=MetadataOptions(
             receiving_namespaces=MetadataOptionsMetadataNamespaces(untyped=[agreed.LB_NAMESPACE]),
             forwarding_namespaces=MetadataOptionsMetadataNamespaces(

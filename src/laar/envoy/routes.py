@@ -10,6 +10,10 @@ number of attempts bounds what such a request does. A client's own retries multi
 a prompt's prefill may take only the picker knows, and a route's time-outs are fixed; so there are
 routes for several silences. The picker names one in its metadata, and Envoy looks for the route
 again.
+
+**Delay.** Where an answer's head does not come within the time that the picker names,
+``per_try_timeout`` has the next endpoint asked as well, and the first to begin answers
+(``hedge_on_per_try_timeout``): one that is merely slow loses nothing by it.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from envoy_data_plane.envoy.config.core.v3 import (
 )
 from envoy_data_plane.envoy.config.route.v3 import (
     HeaderMatcher,
+    HedgePolicy,
     RetryPolicy,
     RetryPolicyRetryHostPredicate,
     Route,
@@ -54,6 +59,7 @@ from laar.envoy.bootstrap import RETRIED, RETRY_ON, BodyMode, BootstrapOptions
 from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, METADATA_NAMESPACE
 from laar.protocol import headers as names
 from laar.protocol.agreed import LB_NAMESPACE
+from laar.protocol.events import Patience
 from laar.protocol.openai import SUFFIXES
 
 EXT_PROC = "envoy.filters.http.ext_proc"
@@ -93,9 +99,15 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Rou
     message instead of two: Envoy keeps their headers. Any other request is decided at its headers,
     also one whose body has no length: were it empty, there would be no message at all.
     """
-    silences = [s for s in names.SILENCES_S if s < options.idle_timeout_s]
+    allowed = (
+        *(Patience(silence_s, begin_s) for begin_s, silence_s in names.BEGINS_S.items()),
+        *(Patience(silence_s) for silence_s in names.SILENCES_S),
+        Patience(),
+    )
     found = []
-    for silence_s in (*silences, None):
+    for patience in allowed:
+        if (patience.silence_s or 0) >= options.idle_timeout_s:
+            continue
         if body_mode == "native":
             generation = RouteMatch(
                 safe_regex=RegexMatcher(regex=_GENERATION_PATHS),
@@ -107,8 +119,8 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Rou
                     ),
                 ],
             )
-            found.append(_route(generation, options, silence_s))
-        other = _route(RouteMatch(prefix="/"), options, silence_s)
+            found.append(_route(generation, options, patience))
+        other = _route(RouteMatch(prefix="/"), options, patience)
         if body_mode == "native":
             headers = ExtProcOverrides(processing_mode=processing_mode(native=True, headers=True))
             other.typed_per_filter_config = {
@@ -134,10 +146,11 @@ def processing_mode(*, native: bool, headers: bool) -> ProcessingMode:
     )
 
 
-def _route(match: RouteMatch, options: BootstrapOptions, silence_s: int | None) -> Route:
-    if silence_s is not None:
-        match.dynamic_metadata = [_named(names.SILENCE, str(silence_s))]
-    idle = timedelta(seconds=silence_s or options.idle_timeout_s)
+def _route(match: RouteMatch, options: BootstrapOptions, patience: Patience) -> Route:
+    named = {names.SILENCE: patience.silence_s, names.BEGIN: patience.begin_s}
+    match.dynamic_metadata = [_named(key, str(s)) for key, s in named.items() if s is not None]
+    idle = timedelta(seconds=patience.silence_s or options.idle_timeout_s)
+    begin = None if patience.begin_s is None else timedelta(seconds=patience.begin_s)
     return Route(
         match=match,
         metadata=Metadata(
@@ -149,10 +162,12 @@ def _route(match: RouteMatch, options: BootstrapOptions, silence_s: int | None) 
             cluster=ENDPOINTS_CLUSTER,
             timeout=timedelta(seconds=options.request_timeout_s),
             idle_timeout=timedelta(seconds=options.idle_timeout_s),
+            hedge_policy=None if begin is None else HedgePolicy(hedge_on_per_try_timeout=True),
             retry_policy=RetryPolicy(
                 retry_on=RETRY_ON,
                 retriable_status_codes=list(RETRIED),
                 num_retries=options.retries,
+                per_try_timeout=begin,
                 per_try_idle_timeout=idle,
                 host_selection_retry_max_attempts=_HOST_ATTEMPTS,
                 retry_host_predicate=[

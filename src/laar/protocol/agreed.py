@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "ANSWERED_BY",
     "ATTEMPTED",
     "ATTEMPTS",
     "DECISION_MARGIN_S",
@@ -18,6 +19,9 @@ ATTEMPTS = "xds.route_metadata.filter_metadata.laar.attempts"
 
 ATTEMPTED = "upstream.request_attempt_count"
 """Envoy attribute of an answer: how often the request was tried."""
+
+ANSWERED_BY = "upstream.address"
+"""Envoy attribute of an answer: the endpoint that it comes from, the last asked or an earlier."""
 
 DETAILS = "response.code_details"
 """Envoy attribute of an answer: where its status comes from."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from laar.core.decision import Completion, Decision
 from laar.core.request import Api, Request
@@ -32,6 +33,7 @@ __all__ = [
     "HasRead",
     "Immediate",
     "Noted",
+    "Patience",
     "Read",
     "Refused",
     "Replied",
@@ -221,14 +223,29 @@ class Ask:
     request: Request
 
 
+class Patience(NamedTuple):
+    """How long an endpoint may send nothing, in seconds.
+
+    Args:
+        silence_s: ever, one of `laar.protocol.headers.SILENCES_S`; None leaves that to Envoy.
+        begin_s: before its answer's head, one of `laar.protocol.headers.BEGINS_S`; None for no
+            other bound than the first.
+    """
+
+    silence_s: int | None = None
+    begin_s: int | None = None
+
+
+_WITHOUT_END = Patience()
+
+
 @dataclass(slots=True)
 class AnswerHeaders:
     """Answer a headers message. With `destination` it is the decision's answer.
 
     `read_answer` asks Envoy to show this request's response body; `skip_body` not to send its
-    request body (native shape only). `silence_s` is how long the endpoint may be silent, one of
-    `laar.protocol.headers.SILENCES_S`; None leaves that to Envoy. `prefiller` reads the prompt, if
-    another endpoint does than the one that answers.
+    request body (native shape only). `prefiller` reads the prompt, if another endpoint does than
+    the one that answers.
     """
 
     direction: Direction
@@ -237,7 +254,7 @@ class AnswerHeaders:
     destination: str = ""
     read_answer: bool = False
     skip_body: bool = False
-    silence_s: int | None = None
+    patience: Patience = _WITHOUT_END
     prefiller: str = ""
 
 
@@ -246,7 +263,7 @@ class AnswerBody:
     """Answer a body message.
 
     In the native shape `data` is None for an unchanged body; on the request's it carries the
-    decision's headers, `silence_s` and `prefiller`. In the gateway shape every byte goes back in
+    decision's headers, `patience` and `prefiller`. In the gateway shape every byte goes back in
     `data`.
     """
 
@@ -256,7 +273,7 @@ class AnswerBody:
     set_headers: list[tuple[str, str]]
     remove_headers: tuple[str, ...] = ()
     destination: str = ""
-    silence_s: int | None = None
+    patience: Patience = _WITHOUT_END
     prefiller: str = ""
 
 

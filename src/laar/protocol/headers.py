@@ -43,6 +43,13 @@ time-out of a stream that falls silent."""
 
 SILENCES_S = (60, 120, 300, 600)
 
+BEGIN = "x-laar-begin-s"
+"""Key of that metadata as well: seconds, one of `BEGINS_S`, by which the answer's head is expected.
+After that the next endpoint is asked too, and the first head counts."""
+
+BEGINS_S = {5: 60, 10: 120, 30: 300}
+"""With the silence that goes with each; the picker names both, and routes exist for these pairs."""
+
 TRIED = "x-laar-tried-models"
 SINCE = "x-laar-since"
 TASK = "x-laar-task"

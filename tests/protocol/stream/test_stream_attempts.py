@@ -19,6 +19,7 @@ from laar.protocol.events import (
     Direction,
     Ended,
     Immediate,
+    Patience,
     RequestBody,
     RequestHeaders,
     ResponseBody,
@@ -83,6 +84,17 @@ def test_what_failed_before_an_answer_is_told_in_order():
     assert attempted == Attempted(driven.decision, ranked[:2])
 
 
+@pytest.mark.parametrize(("served", "attempts", "failed"), [(0, 3, 0), (1, 3, 1), (1, 2, 1)])
+def test_who_was_asked_to_be_quicker_did_not_fail(served, attempts, failed):
+    """The answer is an earlier endpoint's: those after it were asked while it was at work."""
+    driven = Driven(3, 3, body(stream=True), latency_s=0.1)
+    assert driven.sent.patience.begin_s == 5
+    ranked = (driven.decision.address, *driven.decision.fallbacks)
+    event = ResponseHeaders(200, served=ranked[served], attempts=attempts, details="via_upstream")
+    told = [each for each in driven.stream.receive(event, 7.0) if type(each) is Attempted]
+    assert told == ([Attempted(driven.decision, ranked[:failed])] if failed else [])
+
+
 def test_an_engines_own_error_passes():
     driven = Driven(1, 3)
     attempted, *others = driven.answered(503, "via_upstream", 3)
@@ -135,7 +147,23 @@ def test_envoys_own_refusals_of_a_request_pass(status):
     ],
 )
 def test_how_long_an_endpoint_may_be_silent_follows_what_is_expected(latency_s, fields, silence_s):
-    assert Driven(1, 3, body(**fields), latency_s).sent.silence_s == silence_s
+    assert Driven(1, 3, body(**fields), latency_s).sent.patience == Patience(silence_s)
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "fields", "patience"),
+    [
+        (0.1, {"stream": True}, Patience(60, 5)),
+        (1.0, {"stream": True}, Patience(120, 10)),
+        (5.0, {"stream": True}, Patience(300, 30)),
+        (20.0, {"stream": True}, Patience(300)),
+        (0.1, {"max_tokens": 20}, Patience(120, 10)),
+        (0.1, {"max_tokens": 1000}, Patience(300)),
+        (0.1, {}, Patience()),
+    ],
+)
+def test_where_others_can_answer_the_head_is_expected_sooner(latency_s, fields, patience):
+    assert Driven(2, 3, body(**fields), latency_s).sent.patience == patience
 
 
 def test_a_filter_in_front_that_answers_first_tells_the_shape():

@@ -141,12 +141,17 @@ def made_by_envoy(event: ResponseHeaders) -> bool:
     return event.details != agreed.FROM_ENDPOINT and (event.status or 0) >= 500
 
 
-def attempted(decision: Decision, event: ResponseHeaders) -> Attempted | None:
-    """The endpoints that failed, as far as the list tells: Envoy goes through it in order."""
-    answered = event.details == agreed.FROM_ENDPOINT
+def attempted(decision: Decision, event: ResponseHeaders, *, hurried: bool) -> Attempted | None:
+    """The endpoints that failed, as far as the list tells: Envoy goes through it in order.
+
+    Where it was in a hurry, the answer may be an earlier one's, and who was asked after that, or
+    it again, did not fail.
+    """
     ranked = (decision.address, *decision.fallbacks)
-    failed = tuple(ranked[i % len(ranked)] for i in range(event.attempts - answered))
-    return Attempted(decision, failed) if failed else None
+    asked = [ranked[i % len(ranked)] for i in range(event.attempts)]
+    if event.details == agreed.FROM_ENDPOINT:
+        asked = asked[: asked.index(event.served) if hurried and event.served in asked else -1]
+    return Attempted(decision, tuple(asked)) if asked else None
 
 
 def no_answer_error(event: ResponseHeaders, model: str) -> RequestError:

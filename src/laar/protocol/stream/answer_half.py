@@ -54,7 +54,8 @@ class AnswerHalf:
             self._shared.dialect = DIALECTS[event.shape]
         decision = self._shared.decision
         if decision is not None and not self._shared.shadow and event.details:
-            if (failed := attempted(decision, event)) is not None:
+            hurried = now >= self._shared.hurried_at
+            if (failed := attempted(decision, event, hurried=hurried)) is not None:
                 out.append(failed)
             if made_by_envoy(event):
                 return self._unanswered(decision, event, now, out)

@@ -92,7 +92,7 @@ class _Native:
                     remove,
                     sending.destination,
                     skip_body=not sending.whole,
-                    silence_s=sending.silence_s,
+                    patience=sending.patience,
                     prefiller=sending.prefiller,
                 )
             )
@@ -147,7 +147,7 @@ class _Gateway:
                 headers,
                 remove,
                 sending.destination,
-                silence_s=sending.silence_s,
+                patience=sending.patience,
                 prefiller=sending.prefiller,
             )
         )
@@ -179,7 +179,7 @@ def _decided_body(
         headers,
         remove,
         sending.destination,
-        sending.silence_s,
+        sending.patience,
         sending.prefiller,
     )
 

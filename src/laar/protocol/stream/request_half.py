@@ -36,7 +36,7 @@ from laar.protocol.stream.body import Collected, HeldBytes
 from laar.protocol.stream.dialect import DIALECTS, KEPT_HEADERS
 from laar.protocol.stream.phases import RequestPhase
 from laar.protocol.stream.request import NOTHING_READ, forget_prompt, request_of
-from laar.protocol.stream.sending import Sending, destinations, silence_s
+from laar.protocol.stream.sending import Sending, destinations, patience
 from laar.protocol.stream.shared import Shared
 from laar.protocol.stream.told import (
     MAX_HEADER_BYTES_TO_ADD_TO,
@@ -274,9 +274,12 @@ class RequestHalf:
         if body is not None:
             fitted = self._fitted(decision, body)
             body, changed = fitted, changed or fitted is not body
+        patient = patience(decision)
+        if patient.begin_s is not None:
+            self._shared.hurried_at = now + patient.begin_s
         sending = Sending(
             ",".join(destinations(decision, self._attempts)),
-            silence_s(decision),
+            patient,
             self._head,
             decision.request.id,
             self._room_for_headers,

@@ -6,14 +6,21 @@ from dataclasses import dataclass
 
 from laar.core.decision import Decision
 from laar.protocol import headers as names
+from laar.protocol.events import Patience
 
-__all__ = ["Sending", "destinations", "silence_s"]
+__all__ = ["Sending", "destinations", "patience"]
 
 _PATIENCE_S = 50.0
 _PATIENCE = 10.0
 _SLOWEST_TOKEN_S = 0.2
 """Silence that is allowed: an engine's hiccup, ten times the expected time to the first token, and
 five tokens a second. A time-out here costs an answer, and one too long costs only a wait."""
+
+_BEGIN_S = 3.0
+_BEGIN = 5.0
+_SLOW_TOKEN_S = 0.1
+"""The same for the answer's head, after which another endpoint is asked as well. Too short costs
+work done twice, too long a wait: so half as much will do."""
 
 
 @dataclass(slots=True)
@@ -22,7 +29,7 @@ class Sending:
 
     Args:
         destination: the endpoints in order, separated by commas.
-        silence_s: how long an endpoint may send nothing; None leaves that to Envoy.
+        patience: how long an endpoint may send nothing.
         head: the request's headers.
         request_id: the client's, or ours where it gave none.
         room_for_headers: some may be added.
@@ -34,7 +41,7 @@ class Sending:
     """
 
     destination: str
-    silence_s: int | None
+    patience: Patience
     head: names.Head
     request_id: str
     room_for_headers: bool
@@ -55,17 +62,23 @@ def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
     return (ranked * rounds)[:attempts] if rounds > 1 else ranked
 
 
-def silence_s(decision: Decision) -> int | None:
-    """How long the endpoint may send nothing, by its expected latency; None when unknown.
+def patience(decision: Decision) -> Patience:
+    """How long the endpoint may send nothing, by its expected latency.
 
-    An answer that is not streamed is silent until its last token.
+    An answer that is not streamed is silent until its last token. Where no other endpoint answers
+    for the model, none is asked for what this one has not begun.
     """
     request, view = decision.request, decision.view
     if view is None or view.terms is None:
-        return None
+        return Patience()
     tokens = 0 if request.stream else request.max_tokens
     if tokens is None:
-        return None
-    expected_s = float(view.terms.latency_s[decision.position])
+        return Patience()
+    expected_s = view.terms.latency_s.item(decision.position)
+    if decision.fallbacks:
+        bound_s = _BEGIN_S + _BEGIN * expected_s + _SLOW_TOKEN_S * tokens
+        for begin_s, silence_s in names.BEGINS_S.items():
+            if begin_s >= bound_s:
+                return Patience(silence_s, begin_s)
     bound_s = _PATIENCE_S + _PATIENCE * expected_s + _SLOWEST_TOKEN_S * tokens
-    return next((s for s in names.SILENCES_S if s >= bound_s), None)
+    return Patience(next((s for s in names.SILENCES_S if s >= bound_s), None))

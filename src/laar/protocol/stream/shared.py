@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from laar.core.decision import Decision
@@ -32,6 +33,7 @@ class Shared:
         shadow: the decision does not count, and the request passes as it came.
         decision: None until there is one.
         overhead_us: what it took.
+        hurried_at: from then on Envoy asks other endpoints beside the chosen one.
     """
 
     settings: StreamSettings
@@ -47,6 +49,7 @@ class Shared:
     shadow: bool = False
     decision: Decision | None = None
     overhead_us: int = 0
+    hurried_at: float = math.inf
 
     @property
     def sees_answer(self) -> bool:

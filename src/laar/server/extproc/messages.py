@@ -21,6 +21,7 @@ from laar.protocol.events import (
     Direction,
     Event,
     Immediate,
+    Patience,
     RequestBody,
     RequestHeaders,
     RequestTrailers,
@@ -202,6 +203,10 @@ def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
 
 
 def _served(message: pb.ProcessingRequest) -> str:
+    """The endpoint of this answer, or the last one asked where Envoy does not tell."""
+    for fields in _fields(message):
+        if agreed.ANSWERED_BY in fields:
+            return _text(fields[agreed.ANSWERED_BY])
     if not message.HasField("metadata_context"):
         return ""
     known = message.metadata_context.filter_metadata.get(agreed.LB_NAMESPACE)
@@ -222,7 +227,7 @@ def _headers_answer(action: AnswerHeaders) -> bytes:
     target = response.request_headers if request else response.response_headers
     _mutate(target.response, action.set_headers, action.remove_headers)
     if action.destination:
-        _send_to(response, target.response, action.destination, action.silence_s, action.prefiller)
+        _send_to(response, target.response, action.destination, action.patience, action.prefiller)
     if action.skip_body or action.read_answer:
         mode = pb.ProcessingMode
         response.mode_override.request_body_mode = mode.NONE if action.skip_body else mode.BUFFERED
@@ -241,7 +246,7 @@ def _body_answer(action: AnswerBody) -> bytes:
     common = (response.request_body if request else response.response_body).response
     if action.destination:  # the native shape's decision
         _mutate(common, action.set_headers, action.remove_headers)
-        _send_to(response, common, action.destination, action.silence_s, action.prefiller)
+        _send_to(response, common, action.destination, action.patience, action.prefiller)
         if action.data is not None:
             common.status = pb.CommonResponse.CONTINUE_AND_REPLACE
             common.body_mutation.body = action.data
@@ -292,15 +297,17 @@ def _send_to(
     response: pb.ProcessingResponse,
     common: pb.CommonResponse,
     destination: str,
-    silence_s: int | None,
+    patience: Patience,
     prefiller: str,
 ) -> None:
     """The destination, in the metadata as in the header, and the route worked out again."""
     common.clear_route_cache = True
     known = response.dynamic_metadata.fields[agreed.LB_NAMESPACE].struct_value
     known.fields[names.DESTINATION].string_value = destination.encode()
-    if silence_s is not None:
-        known.fields[names.SILENCE].string_value = str(silence_s).encode()
+    if patience.silence_s is not None:
+        known.fields[names.SILENCE].string_value = b"%d" % patience.silence_s
+    if patience.begin_s is not None:
+        known.fields[names.BEGIN].string_value = b"%d" % patience.begin_s
     if prefiller:
         known.fields[names.PREFILLER].string_value = prefiller.encode()
 
