@@ -54,7 +54,7 @@ def serve(table, engines, took, count, *, shown=True, seed=1):
         slot = int(rng.choice(table.active))
         work_s, others = rng.uniform(0.05, 1.0), float(table.in_flight[slot])
         one = engines.began(
-            slot, now, work_s=work_s, others=others, rtt_s=0.0, base_s=0.0, shown=shown
+            slot, now, plain_s=work_s, others=others, rtt_s=0.0, base_s=0.0, shown=shown
         )
         table.reserve(slot, 1.0, 1.0)
         first_s, rest_s = took(slot, work_s, others)
@@ -111,7 +111,7 @@ def test_an_endpoint_that_was_slow_long_ago_is_taken_for_one_of_its_model():
             slot = slots[number % len(slots)]
             took_s = 0.8 if slot == slow else 0.2
             one = engines.began(
-                slot, now, work_s=0.1, others=0.0, rtt_s=0.0, base_s=0.0, shown=False
+                slot, now, plain_s=0.1, others=0.0, rtt_s=0.0, base_s=0.0, shown=False
             )
             table.reserve(slot, 1.0, 1.0)
             engines.ended(one, now + took_s, ttft_s=None, latency_s=took_s, answer_tokens=9)
@@ -121,6 +121,27 @@ def test_an_endpoint_that_was_slow_long_ago_is_taken_for_one_of_its_model():
     assert one_by_one(table.active.tolist(), 0, 300) > 2.0
     others = [slot for slot in table.active.tolist() if slot != slow]
     assert one_by_one(others, 300, 1500) < 1.1
+
+
+def test_attention_makes_long_prompts_take_more_than_in_proportion():
+    """By three quarters at 65,536 tokens of context here, and after a cached part as well."""
+    table, engines = fleet("a:1")
+    rng = random.Random(4)
+    for number in range(300):
+        uncached, cached = rng.randrange(100, 60_000), rng.choice((0, 30_000))
+        context = cached + 0.5 * uncached
+        plain_s = 1e-4 * uncached
+        took_s = plain_s * (1.0 + 0.75 * context / 65_536)
+        now, told = 60.0 * number, {"others": 0.0, "rtt_s": 0.0, "base_s": 0.0, "shown": True}
+        one = engines.began(0, now, plain_s=plain_s, context_tokens=context, **told)
+        table.reserve(0, 1.0, 1.0)
+        now += took_s
+        engines.answering(one, now)
+        engines.ended(one, now, ttft_s=took_s, latency_s=took_s, answer_tokens=1)
+        table.release(0, 1.0, 1.0)
+    constants = of(table, engines)
+    assert constants.bend[0] * 65_536 == pytest.approx(0.75, rel=0.05)
+    assert constants.read[0] == pytest.approx(1.0, rel=0.05)
 
 
 def test_an_engine_that_reads_side_by_side_is_told_from_one_that_reads_in_turn():
@@ -135,7 +156,7 @@ def test_prompts_ahead_are_forgotten_when_read_or_when_their_time_is_over():
     table, engines = fleet("a:1")
     slots, read = table.active, np.ones(1)
     for shown in (True, False):
-        one = engines.began(0, 0.0, work_s=2.0, others=0.0, rtt_s=0.0, base_s=0.0, shown=shown)
+        one = engines.began(0, 0.0, plain_s=2.0, others=0.0, rtt_s=0.0, base_s=0.0, shown=shown)
         assert ahead(engines, slots, 0.0, read)[0] == pytest.approx(2.0)
         assert ahead(engines, slots, 1.5, read)[0] == pytest.approx(0.5)
         assert ahead(engines, slots, 9.0, read)[0] == 0.0
@@ -156,14 +177,14 @@ def test_a_full_engine_is_seen_by_its_readings_and_one_that_only_reads_is_not():
 def test_no_answer_pushes_a_constant_out_of_its_range(ttft, latency, work, tokens):
     table, engines = fleet("a:1", "b:1")
     for _ in range(20):
-        one = engines.began(0, 1.0, work_s=1.0, others=1.0, rtt_s=0.1, base_s=0.0, shown=True)
+        one = engines.began(0, 1.0, plain_s=1.0, others=1.0, rtt_s=0.1, base_s=0.0, shown=True)
         engines.ended(
             one,
             2.0,
             ttft_s=ttft,
             latency_s=latency,
             answer_tokens=max(0, tokens),
-            work_s=work,
+            plain_s=work,
         )
     constants = of(table, engines)
     for each in (constants.base_s, constants.read, constants.answer_s, constants.beside_s):

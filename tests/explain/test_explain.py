@@ -99,7 +99,7 @@ def test_the_sentence_says_that_a_faster_model_is_too_often_wrong():
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
     # granite: (0.5 + 2 * 1.24) / 0.9 = 3.31; phi: (0.5 + 2 * 0.62) / 0.41 = 4.24
     assert told(director)["sentence"] == (
-        "granite at 10.0.0.7:80 won by 0.9 s: phi is faster (1.1 s against 1.7 s) but right with "
+        "granite at 10.0.0.7:80 won by 1.0 s: phi is faster (1.3 s against 2.0 s) but right with "
         "P=0.41 against 0.90 on 62k tokens of Japanese."
     )
 
@@ -109,26 +109,26 @@ def test_the_sentence_says_why_a_faster_rival_that_is_as_often_right_lost():
     slot = director.table.slot("10.0.0.8:80")
     for _ in range(8):
         director.engines.began(
-            slot, 0.0, work_s=0.53, others=0.0, rtt_s=0.0, base_s=0.3, shown=True
+            slot, 0.0, plain_s=0.53, others=0.0, rtt_s=0.0, base_s=0.3, shown=True
         )
         director.table.reserve(slot, 1000, 1000)
     sentence = told(director)["sentence"]
-    assert "phi is faster (5.8 s against 7.2 s) but its first token comes later (" in sentence
+    assert "phi is faster (6.1 s against 7.5 s) but its first token comes later (" in sentence
 
 
 def test_times_that_look_alike_get_another_digit():
     director = fleet(Known(granite=(0.9, 2e-5, 0.42), phi=(0.9, 2e-5, 0.46)), *TWO)
-    assert "phi is slower (1.70 s against 1.66 s; its model" in told(director)["sentence"]
+    assert "phi is slower (1.99 s against 1.95 s; its model" in told(director)["sentence"]
 
 
 @pytest.mark.parametrize(
     ("phi", "queued", "words"),
     [
         ((0.99, 1e-4, 0.5), 0, "phi is more often right (P=0.99 against 0.90) but slower"),
-        ((0.9, 1e-4, 0.5), 0, "phi is slower (6.7 s against 1.7 s; 62k tokens to read)."),
-        ((0.9, 2e-5, 9.0), 0, "phi is slower (10 s against 1.7 s; its model takes longer"),
+        ((0.9, 1e-4, 0.5), 0, "phi is slower (8.2 s against 2.0 s; 62k tokens to read)."),
+        ((0.9, 2e-5, 9.0), 0, "phi is slower (11 s against 2.0 s; its model takes longer"),
         ((0.5, 1e-4, 0.5), 0, "62k tokens to read), and right with P=0.50 against 0.90 on 62k"),
-        ((0.9, 2e-5, 0.5), 90_000, "phi is slower (3.6 s against 1.8 s; 90k tokens are queued"),
+        ((0.9, 2e-5, 0.5), 90_000, "phi is slower (3.9 s against 2.0 s; 90k tokens are queued"),
     ],
 )
 def test_the_sentence_names_what_makes_most_of_the_difference(phi, queued, words):
@@ -136,7 +136,7 @@ def test_the_sentence_names_what_makes_most_of_the_difference(phi, queued, words
     slot = director.table.slot("10.0.0.8:80")
     if queued:
         director.engines.began(
-            slot, 0.0, work_s=queued * phi[1], others=0.0, rtt_s=0.0, base_s=phi[2], shown=True
+            slot, 0.0, plain_s=queued * phi[1], others=0.0, rtt_s=0.0, base_s=phi[2], shown=True
         )
         director.table.reserve(slot, queued, queued)
     sentence = told(director)["sentence"]
@@ -261,7 +261,8 @@ def test_records_logs_and_spans_keep_their_fields_in_their_order():
     terms = "base_s prefill_s queue_s slow_s penalty latency_s answers cost_s ttft_s others_s"
     candidate = shown["candidates"][shown["picked"]]
     assert " ".join(candidate) == f"{beliefs} {terms}"
-    assert candidate["cost_s"] == pytest.approx((1.74 + 1.24) / 0.9)
+    read_s = 1.24 * (1.0 + 0.5 * 0.5 * 62_000 / 65_536)
+    assert candidate["cost_s"] == pytest.approx((0.5 + 2.0 * read_s) / 0.9)
     plain = record(account(director, request(policy="least-loaded")))
     assert " ".join(plain["candidates"][0]) == beliefs
     opaque = record(account(director, Request(id="r", api=Api.OPAQUE)))
@@ -346,7 +347,7 @@ def test_leaving_a_warm_model_says_what_that_costs_and_brings(weak, words):
     known = Known(weak=(weak, 1e-4, 1.0), strong=(0.9, 1e-4, 1.0))
     director = fleet(known, ("10.0.0.1:80", "weak"), ("10.0.0.2:80", "strong"), prefixes=Warm())
     sentence = told(director)["sentence"]
-    assert "Staying with weak saves 5.6 s of prefill" in sentence
+    assert "Staying with weak saves 6.8 s of prefill" in sentence
     assert words in sentence
 
 

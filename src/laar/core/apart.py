@@ -95,6 +95,7 @@ class Prefiller:
         address: of that endpoint.
         uncached_tokens: the part of the prompt that it is believed not to hold.
         work_s: the seconds of those, by c(m).
+        context_tokens: that each of them attends to, on average.
         decoding: requests that it answers itself.
         base_s: what the artifact says of its model.
         transfer_s: until the KV has come from there.
@@ -105,6 +106,7 @@ class Prefiller:
     address: str
     uncached_tokens: float
     work_s: float
+    context_tokens: float
     decoding: float
     base_s: float
     transfer_s: float

@@ -19,8 +19,12 @@ MAX_MODELS = 1024
 ERROR = 0.3
 """Of a prediction, as a share of it."""
 
+_BEND = 0.5  # at `CONTEXT_TOKENS`; by operations it is 1 to 2 for dense models of 70B and 8B
 _ANSWER_S = 2.0  # of an answer, until one was seen: 200 tokens at 10 ms
 _KNOWN_BASE_S = 0.2  # an artifact's base above this has an answer's decoding in it
+CONTEXT_TOKENS = 65536.0
+"""That `q` is counted by, so that it is of the size of the other constants."""
+
 _LEAST_SLOWED = 0.01  # of an answer, for each other one: vLLM's, at least
 
 
@@ -29,7 +33,8 @@ class Constants:
     """The constants of some endpoints; arrays over them, the pace already in where it belongs.
 
     `base_s`, `read` and `waits` (real seconds for one by c(m), of this prompt and of those ahead),
-    `slowed` (s), `turns` (w), `answer_s` and `beside_s` (d0 and d1) as in `laar.core.engines`;
+    `slowed` (s), `turns` (w), `answer_s` and `beside_s` (d0 and d1), `bend` (q, for each token of
+    context) as in `laar.core.engines`;
     `slots` is how many requests an engine runs at once, infinite where that was never seen
     (`ever_full`: it was, of one of them).
     """
@@ -41,6 +46,7 @@ class Constants:
     turns: Floats
     answer_s: Floats
     beside_s: Floats
+    bend: Floats
     slots: Floats
     ever_full: bool
 
@@ -49,7 +55,7 @@ class Constants:
         """All of the arrays, in their order."""
         return (
             *(self.base_s, self.read, self.slowed, self.waits),
-            *(self.turns, self.answer_s, self.beside_s, self.slots),
+            *(self.turns, self.answer_s, self.beside_s, self.bend, self.slots),
         )
 
     @cached_property
@@ -83,10 +89,10 @@ class EngineModel:
     def __init__(self, base_s: float) -> None:
         known = base_s > _KNOWN_BASE_S
         self.first = Line(
-            prior=(0.0 if known else base_s, 1.0, 0.0, 1.0),  # b, c, c * s, w * c
-            doubt=(0.05, 0.5, 0.1, 0.5),
-            low=(0.0, 0.05, 0.0, 0.0),
-            high=(60.0, 20.0, 10.0, 20.0),
+            prior=(0.0 if known else base_s, 1.0, 0.0, 1.0, _BEND),  # b, c, c * s, w * c, c * q
+            doubt=(0.05, 0.5, 0.1, 0.5, 0.5),
+            low=(0.0, 0.05, 0.0, 0.0, 0.0),
+            high=(60.0, 20.0, 10.0, 20.0, 20.0),
         )
         self.rest = Line(
             prior=(1.0, _LEAST_SLOWED), doubt=(0.5, 0.05), low=(0.02, 0.0), high=(20.0, 5.0)
@@ -106,10 +112,14 @@ class EngineModel:
         return self.first.now[3]
 
     def constants(self) -> tuple[float, ...]:
-        """b, c, s, w * c, d0 and d1."""
-        b, c, cs, wc = self.first.now
+        """b, c, s, w * c, d0, d1, and q for each token."""
+        b, c, cs, wc, cq = self.first.now
         d0, d1 = self.rest.now
-        return b, c, cs / c, wc, d0 * self.unit_s, d1 * self.unit_s
+        return b, c, cs / c, wc, d0 * self.unit_s, d1 * self.unit_s, cq / (c * CONTEXT_TOKENS)
+
+    def work_s(self, plain_s: float, context_tokens: float) -> float:
+        """Seconds of a prompt by c(m), more where what it attends to is long."""
+        return plain_s * (1.0 + self.constants()[-1] * context_tokens)
 
     def alike(self, seconds: float, tokens: int) -> float:
         """The seconds of an answer as if it were of the mean length."""

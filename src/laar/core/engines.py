@@ -1,25 +1,29 @@
 """What engines are like, learned from the requests they served.
 
-One model of an engine, in closed form. A request with `x` seconds of prompt to read (uncached
-tokens at the model's c(m)) that finds `n` others there, and `W` seconds of prompts ahead of it,
-takes, beside the round trip,
+One model of an engine, in closed form. A request with `x` seconds of prompt to read that finds `n`
+others there, and `W` seconds of prompts ahead of it, takes, beside the round trip,
 
     to the first token   f_p * (b + c * x * (1 + s * n) + w * W)
     from there on        f_d * (d0 + d1 * n)
 
-`w` is how much of the prompts ahead it waits for: 1 where they are read one after the other, 0
-where all at once. `s` is how much each other request slows its prompt; `d0` and `d1` are how long
-an answer takes alone, and how much longer for each other request that is there on average. These
-belong to a model and are shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace
-against the others of its model (`laar.core.paces`). An engine such as vLLM has `w` = 1 and `s` = 0;
-one that runs all side by side the reverse. `n` and `W` are counted in `laar.core.traffic`.
+    x = c(m) * uncached * (1 + q * context)
+
+`context` is what each uncached token attends to on average, all that is cached and half of the
+rest; `q` makes long prompts take more than in proportion, as attention does. `w` is how much of the
+prompts ahead it waits for: 1 where they are read one after the other, 0 where all at once. `s` is
+how much each other request slows its prompt; `d0` and `d1` are how long an answer takes alone, and
+how much longer for each other request that is there on average. These belong to a model and are
+shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace against the others of its
+model (`laar.core.paces`). An engine such as vLLM has `w` = 1 and `s` = 0; one that runs all side by
+side the reverse. `n` and `W` are counted in `laar.core.traffic`.
 
 Where little was learned the priors stand: c(m) and the base of the artifact, vLLM's way to read
-prompts, and answers that a hundred others make twice as long. First tokens that are not seen (of
-answers that are not read) leave the first line to those that are seen; prompts ahead then count by
-a clock, and whole answers still teach the second line and the paces. Errors are weighed as shares
-of the prediction, those far out no more than in proportion, old ones are forgotten, and each
-constant has its bounds: no answer can push one out of its range.
+prompts, attention that takes half of c(m) at 65,536 tokens of context, and answers that a hundred
+others make twice as long. First tokens that are not seen (of answers that are not read) leave the
+first line to those that are seen; prompts ahead then count by a clock, and whole answers still
+teach the second line and the paces. Errors are weighed as shares of the prediction, those far out
+no more than in proportion, old ones are forgotten, and each constant has its bounds: no answer can
+push one out of its range.
 """
 
 from __future__ import annotations
@@ -32,7 +36,15 @@ import numpy as np
 
 from laar.core.batches import Batches
 from laar.core.endpoints import EndpointTable, Floats, Slots
-from laar.core.engine_model import ERROR, MAX_MODELS, Constants, EngineModel, Sample, priors
+from laar.core.engine_model import (
+    CONTEXT_TOKENS,
+    ERROR,
+    MAX_MODELS,
+    Constants,
+    EngineModel,
+    Sample,
+    priors,
+)
 from laar.core.paces import Paces
 from laar.core.traffic import Traffic
 
@@ -50,6 +62,8 @@ class Began:
 
     slot: int
     model: str
+    plain_s: float
+    context_tokens: float
     work_s: float
     ahead_s: float
     others: float
@@ -101,7 +115,7 @@ class Engines:
                 rows.append(priors(float(base_s[mine[0]]) if len(mine) else 0.0))
             else:
                 rows.append(model.constants())
-        b, c, s, wc, d0, d1 = np.array(rows).T[:, model_id]
+        b, c, s, wc, d0, d1, bend = np.array(rows).T[:, model_id]
         first, rest = self._paces.first[slots], self._paces.rest[slots]
         room = self._batches.most_at_once[slots]
         made = Constants(
@@ -112,6 +126,7 @@ class Engines:
             turns=wc / c,
             answer_s=rest * d0,
             beside_s=rest * d1,
+            bend=bend,
             slots=room,
             ever_full=bool(np.isfinite(room).any()),
         )
@@ -125,11 +140,12 @@ class Engines:
         slot: int,
         now: float,
         *,
-        work_s: float,
+        plain_s: float,
         others: float,
         rtt_s: float,
         base_s: float,
         shown: bool,
+        context_tokens: float = 0.0,
         teaches: bool = True,
         reads: bool = True,
         visits: bool = False,
@@ -139,11 +155,12 @@ class Engines:
         Args:
             slot: where to.
             now: the moment.
-            work_s: of its prompt, by c(m).
+            plain_s: of its prompt, by c(m).
             others: in flight there.
             rtt_s: the way there and back.
             base_s: what the artifact says of the model, for a model that is new.
             shown: whether the first byte of its answer will be seen.
+            context_tokens: that each token of its prompt attends to, on average.
             teaches: whether its end will say something: not if it was somewhere else before.
             reads: whether its prompt is read there.
             visits: its prompt alone is there, and it is answered elsewhere.
@@ -154,8 +171,10 @@ class Engines:
         name = self._name(slot)
         model = self._model(name, base_s)
         pace = max(model.read * self._paces.first.item(slot), 1e-3)
+        work_s = model.work_s(plain_s, context_tokens)
+        ahead_s = traffic.ahead(slot, now, pace)
         one = Began(
-            *(slot, name, work_s, traffic.ahead(slot, now, pace), others, rtt_s, shown, teaches),
+            *(slot, name, plain_s, context_tokens, work_s, ahead_s, others, rtt_s, shown, teaches),
             *(traffic.flight_s.item(slot), traffic.done_s.item(slot)),
             reads=reads,
         )
@@ -182,7 +201,7 @@ class Engines:
         ttft_s: float | None,
         latency_s: float,
         answer_tokens: int | None,
-        work_s: float | None = None,
+        plain_s: float | None = None,
     ) -> None:
         """A request ended well; told before the table takes it out.
 
@@ -192,18 +211,17 @@ class Engines:
             ttft_s: to the first byte of the answer, if that was seen.
             latency_s: to its end.
             answer_tokens: its length, where the answer was read.
-            work_s: what was to be read by the engine's own count, where it said.
+            plain_s: what was to be read by the engine's own count, where it said.
         """
         self.gone(one, now)
         if not one.teaches or not math.isfinite(latency_s):
             return
         if ttft_s is not None and not math.isfinite(ttft_s):
             ttft_s = None
-        if work_s is not None and not math.isfinite(work_s):
-            work_s = None
+        if plain_s is None or not math.isfinite(plain_s):
+            plain_s = one.plain_s
         slot, model = one.slot, self._model(one.model)
-        work = one.work_s if work_s is None else work_s
-        features = (1.0, work, work * one.others, one.ahead_s)
+        features = _features(model, plain_s, one)
         guess = model.first.guess(features)
         pace = self._paces.first.item(slot)
         # A full engine's wait is for a place: it says nothing of prompts.
@@ -228,7 +246,7 @@ class Engines:
         slot, model = one.slot, self._model(one.model)
         pace = self._paces.first.item(slot)
         took = max(took_s - model.constants()[0], 1e-4)
-        features = (1.0, one.work_s, one.work_s * one.others, one.ahead_s)
+        features = _features(model, one.plain_s, one)
         sample = Sample(True, features, took / pace, took, 0.02)
         if self.on_sample is not None:
             self.on_sample(slot, sample)
@@ -394,3 +412,11 @@ class Engines:
             model = self._models[name] = EngineModel(base_s)
             self._kept = None
         return model
+
+
+def _features(model: EngineModel, plain_s: float, one: Began) -> tuple[float, ...]:
+    """Of the line to the first token."""
+    return (
+        *(1.0, plain_s, model.work_s(plain_s, one.context_tokens) * one.others, one.ahead_s),
+        plain_s * one.context_tokens / CONTEXT_TOKENS,
+    )

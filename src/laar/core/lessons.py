@@ -72,7 +72,8 @@ class Lessons:
         flight.began = self._engines.began(
             flight.slot,
             now,
-            work_s=decision.uncached_tokens * float(view.seconds_per_token[at]),
+            plain_s=decision.uncached_tokens * float(view.seconds_per_token[at]),
+            context_tokens=decision.tokens - 0.5 * decision.uncached_tokens,
             others=float(self._table.in_flight[flight.slot]),
             rtt_s=float(view.rtt_s[at]),
             base_s=float(view.base_s[at]),
@@ -91,7 +92,8 @@ class Lessons:
         held.began = self._engines.began(
             prefiller.slot,
             now,
-            work_s=prefiller.work_s,
+            plain_s=prefiller.work_s,
+            context_tokens=prefiller.context_tokens,
             others=prefiller.decoding,
             rtt_s=0.0,
             base_s=prefiller.base_s,
@@ -117,17 +119,17 @@ class Lessons:
         if not end.ok or end.cause != "complete" or end.error:
             self._engines.gone(began, now)
             return
-        work_s = None
+        plain_s = None
         if began.reads and end.prompt_tokens and end.cached_tokens is not None:
             uncached = max(0, end.prompt_tokens - end.cached_tokens)
-            work_s = began.work_s * uncached / max(decision.uncached_tokens, 1.0)
+            plain_s = began.plain_s * uncached / max(decision.uncached_tokens, 1.0)
         self._engines.ended(
             began,
             now,
             ttft_s=end.ttft_s,
             latency_s=end.latency_s,
             answer_tokens=end.completion_tokens,
-            work_s=work_s,
+            plain_s=plain_s,
         )
 
     def ended(self, decision: Decision, end: Completion) -> None:

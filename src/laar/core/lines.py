@@ -44,7 +44,7 @@ class Line:
         self._prior = [1.0 / d**2 for d in doubt]
         self.expect(prior)
         size = len(self.now)
-        # What each sample changes are lists: of two to four numbers an array costs more than them.
+        # What each sample changes are lists: of two to five numbers an array costs more than them.
         self._squares = np.zeros((size, size))
         self._products = [0.0] * size
         self._low, self._high = low, high
@@ -58,6 +58,8 @@ class Line:
         self, features: Sequence[float], value: float, scale: float, weight: float = 1.0
     ) -> bool:
         """Takes a sample whose error is about `scale`; true when the coefficients changed."""
+        if len(features) != len(self.now):  # another version's
+            return False
         if not all(map(_LARGEST.__gt__, map(abs, (*features, value)))):  # NaN is not below
             return False
         if not 0.0 < scale < _LARGEST:

@@ -6,12 +6,13 @@
              + (answer + b * n) / (1 - load)
     others = k_delay * (work + evicted + b * n + 2 * queued)
     work   = read * ((s + w) * n + 2 * later)
-    evicted = r / (1 - r) * (2 * read * (1 + s * n) + work)
+    evicted = r * (2 * read * (1 + s * n) + work)
 
-`read` is the uncached part of the prompt in the endpoint's seconds, `wait` the prompts ahead of it
-(and, where more are there than the engine runs at once, the wait for a place), `answer` its answer
-alone, `load` the share of the time that the endpoint reads prompts. The constants are learned
-(`laar.core.engines`). A second before a first token counts twice: for that token, and for the end.
+`read` is the uncached part of the prompt in the endpoint's seconds, its context counted, `wait` the
+prompts ahead of it (and, where more are there than the engine runs at once, the wait for a place),
+`answer` its answer alone, `load` the share of the time that the endpoint reads prompts. The
+constants are learned (`laar.core.engines`). A second before a first token counts twice: for that
+token, and for the end.
 
 * `n` others are there. An answer beside them lasts `2 b` longer for each, of which half counts: of
   an answer that is under way, half is over on average. The same for each of them: they wait for our
@@ -22,8 +23,8 @@ alone, `load` the share of the time that the endpoint reads prompts. The constan
   this prompt is read, half of that on average. So long prompts weigh more than in proportion, and
   a conversation does not move lightly.
 * `evicted`: what is read takes room in the endpoint's cache and, where that is full, pushes out
-  what was used least recently. A share `r` of text of that age is asked for again, is read again,
-  and pushes something out in turn (`laar.prefix.evictions`). So a prompt goes where there is room,
+  what was used least recently. A share `r` of text of that age is asked for again, and is read
+  again (`laar.prefix.evictions`). So a prompt goes where there is room,
   or where only what is long forgotten leaves.
 * `queued`: the same for places in a full engine.
 * `invested`: a prefix that many ask for is worth a copy. They would be spared what the endpoints
@@ -38,7 +39,8 @@ Where the client has an objective for the first token, waiting up to it costs ne
 beyond it several times as much: a patient job goes where its prefix is, however far.
 
 Tried and left out: a lower weight of the round trip, a heavier one of first tokens, rent for the
-whole prompt where caches are short, and the long-run mean beside `n`.
+whole prompt where caches are short, the long-run mean beside `n`, and what a prompt that is read
+again pushes out in turn.
 Decision 0014 has the figures.
 """
 
@@ -207,11 +209,13 @@ def _priced(
     turns: _Numbers,
     alone_s: _Numbers,
     beside_s: _Numbers,
+    bend: _Numbers,
     slots: _Numbers,
 ) -> tuple[_Numbers, ...]:
     """Its terms, its own seconds and those of others, their sum, and what of it a copy costs."""
     weights = fleet.weights
     read = reads * seconds_per_token * (tokens - cached_tokens)
+    read = read * (1.0 + 0.5 * bend * (tokens + cached_tokens))
     queued = 0.0
     if fleet.ever_full:  # the wait for a place, where more are there than the engine runs at once
         over = most(n + 1.0 - slots, 0.0)
@@ -231,7 +235,7 @@ def _priced(
     # What it costs the others.
     later = fleet.rate * (turns * (wait + 0.5 * read) / idle + 0.5 * slows * read)
     work = read * (slowed + turns * n + FIRST * later)
-    evicted = again / (1.0 - again) * (FIRST * (read + read * slowed) + work)
+    evicted = again * (FIRST * (read + read * slowed) + work)
     work = work + evicted
     others = weights.k_delay * (work + beside + FIRST * queued * (MAX_LOAD / (1.0 - MAX_LOAD)))
 
@@ -275,7 +279,8 @@ def _apart(
     busy, mean_load = engines.traffic.asked(helpers.slots, fleet.now)
     again = none if apart.again is None else apart.again
     here: list[Floats] = [apart.tokens, apart.cached_tokens, apart.seconds_per_token]
-    here += [apart.decoding, none, again, *busy, *there.columns[:-3], none, none, there.slots]
+    here += [apart.decoding, none, again, *busy, *there.columns[:-4], none, none]
+    here += [there.bend, there.slots]
     rate = engines.traffic.visits(helpers.slots, fleet.now)
     visits = replace(fleet, rate=rate, mean_load=mean_load, ever_full=False)
     there_base, there_read, there_queue, ready, _, _, there_others, there_cost, _, _ = _priced(

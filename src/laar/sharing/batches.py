@@ -232,7 +232,7 @@ def _heard(address: Any, what: Any, kind: Any, amount: Any) -> Heard:
 
 def _learned(address: Any, first: Any, *numbers: Any) -> Learned:
     known = [_number(each) for each in numbers]
-    if len(known) != (7 if first is True else 4):
+    if len(known) != (8 if first is True else 4):
         raise ValueError
     even_s, took_s, weight = known[-3:]
     if not (even_s > 0 and took_s > 0 and weight > 0):
