@@ -12,19 +12,19 @@ from typing import NamedTuple
 from laar.core.endpoints import Floats
 from laar.core.lines import Line
 
-__all__ = ["MAX_MODELS", "Constants", "EngineModel", "Sample", "priors"]
+__all__ = ["CONTEXT_TOKENS", "ERROR", "MAX_MODELS", "Constants", "EngineModel", "Sample", "priors"]
 
 MAX_MODELS = 1024
 
 ERROR = 0.3
 """Of a prediction, as a share of it."""
 
-_BEND = 0.5  # at `CONTEXT_TOKENS`; by operations it is 1 to 2 for dense models of 70B and 8B
-_ANSWER_S = 2.0  # of an answer, until one was seen: 200 tokens at 10 ms
-_KNOWN_BASE_S = 0.2  # an artifact's base above this has an answer's decoding in it
 CONTEXT_TOKENS = 65536.0
 """That `q` is counted by, so that it is of the size of the other constants."""
 
+_BEND = 0.5  # q at first; by operations it is 1 to 2, for dense models of 70B and 8B
+_ANSWER_S = 2.0  # of an answer, until one was seen: 200 tokens at 10 ms
+_KNOWN_BASE_S = 0.2  # an artifact's base above this has an answer's decoding in it
 _LEAST_SLOWED = 0.01  # of an answer, for each other one: vLLM's, at least
 
 

@@ -57,7 +57,8 @@ _UNKNOWN_LENGTH = 0.05  # what an answer of unknown length weighs, against one o
 class Began:
     """What a request found when it was sent: the features that its end is explained by.
 
-    `reads` is false where another endpoint reads its prompt.
+    `plain_s` is of its prompt by c(m), `work_s` with its context as well (`x`). `reads` is false
+    where another endpoint reads its prompt.
     """
 
     slot: int

@@ -279,14 +279,14 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="no-regret",
-        minutes=3,
+        minutes=7,
         claim="On every workload the default is as good as the best policy for it",
         source=_SOURCE,
         run=run_no_regret,
         claims=CLAIMS,
         seeds=30,
         quick_seeds=1,
-        first_seed=20_000,
+        first_seed=50_000,
         takes=_ALL_OPTIONS,
     ),
     Experiment(
@@ -298,7 +298,7 @@ EXPERIMENTS = (
         needs_data=True,
         claims=_REAL_CLAIMS,
         quick_seeds=1,
-        first_seed=20_000,
+        first_seed=50_000,
         takes=_ALL_OPTIONS,
     ),
     Experiment(
@@ -310,7 +310,7 @@ EXPERIMENTS = (
         needs_data=True,
         claims=_REAL_CLAIMS,
         quick_seeds=1,
-        first_seed=20_000,
+        first_seed=50_000,
         takes=_ALL_OPTIONS,
     ),
 )
