@@ -34,9 +34,8 @@ class Constants:
 
     `base_s`, `read` and `waits` (real seconds for one by c(m), of this prompt and of those ahead),
     `slowed` (s), `turns` (w), `answer_s` and `beside_s` (d0 and d1), `bend` (q, for each token of
-    context) as in `laar.core.engines`;
-    `slots` is how many requests an engine runs at once, infinite where that was never seen
-    (`ever_full`: it was, of one of them).
+    context) as in `laar.core.engines`; `slots` is how many requests an engine runs at once,
+    infinite where that was never seen (`ever_full`: it was, of one of them).
     """
 
     base_s: Floats
@@ -111,15 +110,20 @@ class EngineModel:
         """Seconds for one by c(m) of the prompts ahead."""
         return self.first.now[3]
 
+    @property
+    def bend(self) -> float:
+        """q, for each token of context."""
+        return self.first.now[4] / (self.read * CONTEXT_TOKENS)
+
     def constants(self) -> tuple[float, ...]:
-        """b, c, s, w * c, d0, d1, and q for each token."""
-        b, c, cs, wc, cq = self.first.now
+        """b, c, s, w * c, d0, d1 and q."""
+        b, c, cs, wc, _ = self.first.now
         d0, d1 = self.rest.now
-        return b, c, cs / c, wc, d0 * self.unit_s, d1 * self.unit_s, cq / (c * CONTEXT_TOKENS)
+        return b, c, cs / c, wc, d0 * self.unit_s, d1 * self.unit_s, self.bend
 
     def work_s(self, plain_s: float, context_tokens: float) -> float:
         """Seconds of a prompt by c(m), more where what it attends to is long."""
-        return plain_s * (1.0 + self.constants()[-1] * context_tokens)
+        return plain_s * (1.0 + self.bend * context_tokens)
 
     def alike(self, seconds: float, tokens: int) -> float:
         """The seconds of an answer as if it were of the mean length."""

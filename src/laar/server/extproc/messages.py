@@ -111,6 +111,11 @@ def _fields(message: pb.ProcessingRequest) -> list[Mapping[str, pb.Value]]:
     return [given[name].fields for name in given]
 
 
+def _attribute(message: pb.ProcessingRequest, name: str) -> pb.Value | None:
+    """One attribute, whichever filter it came by; None where Envoy does not tell it."""
+    return next((fields[name] for fields in _fields(message) if name in fields), None)
+
+
 def _attributes(message: pb.ProcessingRequest) -> tuple[dict[str, str], str]:
     """The headers that stand in attributes, and the pool."""
     headers: dict[str, str] = {}
@@ -128,12 +133,11 @@ def _attributes(message: pb.ProcessingRequest) -> tuple[dict[str, str], str]:
 
 def _number(message: pb.ProcessingRequest, attribute: str) -> int:
     """A count that Envoy tells; 0 where it does not."""
-    for fields in _fields(message):
-        if attribute in fields:
-            value = fields[attribute]
-            text = _text(value) or f"{value.number_value:.0f}"  # metadata comes as text
-            return int(text) if text in _ATTEMPTS else 0
-    return 0
+    value = _attribute(message, attribute)
+    if value is None:
+        return 0
+    text = _text(value) or f"{value.number_value:.0f}"  # metadata comes as text
+    return int(text) if text in _ATTEMPTS else 0
 
 
 def _attempts(message: pb.ProcessingRequest) -> int:
@@ -142,10 +146,8 @@ def _attempts(message: pb.ProcessingRequest) -> int:
 
 def _pool(message: pb.ProcessingRequest) -> str:
     """The pool that the route's metadata names; nothing a client can set."""
-    for fields in _fields(message):
-        if names.POOL in fields:
-            return _text(fields[names.POOL])
-    return ""
+    value = _attribute(message, names.POOL)
+    return "" if value is None else _text(value)
 
 
 def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
@@ -164,10 +166,7 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
             if text.isascii() and text.isdigit() and len(text) < _MANY_DIGITS:
                 retry_after_s = float(text)
     end = message.response_headers.end_of_stream
-    details = ""
-    for fields in _fields(message):
-        if agreed.DETAILS in fields:
-            details = _text(fields[agreed.DETAILS])
+    details = _attribute(message, agreed.DETAILS)
     return ResponseHeaders(
         status,
         streamed,
@@ -175,7 +174,7 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
         end,
         _served(message),
         _number(message, agreed.ATTEMPTED),
-        details,
+        "" if details is None else _text(details),
         _shape(message),
         retry_after_s,
     )
@@ -204,9 +203,9 @@ def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
 
 def _served(message: pb.ProcessingRequest) -> str:
     """The endpoint of this answer, or the last one asked where Envoy does not tell."""
-    for fields in _fields(message):
-        if agreed.ANSWERED_BY in fields:
-            return _text(fields[agreed.ANSWERED_BY])
+    answered_by = _attribute(message, agreed.ANSWERED_BY)
+    if answered_by is not None:
+        return _text(answered_by)
     if not message.HasField("metadata_context"):
         return ""
     known = message.metadata_context.filter_metadata.get(agreed.LB_NAMESPACE)
