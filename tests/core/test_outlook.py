@@ -87,7 +87,7 @@ def test_what_was_predicted_is_told_with_the_decision():
     decision = ask(d, DOCUMENT, 0.0)
     seconds = decision.tokens * 1e-4
     context = 0.5 * decision.tokens / 65536.0
-    assert decision.ttft_s == pytest.approx(seconds * (1.0 + 0.5 * context))
+    assert decision.ttft_s == pytest.approx(seconds * (1.0 + 2.0 * context))
     assert decision.expected_s > decision.ttft_s
 
 

@@ -1,4 +1,7 @@
-"""How many requests each engine runs at once, as far as its readings show."""
+"""How many requests each engine runs at once, and how much of its cache they take.
+
+Both as far as its readings show.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,29 @@ import math
 
 import numpy as np
 
-from laar.core.endpoints import EndpointTable, Floats
+from laar.core.endpoints import EndpointTable, Floats, Slots
 
 __all__ = ["Batches"]
 
 _FULL_SEEN = 3  # readings in a row before an engine's batch is taken to be full
+_FULL_FOR_S = 60.0  # and how long it is after the last that says so
 _LEAST_SLOTS = 4.0
+_TELLING = 0.05  # of a cache: prompts of less than that say nothing of what they share
+_LEARNED = 0.05  # what a reading weighs
+_MOST_OVER = 10.0
+_MOST_EACH = 1.5  # answers take room beside their prompts
 
 
 class Batches:
     """The size of each engine's batch, by slot: `most_at_once`, infinite where it was never full.
 
-    An engine is full when requests wait while as many run as ever did, reading after reading. Where
-    they wait for prompts ahead of them, the number that runs goes up and down.
+    An engine is full when requests wait while as many run as ever did, reading after reading,
+    although prompts were read between them: each that ended made place for one. Where they wait for
+    a long prompt, none is read, and the number that runs goes down. Too small a size mends itself:
+    an endpoint that is sent less is not seen to be full, and that is forgotten.
+
+    `each` is how many tokens of a cache one token of the prompts in flight takes: less than one
+    where they share beginnings.
 
     Args:
         table: the endpoints.
@@ -26,43 +39,84 @@ class Batches:
 
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
+        self.each = 1.0
         self._readings = -1
         self.most_at_once: Floats = np.empty(0)
         self._read_at: Floats = np.empty(0)
         self._most: Floats = np.empty(0)
         self._full: Floats = np.empty(0)
+        self._full_at: Floats = np.empty(0)
+        self._done_s: Floats = np.empty(0)
 
     def grow(self, size: int) -> None:
         """Follows the table's size."""
         before = len(self.most_at_once)
         room, read_at = np.full(size, math.inf), np.zeros(size)
         most, full = np.zeros(size), np.zeros(size)
+        full_at, done_s = np.zeros(size), np.zeros(size)
         room[:before], read_at[:before] = self.most_at_once, self._read_at
         most[:before], full[:before] = self._most, self._full
+        full_at[:before], done_s[:before] = self._full_at, self._done_s
         self.most_at_once, self._read_at, self._most, self._full = room, read_at, most, full
+        self._full_at, self._done_s = full_at, done_s
 
-    def look(self) -> bool:
-        """Takes in new readings; true when a batch's size changed."""
+    def look(self, done_s: Floats) -> bool:
+        """Takes in new readings; true when a batch's size changed.
+
+        `done_s` are the seconds of prompts that each endpoint has read so far.
+        """
         table, changed = self._table, False
         if table.readings == self._readings:
             return False
         self._readings = table.readings
         fresh = np.flatnonzero(table.read_at > self._read_at)  # never read is NaN, not above
         self._read_at[fresh] = table.read_at[fresh]
+        self._learn_each(fresh)
         for slot in fresh[table.running[fresh] >= _LEAST_SLOTS].tolist():
             running = float(table.running[slot])
             if running > self._most[slot]:
                 self._most[slot], self._full[slot] = running, 0.0
                 self.most_at_once[slot] = math.inf
                 changed = True
-            elif table.waiting[slot] > 0.0:
-                self._full[slot] = self._full[slot] + 1.0 if running == self._most[slot] else 0.0
+            elif table.waiting[slot] > 0.0 and running < self._most[slot]:
+                self._full[slot] = 0.0
+            elif table.waiting[slot] > 0.0 and done_s[slot] > self._done_s[slot]:
+                self._full[slot] += 1.0
                 if self._full[slot] >= _FULL_SEEN:
                     self.most_at_once[slot] = running
+                    self._full_at[slot] = table.read_at[slot]
                     changed = True
-        return changed
+        self._done_s[fresh] = done_s[fresh]
+        past = fresh[table.read_at[fresh] - self._full_at[fresh] > _FULL_FOR_S]
+        past = past[np.isfinite(self.most_at_once[past])]
+        self.most_at_once[past], self._full[past] = math.inf, 0.0
+        return changed or len(past) > 0
+
+    def crowded(self, slots: Slots, tokens: Floats) -> Floats | None:
+        """How much of what runs has to end before prompts of `tokens` have room in the caches.
+
+        A share, of each of some endpoints; None where there is room everywhere.
+        """
+        held = self.each * self._table.queued_tokens[slots]
+        room = self._table.capacity_tokens[slots]
+        over = held + self.each * tokens - room
+        if not (over > 0.0).any():  # NaN, a cache of unknown size, is not
+            return None
+        return np.minimum(np.fmax(over, 0.0) / np.fmax(np.fmin(held, room), 1.0), _MOST_OVER)
+
+    def _learn_each(self, fresh: Slots) -> None:
+        """From engines where nothing waits: what is in flight is in the cache."""
+        table = self._table
+        sent, room = table.queued_tokens[fresh], table.capacity_tokens[fresh]
+        telling = (table.waiting[fresh] == 0.0) & (sent > _TELLING * room)
+        if telling.any():
+            taken = table.kv_usage[fresh] * room / np.maximum(sent, 1.0)
+            seen = np.minimum(taken[telling & np.isfinite(taken)], _MOST_EACH)
+            for one in seen.tolist():
+                self.each += _LEARNED * (one - self.each)
 
     def drop(self, slot: int) -> None:
         """Forgets a slot: its endpoint left."""
         self._read_at[slot] = self._most[slot] = self._full[slot] = 0.0
+        self._full_at[slot] = self._done_s[slot] = 0.0
         self.most_at_once[slot] = math.inf

@@ -22,7 +22,7 @@ ERROR = 0.3
 CONTEXT_TOKENS = 65536.0
 """That `q` is counted by, so that it is of the size of the other constants."""
 
-_BEND = 0.5  # q at first; by operations it is 1 to 2, for dense models of 70B and 8B
+_BEND = 2.0  # q at first: by operations 2 for dense models of 8B and 14B, 1.2 for 70B
 _ANSWER_S = 2.0  # of an answer, until one was seen: 200 tokens at 10 ms
 _KNOWN_BASE_S = 0.2  # an artifact's base above this has an answer's decoding in it
 _LEAST_SLOWED = 0.01  # of an answer, for each other one: vLLM's, at least
@@ -89,7 +89,7 @@ class EngineModel:
         known = base_s > _KNOWN_BASE_S
         self.first = Line(
             prior=(0.0 if known else base_s, 1.0, 0.0, 1.0, _BEND),  # b, c, c * s, w * c, c * q
-            doubt=(0.05, 0.5, 0.1, 0.5, 0.5),
+            doubt=(0.05, 0.5, 0.1, 0.5, 1.0),
             low=(0.0, 0.05, 0.0, 0.0, 0.0),
             high=(60.0, 20.0, 10.0, 20.0, 20.0),
         )

@@ -102,7 +102,7 @@ class Engines:
     def constants(self, slots: Slots, base_s: Floats) -> Constants:
         """The constants of some endpoints; `base_s` is what the artifact says of each."""
         self._grow()
-        if self._batches.look():
+        if self._batches.look(self.traffic.done_s):
             self._kept = None
         kept = self._kept
         if kept is not None and kept[0] is slots and kept[1] is self._table.models:
@@ -133,6 +133,10 @@ class Engines:
         )
         self._kept = slots, models, made
         return made
+
+    def crowded(self, slots: Slots, tokens: Floats) -> Floats | None:
+        """What share of what runs there has to end before such prompts have room; None for none."""
+        return self._batches.crowded(slots, tokens)
 
     # -- told ----------------------------------------------------------------------------------
 
@@ -175,8 +179,18 @@ class Engines:
         work_s = model.work_s(plain_s, context_tokens)
         ahead_s = traffic.ahead(slot, now, pace)
         one = Began(
-            *(slot, name, plain_s, context_tokens, work_s, ahead_s, others, rtt_s, shown, teaches),
-            *(traffic.flight_s.item(slot), traffic.done_s.item(slot)),
+            slot=slot,
+            model=name,
+            plain_s=plain_s,
+            context_tokens=context_tokens,
+            work_s=work_s,
+            ahead_s=ahead_s,
+            others=others,
+            rtt_s=rtt_s,
+            shown=shown,
+            teaches=teaches,
+            flight_s=traffic.flight_s.item(slot),
+            done_s=traffic.done_s.item(slot),
             reads=reads,
         )
         traffic.send(slot, now, work_s, pace, shown=shown, counted=not visits)
@@ -417,7 +431,6 @@ class Engines:
 
 def _features(model: EngineModel, plain_s: float, one: Began) -> tuple[float, ...]:
     """Of the line to the first token."""
-    return (
-        *(1.0, plain_s, model.work_s(plain_s, one.context_tokens) * one.others, one.ahead_s),
-        plain_s * one.context_tokens / CONTEXT_TOKENS,
-    )
+    slowed_s = model.work_s(plain_s, one.context_tokens) * one.others
+    bent_s = plain_s * one.context_tokens / CONTEXT_TOKENS
+    return 1.0, plain_s, slowed_s, one.ahead_s, bent_s

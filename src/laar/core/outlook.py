@@ -4,12 +4,12 @@
 
     own    = 2 * (k_rtt * rtt + base + read * (1 + s * n) + k_queue * wait)
              + (answer + b * n) / (1 - load)
-    others = k_delay * (work + evicted + b * n + 2 * queued)
+    others = k_delay * (work + evicted + b * n + 2 * (queued + room))
     work   = read * ((s + w) * n + 2 * later)
     evicted = r * (2 * read * (1 + s * n) + work)
 
 `read` is the uncached part of the prompt in the endpoint's seconds, its context counted, `wait` the
-prompts ahead of it (and, where more are there than the engine runs at once, the wait for a place),
+prompts ahead of it (and, in a full engine, the wait for a place and for room in its cache),
 `answer` its answer alone, `load` the share of the time that the endpoint reads prompts. The
 constants are learned (`laar.core.engines`). A second before a first token counts twice: for that
 token, and for the end.
@@ -27,6 +27,9 @@ token, and for the end.
   again (`laar.prefix.evictions`). So a prompt goes where there is room,
   or where only what is long forgotten leaves.
 * `queued`: the same for places in a full engine.
+* `room`: where the prompts in flight fill the engine's KV cache, ours waits until enough of them
+  have ended, and as long again whoever comes after it. The cache's size is from the metrics page,
+  and so is what a token in flight takes of it (`laar.core.batches`).
 * `invested`: a prefix that many ask for is worth a copy. They would be spared what the endpoints
   that hold it are busier, on average of late, than this one. As many are expected as came recently
   (`laar.prefix.demand`), less those whom the copies there are would serve; and no more is given
@@ -104,20 +107,20 @@ class Outlook:
         of = engines.constants(slots, view.base_s)
         asked, mean_load = engines.traffic.asked(slots, now)
         rate, load = engines.traffic.arrivals(now)
+        crowded = engines.crowded(slots, view.tokens)
         fleet = _Fleet(
             weights=weights,
             objective_s=view.request.ttft_objective_s,
             rate=rate / len(slots),
             mean_work_s=load / rate if rate > 0.0 else 0.0,
-            ever_full=of.ever_full,
+            ever_full=of.ever_full or crowded is not None,
             mean_load=mean_load,
             now=now,
         )
         again = np.zeros(len(slots)) if view.again is None else view.again
-        known: tuple[Floats, ...] = (
-            *(view.tokens, view.cached_tokens, view.seconds_per_token),
-            *(view.in_flight, view.rtt_s, again),
-        )
+        prompt = view.tokens, view.cached_tokens, view.seconds_per_token
+        crowded = np.zeros(len(slots)) if crowded is None else crowded
+        known: tuple[Floats, ...] = (*prompt, view.in_flight, view.rtt_s, again, crowded)
         if len(slots) <= _FEW:
             rows = zip(*[column.tolist() for column in known], *asked.tolist(), strict=True)
             each = [
@@ -148,7 +151,10 @@ class Outlook:
                 invested = _invested(view, view.demand, engines, of, now, near, best, read, copy)
                 total, others = total - invested, others - invested
         cost, penalty = until_correct(
-            *(weights, total, view.probability, view.times_tried),
+            weights,
+            total,
+            view.probability,
+            view.times_tried,
             answers=view.answers,
             strict_retries=True,
         )
@@ -197,6 +203,7 @@ def _priced(
     n: _Numbers,
     rtt: _Numbers,
     again: _Numbers,
+    crowded: _Numbers,
     ahead_s: _Numbers,
     since: _Numbers,
     free_at: _Numbers,
@@ -216,15 +223,16 @@ def _priced(
     weights = fleet.weights
     read = reads * seconds_per_token * (tokens - cached_tokens)
     read = read * (1.0 + 0.5 * bend * (tokens + cached_tokens))
-    queued = 0.0
-    if fleet.ever_full:  # the wait for a place, where more are there than the engine runs at once
+    queued = room_s = 0.0
+    if fleet.ever_full:  # the wait for a place, or for room in the cache
         over = most(n + 1.0 - slots, 0.0)
         n = least(n, slots)
         life_s = base + reads * fleet.mean_work_s * (1.0 + slows * n) + alone_s + beside_s * n
         queued = over * life_s / slots
+        room_s = crowded * life_s
     slowed = slows * n
     beside = 0.5 * beside_s * n
-    wait = waits * seconds_ahead(most, ahead_s, since, free_at, fleet.now, reads) + queued
+    wait = waits * seconds_ahead(most, ahead_s, since, free_at, fleet.now, reads) + queued + room_s
     # Where few requests came, mostly what all were sent on average.
     load = (load * came + FEW_CAME * fleet.mean_load) / (came + FEW_CAME)
     idle = 1.0 - least(MAX_LOAD, waits * load)
@@ -237,7 +245,8 @@ def _priced(
     work = read * (slowed + turns * n + FIRST * later)
     evicted = again * (FIRST * (read + read * slowed) + work)
     work = work + evicted
-    others = weights.k_delay * (work + beside + FIRST * queued * (MAX_LOAD / (1.0 - MAX_LOAD)))
+    full_s = queued * (MAX_LOAD / (1.0 - MAX_LOAD)) + room_s
+    others = weights.k_delay * (work + beside + FIRST * full_s)
 
     # The way there and the wait weigh by the objective, where there is one.
     way = weights.k_rtt * rtt + weights.k_queue * wait
@@ -279,7 +288,7 @@ def _apart(
     busy, mean_load = engines.traffic.asked(helpers.slots, fleet.now)
     again = none if apart.again is None else apart.again
     here: list[Floats] = [apart.tokens, apart.cached_tokens, apart.seconds_per_token]
-    here += [apart.decoding, none, again, *busy, *there.columns[:-4], none, none]
+    here += [apart.decoding, none, again, none, *busy, *there.columns[:-4], none, none]
     here += [there.bend, there.slots]
     rate = engines.traffic.visits(helpers.slots, fleet.now)
     visits = replace(fleet, rate=rate, mean_load=mean_load, ever_full=False)
@@ -321,10 +330,9 @@ def _apart(
     apart.chosen = np.where(taken, chosen, -1)
     apart.transfer_s = np.where(taken, transfer, 0.0)
     apart.saved_s = np.where(can, np.where(taken, was - total, total - was), 0.0)
-    priced = (
-        *(base + there_base[at], there_read[at], queue + there_queue[at]),
-        *(ttft + moved, latency + moved, own, others, total, np.zeros(len(slots))),
-    )
+    read = base + there_base[at], there_read[at], queue + there_queue[at]
+    answered = ttft + moved, latency + moved, own, others, total
+    priced = (*read, *answered, np.zeros(len(slots)))
     return [np.where(taken, one, other) for one, other in zip(priced, plain, strict=True)]
 
 

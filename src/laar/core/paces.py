@@ -22,7 +22,8 @@ MAX_FACTOR = 20.0
 _MEMORY = 60.0  # samples
 _DOUBT = 1.0  # samples that a pace of 1 weighs
 _TIE = 10.0  # samples that the other pace weighs
-_SURE = 2.0  # standard errors within which a pace counts as its model's
+_SURE = 3.0  # standard errors within which a pace counts as its model's
+_EVEN = 0.1  # of a logarithm: a pace that is off by less is mostly what the lines do not know
 _MEMORY_S = 120.0
 _TOGETHER = 8  # samples between two workings-out of a model's paces
 
@@ -154,5 +155,5 @@ class Paces:
             # Breiman's garotte: nothing where the samples' scatter explains it, all of it far off.
             seen = np.minimum(count + _TIE, weights)
             far = logs * logs * seen
-            shown = np.maximum(0.0, 1.0 - doubt / np.maximum(far, 1e-12))
+            shown = np.maximum(0.0, 1.0 - (doubt + _EVEN**2 * seen) / np.maximum(far, 1e-12))
             pace[same] = np.exp(np.minimum(np.maximum(logs * shown, -most), most))

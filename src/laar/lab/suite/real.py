@@ -172,6 +172,7 @@ def agent_cases(data: Path) -> tuple[Case, ...]:
             partial(fleets.parallel, kv_tokens=600_000),
             56,
         ),
+        ("agents-short", "on 8 A100 with short caches", partial(_A100, 8, kv_tokens=250_000), 40),
     ]
     return tuple(
         Case(
@@ -214,6 +215,20 @@ def conversation_cases(data: Path) -> tuple[Case, ...]:
             "on the same, half of them 2.5 times slower",
             partial(fleets.parallel, 4, 4),
             1.7,
+            1024,
+        ),
+        (
+            "conversations-short",
+            "on 8 A100 with short caches: few long prompts have room at once",
+            partial(_A100, 8, kv_tokens=120_000),
+            0.9,
+            1024,
+        ),
+        (
+            "conversations-larger",
+            "on 8 A100 with a model of 14B",
+            partial(fleets.of_one, "qwen2.5-14b-a100", 8),
+            0.45,
             1024,
         ),
     ]
