@@ -75,7 +75,11 @@ class SuccessModel:
             row = self.probabilities(everyone, features, (), now)
             offset = float((row - self.capability.given_failures(row, everyone, tried))[0])
         return self.online.observe(
-            *(model, features, correct, now, weight),
+            model,
+            features,
+            correct,
+            now,
+            weight,
             prior=prior,
             offset=offset,
             tenant=tenant,

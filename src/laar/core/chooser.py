@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -149,57 +150,29 @@ class Chooser:
                 any candidate takes, 503 when no endpoint can be chosen.
             NoRoomError: no candidate has room.
         """
-        table, stored, settings = self._table, self._stored, self.settings
-        subset = stored.subset(request) if request.response_id else request.subset
-        group = self.candidates.of(request, subset, now)
-        if request.response_id:
-            stored.check(request, subset, len(group.able))
+        group = self._group(request, now)
         if request.api is Api.OPAQUE:
             return self._draw(request, group.slots, now, new_id)
         if not request.model and len(group.models) > 1:
             raise RequestError(
                 400, "no-model", "`model` must be given: the endpoints serve more than one"
             )
-        trial = None
-        if group.standing is not None and group.standing.trials:
-            trial = self._trial_due(request, group.standing, now)
+        trial = self._trial_due(request, group.standing, now)
         if trial is not None:
             group = self.candidates.with_trial(group, trial, now)
-        standing = group.standing
-        policy = self._policy(request)
-        earlier = parse_tried(request.tried, table.models)
-        self.ignored_tried += earlier.ignored
         prefillers = None
-        if group.prefillers is not None and settings.apart != "never" and may_be_apart(request):
+        if self.settings.apart != "never" and may_be_apart(request):
             prefillers = group.prefillers
-        view, chain, reason = self._views.view(request, earlier.models, group, prefillers, now)
+        earlier = parse_tried(request.tried, self._table.models)
+        self.ignored_tried += earlier.ignored
+        view, chain, degraded = self._views.view(request, earlier.models, group, prefillers, now)
+        policy = self._policy(request)
         version = self._tune(policy, view)
-        kept, scores = _score(policy, view)
-        able = able_to_take(view, room)
-        eligible = able
-        if settings.retries == NEW_MODEL and earlier.models:
-            eligible = prefer(eligible, "tried", least_tried(view.times_tried))
-        eligible = prefer(eligible, "policy", kept)
-        if eligible is not None and not eligible.may[scores.argmax()]:
-            view.reason = ""  # it was about a candidate that is out now
-        last = len(group.slots) - 1
-        on_trial = trial is not None and (able is None or bool(able.may[last]))
-        if on_trial:
-            reason = reason or "trial"
-        elif standing is not None and standing.all_failing:
-            reason = reason or "all-failing"
-        first = last if on_trial else None
-        if not reason:
-            may = None if eligible is None else eligible.may
-            first = to_explore(view, may, scores, settings.explore_share)
-            reason = "" if first is None else EXPLORE
-        masks = () if eligible is None else eligible.masks
-        order = policy.order(scores, view, masks, first)
-        if view.faults:
-            reason = self._note_faults(view)
-        at = order[0]
+        tries = trial is not None
+        ranked = self._rank(policy, view, room, group.standing, degraded, on_trial=tries)
+        at = ranked.order[0]
         slot = group.slots.item(at)
-        spec = table.spec(slot)
+        spec = self._table.spec(slot)
         model = spec.models[0]
         served = request.model if request.model in spec.models else model
         tokens = view.tokens.item(at)
@@ -209,13 +182,13 @@ class Chooser:
         return Decision(
             id=new_id(),
             request=request,
-            settings=settings,
+            settings=self.settings,
             policy=policy.name,
-            reason=reason or view.reason or policy.name,
+            reason=ranked.reason,
             now=now,
             slot=slot,
             address=spec.address,
-            fallbacks=self._fallbacks(group.slots, order, served, prefiller),
+            fallbacks=self._fallbacks(group.slots, ranked.order, served, prefiller),
             model=model,
             rewrite=None if served == request.model or not request.model else served,
             tried=tried,
@@ -224,19 +197,68 @@ class Chooser:
             uncached_tokens=tokens - view.cached_tokens.item(at) if prefiller is None else 0.0,
             prefiller=prefiller,
             view=view,
-            scores=scores,
-            eligible=eligible,
+            scores=ranked.scores,
+            eligible=ranked.eligible,
             position=at,
             chain=chain,
             weights_version=version,
             engine_priority=_priority(request, view, priority) if spec.priority_field else None,
-            trial=on_trial,
-            left_out=standing.left_out if standing is not None else None,
-            hedge=self._hedge(view, eligible, tried, at) if request.wants_hedge else None,
+            trial=ranked.on_trial,
+            left_out=group.standing.left_out if group.standing is not None else None,
+            hedge=self._hedge(view, ranked.eligible, tried, at) if request.wants_hedge else None,
             flight=InFlight(
                 slot=slot, address=spec.address, model=model, tried=tried, exhausted=exhausted
             ),
         )
+
+    def _group(self, request: Request, now: float) -> Group:
+        """The candidates; where an earlier answer is named, those that may have it."""
+        if not request.response_id:
+            return self.candidates.of(request, request.subset, now)
+        subset = self._stored.subset(request)
+        group = self.candidates.of(request, subset, now)
+        self._stored.check(request, subset, len(group.able))
+        return group
+
+    def _rank(
+        self,
+        policy: Policy,
+        view: View,
+        room: Fits | None,
+        standing: Standing | None,
+        degraded: str,
+        *,
+        on_trial: bool,
+    ) -> _Ranked:
+        """Filters, scores and picks: the candidates in order, and the reason for the first.
+
+        `degraded` is the reason where an estimate failed; `on_trial` where the last candidate is
+        out, and this request is to try it.
+        """
+        kept, scores = _score(policy, view)
+        able = able_to_take(view, room)
+        eligible = able
+        if self.settings.retries == NEW_MODEL and view.request.tried:
+            eligible = prefer(eligible, "tried", least_tried(view.times_tried))
+        eligible = prefer(eligible, "policy", kept)
+        may = None if eligible is None else eligible.may
+        if may is not None and not may[scores.argmax()]:
+            view.reason = ""  # it was about a candidate that is out now
+        reason, first, last = degraded, None, len(view.slots) - 1
+        on_trial = on_trial and (able is None or bool(able.may[last]))
+        if on_trial:
+            first = last
+            reason = reason or "trial"
+        elif standing is not None and standing.all_failing:
+            reason = reason or "all-failing"
+        if not reason:
+            first = to_explore(view, may, scores, self.settings.explore_share)
+            reason = "" if first is None else EXPLORE
+        masks = () if eligible is None else eligible.masks
+        order = policy.order(scores, view, masks, first)
+        if view.faults:
+            reason = self._note_faults(view)
+        return _Ranked(order, scores, eligible, reason or view.reason or policy.name, on_trial)
 
     def _draw(
         self, request: Request, slots: Slots, now: float, new_id: Callable[[], str]
@@ -269,10 +291,11 @@ class Chooser:
                 return policy
         return self.policies[self.settings.policy]
 
-    def _trial_due(self, request: Request, standing: Standing, now: float) -> int | None:
+    def _trial_due(self, request: Request, standing: Standing | None, now: float) -> int | None:
         """The slot that this request is to try."""
-        assert self._health is not None
-        return None if request.shadow else self._health.due(standing, now)
+        if self._health is None or standing is None or not standing.trials or request.shadow:
+            return None
+        return self._health.due(standing, now)
 
     def _tune(self, policy: Policy, view: View) -> int:
         """Asks the tuner for this decision's weights; returns the version to report on, 0 for none.
@@ -345,6 +368,24 @@ class Chooser:
             ):
                 found.append(spec.address)
         return tuple(found)
+
+
+class _Ranked(NamedTuple):
+    """The candidates as the policy orders them.
+
+    Args:
+        order: positions, the chosen one first.
+        scores: of all candidates.
+        eligible: which may be chosen; None for all.
+        reason: the decision's.
+        on_trial: the chosen one is out, and this request tries it.
+    """
+
+    order: Sequence[int]
+    scores: Floats
+    eligible: Eligible | None
+    reason: str
+    on_trial: bool
 
 
 def _score(policy: Policy, view: View) -> tuple[Mask | None, Floats]:

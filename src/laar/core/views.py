@@ -96,8 +96,13 @@ class Views:
         if prefillers is not None:
             own = len(slots)
             apart = view_of_prefillers(
-                *(table, self.settings, prefillers, known),
-                *(tokens[own:], cached[own:], None if again is None else again[own:]),
+                table,
+                self.settings,
+                prefillers,
+                known,
+                tokens=tokens[own:],
+                cached=cached[own:],
+                again=None if again is None else again[own:],
             )
             tokens, cached = tokens[:own], cached[:own]
             again = None if again is None else again[:own]
@@ -157,11 +162,8 @@ class Views:
         cached = shares[slots] * tokens
         if len(slots) < 2:
             return chain, tokens, cached, None, None
-        again = self._prefixes.again(chain, shares, now)
-        return (
-            *(chain, tokens, cached, self._prefixes.demand(chain, now)),
-            None if again is None else again[slots],
-        )
+        demand, again = self._prefixes.demand(chain, now), self._prefixes.again(chain, shares, now)
+        return chain, tokens, cached, demand, None if again is None else again[slots]
 
     def _load_s(self, view: View) -> Floats | None:
         """Seconds until the adapter that the request names is at hand, of each candidate."""

@@ -170,7 +170,11 @@ class Prefills:
         one = self._lines[before].requests[key]
         self.ended(key)
         self.add(
-            *(key, slot, one.model, one.seconds, now),
+            key,
+            slot,
+            one.model,
+            one.seconds,
+            now,
             is_long=one.is_long,
             shown=one.shown,
             fixed_s=one.fixed_s,

@@ -214,7 +214,9 @@ class Picker:
         if not isinstance(prefixes, PrefixBeliefs) or not (tokenizers or prefix.ask_engines):
             return None
         made = TokenizedPrompts(
-            *(prefixes, self.table, tokenizers),
+            prefixes,
+            self.table,
+            tokenizers,
             ask_engines=prefix.ask_engines,
             clock=self.clock,
             problems=self.problems,

@@ -133,7 +133,14 @@ class TokenizedPrompts(Collector):
         name = decision.rewrite or request.model or model
         adapter = self._table.weights(name)
         prompt = _Prompt(
-            *(decision.id, request.api, chain, model, name, adapter, decision.address, body)
+            id=decision.id,
+            api=request.api,
+            chain=chain,
+            model=model,
+            name=name,
+            adapter=adapter,
+            address=decision.address,
+            body=body,
         )
         self._open[prompt.id] = prompt
         if len(self._open) > MAX_OPEN:

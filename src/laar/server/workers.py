@@ -118,9 +118,8 @@ class _Parent:
         pause_s, most_s = _AGAIN_S
         while not self._stopping.is_set():
             began = loop.time()
-            process = await asyncio.create_subprocess_exec(
-                *(*self._command, "--worker-index", str(index), "--worker-home", str(self._home))
-            )
+            own = ("--worker-index", str(index), "--worker-home", str(self._home))
+            process = await asyncio.create_subprocess_exec(*self._command, *own)
             self._processes[index] = process
             if self._stopping.is_set():  # while it was being made, so it missed the signal
                 process.terminate()

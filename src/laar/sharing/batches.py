@@ -257,12 +257,17 @@ def _reported(
     if type(correct) is not bool or not (0.0 < weight <= 1.0 and -1.0 <= offset <= 1.0):
         raise ValueError
     prior = None if prior is None else _share(prior)
-    return Reported(
-        Taken(
-            *(_text(model), features, correct, weight, prior, offset),
-            *(_text(tenant), _text(reporter)),
-        )
+    taken = Taken(
+        model=_text(model),
+        features=features,
+        correct=correct,
+        weight=weight,
+        prior=prior,
+        offset=offset,
+        tenant=_text(tenant),
+        reporter=_text(reporter),
     )
+    return Reported(taken)
 
 
 def _judged(decision_id: Any, correct: Any) -> Judged:
