@@ -10,8 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from laar.cli import lab as commands
+from laar.lab.experiment import Scope
 from laar.lab.experiments import all_experiments
-from laar.lab.results import index_of, load, verdicts
+from laar.lab.report import Report
+from laar.lab.results import index_of, load, store, verdicts
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 KNOWN = {name: each for name, each in all_experiments().items() if each.claims}
@@ -111,3 +113,9 @@ def test_a_run_is_stored_and_the_page_made(tmp_path: Path) -> None:
     assert page == index_of(KNOWN, load(tmp_path))
     assert "| The engine model is within a tenth of each published figure |" in page
     assert "not run yet: needs about" in page
+
+
+def test_a_run_on_real_traffic_is_stored_with_the_command_that_repeats_it(tmp_path: Path) -> None:
+    scope = Scope(seeds=(7, 8), data=tmp_path / "traffic")
+    stored = store(tmp_path, KNOWN["agents"], Report(tables=[]), scope)
+    assert stored.command == "laar lab run agents --seeds 2 --first-seed 7 --data DIR"

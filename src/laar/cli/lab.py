@@ -32,6 +32,13 @@ app = typer.Typer(
 
 _Json = Annotated[Path | None, typer.Option("--json", help="Write all numbers as JSON.")]
 _Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the figure (png, svg, pdf).")]
+_Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="Directory with real traffic: agent-sessions.jsonl and conversation-trace.jsonl, "
+        "or .gz. For agents, conversations, day, suite and no-regret."
+    ),
+]
 _Backend = Annotated[str, typer.Option(help="Where runs go: loky (this machine), dask, ray.")]
 _Jobs = Annotated[int, typer.Option(help="Runs at a time; -1 for all cores.")]
 _Keep = Annotated[
@@ -77,13 +84,7 @@ def run(
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smoke test, no verdict.")] = False,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="Directory with real traffic: agent-sessions.jsonl and conversation-trace.jsonl, "
-            "or .gz. For agents, conversations, day, suite and no-regret."
-        ),
-    ] = None,
+    data: _Data = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(help="In place of the experiment's: policy:parameter=value,...; repeatable."),
@@ -179,6 +180,7 @@ def results(
         float,
         typer.Option(min=0.0, help="Leave out what takes longer than this on two cores."),
     ] = math.inf,
+    data: _Data = None,
     backend: _Backend = "loky",
     jobs: _Jobs = -1,
     keep: _Keep = None,
@@ -198,7 +200,9 @@ def results(
         known = {name: each for name, each in all_experiments().items() if each.claims}
         stored = load(directory)
         chosen = [find_experiment(name) for name in names or ()] or [
-            each for each in known.values() if each.name not in stored and not each.needs_data
+            each
+            for each in known.values()
+            if each.name not in stored and (data is not None or not each.needs_data)
         ]
         chosen = [each for each in chosen if 60.0 * each.hours(each.seeds) <= minutes]
         console = _console()
@@ -207,10 +211,11 @@ def results(
             console.print(f"{len(chosen)} experiments, about {spoken_time(hours)} on two cores")
         for experiment in chosen:
             console.print(experiment.name, highlight=False)
-            scope = experiment.scope(None, quick=False)
+            taken = data if "data" in experiment.takes else None
+            scope = experiment.scope(None, quick=False, data=taken)
             with placed(backend, jobs), kept_in(keep):
                 report = experiment.run(scope)
-            stored[experiment.name] = store(directory, experiment, report, scope.seeds)
+            stored[experiment.name] = store(directory, experiment, report, scope)
             for one in experiment.judged(report, scope):
                 console.print(f"  {one.verdict}: {one.claim.says}", highlight=False)
             (directory / "index.md").write_text(index_of(known, stored), "utf-8")

@@ -16,7 +16,7 @@ from pathlib import Path
 import orjson
 
 from laar.lab.claims import Claim, Evidence, Judged, Seen, judge
-from laar.lab.experiment import Experiment, spoken_time
+from laar.lab.experiment import Experiment, Scope, spoken_time
 from laar.lab.figure import draw
 from laar.lab.report import Report
 
@@ -70,15 +70,17 @@ class Stored:
     picture: str = ""
 
 
-def store(directory: Path, experiment: Experiment, report: Report, seeds: Sequence[int]) -> Stored:
+def store(directory: Path, experiment: Experiment, report: Report, scope: Scope) -> Stored:
     """Writes a run's file, and its picture where the report has one."""
-    picture = ""
+    picture, seeds = "", scope.seeds
+    given = "" if scope.data is None else " --data DIR"
     if report.charts:
         picture = f"{experiment.name}.png"
         draw(report, directory / picture, experiment.name, runs=len(seeds))
     done = Stored(
         experiment=experiment.name,
-        command=f"laar lab run {experiment.name} --seeds {len(seeds)} --first-seed {seeds[0]}",
+        command=f"laar lab run {experiment.name} --seeds {len(seeds)} --first-seed {seeds[0]}"
+        + given,
         commit=_commit(),
         date=datetime.now(UTC).date().isoformat(),
         evidence={

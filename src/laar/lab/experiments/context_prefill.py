@@ -99,8 +99,14 @@ def run_load(load: str, way: str, requests: int, seed: int) -> dict[str, float]:
     return figures
 
 
-def replay(contexts: Sequence[Sequence[int]], way: str, seed: int, rate: float | None) -> Tally:
-    """All at once, so many in flight, or as Poisson arrivals at `rate`."""
+def replay(
+    contexts: Sequence[Sequence[int]],
+    way: str,
+    seed: int,
+    rate: float | None,
+    seen: Callable[[Arrival, Exchange], None] = lambda _arrival, _exchange: None,
+) -> Tally:
+    """All at once, so many in flight, or as Poisson arrivals at `rate`; `seen` gets each end."""
     engine = load_profile(ENGINE)
     sites = [
         Site(name=f"worker-{n}", model="model", engine=engine, link=LinkProfile(rtt_s=0.0004))
@@ -113,6 +119,7 @@ def replay(contexts: Sequence[Sequence[int]], way: str, seed: int, rate: float |
     def ended(arrival: Arrival, exchange: Exchange) -> None:
         client.ended(arrival, exchange)
         tally.add(arrival, exchange)
+        seen(arrival, exchange)
 
     rng = generator(seed, "arrivals")
     times = accumulate(rng.expovariate(rate) for _ in contexts) if rate else repeat(0.0)

@@ -1,10 +1,10 @@
 """Retrieval loads and a fleet of document caches: what the context hook's gain is measured on.
 
-Three loads, made by seed: `topic` (documents of one topic together, some noise; its share of
-accesses to the top fifth of documents is that of NarrativeQA in the paper's Figure 3, 57 %), `zipf`
-(independent documents, no topics: pessimistic; s = 1.0 is about MultihopRAG, 0.6 about QASPER) and
-`disjoint` (nothing shared). `replay` sends a load through an aligner to endpoints that each hold a
-`DocCache`.
+Four loads, made by seed: `topic` (documents of one topic together, some noise; its share of
+accesses to the top fifth of documents is that of NarrativeQA in the paper's Figure 3, 57 %),
+`drifting` (the same, and topics come and go), `zipf` (independent documents, no topics:
+pessimistic; s = 1.0 is about MultihopRAG, 0.6 about QASPER) and `disjoint` (nothing shared).
+`replay` sends a load through an aligner to endpoints that each hold a `DocCache`.
 
 Not modelled: decoding, queueing, prompts around the documents, documents of unequal size. Design
 note, sections 4.3 to 4.5.
@@ -22,7 +22,7 @@ import xxhash
 
 from laar.context import DocCache, OrderIndex
 
-__all__ = ["Replay", "disjoint", "hashed", "replay", "topic", "zipf"]
+__all__ = ["Replay", "disjoint", "drifting", "hashed", "replay", "topic", "zipf"]
 
 Load = list[list[int]]
 """For each request its document ids, best first."""
@@ -41,19 +41,41 @@ def topic(
 ) -> Load:
     """Requests about topics ~ Zipf(1): documents of the topic by rank^-0.8, plus uniform noise."""
     rng = np.random.default_rng(seed)
-    of_topics, of_docs = _weights(topics, 1.0), _weights(topic_docs, 0.8)
+    live = list(range(topics))
+    return [_about(rng, live, topic_docs, docs, noise) for _ in range(requests)]
+
+
+def drifting(seed: int, *, requests: int = 5000, lasts: int = 1000, topics: int = 50) -> Load:
+    """As `topic`, but each topic goes after `lasts` requests on average, and a new one comes.
+
+    A new topic takes the place of the one that went, popular or not, and has documents of its own.
+    """
+    rng = np.random.default_rng(seed)
+    live = list(range(topics))
     load: Load = []
-    for _ in range(requests):
-        first = int(rng.choice(topics, p=of_topics)) * topic_docs
-        chosen = rng.choice(topic_docs, size=docs - noise, replace=False, p=of_docs) + first
-        context = [int(doc) for doc in chosen]
-        while len(context) < docs:
-            doc = int(rng.integers(topics * topic_docs))
-            if doc not in context:
-                context.append(doc)
-        rng.shuffle(context)
-        load.append(context)
+    for number in range(requests):
+        if number % (lasts // topics) == 0:
+            live[int(rng.integers(topics))] = topics + number
+        load.append(_about(rng, live, topic_docs=20, docs=15, noise=3))
     return load
+
+
+def _about(
+    rng: np.random.Generator, live: Sequence[int], topic_docs: int, docs: int, noise: int
+) -> list[int]:
+    """A request about one of the live topics, the first of which is asked about most."""
+    topics = len(live)
+    about = live[int(rng.choice(topics, p=_weights(topics, 1.0)))]
+    of_docs = _weights(topic_docs, 0.8)
+    chosen = rng.choice(topic_docs, size=docs - noise, replace=False, p=of_docs)
+    context = [int(doc) + about * topic_docs for doc in chosen]
+    while len(context) < docs:
+        any_of_all = int(rng.integers(topics * topic_docs))
+        doc = live[any_of_all // topic_docs] * topic_docs + any_of_all % topic_docs
+        if doc not in context:
+            context.append(doc)
+    rng.shuffle(context)
+    return context
 
 
 def zipf(seed: int, s: float, *, requests: int = 2000, docs: int = 15, pool: int = 1000) -> Load:
