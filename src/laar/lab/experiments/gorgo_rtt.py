@@ -107,6 +107,8 @@ def _rightly(policy: Policy, seed: int, share: float) -> bool:
         _sent_to(fleet, number, Prompt(prompt_tokens=tokens, output_tokens=1, blocks=array("Q")))
     now = fleet.clock.now + _QUIET_S
     table, director = fleet.director.table, fleet.director
+    for slot in table.active.tolist():  # probes go on
+        table.round_trip(table.spec(slot).address, float(table.rtt_s[slot]), now)
     prefixes = director.prefixes
     assert isinstance(prefixes, BlockPrefixes)
     cached = int(share * _TOKENS) // 16
@@ -190,6 +192,8 @@ CLAIMS = (
         direction="above",
         bound=1.0,
         seeds=10,
+        why="After 100 prompts laar knows how its engines read but for some per cent, which turns "
+        "2 of 90 decisions, those on the edge.",
     ),
     Claim(
         name="published-weight",
