@@ -21,6 +21,8 @@ _LEARNED = 0.05  # what a reading weighs
 _MOST_OVER = 10.0
 _MOST_EACH = 1.5  # answers take room beside their prompts
 
+_COUNTED = ("_read_at", "_most", "_full", "_full_at", "_done_s")
+
 
 class Batches:
     """The size of each engine's batch, by slot: `most_at_once`, infinite where it was never full.
@@ -51,14 +53,13 @@ class Batches:
     def grow(self, size: int) -> None:
         """Follows the table's size."""
         before = len(self.most_at_once)
-        room, read_at = np.full(size, math.inf), np.zeros(size)
-        most, full = np.zeros(size), np.zeros(size)
-        full_at, done_s = np.zeros(size), np.zeros(size)
-        room[:before], read_at[:before] = self.most_at_once, self._read_at
-        most[:before], full[:before] = self._most, self._full
-        full_at[:before], done_s[:before] = self._full_at, self._done_s
-        self.most_at_once, self._read_at, self._most, self._full = room, read_at, most, full
-        self._full_at, self._done_s = full_at, done_s
+        room = np.full(size, math.inf)
+        room[:before] = self.most_at_once
+        self.most_at_once = room
+        for name in _COUNTED:
+            grown = np.zeros(size)
+            grown[:before] = getattr(self, name)
+            setattr(self, name, grown)
 
     def look(self, done_s: Floats) -> bool:
         """Takes in new readings; true when a batch's size changed.
@@ -117,6 +118,6 @@ class Batches:
 
     def drop(self, slot: int) -> None:
         """Forgets a slot: its endpoint left."""
-        self._read_at[slot] = self._most[slot] = self._full[slot] = 0.0
-        self._full_at[slot] = self._done_s[slot] = 0.0
+        for name in _COUNTED:
+            getattr(self, name)[slot] = 0.0
         self.most_at_once[slot] = math.inf

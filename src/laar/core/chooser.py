@@ -161,7 +161,8 @@ class Chooser:
         if trial is not None:
             group = self.candidates.with_trial(group, trial, now)
         prefillers = None
-        if self.settings.apart != "never" and may_be_apart(request):
+        apart = self.settings.apart != "never"
+        if group.prefillers is not None and apart and may_be_apart(request):
             prefillers = group.prefillers
         earlier = parse_tried(request.tried, self._table.models)
         self.ignored_tried += earlier.ignored

@@ -8,13 +8,11 @@ drift: it finds 34 % cached where the baseline finds 7 %, from the beginning to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from laar.lab.claims import Claim, paired
+from laar.lab.claims import Claim, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.context_prefill import ENGINE, HOOK, RECEIVED, WORKERS, replay
 from laar.lab.report import Chart, Report, Table, Value
-from laar.lab.statistics import Estimate, estimate
+from laar.lab.statistics import estimate
 from laar.lab.sweep import sweep
 from laar.lab.workloads import rag
 from laar.lab.workloads.rag_fleet import DOC_TOKENS
@@ -34,7 +32,10 @@ def run(scope: Scope) -> Report:
     cases = [(way, requests, seed) for way in ways for seed in scope.seeds]
     results = iter(sweep(run_way, cases, label="context-drift"))
     runs = {way: [next(results) for _ in scope.seeds] for way in ways}
-    shares = {way: [_share(runs[way], fifth) for fifth in range(FIFTHS)] for way in ways}
+    shares = {
+        way: [estimate([one[str(fifth)] for one in runs[way]]) for fifth in range(FIFTHS)]
+        for way in ways
+    }
     names = [f"fifth {fifth + 1}" for fifth in range(FIFTHS)]
     rows: list[tuple[Value, ...]] = [(way, *shares[way]) for way in ways]
     return Report(
@@ -62,10 +63,8 @@ def run(scope: Scope) -> Report:
                 for fifth, name in enumerate(names)
             },
             "no-decay": {
-                "last": paired(
-                    [{"hit": one[str(FIFTHS - 1)]} for one in runs[HOOK]],
-                    [{"hit": one["1"]} for one in runs[HOOK]],
-                    "hit",
+                "last": Seen(
+                    [one[str(FIFTHS - 1)] for one in runs[HOOK]], [one["1"] for one in runs[HOOK]]
                 )
             },
         },
@@ -83,10 +82,6 @@ def run_way(way: str, requests: int, seed: int) -> dict[str, float]:
 
     replay(rag.drifting(seed, requests=requests), way, seed, None, seen)
     return {str(fifth): cached[fifth] / tokens[fifth] for fifth in range(FIFTHS)}
-
-
-def _share(runs: Sequence[dict[str, float]], fifth: int) -> Estimate:
-    return estimate([one[str(fifth)] for one in runs])
 
 
 CLAIMS = (

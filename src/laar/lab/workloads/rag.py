@@ -42,7 +42,8 @@ def topic(
     """Requests about topics ~ Zipf(1): documents of the topic by rank^-0.8, plus uniform noise."""
     rng = np.random.default_rng(seed)
     live = list(range(topics))
-    return [_about(rng, live, topic_docs, docs, noise) for _ in range(requests)]
+    of_topics, of_docs = _weights(topics, 1.0), _weights(topic_docs, 0.8)
+    return [_about(rng, live, of_topics, of_docs, docs, noise) for _ in range(requests)]
 
 
 def drifting(seed: int, *, requests: int = 5000, lasts: int = 1000, topics: int = 50) -> Load:
@@ -52,21 +53,26 @@ def drifting(seed: int, *, requests: int = 5000, lasts: int = 1000, topics: int 
     """
     rng = np.random.default_rng(seed)
     live = list(range(topics))
+    of_topics, of_docs = _weights(topics, 1.0), _weights(20, 0.8)
     load: Load = []
     for number in range(requests):
         if number % (lasts // topics) == 0:
             live[int(rng.integers(topics))] = topics + number
-        load.append(_about(rng, live, topic_docs=20, docs=15, noise=3))
+        load.append(_about(rng, live, of_topics, of_docs, docs=15, noise=3))
     return load
 
 
 def _about(
-    rng: np.random.Generator, live: Sequence[int], topic_docs: int, docs: int, noise: int
+    rng: np.random.Generator,
+    live: Sequence[int],
+    of_topics: npt.NDArray[np.float64],
+    of_docs: npt.NDArray[np.float64],
+    docs: int,
+    noise: int,
 ) -> list[int]:
-    """A request about one of the live topics, the first of which is asked about most."""
-    topics = len(live)
-    about = live[int(rng.choice(topics, p=_weights(topics, 1.0)))]
-    of_docs = _weights(topic_docs, 0.8)
+    """A request about one of the live topics; weights are of these and of a topic's documents."""
+    topics, topic_docs = len(live), len(of_docs)
+    about = live[int(rng.choice(topics, p=of_topics))]
     chosen = rng.choice(topic_docs, size=docs - noise, replace=False, p=of_docs)
     context = [int(doc) + about * topic_docs for doc in chosen]
     while len(context) < docs:
