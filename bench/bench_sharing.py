@@ -39,7 +39,7 @@ MISSED = 3
 DEADLINES_S = {
     "age": 100.0,
     "cost": 90.0,
-    "workers": 90.0,
+    "workers": 150.0,
     "outage": 90.0,
     "kill": 90.0,
     "staleness": 100.0,

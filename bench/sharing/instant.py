@@ -1,8 +1,10 @@
-"""Endpoints that answer at once: ``python -m bench.sharing.instant SPEC.json``.
+"""Endpoints that cost next to nothing: ``python -m bench.sharing.instant SPEC.json``.
 
-They read just enough of HTTP/1.1 to take a request from Envoy or from a scraper, so they cost next
-to nothing beside a picker. Each remembers which turns of a conversation it has answered: the header
-`x-hit` says whether a cache would have held the turn before.
+They read just enough of HTTP/1.1 to take a request from Envoy or from a scraper, and answer after a
+pause for what a cache would not have held, any number at a time. Without it a picker learns that
+they read prompts in no time, and rightly sends each turn to whatever endpoint is least busy. Each
+remembers which turns of a conversation it has answered: the header `x-hit` says whether the turn
+before is there.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 import orjson
 import uvloop
 
+_READ_S = 5e-6  # for each byte of a body: 20 us a token
 _ANSWER = orjson.dumps(
     {
         "model": "m",
@@ -35,10 +38,10 @@ class Connection(asyncio.Protocol):
     """One connection of Envoy or a scraper.
 
     Args:
-        turns: the last turn of each conversation at this endpoint.
+        turns: the last turn of each conversation at this endpoint, and its bytes.
     """
 
-    def __init__(self, turns: dict[bytes, int]) -> None:
+    def __init__(self, turns: dict[bytes, tuple[int, int]]) -> None:
         self._turns = turns
         self._transport: Any = None
         self._read = b""
@@ -63,30 +66,35 @@ class Connection(asyncio.Protocol):
             if len(self._read) < whole:
                 return
             self._read = self._read[whole:]
-            self._answer(head + b"\r\n")
+            self._answer(head + b"\r\n", whole - end)
 
-    def _answer(self, head: bytes) -> None:
-        hit, body = b"-", _ANSWER
+    def _answer(self, head: bytes, length: int) -> None:
+        hit, body, unread = b"-", _ANSWER, 0
         if head.startswith(b"GET"):
             body = _METRICS if b" /metrics" in head else _MODELS
         elif talk := _TALK.search(head):
             name, turn = talk[1], int(talk[2])
+            last, held = self._turns.get(name, (-1, 0))
+            unread = length
             if turn:
-                hit = b"1" if self._turns.get(name) == turn - 1 else b"0"
-            self._turns[name] = turn
-        self._transport.write(
+                hit = b"0"
+                if last == turn - 1:
+                    hit, unread = b"1", length - held
+            self._turns[name] = turn, length
+        answer = (
             b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-hit: %b\r\n"
             b"content-length: %d\r\n\r\n%b" % (hit, len(body), body)
         )
+        asyncio.get_running_loop().call_later(_READ_S * unread, self._transport.write, answer)
 
 
 async def serve(spec: list[dict[str, Any]]) -> None:
     """Runs them until SIGTERM."""
     loop = asyncio.get_running_loop()
     for one in spec:
-        turns: dict[bytes, int] = {}
+        turns: dict[bytes, tuple[int, int]] = {}
 
-        def connected(turns: dict[bytes, int] = turns) -> Connection:
+        def connected(turns: dict[bytes, tuple[int, int]] = turns) -> Connection:
             return Connection(turns)
 
         await loop.create_server(connected, "127.0.0.1", int(one["port"]))

@@ -112,7 +112,9 @@ async def workers(figures: Figures, *, seconds: float) -> None:
     """Two workers beside one, as fast as they answer.
 
     Envoy, the clients and the endpoints need CPU as well. With four cores or more the picker has
-    two of its own; with fewer all share them, and the requests a second cannot double.
+    two of its own; with fewer all share them, and the requests a second cannot double. Where all is
+    busy, what takes time is this machine and not what an endpoint holds; hits are judged at half of
+    one worker's rate.
     """
     cores = sorted(os.sched_getaffinity(0))
     apart = len(cores) >= 4
@@ -127,6 +129,7 @@ async def workers(figures: Figures, *, seconds: float) -> None:
                 _pin(_processes(stand.pickers), cores[:2])
         rates: dict[int, list[float]] = {1: [], 2: []}
         costs: dict[int, list[float]] = {1: [], 2: []}
+        busy: dict[int, list[float]] = {1: [], 2: []}
         hits: dict[int, list[float]] = {1: [], 2: []}
         for number in range(ROUNDS + 1):
             for many, stand in stands.items():
@@ -140,12 +143,24 @@ async def workers(figures: Figures, *, seconds: float) -> None:
                 if number:
                     rates[many].append(len(ended) / took)
                     costs[many].append((_cpu_s(processes) - before) / len(ended))
-                    hits[many].append(hit_rate(ended))
+                    busy[many].append(hit_rate(ended))
+        half = _mean(rates[1]) / 2.0
+        for number in range(ROUNDS):
+            for many, stand in stands.items():
+                talkers = Talkers(stand.url, clients=WORKER_CLIENTS, rate=half, seed=100 + number)
+                ended = await talkers.during(seconds)
+                if failed(ended):
+                    raise RuntimeError(f"{failed(ended)} of {len(ended)} requests failed")
+                hits[many].append(hit_rate(ended))
         if apart:
             _pin([psutil.Process()], cores)
     for many in (1, 2):
         figures.add("workers", f"{many}: requests", _mean(rates[many]), "a second")
         figures.add("workers", f"{many}: CPU of the picker", 1e6 * _mean(costs[many]), "us each")
+        figures.add("workers", f"{many}: hit rate, as fast as they answer", _mean(busy[many]), "")
+        figures.add(
+            "workers", f"{many}: hit rate, half as fast as one answers", _mean(hits[many]), ""
+        )
     gain = _mean(rates[2]) / _mean(rates[1])
     name = "requests a second, two workers beside one"
     if apart:
@@ -158,7 +173,8 @@ async def workers(figures: Figures, *, seconds: float) -> None:
         at_least=TARGET_WORKERS,
     )
     ratio = _mean(hits[2]) / _mean(hits[1])
-    figures.add("workers", "hit rate, two workers beside one", ratio, "x", at_least=TARGET_HITS)
+    name = "hit rate, two workers beside one, half as fast"
+    figures.add("workers", name, ratio, "x", at_least=TARGET_HITS)
 
 
 async def _workers_meet(stand: Stand) -> None:

@@ -22,6 +22,9 @@ from support.bootstraps import rendered
 
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(240)]
 
+BURST = 192
+"""Three times the streams that a connection to a worker should have."""
+
 
 def consecutive_ports():
     """A free port whose successor is free as well."""
@@ -39,7 +42,8 @@ class Machine:
     """Two workers, an Envoy and two endpoints."""
 
     async def start(self, directory, stack):
-        self.http = await stack.enter_async_context(aiohttp.ClientSession())
+        wide = aiohttp.TCPConnector(limit=BURST)
+        self.http = await stack.enter_async_context(aiohttp.ClientSession(connector=wide))
         upstreams = []
         for _ in range(2):
             upstream = RecordingUpstream()
@@ -147,6 +151,14 @@ async def test_workers_share_a_killed_one_comes_back_and_a_stop_ends_all(machine
     await machine.process.stop()
     assert set(statuses) == {200}
     assert not any(worker.is_running() for worker in workers)
+
+
+async def test_a_burst_at_a_fresh_envoy_passes_no_worker_by(machine):
+    """It comes before Envoy has read how many streams a connection to a worker should have."""
+    asked = [machine.ask(f"the question {number}") for number in range(BURST)]
+    answers = await asyncio.gather(*asked)
+    assert {status for status, _ in answers} == {200}
+    assert sum(reason is None for _, reason in answers) == 0
 
 
 async def test_an_outcome_may_be_reported_to_any_worker(machine):

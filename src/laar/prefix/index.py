@@ -418,7 +418,7 @@ class PrefixIndex:
         """
         self._stamp += 1
         held, proven, witness = 0, 0, 0
-        end = len(hashes)
+        end, edge = len(hashes), 0
         if not end:
             return 0, 0, 0
         while held < end and (use := cache.by_head.pop(hashes[held], None)) is not None:
@@ -432,6 +432,7 @@ class PrefixIndex:
                 use.start = held
                 cache.by_head[use.hashes[0]] = use
             else:
+                edge = held  # a use ends where a segment does
                 del cache.by_age[use.stamp]
                 self._uses -= 1
         evidence = (end, self._stamp) if settled else (proven, witness)
@@ -439,7 +440,7 @@ class PrefixIndex:
         cache.by_head[hashes[0]] = cache.by_age[use.stamp] = use
         self._uses += 1
         self._use_blocks += end
-        self._segments.tag(1 << cache.slot, hashes, held)
+        self._segments.tag(1 << cache.slot, hashes, held, edge)
         self._held_bytes[cache.slot] += self._ends[end] - self._ends[held]
         return held, proven, witness
 

@@ -61,9 +61,12 @@ class Segments:
             depths[-1] = depth
         return sets, depths
 
-    def tag(self, bit: int, hashes: array[int], held: int) -> None:
-        """Give the slot's bit to the path beyond ``held`` blocks, making what is not there."""
-        depth, end = 0, len(hashes)
+    def tag(self, bit: int, hashes: array[int], held: int, edge: int) -> None:
+        """Give the slot's bit to the path beyond ``held`` blocks, making what is not there.
+
+        ``edge`` is the last place up to there where a segment is known to end.
+        """
+        depth, end = edge, len(hashes)
         while depth < end:
             segment = self._by_first.get(hashes[depth])
             if segment is None:

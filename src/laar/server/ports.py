@@ -13,7 +13,6 @@ from laar.server.admin.outcomes import MAX_BODY_BYTES
 from laar.server.extproc import SERVICE, ExternalProcessor
 from laar.server.extproc.over_h2 import ProcessCall
 from laar.server.h2 import H2Server
-from laar.server.h2.listening import MOST_STREAMS
 
 if TYPE_CHECKING:
     from laar.server.grpc_server import GrpcServer
@@ -38,8 +37,8 @@ _METADATA_BYTES = 1 << 20
 _INT32_MAX = 2**31 - 1
 
 _STREAMS = 64
-"""Streams on one connection to a worker. The kernel gives each connection to one worker, so a
-client with many streams at a time must open several."""
+"""Streams on one connection to a worker, that clients are asked for. The kernel gives each
+connection to one worker, so a client with many streams at a time must open several."""
 
 _PROBING_STREAMS = 100
 """On one connection to the health port, which is open to the network: probes and reporters. Each
@@ -88,17 +87,12 @@ def picking_server(
         together: other processes listen on the same port.
     """
     longest = min(max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES), _INT32_MAX)
+    streams = _STREAMS if together else None
     if transport == "grpc":
         from laar.server.grpc_server import GrpcServer
 
-        return GrpcServer(
-            processor,
-            longest_bytes=longest,
-            max_streams=_STREAMS if together else None,
-            together=together,
-        )
-    limit = _STREAMS if together else MOST_STREAMS
-    own = H2Server(longest_bytes=longest, max_streams=limit, together=together)
+        return GrpcServer(processor, longest_bytes=longest, told_streams=streams, together=together)
+    own = H2Server(longest_bytes=longest, told_streams=streams, together=together)
     own.add_method(SERVICE, "Process", lambda call: ProcessCall(processor, call))
     return own
 

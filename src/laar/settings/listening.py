@@ -64,7 +64,8 @@ class Listen(Section):
     here, the port shows nothing but metrics and health."""
     transport: Literal["h2", "grpc"] = "h2"
     """What serves the ext_proc port: laar's own server over HTTP/2, which spends less on each
-    message, or gRPC's, which needs the extra `grpc`. docs/performance.md has both measured. The
+    message, or gRPC's, which needs the extra `grpc`. docs/performance.md has both measured. Beside
+    `--workers`, gRPC's refuses what is above 64 of a first burst, which passes the picker by. The
     health port is served by laar's own."""
     tls: Tls | None = None
     """TLS on the ext_proc port. None by default: on loopback it only costs. Health and admin are

@@ -15,11 +15,11 @@ from laar.server.h2.call import Call, Handler
 from laar.server.h2.connection import GREETING_S, Connection
 from laar.server.h2.coroutine_methods import Service, opened
 
-__all__ = ["MOST_STREAMS", "H2Server"]
+__all__ = ["H2Server"]
 
 _LOG = logging.getLogger(__name__)
 
-MOST_STREAMS = 100_000
+_MOST_STREAMS = 100_000
 """On one connection: as many as the breaker of laar's own bootstraps lets through."""
 
 _BACKLOG = 1024
@@ -32,7 +32,10 @@ class H2Server:
 
     Args:
         longest_bytes: longest message that is taken.
-        max_streams: on one connection at a time.
+        max_streams: on one connection at a time; those beyond are refused.
+        told_streams: to be opened on one connection, for peers; None for `max_streams`. More are
+            served: a burst comes before its peer has read that, and an Envoy takes a picker that
+            refuses a stream for broken.
         together: other processes listen on the same port.
         port: its name in the log.
     """
@@ -41,12 +44,14 @@ class H2Server:
         self,
         *,
         longest_bytes: int,
-        max_streams: int = MOST_STREAMS,
+        max_streams: int = _MOST_STREAMS,
+        told_streams: int | None = None,
         together: bool = False,
         port: str = "ext_proc",
     ) -> None:
         self.longest_bytes = longest_bytes
         self.max_streams = max_streams
+        self.told_streams = max_streams if told_streams is None else told_streams
         self.methods: dict[bytes, Callable[[Call], Handler]] = {}
         self.connections: set[Connection] = set()
         self.stopping = False
