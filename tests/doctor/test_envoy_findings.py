@@ -86,6 +86,7 @@ BREAKS = {
     "load_balancing_policy.fallback_policy": lambda b: cluster(b, "laar-endpoints")[
         "load_balancing_policy"
     ]["policies"][0]["typed_extension_config"]["typed_config"].update(fallback_policy=LEAST),
+    "delayed_close_timeout": lambda b: manager(b).pop("delayed_close_timeout"),
     "idle_timeout": lambda b: route(b).update(idle_timeout="30s"),
     "load_balancing_policy": lambda b: cluster(b, "laar-endpoints").pop("load_balancing_policy"),
     "load_balancing_policy.selected_host_key": lambda b: cluster(b, "laar-endpoints")[
@@ -134,6 +135,18 @@ def test_an_envoy_without_the_filter_is_told_where_to_start():
     (finding,) = envoy_findings(bare, NEEDS)
     assert finding.level is Level.ERROR
     assert "laar envoy --shape" in finding.remedy
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_routes_of_an_earlier_version_are_to_be_rendered_again(shape):
+    old = render(shape)
+    (host,) = manager(old)["route_config"]["virtual_hosts"]
+    hedged = [r for r in host["routes"] if "hedge_policy" in r.get("route", ())]
+    host["routes"] = [r for r in host["routes"] if r not in hedged]
+    assert hedged
+    (finding,) = envoy_findings(old, NEEDS)
+    assert finding.level is Level.WARNING
+    assert "`laar envoy`" in finding.remedy
 
 
 def test_what_comes_over_xds_is_read_too():

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from laar.doctor.envoy_checks import (
     ENDPOINTS,
+    MANAGER,
     NATIVE_LISTENER,
     OVERRIDE_HOST,
     PICKER_CLUSTER,
@@ -23,6 +24,8 @@ from laar.doctor.envoy_checks import (
 from laar.doctor.envoy_judgements import Needs, Wrong, is_native, override_of
 from laar.doctor.envoy_values import Json
 from laar.doctor.findings import Finding, Level
+from laar.envoy.endpoints_file import METADATA_NAMESPACE
+from laar.protocol.headers import BEGIN
 
 __all__ = ["Fault", "configuration", "envoy_findings", "faults", "fixed"]
 
@@ -116,9 +119,33 @@ def envoy_findings(document: Json, needs: Needs) -> list[Finding]:
             )
         ]
     found = [fault.finding for fault in faults(config, needs)]
+    found += _of_an_earlier_version(config)
     return found or [
         Finding(level=Level.OK, where="Envoy", what="modes, limits, time-outs and breakers fit")
     ]
+
+
+def _of_an_earlier_version(config: Json) -> Iterator[Finding]:
+    """Listeners that an earlier `laar envoy` rendered, without what a fix could not write."""
+    for listener, manager, _ in _processors(config):
+        ours = [r for r in _routes(manager, config) if METADATA_NAMESPACE in _metadata(r)]
+        named = {
+            part.get("key")
+            for route in ours
+            for matcher in route.get("match", {}).get("dynamic_metadata", ())
+            for part in matcher.get("path", ())
+        }
+        if ours and BEGIN not in named:
+            yield Finding(
+                level=Level.WARNING,
+                where=f"Envoy listener {listener.get('name', '?')}, routes",
+                what="no second endpoint is asked where the first does not begin its answer",
+                remedy="render the bootstrap again with this version's `laar envoy`",
+            )
+
+
+def _metadata(route: Json) -> Json:
+    return route.get("metadata", {}).get("filter_metadata") or {}
 
 
 def fixed(document: Json, needs: Needs) -> Json:
@@ -147,6 +174,7 @@ def _subjects(config: Json) -> Iterator[tuple[str, Json, Sequence[Check]]]:
     for listener, manager, processor in _processors(config):
         name = f"listener {listener.get('name', '?')}"
         yield f"{name}, ext_proc", processor, PROCESSOR
+        yield name, manager, MANAGER
         if is_native(processor):
             yield name, listener, NATIVE_LISTENER
         picker = processor.get("grpc_service", {}).get("envoy_grpc", {}).get("cluster_name", "")

@@ -15,6 +15,7 @@ from laar.doctor.envoy_judgements import (
     FULL_DUPLEX,
     Judge,
     breakers,
+    breaks_off_at_once,
     buffers_bodies,
     checks_picker,
     falls_back_rightly,
@@ -40,6 +41,7 @@ from laar.doctor.findings import Level
 
 __all__ = [
     "ENDPOINTS",
+    "MANAGER",
     "NATIVE_LISTENER",
     "OVERRIDE_HOST",
     "PICKER_CLUSTER",
@@ -135,6 +137,9 @@ PROCESSOR = (
     ),
 )
 """Of the ext_proc filter."""
+
+MANAGER = (_warning("delayed_close_timeout", breaks_off_at_once),)
+"""Of the connection manager that has the ext_proc filter."""
 
 NATIVE_LISTENER = (_error("per_connection_buffer_limit_bytes", buffers_bodies),)
 """Of a listener whose bodies reach the picker whole."""

@@ -6,6 +6,7 @@ are judged, and how bad a wrong one is, stands in `laar.doctor.envoy_checks`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from laar.doctor.envoy_values import (
 )
 from laar.envoy import BootstrapOptions
 from laar.envoy.bootstrap import MESSAGE_TIMEOUT_S, RETRIED, RETRY_ON
+from laar.envoy.listeners import DELAYED_CLOSE
 from laar.protocol.agreed import ATTEMPTED, DETAILS
 from laar.protocol.headers import DESTINATION, SERVED, attributes_read
 
@@ -29,6 +31,7 @@ __all__ = [
     "Needs",
     "Wrong",
     "breakers",
+    "breaks_off_at_once",
     "buffers_bodies",
     "checks_picker",
     "falls_back_rightly",
@@ -61,6 +64,7 @@ _BREAKER_DEFAULT = 1024
 _MIN_ROUTE_S = 600.0
 _DEFAULT_BUFFER_BYTES = 1 << 20
 _DEFAULT_MESSAGE_TIMEOUT_S = 0.2
+_DEFAULT_DELAYED_CLOSE_S = 1.0
 DEFAULT_ROUTE_TIMEOUT_S = 15.0
 DEFAULT_IDLE_S = 300.0
 FULL_DUPLEX = "FULL_DUPLEX_STREAMED"
@@ -204,7 +208,7 @@ def _seconds(value: object, default: float) -> float:
     if not isinstance(value, str) or not value.endswith("s"):
         return default
     seconds = float(value[:-1])
-    return seconds or float("inf")
+    return seconds or math.inf
 
 
 def _duration(seconds: float) -> str:
@@ -212,6 +216,15 @@ def _duration(seconds: float) -> str:
 
 
 # -- single judgements -------------------------------------------------------------------------
+
+
+def breaks_off_at_once(manager: Json, _: Needs) -> Wrong | None:
+    """A client learns soon that its answer will not be finished."""
+    delay_s = _seconds(manager.get("delayed_close_timeout"), _DEFAULT_DELAYED_CLOSE_S)
+    if not _DEFAULT_DELAYED_CLOSE_S <= delay_s < math.inf:  # 0 here is for no delay
+        return None
+    wanted = DELAYED_CLOSE.total_seconds()
+    return Wrong("a client waits as long to learn that its answer is broken off", _duration(wanted))
 
 
 def whole_body(processor: Json, _needs: Needs) -> Wrong | None:

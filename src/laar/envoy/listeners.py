@@ -61,7 +61,7 @@ from laar.protocol import headers as names
 DATA_LISTENER = "data"
 PROBE_LISTENER = "probes"
 
-_DELAYED_CLOSE = timedelta(milliseconds=250)
+DELAYED_CLOSE = timedelta(milliseconds=250)
 """How long Envoy waits, after an answer that it cannot finish, for the client to close first. With
 its own second a client learns a second later that its answer is broken off."""
 
@@ -175,7 +175,7 @@ def _data_connections(
         ),
         local_reply_config=local_replies(),
         stream_idle_timeout=timedelta(seconds=options.idle_timeout_s),
-        delayed_close_timeout=_DELAYED_CLOSE,
+        delayed_close_timeout=DELAYED_CLOSE,
         http2_protocol_options=Http2ProtocolOptions(
             initial_stream_window_size=_CLIENT_STREAM_WINDOW_BYTES,
             initial_connection_window_size=_CLIENT_CONNECTION_WINDOW_BYTES,
