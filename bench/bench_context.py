@@ -18,7 +18,8 @@ from collections.abc import Callable
 
 import orjson
 
-from laar.context import ContextHook, ContextSettings, HookResult, OrderIndex, build, plan
+from laar.context import ContextHook, ContextSettings, HookResult, OrderIndex
+from laar.context.offline import build, plan
 from laar.lab.workloads import rag
 
 WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa")

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from laar.context import OrderIndex, build, schedule
+from laar.context import OrderIndex
+from laar.context.offline import build, schedule
 from laar.lab.workloads import rag
 
 REQUESTS = 2000

@@ -11,11 +11,11 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from laar.accuracy import CapabilityModel, Features, MeasuredOutcome, parse_artifact, parse_outcomes
+from laar.accuracy import CapabilityModel, Features, parse_artifact
 from laar.accuracy.fitting.command import FEW_QUERIES, run_fit
 from laar.accuracy.fitting.evaluate import evaluate
 from laar.accuracy.fitting.fit import Fit, fit
-from laar.accuracy.fitting.outcomes import dump_outcome
+from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome, parse_outcomes
 from laar.accuracy.fitting.report import render
 from laar.errors import SettingError
 

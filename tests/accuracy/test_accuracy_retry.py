@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laar.accuracy import format_tried, is_exhausted, parse_tried, retry_factors
-from laar.accuracy.retry import MAX_TRIED, MAX_TRIED_CHARS
+from laar.accuracy.retry import MAX_TRIED, MAX_TRIED_CHARS, parse_tried, with_model
 
 KNOWN = {"a", "b", "meta/llama-3.1:8b"}
 
@@ -48,19 +46,5 @@ def test_any_header_gives_known_models_only(header: str) -> None:
 
 @given(st.lists(st.sampled_from(sorted(KNOWN)), max_size=100), st.sampled_from(sorted(KNOWN)))
 def test_what_is_answered_is_read_back(tried: list[str], model: str) -> None:
-    back = parse_tried(format_tried(tried, model), KNOWN)
+    back = parse_tried(",".join(with_model(tried, model)), KNOWN)
     assert back == ((*tried[-(MAX_TRIED - 1) :], model), 0)
-
-
-def test_exhausted_once_no_candidate_is_left_untried() -> None:
-    assert not is_exhausted((), "a", ["a", "b"])
-    assert is_exhausted(("b",), "a", ["a", "b"])
-    assert is_exhausted((), "a", ["a"])
-    assert is_exhausted(("b", "gone"), "a", ["a", "b"])
-
-
-def test_each_try_multiplies_the_cost_by_the_penalty() -> None:
-    factors = retry_factors(("a", "b", "c"), ("b", "c", "c"))
-    assert factors.tolist() == [1.0, 100.0, 10_000.0]
-    assert retry_factors(("a",), ()).tolist() == [1.0]
-    assert np.isfinite(retry_factors(("a",), ("a",) * 1000, 1e6)).all()

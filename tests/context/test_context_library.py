@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.context import (
+from laar.context import order_note
+from laar.context.offline import (
     ContextTree,
     Node,
     Reading,
@@ -18,7 +19,6 @@ from laar.context import (
     deduplicate,
     distance,
     distances,
-    order_note,
     schedule,
 )
 from laar.context.offline.cluster import MAX_CONTEXTS

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.context import ContextSettings, plan, plan_file, plan_lines
+from laar.context import ContextSettings
+from laar.context.offline import plan, plan_file, plan_lines
 
 SMALL = ContextSettings(min_saving_bytes=0)
 

@@ -12,7 +12,8 @@ import yaml
 from laar_command import MODELS, laar, start
 from typer.testing import CliRunner
 
-from laar.accuracy import parse_artifact, parse_outcomes
+from laar.accuracy import parse_artifact
+from laar.accuracy.fitting.outcomes import parse_outcomes
 from laar.cli import app
 from laar.lab.measure_fleet import default_artifact
 from laar.sim.answers import AccuracySurface

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from laar.context import plan
+from laar.context.offline import plan
 from laar.lab.workloads import rag
 
 

@@ -11,7 +11,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from laar.accuracy import MeasuredOutcome, parse_outcomes
+from laar.accuracy.fitting.outcomes import MeasuredOutcome, parse_outcomes
 from laar.errors import SettingError
 from laar.measuring.checks import CheckSpec
 from laar.measuring.measure import Progress, Summary, Target, discover, measure, mend

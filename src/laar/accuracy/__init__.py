@@ -1,7 +1,6 @@
 """LAAR: what each model can do on a request, what that costs, and what outcomes teach.
 
-Serving needs the names below. `laar.accuracy.fitting` brings scikit-learn with it, so serving never
-imports it.
+Serving needs the names below, and never imports `laar.accuracy.fitting`.
 """
 
 from laar.accuracy.artifact import ARTIFACT_SCHEMA, Capability, parse_artifact
@@ -14,11 +13,10 @@ from laar.accuracy.features import (
     language_of,
     task_of,
 )
-from laar.accuracy.fitting.outcomes import MeasuredOutcome, OutcomeFile, parse_outcomes
 from laar.accuracy.latency import Drift, LatencyCheck
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports, Verdict
-from laar.accuracy.retry import Tried, format_tried, is_exhausted, parse_tried, retry_factors
+from laar.accuracy.retry import Tried, parse_tried, with_model
 from laar.accuracy.success import SuccessModel
 from laar.accuracy.tokens import TokenEstimator
 
@@ -31,9 +29,7 @@ __all__ = [
     "Evidence",
     "Features",
     "LatencyCheck",
-    "MeasuredOutcome",
     "OnlineOutcomes",
-    "OutcomeFile",
     "OutcomeReports",
     "SuccessModel",
     "TokenEstimator",
@@ -41,12 +37,9 @@ __all__ = [
     "Verdict",
     "bucket_of",
     "features_of",
-    "format_tried",
-    "is_exhausted",
     "language_of",
     "parse_artifact",
-    "parse_outcomes",
     "parse_tried",
-    "retry_factors",
     "task_of",
+    "with_model",
 ]

@@ -114,7 +114,8 @@ def plan(
     """
     import orjson
 
-    from laar.context import ContextSettings, plan_file
+    from laar.context import ContextSettings
+    from laar.context.offline import plan_file
 
     out = out or requests.with_suffix(".planned.jsonl")
     settings = ContextSettings(

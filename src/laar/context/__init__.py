@@ -1,9 +1,8 @@
 """ContextPilot: documents in prompts, ordered so that prompts share longer prefixes.
 
-Two halves that share little. The paper's algorithms as a library (`build`, `ContextTree`,
-`schedule`, `deduplicate`, `plan`) know all requests beforehand. The hook (`ContextHook` over
-`OrderIndex`) sees one request at a time, has a millisecond, and must never be the reason that a
-request fails.
+Two halves that share little. The hook (`ContextHook` over `OrderIndex`) sees one request at a time,
+has a millisecond, and must never be the reason that a request fails. The paper's algorithms, which
+know all requests beforehand, are a library of their own, `laar.context.offline`.
 """
 
 from laar.context.aligner import Alignment, OrderIndex
@@ -11,12 +10,6 @@ from laar.context.cache import DocCache
 from laar.context.guard import RouteGain, RunningMean
 from laar.context.hook import ContextHook, HookResult, Receipt
 from laar.context.notes import duplicate_note, order_note
-from laar.context.offline.cluster import Built, Ordered, build
-from laar.context.offline.dedup import Deduplicated, deduplicate
-from laar.context.offline.distance import distance, distances
-from laar.context.offline.plan import BatchPlan, Planned, PlanReport, plan, plan_file, plan_lines
-from laar.context.offline.schedule import schedule
-from laar.context.offline.tree import ContextTree, Found, Inserted, Node, Reading
 from laar.context.reorder import Reordered, Reorderer
 from laar.context.settings import (
     ContextSettings,
@@ -31,26 +24,15 @@ from laar.context.settings import (
 
 __all__ = [
     "Alignment",
-    "BatchPlan",
-    "Built",
     "ContextHook",
     "ContextSettings",
-    "ContextTree",
     "Dedup",
-    "Deduplicated",
     "Delimiters",
     "DocCache",
     "Format",
-    "Found",
     "HookResult",
-    "Inserted",
     "Mode",
-    "Node",
     "OrderIndex",
-    "Ordered",
-    "PlanReport",
-    "Planned",
-    "Reading",
     "Reason",
     "Receipt",
     "Relabel",
@@ -59,14 +41,6 @@ __all__ = [
     "Role",
     "RouteGain",
     "RunningMean",
-    "build",
-    "deduplicate",
-    "distance",
-    "distances",
     "duplicate_note",
     "order_note",
-    "plan",
-    "plan_file",
-    "plan_lines",
-    "schedule",
 ]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from laar.accuracy.retry import MAX_TRIED, parse_tried
+from laar.accuracy.retry import parse_tried, with_model
 from laar.core.adapters import Adapters
 from laar.core.apart import Prefiller, may_be_apart
 from laar.core.candidates import Candidates, Group
@@ -177,7 +177,7 @@ class Chooser:
         model = spec.models[0]
         served = request.model if request.model in spec.models else model
         tokens = view.tokens.item(at)
-        tried = (*earlier.models[-(MAX_TRIED - 1) :], model)
+        tried = with_model(earlier.models, model)
         exhausted = self._exhausted(policy, view, group, tried)
         prefiller = choose_prefiller(view, at, self._health, now)
         return Decision(

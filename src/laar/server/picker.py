@@ -139,7 +139,6 @@ class Picker:
         self.sampler = Sampler(
             settings.bodies.sample_answers, every_s=settings.bodies.sample_every_s, rng=rng
         )
-        self.enforced = EnforcedShare(settings.routing.enforcement.share)
         self._apply_bodies(settings)
 
     def explain(self, body: bytes, headers: Mapping[str, str]) -> dict[str, object]:
@@ -183,7 +182,6 @@ class Picker:
         self.health.settings = settings.health.breaker
         self.enforced.share = settings.routing.enforcement.share
         self._apply_bodies(settings)
-        self.enforced.share = settings.routing.enforcement.share
         self.pools.settings = settings.flow.admission
         if self.admission is not None:
             self.admission.use(settings.flow.admission)

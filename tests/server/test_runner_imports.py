@@ -1,0 +1,12 @@
+"""A picker that serves loads nothing that only fitting, planning or the lab need."""
+
+import subprocess
+import sys
+
+APART = ("laar.accuracy.fitting", "laar.context.offline", "laar.lab", "laar.sim", "sklearn")
+
+
+def test_serving_loads_neither_fitting_nor_batch_algorithms():
+    code = "import sys, laar.server.runner; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert [name for name in ran.stdout.split() if name.startswith(APART)] == []
