@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from laar.core.cost import CostWeights, expected_time
+from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
@@ -14,6 +14,7 @@ from laar.explain.decision_record import record_of
 from laar.explain.record import explained
 from laar.health import Health, HealthSettings, Kind, Reply
 from laar.policies import POLICY_NAMES, build_policies
+from laar.policies.published_cost import expected_time
 
 A, B, C = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
 

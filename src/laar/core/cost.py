@@ -1,31 +1,10 @@
-"""The one cost: expected seconds until a correct answer.
+"""What a cost is made of: its weights, its terms, and the price of a wrong answer.
 
-    cost(e | x) = L(e, x) / (A(e) * Q(m(e), x, tried)) * retry_penalty ** times_tried
-    L(e, x)     = k_rtt * rtt_s + base_s(m)
-                + c(m) * (uncached * (1 + k_delay * min(in_flight, 32)) + k_queue * queued
-                          + in_flight_tokens * in_flight)
-                + slow_s(e)
+    cost = seconds / (A * Q) * retry_penalty ** times_tried
 
-LAAR section 4 (L / Q and the retry penalty), GORGO section 3 (round trip, uncached prefix and
-queued tokens in one sum). Both published forms are special cases: with `k_rtt=0`, no cached tokens
-and `base_s=0` it is LAAR's; with `Q=1` and `c=1` it orders endpoints as GORGO's score does.
-`base_s` is ours: the part of a model's latency that does not grow with the prompt, above all the
-decoding of its answer. LAAR leaves it out, which misprices short prompts on slow-decoding models.
-
-`k_delay` is ours too: an engine that prefills decodes slower or not at all, so a prompt costs its
-prefill once for itself and once for each request already there. It is what makes the parameter-free
-product `uncached * (in_flight + 1)` good, with the round trip and P(correct) beside it.
-
-`in_flight_tokens` is ours as well: a request in flight is also an answer that is decoded in every
-step beside ours, however much of its prompt was cached. Without it, where nearly everything is
-cached, the others weigh nothing and conversations pile up on warm endpoints (`laar lab run
-llm-router-slope`). With both at 0 the published forms are exact.
-
-`A`, P(the endpoint answers), and `slow_s` come from `laar.health`: an endpoint that fails half of
-the time costs twice as much, one that takes ten times as long as its siblings the seconds it
-takes. Both are absent (1 and 0) while all are sound.
-
-Everything is a vector over the candidates.
+`A` is P(the endpoint answers), `Q` is P(the answer is correct), given the models that failed. The
+seconds of the default policy are priced in `laar.core.outlook`, those of the papers in
+`laar.policies.published_cost`. Everything is a vector over the candidates.
 """
 
 from __future__ import annotations
@@ -45,7 +24,6 @@ __all__ = [
     "CostWeights",
     "Terms",
     "TunedWeights",
-    "expected_time",
     "scores_of_costs",
     "until_correct",
 ]
@@ -58,11 +36,6 @@ TUNABLE = {"k_rtt": (0.005, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)
 """Weights the tuner may set, each with its floor and cap. No floor is zero: a climb that finds it
 can switch a term off finds, sooner or later, that the objective does not see what that costs."""
 
-HELD_UP = 32.0
-"""Requests in flight that a prefill can hold up at most: those that are being decoded. The others
-there wait ahead of it. Without a bound hundreds of prompts that come at once are dealt out by their
-delays instead of by the tokens ahead, and one endpoint gets most of those."""
-
 _PAST_A_NEAR_TIE = 1.1
 _MAX_PENALTY = 1e100  # costs stay finite however often a model was tried
 
@@ -71,10 +44,10 @@ _MAX_PENALTY = 1e100  # costs stay finite however often a model was tried
 class CostWeights:
     """Weights of the cost.
 
-    In the form of the papers, `expected_time`, `k_queue` is alpha, and prompts in flight count
-    without what is probably cached; `k_delay` is the part of a prefill that counts again for
-    each request in flight, up to `HELD_UP`; and `in_flight_tokens` counts. GORGO's 0.276 tokens a
-    millisecond are a `k_rtt` of 0.028 at 10,000 tokens a second.
+    In the papers' form (`laar.policies.published_cost`) `k_queue` is alpha, and prompts in flight
+    count without what is probably cached; `k_delay` is the part of a prefill that counts again for
+    each request in flight; and `in_flight_tokens` counts. GORGO's 0.276 tokens a millisecond are a
+    `k_rtt` of 0.028 at 10,000 tokens a second.
     """
 
     section: ClassVar = "routing"
@@ -171,59 +144,6 @@ class Terms:
     def all_slow_s(self) -> Floats:
         """What each candidate takes longer than its siblings."""
         return np.zeros(len(self.cost_s)) if self.slow_s is None else self.slow_s
-
-
-def expected_time(
-    weights: CostWeights,
-    *,
-    rtt_s: Floats,
-    base_s: Floats,
-    seconds_per_token: Floats,
-    uncached_tokens: Floats,
-    queued_tokens: Floats,
-    in_flight: Floats,
-    probability: Floats,
-    times_tried: Floats,
-    strict_retries: bool = False,
-    answers: Floats | None = None,
-    pace: Floats | None = None,
-    typical_s: Floats | float = 0.0,
-) -> Terms:
-    """Prices every candidate. No input may be NaN: unknowns are settled by the caller.
-
-    `pace` is how many times slower than its siblings an endpoint is, and `typical_s` the time of a
-    whole answer, most of which the other terms leave out where `base_s` is not known.
-
-    With `strict_retries` the penalty is raised, where it has to be, above the spread of the costs:
-    a tried model is then used again only when no other is left.
-    """
-    rtt = weights.k_rtt * rtt_s
-    prefill = seconds_per_token * uncached_tokens
-    queue = seconds_per_token * (
-        weights.k_queue * queued_tokens + weights.in_flight_tokens * in_flight
-    )
-    if weights.k_delay:
-        queue = queue + prefill * (weights.k_delay * np.minimum(in_flight, HELD_UP))
-    latency = rtt + base_s + prefill + queue
-    slow = None
-    if pace is not None:
-        slow = (pace - 1.0) * (latency + typical_s)
-        latency = latency + slow
-    cost, penalty = until_correct(
-        weights, latency, probability, times_tried, answers=answers, strict_retries=strict_retries
-    )
-    return Terms(
-        rtt_s=rtt,
-        base_s=base_s,
-        prefill_s=prefill,
-        queue_s=queue,
-        probability=probability,
-        penalty=penalty,
-        latency_s=latency,
-        cost_s=cost,
-        answers=answers,
-        slow_s=slow,
-    )
 
 
 def until_correct(

@@ -7,62 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laar.core.cost import CostWeights, TunedWeights, expected_time, scores_of_costs
 from laar.core.endpoints import Floats, Mask
 from laar.core.interfaces import Filter, Picker, Scorer, View
 from laar.core.picker import pick, ranking
 
-__all__ = ["ExpectedTime", "Policy"]
-
-
-class ExpectedTime:
-    """Scores by the one cost: expected seconds to a correct answer (overview section 1).
-
-    Args:
-        weights: of the cost's terms.
-        use_prefix: leave out what is probably cached, of the prompt and of what is queued;
-            off for LAAR as published.
-        use_base: count `base_s`; off for LAAR as published.
-        strict_retries: whatever the candidates' costs, one whose model was tried less often comes
-            first. Off for LAAR as published, where a penalty of 100 can be outbid.
-    """
-
-    def __init__(
-        self,
-        weights: CostWeights,
-        *,
-        use_prefix: bool = True,
-        use_base: bool = True,
-        strict_retries: bool = True,
-    ) -> None:
-        self.weights = weights
-        self._use_prefix = use_prefix
-        self._use_base = use_base
-        self._strict_retries = strict_retries
-        self._tuned = TunedWeights(weights)
-
-    def score(self, view: View) -> Floats:
-        """Prices the candidates, leaves the terms in the view, and turns costs into scores."""
-        tokens, queued = view.tokens, view.queued_tokens
-        if self._use_prefix:
-            tokens = tokens - view.cached_tokens
-            queued = view.table.queued_uncached_tokens[view.slots]
-        view.terms = expected_time(
-            self._tuned.under(view.weights),
-            rtt_s=view.rtt_s,
-            base_s=view.base_s if self._use_base else view.base_s * 0.0,
-            seconds_per_token=view.seconds_per_token,
-            uncached_tokens=tokens,
-            queued_tokens=queued,
-            in_flight=view.in_flight,
-            probability=view.probability,
-            times_tried=view.times_tried,
-            strict_retries=self._strict_retries,
-            answers=view.answers,
-            pace=view.pace,
-            typical_s=view.typical_s,
-        )
-        return scores_of_costs(view.terms.cost_s)
+__all__ = ["Policy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

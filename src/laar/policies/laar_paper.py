@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from laar.core.cost import CostWeights, expected_time, scores_of_costs
+from laar.core.cost import CostWeights, scores_of_costs
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
+from laar.policies.published_cost import expected_time
 
 __all__ = ["MIN_BUCKET_TOKENS", "LaarPaper"]
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from laar.core.cost import CostWeights
 from laar.core.interfaces import Assessment
 from laar.core.picker import NEAR_TIE
-from laar.core.policy import ExpectedTime, Policy
+from laar.core.policy import Policy
 from laar.core.request import Request
 from laar.lab.claims import Claim, Seen
 from laar.lab.experiment import Experiment, Scope
@@ -27,6 +27,7 @@ from laar.lab.report import Report, Table, Value
 from laar.policies import build_policies
 from laar.policies.gorgo import Gorgo
 from laar.policies.pickers import ShuffledMaxScore
+from laar.policies.published_cost import ExpectedTime
 from laar.sim.fleet import (
     Arrival,
     BlockPrefixes,
