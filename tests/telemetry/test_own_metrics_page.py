@@ -11,7 +11,9 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.request import Api, Request
 from laar.policies import build_policies
+from laar.prefix import PrefixIndex, PromptHasher
 from laar.telemetry.metrics import Metrics
+from laar.telemetry.prefix import PrefixMetrics
 
 ODD = 'a "quoted" \\ name\nwith a line'
 
@@ -85,6 +87,24 @@ def test_what_clients_send_makes_no_series():
     for i in range(60, 400):
         ask(i)
     assert set(samples(metrics)) == before
+
+
+def test_the_page_shows_the_memory_of_the_prefix_index_and_what_left_it():
+    index, hasher = PrefixIndex(1, max_bytes=1 << 20), PromptHasher(b"k" * 16)
+    metrics = Metrics()
+    metrics.add(PrefixMetrics(index.stats))
+    text = random.Random(1).randbytes(20_000).hex()
+    index.set_capacity(0, 30_000)
+    index.insert(0, hasher.chain((text,)))
+    found = samples(metrics)
+    assert 0 < found["laar_prefix_index_bytes", ()] < 1 << 20
+    gone = {
+        dict(labels)["cause"]: value
+        for (name, labels), value in found.items()
+        if name == "laar_prefix_blocks_forgotten_total"
+    }
+    assert gone["capacity"] > 0
+    assert (gone["memory"], gone["disproved"]) == (0.0, 0.0)
 
 
 def test_every_family_on_the_page_is_among_the_documented_ones():

@@ -49,6 +49,7 @@ from laar.telemetry.health import HealthMetrics
 from laar.telemetry.learning import LearningMetrics
 from laar.telemetry.metrics import Metrics
 from laar.telemetry.pools import PoolMetrics
+from laar.telemetry.prefix import PrefixMetrics
 from laar.telemetry.problems import Problems
 from laar.telemetry.tuner import TunerMetrics
 
@@ -95,6 +96,8 @@ class Picker:
             if settings.prefix.enabled
             else NoPrefixes()
         )
+        beliefs = self.prefixes if isinstance(self.prefixes, PrefixBeliefs) else None
+        self.metrics.add(PrefixMetrics(beliefs.index.stats if beliefs else None))
         self.tokenized = self._tokenized()
         self.tuner = (
             TunerKeeper(settings.tuner, settings.routing.weights.tunable(), problems=self.problems)

@@ -1,0 +1,44 @@
+"""Metrics of the prefix index: its memory, and the beliefs it has let go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from laar.prefix.index import IndexStats
+
+__all__ = ["PrefixMetrics"]
+
+
+class PrefixMetrics(Collector):
+    """Reads the index at each scrape.
+
+    Args:
+        stats: of the index; None where no prefixes are kept, which leaves the families empty.
+    """
+
+    def __init__(self, stats: Callable[[], IndexStats] | None) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        """Makes the metric families; called for each scrape."""
+        size = GaugeMetricFamily(
+            "laar_prefix_index_bytes",
+            "Memory of the prefix index, by estimate; at most prefix.max_bytes.",
+        )
+        gone = CounterMetricFamily(
+            "laar_prefix_blocks_forgotten",
+            "Blocks that the prefix index has let go: for an endpoint's cache that was full "
+            "(capacity), for the index's own memory (memory), or after misses (disproved).",
+            labels=("cause",),
+        )
+        if self._stats is not None:
+            stats = self._stats()
+            size.add_metric((), stats.size_bytes)
+            gone.add_metric(("capacity",), stats.evicted_capacity_blocks)
+            gone.add_metric(("memory",), stats.evicted_memory_blocks)
+            gone.add_metric(("disproved",), stats.disproved_blocks)
+        yield size
+        yield gone
