@@ -58,7 +58,7 @@ def test_gorgo_chats_are_like_the_replayed_windows() -> None:
     assert max(a.prompt.output_tokens for a in asked) <= 128
     times = [a.at_s for a in asked]
     assert times == sorted(times)
-    assert times[0] >= 0
+    assert 0 <= times[0] < 60
     assert times[-1] < 1800
 
 

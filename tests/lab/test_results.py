@@ -90,7 +90,8 @@ def test_the_table_of_a_day_is_stored(row: str, rival: str) -> None:
         ("failed", 100.0, 2),
         ("engine-seconds", 1.0, 0),
     ]
-    for cell, (claim, unit, digits) in zip(line.split(" | ")[1:], shown, strict=False):
+    cells = line.split(" | ")[1 : 1 + len(shown)]
+    for cell, (claim, unit, digits) in zip(cells, shown, strict=True):
         one = seen[claim][rival]
         values = one.ours if row == "laar" else one.theirs
         assert cell == f"{unit * mean(values):.{digits}f}", claim

@@ -211,7 +211,7 @@ async def test_a_fast_run_takes_as_long_on_the_engines_clock_as_a_step_by_step_o
     )
 
 
-async def test_an_idle_driver_wakes_for_a_job_and_reports_nothing_after_it() -> None:
+async def test_an_idle_driver_wakes_for_each_job_and_is_idle_again_after_it() -> None:
     driver = EngineDriver(engine, time_scale=0.001)
     task = asyncio.create_task(driver.run())
     for name in "ab":
