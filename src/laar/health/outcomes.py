@@ -142,43 +142,25 @@ class Outcomes:
                 kind = Kind.FULL  # it has just said so where it could be seen
             weight = RETRIED
         if kind is Kind.FULL:
-            endpoint.failures[kind] += 1
-            breaker.full(attempt, reply.retry_after_s if reply else None, settings, now)
-            self._records.trouble(slot)
-            self._say(slot, "full", kind, breaker.full_until - now)
+            self._full(endpoint, attempt, slot, reply, now)
             return
         if kind is Kind.DENIED:
-            endpoint.denied.add(now, happened=True)
-            if reply is not None and reply.status != 404 and endpoint.admits_still(now):
-                return  # it asks for no key, so this one was wrong
-            apart = alone(endpoint.denied, (e.denied for e in self._records.others(endpoint)), now)
-            if apart is None:  # siblings are still at it: they have to be heard first
-                breaker.pause(now + _UNHEARD_S)
-                self._records.trouble(slot)
-            if not apart:
-                if attempt is not None and attempt is breaker.trial and breaker.kind is Kind.DENIED:
-                    breaker.good(attempt, settings, now)  # siblings deny as well: the client's
-                    self._records.version += 1
-                else:
-                    self._questions.suspect(endpoint, kind, 1.0, now)
-                    self._records.trouble(slot)
+            if not self._denied_alone(endpoint, attempt, slot, reply, now):
                 return
             weight = max(1.0, float(endpoint.denied.row))  # those before it have not counted yet
-        if kind is Kind.EVENT and not breaker.doubtful:
-            breaker.distrust(_TRUST_AFTER)
-        elif kind is Kind.EVENT:
-            breaker.doubtful = _TRUST_AFTER
         if kind in (Kind.ERROR, Kind.EVENT) and attempt is not None:
             weight = self._lightness(attempt)
-        if kind is Kind.EVENT:  # the quick ones before it were most likely the same
-            weight *= 1.0 + endpoint.quick
-            endpoint.quick = 0
-        endpoint.failures[kind] += 1
         row = settings.consecutive_failures
-        if kind is Kind.EVENT and not any(
-            other.breaker.doubtful for other in self._records.others(endpoint)
-        ):
-            row = min(row, _EVENTS_IN_ROW)
+        if kind is Kind.EVENT:
+            if breaker.doubtful:
+                breaker.doubtful = _TRUST_AFTER
+            else:
+                breaker.distrust(_TRUST_AFTER)
+            weight *= 1.0 + endpoint.quick  # the quick ones before it were most likely the same
+            endpoint.quick = 0
+            if not any(other.breaker.doubtful for other in self._records.others(endpoint)):
+                row = min(row, _EVENTS_IN_ROW)
+        endpoint.failures[kind] += 1
         is_out = breaker.bad(attempt, kind, weight, settings, self._rng, now, row)
         if not is_out:
             self._questions.suspect(endpoint, kind, weight, now)
@@ -186,6 +168,50 @@ class Outcomes:
         self._say(slot, "bad", kind, weight)
         if is_out:
             self._say(slot, "out", kind, breaker.trial_at - now)
+
+    def _full(
+        self,
+        endpoint: Endpoint,
+        attempt: Attempt | None,
+        slot: int,
+        reply: Reply | None,
+        now: float,
+    ) -> None:
+        """It takes no more for a while, which is no fault."""
+        breaker = endpoint.breaker
+        endpoint.failures[Kind.FULL] += 1
+        retry_after_s = reply.retry_after_s if reply else None
+        breaker.full(attempt, retry_after_s, self._records.settings, now)
+        self._records.trouble(slot)
+        self._say(slot, "full", Kind.FULL, breaker.full_until - now)
+
+    def _denied_alone(
+        self,
+        endpoint: Endpoint,
+        attempt: Attempt | None,
+        slot: int,
+        reply: Reply | None,
+        now: float,
+    ) -> bool:
+        """Whether it denies what its siblings take; otherwise the client's key may be wrong."""
+        breaker = endpoint.breaker
+        endpoint.denied.add(now, happened=True)
+        if reply is not None and reply.status != 404 and endpoint.admits_still(now):
+            return False  # it asks for no key, so this one was wrong
+        apart = alone(endpoint.denied, (e.denied for e in self._records.others(endpoint)), now)
+        if apart:
+            return True
+        if apart is None:  # siblings are still at it: they have to be heard first
+            breaker.pause(now + _UNHEARD_S)
+            self._records.trouble(slot)
+        if attempt is not None and attempt is breaker.trial and breaker.kind is Kind.DENIED:
+            # Siblings deny as well: the fault is the client's.
+            breaker.good(attempt, self._records.settings, now)
+            self._records.version += 1
+        else:
+            self._questions.suspect(endpoint, Kind.DENIED, 1.0, now)
+            self._records.trouble(slot)
+        return False
 
     def _lightness(self, attempt: Attempt) -> float:
         """What an error weighs: little where only the heaviest requests meet one.
