@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from laar.context import Reorderer
+from laar.context import Reordered, Reorderer
 from laar.errors import RequestError, SettingError, unknown
 from laar.server.browsers import body_of
 from laar.server.context_hooks import ContextHooks, Ordering
@@ -54,27 +54,45 @@ class _Reorder(BaseModel):
 
 def context_routes(hooks: ContextHooks, clock: Callable[[], float]) -> list[Route]:
     """The admin port's part; `clock` gives monotonic seconds."""
-    reorderer = Reorderer()
+    admin = _ContextAdmin(hooks, clock)
+    return [
+        Route("/context", admin.show),
+        Route("/context/reset", admin.reset, methods=["POST"]),
+        Route("/context/evict", admin.evict, methods=["POST"]),
+        Route("/context/reorder", admin.reorder, methods=["POST"]),
+    ]
 
-    async def show(_request: Request) -> Response:
-        shown = {"routes": [_shown(ordering) for ordering in hooks.orderings]}
+
+class _ContextAdmin:
+    """The hooks of all routes, and a reorderer for those who build prompts themselves."""
+
+    def __init__(self, hooks: ContextHooks, clock: Callable[[], float]) -> None:
+        self._hooks = hooks
+        self._clock = clock
+        self._reorderer = Reorderer()
+
+    async def show(self, _request: Request) -> Response:
+        """Each route's hook, its guard and its counts."""
+        shown = {"routes": [_shown(ordering) for ordering in self._hooks.orderings]}
         return Response(
             orjson.dumps(shown, option=orjson.OPT_INDENT_2), media_type="application/json"
         )
 
-    async def reset(request: Request) -> Response:
-        name = request.query_params.get("route")
-        known = [o for o in hooks.orderings if name is None or o.rule.name == name]
-        if not hooks.orderings:
+    async def reset(self, request: Request) -> Response:
+        """Begins again with one route's hook, or with all."""
+        orderings, name = self._hooks.orderings, request.query_params.get("route")
+        if not orderings:
             return JSONResponse({"error": "no route has the hook: set context.routes"}, 404)
+        known = [o for o in orderings if name is None or o.rule.name == name]
         if not known:
-            names = [ordering.rule.name for ordering in hooks.orderings]
+            names = [ordering.rule.name for ordering in orderings]
             return JSONResponse({"error": unknown("route", name, names)}, 404)
         for ordering in known:
-            hooks.reset(ordering)
+            self._hooks.reset(ordering)
         return JSONResponse({"reset": [ordering.rule.name for ordering in known]})
 
-    async def evict(request: Request) -> JSONResponse:
+    async def evict(self, request: Request) -> JSONResponse:
+        """Forgets prompts that an engine has let go, by the ids of their requests."""
         try:
             names = orjson.loads(await body_of(request, MAX_EVICT_BYTES))["request_ids"]
         except (orjson.JSONDecodeError, KeyError, TypeError):
@@ -85,31 +103,16 @@ def context_routes(hooks: ContextHooks, clock: Callable[[], float]) -> list[Rout
             return JSONResponse({"error": 'send {"request_ids": ["..."]}'}, 400)
         if len(names) > MAX_IDS:
             return JSONResponse({"error": f"{len(names)} ids; send {MAX_IDS} at most"}, 413)
-        found = sum(hooks.evict(name) for name in names)
+        found = sum(self._hooks.evict(name) for name in names)
         return JSONResponse({"evicted": found, "not_found": len(names) - found})
 
-    async def reorder(request: Request) -> JSONResponse:
+    async def reorder(self, request: Request) -> JSONResponse:
+        """Orders the contexts of a batch."""
         try:
-            body = await body_of(request, MAX_REORDER_BYTES)
+            asked = _Reorder.model_validate(orjson.loads(await body_of(request, MAX_REORDER_BYTES)))
+            made = self._reordered(asked)
         except RequestError as error:
             return JSONResponse({"error": str(error)}, error.status)
-        try:
-            asked = _Reorder.model_validate(orjson.loads(body))
-            ids = asked.conversation_ids or [""] * len(asked.contexts)
-            if len(ids) != len(asked.contexts):
-                raise SettingError("send as many `conversation_ids` as `contexts`")
-            now = clock()
-            made = [
-                reorderer.reorder(
-                    context,
-                    now=now,
-                    conversation=conversation,
-                    before=asked.before,
-                    tenant=asked.tenant,
-                    deduplicate=asked.deduplicate,
-                )
-                for context, conversation in zip(asked.contexts, ids, strict=True)
-            ]
         except ValidationError as fault:
             first = fault.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"])) or "the body"
@@ -118,12 +121,22 @@ def context_routes(hooks: ContextHooks, clock: Callable[[], float]) -> list[Rout
             return JSONResponse({"error": str(fault)}, 400)
         return JSONResponse({"contexts": [asdict(one) for one in made]})
 
-    return [
-        Route("/context", show),
-        Route("/context/reset", reset, methods=["POST"]),
-        Route("/context/evict", evict, methods=["POST"]),
-        Route("/context/reorder", reorder, methods=["POST"]),
-    ]
+    def _reordered(self, asked: _Reorder) -> list[Reordered]:
+        ids = asked.conversation_ids or [""] * len(asked.contexts)
+        if len(ids) != len(asked.contexts):
+            raise SettingError("send as many `conversation_ids` as `contexts`")
+        now = self._clock()
+        return [
+            self._reorderer.reorder(
+                context,
+                now=now,
+                conversation=conversation,
+                before=asked.before,
+                tenant=asked.tenant,
+                deduplicate=asked.deduplicate,
+            )
+            for context, conversation in zip(asked.contexts, ids, strict=True)
+        ]
 
 
 def _shown(ordering: Ordering) -> dict[str, object]:
