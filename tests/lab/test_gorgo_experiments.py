@@ -9,7 +9,7 @@ from laar.lab.experiments import all_experiments, find_experiment
 from laar.lab.experiments.gorgo_published import PublishedClimb
 from laar.lab.experiments.gorgo_runs import Run, arrivals_of, run_one, sites_of
 from laar.lab.workloads.sessions import GORGO_CHATS, WILDCHAT
-from laar.tuning import Sample
+from laar.tuning import Observed
 
 NAMES = (
     "gorgo-baselines",
@@ -113,6 +113,6 @@ def test_the_published_climb_looks_at_completions_whoever_decided_them():
     proposals = set()
     for _ in range(16):
         proposals.add(climb.weights(0.0).values["w"])
-        climb.observe(Sample(version=1, ttft_s=1.0, e2e_s=2.0), 0.0)
-        climb.observe(Sample(version=1, ttft_s=9.0, e2e_s=9.0, ok=False), 0.0)
+        climb.observe(Observed(version=1, ttft_s=1.0, e2e_s=2.0), 0.0)
+        climb.observe(Observed(version=1, ttft_s=9.0, e2e_s=9.0, ok=False), 0.0)
     assert len(proposals) == 1 + (16 - 8) // 2

@@ -17,7 +17,7 @@ from laar.server.admin.tuner import TunerKeeper, routes
 from laar.server.picker import Picker
 from laar.settings import Tuning, load_settings
 from laar.telemetry.problems import Problems
-from laar.tuning import Sample
+from laar.tuning import Observed
 from support import eventually
 
 INITIAL = CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.5).tunable()
@@ -36,7 +36,7 @@ def serve_windows(tuner, count, seconds):
         if weights.version:
             took = seconds(weights.values)
             before = len(tuner.export()["windows"])
-            tuner.observe(Sample(version=weights.version, ttft_s=took, e2e_s=took), 0.0)
+            tuner.observe(Observed(version=weights.version, ttft_s=took, e2e_s=took), 0.0)
             done += len(tuner.export()["windows"]) - before
 
 

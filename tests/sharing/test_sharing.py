@@ -11,7 +11,7 @@ from laar.health import Reply
 from laar.health.breaker import State
 from laar.sharing import SharingSettings
 from laar.sharing.snapshot import SnapshotFault, read_snapshot, restore, snapshot
-from laar.tuning import Sample, Tuner, TunerSettings
+from laar.tuning import Observed, Tuner, TunerSettings
 from support.pickers import Network, request, sharing_picker, specs
 
 A, B = "10.0.0.1:80", "10.0.0.2:80"
@@ -266,7 +266,7 @@ def test_a_winner_of_one_tuner_serves_at_the_others():
     while tuner.export()["cost_s"] is None:
         now += 0.1
         version = tuner.weights(now).version
-        tuner.observe(Sample(version=version, ttft_s=1.0, e2e_s=1.0, ok=True), now)
+        tuner.observe(Observed(version=version, ttft_s=1.0, e2e_s=1.0, ok=True), now)
     assert not tuner.adopt({"w": 2.0}, 1.5)
     assert not tuner.adopt({"other": 2.0}, 0.5)
     assert tuner.adopt({"w": 2.0}, 0.5)

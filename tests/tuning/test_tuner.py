@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.errors import SettingError
-from laar.tuning import Sample, Tuner, TunerSettings, Weights
+from laar.tuning import Observed, Tuner, TunerSettings, Weights
 
 BOUNDS = {"rtt": (0.01, 10.0), "queue": (0.01, 10.0)}
 START = {"rtt": 0.5, "queue": 0.1}
@@ -50,7 +50,9 @@ def finish(
 ) -> None:
     for decision in decisions:
         seconds = cost(decision.values)
-        tuning.observe(Sample(version=decision.version, ttft_s=seconds, e2e_s=seconds, ok=ok), now)
+        tuning.observe(
+            Observed(version=decision.version, ttft_s=seconds, e2e_s=seconds, ok=ok), now
+        )
 
 
 def step(tuning: Tuner, cost: Callable[[Weighting], float], *, ok: bool = True) -> Weighting:
@@ -177,7 +179,7 @@ def test_a_window_holds_only_its_own_decisions_and_waits_for_all_of_them() -> No
     decisions = fill(tuning)
     assert len(decisions) == 20
     finish(tuning, decisions[:-1], lambda _: 1.0)
-    stray = Sample(version=decisions[0].version - 1, ttft_s=0.1, e2e_s=0.1)
+    stray = Observed(version=decisions[0].version - 1, ttft_s=0.1, e2e_s=0.1)
     for _ in range(50):
         tuning.observe(stray, 0.0)
         assert tuning.weights(0.0) == Weights(0, START)  # the incumbent serves while it drains
@@ -242,7 +244,7 @@ def test_a_candidate_that_worsens_the_tail_or_the_errors_is_stopped_inside_its_w
     decisions = fill(tuning)
     for decision in decisions[:4]:
         assert last(tuning)["role"] == "incumbent"
-        tuning.observe(Sample(version=decision.version, **bad), 0.0)  # type: ignore[arg-type]
+        tuning.observe(Observed(version=decision.version, **bad), 0.0)  # type: ignore[arg-type]
     assert last(tuning)["outcome"] == "stopped"
     # Those still to be answered are not failures.
     assert last(tuning)["failure_share"] == (0.0 if bad["e2e_s"] == 60.0 else 1.0)
@@ -277,7 +279,7 @@ def test_a_window_without_requests_ends_by_the_clock_and_teaches_nothing() -> No
     tuning = tuner(window_s=100.0)
     step(tuning, lambda _: 2.0)
     for minute in range(10):
-        tuning.observe(Sample(version=0, ttft_s=1.0, e2e_s=1.0), minute * 60.0)
+        tuning.observe(Observed(version=0, ttft_s=1.0, e2e_s=1.0), minute * 60.0)
     assert last(tuning)["outcome"] == "no evidence"
     assert (best(tuning), tuning.sigma) == (START, 0.7)
 
@@ -292,7 +294,7 @@ def test_a_clock_that_jumps_backwards_or_far_ahead_ends_no_window() -> None:
     tuning = tuner(window_s=200.0, drain_s=200.0)
     decisions = fill(tuning, now=1e6)
     for now in (0.0, 1e9, math.nan, -1e9, math.inf):
-        tuning.observe(Sample(version=0, ttft_s=1.0, e2e_s=1.0), now)
+        tuning.observe(Observed(version=0, ttft_s=1.0, e2e_s=1.0), now)
     finish(tuning, decisions, lambda _: 2.0, now=5.0)
     assert last(tuning)["outcome"] == "measured"
 
@@ -317,7 +319,7 @@ def test_the_published_objective_is_hacked_and_the_default_is_not() -> None:
         while not tuning.frozen:
             for decision in fill(tuning):
                 ttft_s, e2e_s = hoarding(decision.values)
-                tuning.observe(Sample(version=decision.version, ttft_s=ttft_s, e2e_s=e2e_s), 0.0)
+                tuning.observe(Observed(version=decision.version, ttft_s=ttft_s, e2e_s=e2e_s), 0.0)
         ends[objective] = best(tuning)["queue"]
     assert ends["ttft-p95"] < 0.01
     assert ends["e2e-p95"] > 0.5
@@ -342,7 +344,7 @@ def test_frozen_it_serves_and_exports_the_incumbent_and_not_the_live_proposal() 
     tuning.freeze()
     assert live.values != START
     assert tuning.weights(0.0) == Weights(0, START)
-    tuning.observe(Sample(version=live.version, ttft_s=0.1, e2e_s=0.1), 0.0)
+    tuning.observe(Observed(version=live.version, ttft_s=0.1, e2e_s=0.1), 0.0)
     exported = json.loads(json.dumps(tuning.export(), allow_nan=False))
     assert exported["weights"] == START
     assert exported["frozen"]
@@ -457,6 +459,6 @@ def test_nothing_that_comes_in_makes_it_raise_or_leave_the_box(
         else:
             for tag in tags[-number:]:
                 tuning.observe(
-                    Sample(version=tag, ttft_s=value, e2e_s=value, ok=number % 7 > 0), value
+                    Observed(version=tag, ttft_s=value, e2e_s=value, ok=number % 7 > 0), value
                 )
     json.dumps(tuning.export(), allow_nan=False)

@@ -23,7 +23,7 @@ from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
 from laar.core.request import Request
 from laar.prefix import Chain, Receipt
-from laar.tuning import Sample, Weights
+from laar.tuning import Observed, Weights
 
 __all__ = [
     "Assessment",
@@ -350,7 +350,7 @@ class WeightSource(Protocol):
         """The weights for one decision; asked once for each."""
         ...
 
-    def observe(self, sample: Sample, now: float) -> None:
+    def observe(self, sample: Observed, now: float) -> None:
         """The outcome of a decision."""
         ...
 

@@ -11,7 +11,7 @@ from laar.core.guards import Faults, guarded
 from laar.core.interfaces import Assessor, Prefixes, WeightSource
 from laar.health import Health
 from laar.prefix.lengths import PromptLengths, kind_of
-from laar.tuning import Sample
+from laar.tuning import Observed
 
 __all__ = ["Lessons"]
 
@@ -47,7 +47,7 @@ class Lessons:
         self._health_ended = guarded(health.ended, "learning", faults) if health else None
         self._usage = guarded(assessor.usage, "learning", faults)
         self._learn_length = guarded(lengths.learn, "learning", faults)
-        self._observe: Callable[[Sample, float], None] | None = None
+        self._observe: Callable[[Observed, float], None] | None = None
         self.begin = guarded(self._begin, "learning", faults)
         """Begins the engines' record of a request, before it is counted at its endpoint."""
         self.begin_prefill = guarded(self._begin_prefill, "learning", faults)
@@ -143,7 +143,7 @@ class Lessons:
         if held is not None and held.attempt is not None and self._health_ended is not None:
             self._health_ended(held.attempt, end.status, end.cause, now)
         if self._observe is not None and decision.weights_version:
-            sample = Sample(
+            sample = Observed(
                 version=decision.weights_version,
                 ttft_s=end.latency_s if end.ttft_s is None else end.ttft_s,
                 e2e_s=end.latency_s,

@@ -21,7 +21,7 @@ from laar.server.collectors import Collectors
 from laar.server.extproc import ExternalProcessor
 from laar.server.fleet import FleetState
 from laar.server.flow_control import FlowControl
-from laar.server.health import Health
+from laar.server.health_service import HealthService
 from laar.server.picker import Picker
 from laar.server.ports import (
     Ports,
@@ -78,7 +78,7 @@ class Runner:
         self.picker = Picker(loaded.settings, problems, seed=seed, hub=hub)
         self.reloader = SettingsReloader(loaded, problems=problems)
         self.picker.metrics.add(self.reloader)
-        self.health = Health()
+        self.health = HealthService()
         self.ports = Ports()
         self._outcomes_tokens = read_reporter_tokens(
             loaded.settings.accuracy.outcomes_token_file, "accuracy.outcomes_token_file"

@@ -2,6 +2,6 @@
 
 from laar.tuning.settings import TunerSettings
 from laar.tuning.tuner import Tuner, Weights
-from laar.tuning.windows import OBJECTIVES, Sample, WindowScore, better
+from laar.tuning.windows import OBJECTIVES, Observed, WindowScore, better
 
-__all__ = ["OBJECTIVES", "Sample", "Tuner", "TunerSettings", "Weights", "WindowScore", "better"]
+__all__ = ["OBJECTIVES", "Observed", "Tuner", "TunerSettings", "Weights", "WindowScore", "better"]

@@ -33,7 +33,7 @@ from typing import TypeGuard
 
 from laar.errors import SettingError
 from laar.tuning.settings import SIGMA_MAX, TunerSettings
-from laar.tuning.windows import Sample, Window, WindowScore, better
+from laar.tuning.windows import Observed, Window, WindowScore, better
 
 __all__ = ["Tuner", "Weights"]
 
@@ -68,7 +68,7 @@ HISTORY = 64
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What to decide with, and the tag for the request's `Sample`."""
+    """What to decide with, and the tag for the request's `Observed`."""
 
     version: int
     values: Mapping[str, float]
@@ -112,7 +112,7 @@ class Tuner:
             self._since_s = self._elapsed_s
         return self._tagged if counted else self._settling
 
-    def observe(self, sample: Sample, now: float) -> None:
+    def observe(self, sample: Observed, now: float) -> None:
         """Take the outcome of one request; those of other windows are ignored."""
         self._tick(now)
         window = self._window

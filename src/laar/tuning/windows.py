@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["OBJECTIVES", "Sample", "Window", "WindowScore", "better"]
+__all__ = ["OBJECTIVES", "Observed", "Window", "WindowScore", "better"]
 
 _LONGEST_S = 1e9
 """Thirty years are no time of an answer, and sums of what is longer overflow."""
@@ -48,7 +48,7 @@ def better(cost: float, than: float, tolerance: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Observed:
     """The outcome of one request.
 
     Args:
@@ -130,7 +130,7 @@ class Window:
         self.closed = self.assigned >= self.size
         return self.assigned > 0
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: Observed) -> None:
         """Take one outcome of the cohort."""
         if self.finished >= self.size:
             return

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from laar.tuning import Sample, Weights
+from laar.tuning import Observed, Weights
 
 __all__ = ["PublishedClimb"]
 
@@ -61,7 +61,7 @@ class PublishedClimb:
         """The proposal that is live."""
         return Weights(1, self._live)
 
-    def observe(self, sample: Sample, now: float) -> None:
+    def observe(self, sample: Observed, now: float) -> None:
         """Takes a completion; failures are invisible to it."""
         if not sample.ok or self.frozen:
             return

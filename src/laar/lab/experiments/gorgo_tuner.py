@@ -17,7 +17,7 @@ from laar.lab.experiments.gorgo_published import PublishedClimb
 from laar.lab.report import Report, Table
 from laar.lab.statistics import estimate
 from laar.policies.gorgo_score import PUBLISHED_WEIGHTS
-from laar.tuning import Sample, Tuner, TunerSettings
+from laar.tuning import Observed, Tuner, TunerSettings
 
 __all__ = ["EXPERIMENTS"]
 
@@ -50,7 +50,7 @@ def _ours(seed: int, windows: int, noise: float) -> float:
             version, error = weights.version, math.exp(noise * rng.gauss(0.0, 1.0))
         if weights.version:
             cost = _bowl(weights.values) * error
-            tuner.observe(Sample(version=weights.version, ttft_s=cost, e2e_s=cost), 0.0)
+            tuner.observe(Observed(version=weights.version, ttft_s=cost, e2e_s=cost), 0.0)
     found = tuner.export()["weights"]
     assert isinstance(found, dict)
     return _bowl(found)

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from laar.server.health import Health
+from laar.server.health_service import HealthService
 from laar.telemetry.metrics import Metrics
 
 __all__ = ["AdminServer", "admin_app"]
@@ -31,7 +31,7 @@ FIRST_REQUEST_S = 10.0
 def admin_app(
     settings: Callable[[], Mapping[str, object]],
     metrics: Metrics,
-    health: Health,
+    health: HealthService,
     parts: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """The admin application; `settings` gives the effective ones, `parts` other modules' routes."""

@@ -11,7 +11,7 @@ from laar.server.admin.context import context_routes
 from laar.server.admin.outcomes import routes as outcome_routes
 from laar.server.admin.tuner import routes as tuner_routes
 from laar.server.browsers import BrowserGuard, is_loopback
-from laar.server.health import Health
+from laar.server.health_service import HealthService
 from laar.server.picker import Picker
 from laar.server.ports import cannot_listen
 from laar.server.token_file import ReporterTokens, read_token_file
@@ -35,7 +35,7 @@ class AdminPort:
     def __init__(
         self,
         picker: Picker,
-        health: Health,
+        health: HealthService,
         shown: Callable[[], Mapping[str, object]],
         outcomes_tokens: ReporterTokens | None,
     ) -> None:

@@ -20,7 +20,7 @@ from laar.protocol.agreed import PICKING_SERVICE
 from laar.server.h2 import CallError, Code, Metadata, Service
 from laar.wire.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-__all__ = ["Health"]
+__all__ = ["HealthService"]
 
 _READY_NAMES = (
     "",
@@ -31,7 +31,7 @@ _READY_NAMES = (
 _ALIVE_NAMES = ("liveness",)
 
 
-class Health:
+class HealthService:
     """The health service; the picker's own port and the health port both serve it.
 
     Alive, and not ready until `set_ready`.
