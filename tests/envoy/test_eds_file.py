@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,42 @@ def test_the_file_lists_exactly_the_endpoints(tmp_path):
     assert listed(path) == sorted((e.host, e.port) for e in ENDPOINTS)
     assert write_eds(path, ENDPOINTS[1:2])
     assert listed(path) == [("10.0.0.1", 8001)]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from laar.envoy import EndpointAddress, write_eds
+
+path, port = Path(sys.argv[1]), int(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(200):  # lists of any length, so that a part of one is no list
+    hosts = [f"10.0.{number}.{host}" for host in range(1 + number * port % 97)]
+    write_eds(path, [EndpointAddress(host=host, port=port) for host in hosts])
+"""
+
+
+def test_processes_may_write_one_file_at_the_same_time(tmp_path):
+    """As the workers of a picker do when an endpoint comes or goes."""
+    path = tmp_path / "endpoints.json"
+    write_eds(path, ENDPOINTS)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, path, str(port)], **pipes)
+        for port in (8001, 8002, 8003)
+    ]
+    for writer in writers:
+        assert writer.stdout.readline() == b"ready\n"
+    for writer in writers:
+        writer.stdin.write(b"go\n")
+        writer.stdin.flush()
+    while any(writer.poll() is None for writer in writers):
+        assert listed(path)  # always a whole list
+    for writer in writers:
+        _, errors = writer.communicate(timeout=30)
+        assert (writer.returncode, errors) == (0, b"")
     assert list(tmp_path.iterdir()) == [path]
 
 

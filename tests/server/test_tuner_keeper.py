@@ -1,6 +1,8 @@
 """The tuner of a running picker: shown, frozen, and taken up again after a restart."""
 
 import asyncio
+import subprocess
+import sys
 
 import orjson
 import pytest
@@ -15,6 +17,7 @@ from laar.errors import LaarError, SettingError
 from laar.server.admin.app import AdminServer
 from laar.server.admin.tuner import TunerKeeper, routes
 from laar.server.picker import Picker
+from laar.server.state_file import StateFile
 from laar.settings import Tuning, load_settings
 from laar.telemetry.problems import Problems
 from laar.tuning import Observed
@@ -178,3 +181,26 @@ def test_the_picker_decides_with_the_tuners_weights_where_it_is_enabled(tmp_path
         int(enabled),
         int(enabled),
     ]
+
+
+async def test_workers_may_save_one_file_at_the_same_time(tmp_path):
+    """All of them have the same interval, and are stopped together."""
+    file, problems = tmp_path / "state.json", Problems()
+
+    def saved(what, *, meanwhile=""):
+        """A save, in the middle of which another process saves and ends, if asked to."""
+
+        def content():
+            if meanwhile:
+                run = f"from laar.server.whole_file import WholeFile as F; {meanwhile}"
+                subprocess.run([sys.executable, "-c", run, file], check=True, timeout=60)
+            return what
+
+        settings = {"setting": "tuner.state_file", "what": "it", "problems": problems}
+        return StateFile(file, 1.0, take=content, **settings).save()
+
+    other = "import sys, pathlib; F(pathlib.Path(sys.argv[1])).write(lambda: b'longer than that')"
+    await saved(b"the last", meanwhile=other)
+    assert "tuner.state_file" not in problems
+    assert file.read_bytes() == b"the last"
+    assert list(tmp_path.iterdir()) == [file]

@@ -13,6 +13,7 @@ addresses are checked here. EDS resolves no names: hosts are IP addresses.
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,7 +69,7 @@ class EndpointAddress:
 def write_eds(path: Path, endpoints: Sequence[EndpointAddress]) -> bool:
     """Make ``path`` list exactly these endpoints; False when it already did.
 
-    The directory must exist. One writer per file: two at once would share the temporary name.
+    The directory must exist. Several processes may write one file, as workers do: the last stays.
     """
     content = _discovery_response(endpoints)
     try:
@@ -76,7 +77,7 @@ def write_eds(path: Path, endpoints: Sequence[EndpointAddress]) -> bool:
             return False
     except FileNotFoundError:
         pass
-    temporary = path.with_name(f".{path.name}.new")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     temporary.write_bytes(content)
     temporary.replace(path)
     return True

@@ -11,7 +11,7 @@ __all__ = ["WholeFile"]
 
 
 class WholeFile:
-    """Replaces one file, from any thread.
+    """Replaces one file, from any thread and beside other processes: the last one's content stays.
 
     Args:
         path: the file.
@@ -29,7 +29,8 @@ class WholeFile:
         Raises:
             OSError: it can't be written; the old content stays.
         """
-        temporary = self.path.with_name(f".{self.path.name}.new")
+        # Workers write one file at the same time: each has its own name for what is unfinished.
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
         with self._writing:  # a save that was cancelled goes on in its thread
             handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._mode)
             with os.fdopen(handle, "wb") as file:
