@@ -64,8 +64,8 @@ class Member:
         self.tasks = Tasks(self.problems)
 
     async def start(self):
-        for name, run in self.sharer.tasks().items():
-            self.tasks.spawn(name, run)
+        parts = self.sharer.tasks().items()
+        self.parts = {name: self.tasks.spawn(name, run) for name, run in parts}
         await self.sharer.warmed()
         return self
 
@@ -109,6 +109,17 @@ async def members(server):
             return await member.start()
 
         yield start
+
+
+async def test_a_picker_that_stops_is_gone_at_once_and_stays_away(server, members):
+    await server.start()
+    p, q = [await members(n, lease_s=60.0) for n in range(2)]
+    p.settle(p.decide())
+    await eventually(lambda: len(q.sharer.sharing.peers) == 1, what="the other")
+    await p.sharer.stop()
+    await eventually(p.parts["share"].done, what="an end of its sharing")
+    assert "share" not in p.problems, "it left by itself; nothing is wrong with the store"
+    await eventually(lambda: len(q.sharer.sharing.peers) == 0, what="the good-bye")
 
 
 async def test_pickers_know_of_each_other_and_of_a_killed_one_no_more(server, members):

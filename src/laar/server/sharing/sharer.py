@@ -136,6 +136,7 @@ class Sharer:
         self._clock = clock
         self._problems = problems
         self._starting = True
+        self._running: asyncio.Task[None] | None = None
         self._warm = asyncio.Event()
         self._unsent: list[bytes] = []
         self.sharing.outbox.closed = carrier is None
@@ -168,15 +169,20 @@ class Sharer:
                 await asyncio.wait_for(self._warm.wait(), WARM_S)
 
     async def stop(self) -> None:
-        """Says good-bye, and saves."""
+        """Says good-bye, and saves. The way stays closed: who came back would count as one more."""
         if self._file is not None:
             await self._save(self._file)
         if self.carrier is None:
             return
+        if self._running is not None:
+            await cancel([self._running])
         if self.connected:
             self.sharing.leaving()
             with contextlib.suppress(Away, TimeoutError):
-                await asyncio.wait_for(self._send(), 1.0)
+                async with asyncio.timeout(1.0):
+                    if self._unsent:  # what was being sent goes first
+                        await self._send()
+                    await self._send()
         await self.carrier.close()
 
     # -- with others ---------------------------------------------------------------------------
@@ -187,6 +193,7 @@ class Sharer:
             self.sharing.look(self._clock())
 
     async def _run(self) -> None:
+        self._running = asyncio.current_task()
         pause_s, most_s = _AGAIN_S
         await self.endpoints_known.wait()
         while True:
