@@ -181,23 +181,35 @@ async def test_an_outcome_may_be_reported_to_any_worker(machine):
     assert (shown["connected"], shown["pickers"]) == (True, 1)
 
 
-async def test_a_fault_of_the_settings_ends_the_parent_with_one_error(tmp_path):
+async def errors_of_a_start(tmp_path, **ports):
+    """What two workers say that cannot start with these ports."""
     settings = tmp_path / "laar.yaml"
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        listen = {
-            "ext_proc": f"127.0.0.1:{free_port()}",
-            "health": f"127.0.0.1:{free_port()}",
-            "admin": f"127.0.0.1:{taken.getsockname()[1]}",
-        }
-        document = {"endpoints": [{"address": "127.0.0.1:1", "models": ["m"]}], "listen": listen}
-        settings.write_text(yaml.safe_dump(document))
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "laar.cli", "serve", "-c", str(settings), "-w", "2"),
-            stderr=asyncio.subprocess.PIPE,
-        )
-        _, errors = await asyncio.wait_for(process.communicate(), 90)
+    ports = {"ext_proc": free_port(), "health": free_port(), **ports}
+    listen = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
+    document = {"endpoints": [{"address": "127.0.0.1:1", "models": ["m"]}], "listen": listen}
+    settings.write_text(yaml.safe_dump(document))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "laar.cli", "serve", "-c", str(settings), "-w", "2"),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, errors = await asyncio.wait_for(process.communicate(), 90)
     assert process.returncode != 0
-    assert b"can't listen" in errors
     assert b"Traceback" not in errors
+    return errors.decode()
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+async def test_a_fault_of_the_settings_ends_the_parent_with_one_error(tmp_path, worker):
+    first = consecutive_ports()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", first + worker))
+        taken.listen()
+        errors = await errors_of_a_start(tmp_path, admin=first)
+    assert f"can't listen on 127.0.0.1:{first + worker};" in errors
+
+
+async def test_a_port_that_a_worker_needs_for_itself_is_told_before_any_starts(tmp_path):
+    first = consecutive_ports()
+    errors = await errors_of_a_start(tmp_path, admin=first, health=first + 1)
+    assert f"listen.health: port {first + 1} is also the admin port of worker 1" in errors
+    assert "would have port 65536" in await errors_of_a_start(tmp_path, admin=65535)

@@ -81,13 +81,22 @@ def _serve_together(
     """
     import sys
 
+    from laar.datalayer import split_address
     from laar.errors import SettingError
     from laar.server.workers import run_workers
 
     listen = loaded.settings.listen
+    _, admin = split_address(listen.admin)
+    last = admin + count - 1
+    if last > 65535:
+        raise SettingError(f"listen.admin: the last of {count} workers would have port {last}")
     for name in ("ext_proc", "health"):
-        if getattr(listen, name).endswith(":0"):
-            raise SettingError(f"listen.{name}: workers share a port, so it must be given")
+        _, port = split_address(getattr(listen, name))
+        if admin <= port <= last:
+            raise SettingError(
+                f"listen.{name}: port {port} is also the admin port of worker {port - admin}: "
+                f"{count} workers have the ports {admin} to {last}, from listen.admin on"
+            )
     if with_envoy:
         raise SettingError("--with-envoy runs one picker; start Envoy by itself beside --workers")
     command = [sys.executable, "-m", "laar.cli", "serve", "--config", str(config)]

@@ -81,4 +81,5 @@ class AdminPort:
         try:
             return AdminServer(guard, host, port)
         except OSError:
-            raise cannot_listen("admin", listen.admin) from None
+            shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            raise cannot_listen("admin", shown) from None
