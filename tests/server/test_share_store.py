@@ -122,6 +122,35 @@ async def test_a_picker_that_stops_is_gone_at_once_and_stays_away(server, member
     await eventually(lambda: len(q.sharer.sharing.peers) == 0, what="the good-bye")
 
 
+@pytest.mark.parametrize("forbidden", ["time", "xrevrange", "xread", "xadd"])
+async def test_a_store_that_forbids_a_command_is_away_and_not_away_by_turns(
+    server, members, forbidden
+):
+    """Each turn was two lines in the log, ten times a second, and all loads sent again."""
+    await server.start()
+    await server.ask("ACL", "SETUSER", "default", f"-{forbidden}")
+    p = await members()
+    await eventually(lambda: "share" in p.problems, what="a problem")
+    tries = p.problems.counts["share"]
+    await eventually(lambda: p.problems.counts["share"] >= tries + 2, what="more tries")
+    assert f"'{forbidden}'" in p.problems["share"]
+    assert p.sharer.interruptions == 0
+    await server.ask("ACL", "SETUSER", "default", f"+{forbidden}")
+    await eventually(lambda: not p.problems, what="the end of the problem")
+    q = await members(2)
+    await eventually(lambda: len(p.sharer.sharing.peers) == len(q.sharer.sharing.peers) == 1)
+
+
+async def test_a_full_store_stays_away_where_the_secret_is_in_a_file(server, members, tmp_path):
+    (tmp_path / "secret").write_text("0123456789abcdef" * 4)
+    await server.start()
+    await server.ask("CONFIG", "SET", "maxmemory", "1")
+    p = await members(secret_file=tmp_path / "secret")
+    await eventually(lambda: p.problems.counts["share"] >= 3, what="some tries")
+    assert "maxmemory" in p.problems["share"]
+    assert p.sharer.interruptions == 0
+
+
 async def test_pickers_know_of_each_other_and_of_a_killed_one_no_more(server, members):
     await server.start()
     p, q, r = [await members(n) for n in range(3)]

@@ -221,6 +221,7 @@ class Sharer:
             await self._take_up(begun.snapshot, "the others' snapshot")
         self._starting = False
         self.sharing.hello(self._clock())
+        await self._send()  # a store that is full, or lets this user only read, is no way
         self.connected = True
         self._problems.report("share", None)
         parts = [

@@ -128,6 +128,7 @@ class Store:
         last = await self._ask(self._client.xrevrange(self._records, count=1))
         if not last or _number(last[0][0]) < _number(self.place):
             self.place = "0-0"
+        await self._ask(self._reader.xread({self._records: "$"}, count=1))  # whether it may
 
     def after(self, place: str) -> None:
         """See `Carrier`."""
