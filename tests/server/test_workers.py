@@ -41,7 +41,7 @@ def consecutive_ports():
 class Machine:
     """Two workers, an Envoy and two endpoints."""
 
-    async def start(self, directory, stack):
+    async def start(self, directory, stack, transport="h2"):
         wide = aiohttp.TCPConnector(limit=BURST)
         self.http = await stack.enter_async_context(aiohttp.ClientSession(connector=wide))
         upstreams = []
@@ -53,7 +53,8 @@ class Machine:
         eds = directory / "run" / "endpoints.json"
         document = {
             "endpoints": [{"address": u.address, "models": ["m"]} for u in upstreams],
-            "listen": {name: f"127.0.0.1:{port}" for name, port in ports.items()},
+            "listen": {name: f"127.0.0.1:{port}" for name, port in ports.items()}
+            | {"transport": transport},
             "envoy": {"eds_file": str(eds)},
             "shutdown": {"drain_s": 0.3, "grace_s": 3.0},
             "share": {"lease_s": 1.0},
@@ -118,9 +119,14 @@ class Machine:
 
 
 @pytest.fixture
-async def machine(tmp_path, envoy_binary):
+def transport():
+    return "h2"
+
+
+@pytest.fixture
+async def machine(tmp_path, envoy_binary, transport):
     async with AsyncExitStack() as stack:
-        yield await Machine().start(tmp_path, stack)
+        yield await Machine().start(tmp_path, stack, transport)
 
 
 async def test_workers_share_a_killed_one_comes_back_and_a_stop_ends_all(machine):
@@ -153,6 +159,7 @@ async def test_workers_share_a_killed_one_comes_back_and_a_stop_ends_all(machine
     assert not any(worker.is_running() for worker in workers)
 
 
+@pytest.mark.parametrize("transport", ["h2", pytest.param("grpc", marks=pytest.mark.slow)])
 async def test_a_burst_at_a_fresh_envoy_passes_no_worker_by(machine):
     """It comes before Envoy has read how many streams a connection to a worker should have."""
     asked = [machine.ask(f"the question {number}") for number in range(BURST)]

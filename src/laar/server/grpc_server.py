@@ -37,7 +37,6 @@ class GrpcServer:
     Args:
         processor: serves the streams.
         longest_bytes: longest message that is taken.
-        told_streams: to be opened on one connection, for peers; None for no limit.
         together: other processes listen on the same port.
     """
 
@@ -46,15 +45,12 @@ class GrpcServer:
         processor: ExternalProcessor,
         *,
         longest_bytes: int,
-        told_streams: int | None,
         together: bool,
     ) -> None:
         options: list[tuple[str, int]] = [*_OPTIONS, ("grpc.so_reuseport", int(together))]
         options += [
             (f"grpc.max_{way}_message_length", longest_bytes) for way in ("receive", "send")
         ]
-        if told_streams is not None:
-            options.append(("grpc.max_concurrent_streams", told_streams))
         self._server = grpc.aio.server(options=options)
         self._server.add_generic_rpc_handlers((handler(processor),))
         self._credentials: grpc.ServerCredentials | None = None

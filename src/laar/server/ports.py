@@ -87,11 +87,12 @@ def picking_server(
         together: other processes listen on the same port.
     """
     longest = min(max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES), _INT32_MAX)
-    streams = _STREAMS if together else None
     if transport == "grpc":
         from laar.server.grpc_server import GrpcServer
 
-        return GrpcServer(processor, longest_bytes=longest, told_streams=streams, together=together)
+        # No limit of streams: gRPC refuses those above, and an Envoy then takes it for broken.
+        return GrpcServer(processor, longest_bytes=longest, together=together)
+    streams = _STREAMS if together else None
     own = H2Server(longest_bytes=longest, told_streams=streams, together=together)
     own.add_method(SERVICE, "Process", lambda call: ProcessCall(processor, call))
     return own

@@ -65,8 +65,8 @@ class Listen(Section):
     transport: Literal["h2", "grpc"] = "h2"
     """What serves the ext_proc port: laar's own server over HTTP/2, which spends less on each
     message, or gRPC's, which needs the extra `grpc`. docs/performance.md has both measured. Beside
-    `--workers`, gRPC's refuses what is above 64 of a first burst, which passes the picker by. The
-    health port is served by laar's own."""
+    `--workers`, each of Envoy's threads keeps to one worker with gRPC's, which can't ask for more
+    connections without refusing streams. The health port is served by laar's own."""
     tls: Tls | None = None
     """TLS on the ext_proc port. None by default: on loopback it only costs. Health and admin are
     always plain."""
