@@ -159,6 +159,22 @@ async def test_workers_share_a_killed_one_comes_back_and_a_stop_ends_all(machine
     assert not any(worker.is_running() for worker in workers)
 
 
+async def test_a_worker_that_hangs_is_started_again(machine):
+    """An Envoy whose health check came to it passed all workers by for as long as it hung."""
+    victim = machine.workers()[0]
+    victim.send_signal(signal.SIGSTOP)
+    gone = "the end of the one that hangs"
+    await eventually(lambda: not victim.is_running(), what=gone, timeout_s=60.0)
+    await eventually(machine.together, what="a new worker", timeout_s=90.0)
+
+    async def picked():
+        answers = [await machine.ask() for _ in range(10)]
+        assert {status for status, _ in answers} == {200}
+        return all(reason is not None for _, reason in answers)
+
+    await eventually(picked, what="no request passed by", timeout_s=30.0)
+
+
 @pytest.mark.parametrize("transport", ["h2", pytest.param("grpc", marks=pytest.mark.slow)])
 async def test_a_burst_at_a_fresh_envoy_passes_no_worker_by(machine):
     """It comes before Envoy has read how many streams a connection to a worker should have."""

@@ -158,6 +158,7 @@ class Runner:
                 started.set()
             if self._worker is not None:
                 self._worker.started()
+                self.tasks.spawn("beat", self._worker.keep_beating)
             await self._stopping.wait()
             await self._drain(picking)
             await self._save()

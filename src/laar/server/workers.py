@@ -1,8 +1,8 @@
 """`laar serve --workers`: several processes on one port, which share what they know.
 
 The parent serves no request. It runs the hub that the workers share by, unless they share by a
-store, starts a worker again that ended, and hands signals on. The kernel gives each connection of a
-client to one worker.
+store, starts a worker again that ended or hangs, and hands signals on. The kernel gives each
+connection of a client to one worker.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from laar.errors import LaarError
 from laar.server.sharing.hub import Hub
+from laar.server.tasks import cancel
 from laar.settings import Loaded
 from laar.settings.section import part
 from laar.sharing import SharingSettings
@@ -28,6 +29,8 @@ _LOG = logging.getLogger(__name__)
 
 _AGAIN_S = (0.2, 5.0)  # until a worker is started again, at first and at most
 _SOUND_S = 30.0  # after which an end is no sign of the next one
+_BEAT_S = 1.0
+_HUNG_BEATS = 10  # missed, after which a worker hangs
 _STUCK_S = 10.0  # beyond its drain and grace, a worker that stops hangs
 
 
@@ -53,6 +56,12 @@ class Worker:
         """Leaves a mark for the parent: no fault of the settings can end this worker now."""
         _started(self.home, self.index).touch()
 
+    async def keep_beating(self) -> None:
+        """Shows the parent that its loop runs, until cancelled."""
+        while True:
+            _beat(self.home, self.index).touch()
+            await asyncio.sleep(_BEAT_S)
+
 
 def _hub(home: Path) -> Path:
     return home / "hub"
@@ -60,6 +69,10 @@ def _hub(home: Path) -> Path:
 
 def _started(home: Path, index: int) -> Path:
     return home / f"started-{index}"
+
+
+def _beat(home: Path, index: int) -> Path:
+    return home / f"beat-{index}"
 
 
 def run_workers(loaded: Loaded, count: int, command: Sequence[str]) -> None:
@@ -119,8 +132,10 @@ class _Parent:
         while not self._stopping.is_set():
             began = loop.time()
             own = ("--worker-index", str(index), "--worker-home", str(self._home))
+            _beat(self._home, index).unlink(missing_ok=True)
             process = await asyncio.create_subprocess_exec(*self._command, *own)
             self._processes[index] = process
+            watching = asyncio.create_task(self._watch(index, process))
             if self._stopping.is_set():  # while it was being made, so it missed the signal
                 process.terminate()
             try:
@@ -130,6 +145,8 @@ class _Parent:
                     process.terminate()
                 await process.wait()
                 raise
+            finally:
+                await cancel([watching])
             if self._stopping.is_set():
                 return
             lived_s = loop.time() - began
@@ -139,6 +156,23 @@ class _Parent:
             _LOG.warning("worker %d ended (%d); it starts again in %g s", index, status, pause_s)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause_s)
+
+    async def _watch(self, index: int, process: asyncio.subprocess.Process) -> None:
+        """Kills a worker that hangs.
+
+        The kernel goes on giving it connections, and an Envoy whose health check is on one of them
+        passes the others by as well.
+        """
+        beat, seen, missed = _beat(self._home, index), 0, 0
+        while not self._stopping.is_set():
+            await asyncio.sleep(_BEAT_S)
+            last = beat.stat().st_mtime_ns if beat.exists() else 0  # it is starting
+            missed = missed + 1 if last and last == seen else 0
+            seen = last
+            if missed >= _HUNG_BEATS:
+                _LOG.error("worker %d has hung for %g s and is killed", index, missed * _BEAT_S)
+                process.kill()
+                return
 
     def _stop(self, number: int) -> None:
         if not self._stopping.is_set():
