@@ -141,6 +141,21 @@ async def test_a_store_that_forbids_a_command_is_away_and_not_away_by_turns(
     await eventually(lambda: len(p.sharer.sharing.peers) == len(q.sharer.sharing.peers) == 1)
 
 
+async def test_a_store_that_is_emptied_while_in_use_parts_no_pickers(server, members):
+    """Its key for hashes is gone too, and the next picker to start brought one of its own."""
+    await server.start()
+    p, q = [await members(n, snapshot_interval_s=1.0) for n in range(2)]
+    await eventually(lambda: len(p.sharer.sharing.peers) == len(q.sharer.sharing.peers) == 1)
+    await server.ask("FLUSHALL")
+    r = await members(2, snapshot_interval_s=1.0)
+    await eventually(
+        lambda: len({each.sharer.sharing.key for each in (p, q, r)}) == 1, what="one key"
+    )
+    text = "what one was asked " * 40
+    p.settle(p.decide(text))
+    await eventually(lambda: q.held(text) > 0.9 and r.held(text) > 0.9, what="it at the others")
+
+
 async def test_a_full_store_stays_away_where_the_secret_is_in_a_file(server, members, tmp_path):
     (tmp_path / "secret").write_text("0123456789abcdef" * 4)
     await server.start()

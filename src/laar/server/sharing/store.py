@@ -94,16 +94,14 @@ class Store:
             share.url, socket_timeout=_TIMEOUT_S + _BLOCK_MS / 1e3, **options
         )
         self.place = "0-0"
+        self._used = b""  # the key
         self._clock_ms = 0.0  # of the store, less the loop's
 
     async def open(self, key: bytes, *, starting: bool) -> Begun:
         """See `Carrier`."""
         seconds, micros = await self._ask(self._client.time())
         self._clock_ms = seconds * 1e3 + micros / 1e3 - asyncio.get_running_loop().time() * 1e3
-        found = self._secret
-        if found is None:
-            await self._ask(self._client.set(self._key, key.hex(), nx=True))
-            found = _key(await self._ask(self._client.get(self._key)))
+        self._used = await self._agreed(self._secret or key)
         await self._see_where()
         snapshot = None
         if starting:
@@ -111,7 +109,14 @@ class Store:
             if 0 < size <= MAX_SNAPSHOT_BYTES:
                 snapshot = await self._ask(self._client.get(self._snapshot))
             self.place = f"{max(0, int(self._now_ms()) - self._history_ms)}-0"
-        return Begun(key=found, snapshot=snapshot)
+        return Begun(key=self._used, snapshot=snapshot)
+
+    async def _agreed(self, key: bytes) -> bytes:
+        """The key that all use, which is this one where the store has none."""
+        if self._secret is not None:
+            return key
+        await self._ask(self._client.set(self._key, key.hex(), nx=True))
+        return _key(await self._ask(self._client.get(self._key)))
 
     async def look(self) -> Seen:
         """Asks how the store is; changes nothing there. Raises `Away` as the others do."""
@@ -165,6 +170,9 @@ class Store:
 
     async def is_my_turn(self) -> bool:
         """See `Carrier`."""
+        # A store that was emptied has lost the key, and a picker that starts brings another.
+        if await self._agreed(self._used) != self._used:
+            raise Away(f"the store {self._where} has another key for hashes")
         mine = self._client.set(self._turn, self._origin, nx=True, px=self._interval_ms)
         return bool(await self._ask(mine))
 
