@@ -38,7 +38,10 @@ JsonFile = Annotated[
     Path | None, typer.Option("--json", help="Write the figures to this file (JSON).")
 ]
 TokenFile = Annotated[
-    Path | None, typer.Option(help="File with the viewers' token of the running picker.")
+    Path | None,
+    typer.Option(
+        help="File with the running picker's viewers' token (decisions.viewers_token_file)."
+    ),
 ]
 
 _EXTRA_OF = {
