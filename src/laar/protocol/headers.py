@@ -261,7 +261,8 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
 def read_subset(value: object) -> frozenset[str] | None:
     """A subset hint: a list of addresses, or a string of them with commas; None for no hint.
 
-    Items of a list may hold commas themselves (the contract, 1.9). Anything else is no hint.
+    Items of a list may hold commas themselves, as the endpoint-picker protocol allows. Anything
+    else is no hint.
     """
     if isinstance(value, str):
         items: list[object] = [value]

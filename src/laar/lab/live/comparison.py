@@ -149,7 +149,7 @@ def _holds(value: str, answer: str) -> bool:
 
 
 def _breaches(policy: str, outcome: Outcome, models: Mapping[str, str] | None) -> list[str]:
-    """Where the answers were not what overview section 4 promises."""
+    """Answers that break the contract of the x-laar-* headers (docs/reference/headers.md)."""
     found = []
     tried: list[str | None] = []
     for attempt in outcome.attempts:
