@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 from collections.abc import Iterator
@@ -90,6 +91,18 @@ def test_a_source_cites_no_note_that_readers_lack():
         for path in SOURCES
         if (found := NOTES.search(path.read_text()))
     } == {}
+
+
+def test_a_docstring_stands_alone():
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.value.value}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and re.match("Of (?!which )", str(node.value.value))
+    ]
+    assert found == []
 
 
 def test_the_patterns_find_what_they_are_for():

@@ -135,7 +135,7 @@ class CapabilityModel:
 
     @property
     def chars_per_token(self) -> Mapping[str, Mapping[str, float]]:
-        """By model, then language: where a `TokenEstimator` starts."""
+        """Characters per token by model, then language: where a `TokenEstimator` starts."""
         return {name: model.chars_per_token for name, model in self._models.items()}
 
     @property

@@ -53,9 +53,10 @@ MAX_SHARES = 40_000
 KAPPA = 50.0
 """What a fitted prior weighs at least, in outcomes: a thin cell leans on the fit's other cells."""
 _MOST_KAPPAS = 4.0
-"""Of a well measured prior's weight: 200 outcomes, as much as reports can bring within an hour."""
+"""Largest weight of a well measured prior, in prior weights: 200 outcomes, as many as reports can
+bring within an hour."""
 HALF_LIFE_S = 86_400.0
-"""Of an outcome. A day: a model changes rarely, and its traffic with the hours."""
+"""Half-life of an outcome. A day: a model changes rarely, and its traffic by the hour."""
 CAP_PER_HOUR = 200.0
 """Weight of outcomes that one cell takes in any hour: the true accuracy wins within the hour (80 %
 of the way), a burst of lies does not."""
@@ -255,7 +256,7 @@ class OnlineOutcomes:
         return {model: self.kappa * self._trust.share(model) for model in self._trust.models()}
 
     def restore(self, state: object, now: float, *, away_s: float = 0.0) -> int:
-        """Takes up a saved state; returns how many cells were kept.
+        """Restores a saved state; returns how many cells were kept.
 
         The state may come from a file that anyone edited: entries that make no sense are counted as
         refused and left out, another schema gives 0, and nothing is raised.

@@ -21,8 +21,8 @@ from operator import add, sub
 __all__ = ["SHARES", "Evidence", "PriorTrust"]
 
 SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
-"""Of a prior's full weight: what may be left of it. Before any outcome each is as likely as it is
-large, so that it takes evidence to doubt an artifact."""
+"""Shares of a prior's full weight that may remain. Before any outcome each is as likely as it is
+large, so that doubting an artifact takes evidence."""
 
 _EDGE = 0.02
 """How near to 0 or 1 a prior is taken at its word: one outcome must not decide."""

@@ -64,7 +64,7 @@ FAULT = 2
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Turn errors meant for people, and a missing extra, into their text and exit status 2."""
+    """Turn errors of the user's, and a missing extra, into their text and exit status 2."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -42,7 +42,7 @@ RETRYABLE = frozenset({0, 408, 429, 500, 502, 503, 504})
 """Statuses after which another attempt makes sense; 0 stands for no answer at all."""
 
 MAX_WAIT_S = 30.0
-"""The longest pause that a `retry-after` can ask for; past it the user is better told."""
+"""The longest pause that a `retry-after` can ask for; past it the user should see the error."""
 
 _FIRST_WAIT_S = 0.5
 

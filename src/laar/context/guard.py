@@ -37,7 +37,7 @@ class RunningMean:
         self._spread += delta * (value - self.mean)
 
     def error_squared(self) -> float:
-        """Of the mean; 0 while one value cannot tell."""
+        """The squared error of the mean; 0 while there is one value only."""
         return self._spread / (self.n * (self.n - 1)) if self.n > 1 else 0.0
 
 
@@ -202,7 +202,7 @@ class GainGuard:
         self._dedup_state.pop(route, None)
 
     def gains(self) -> dict[str, RouteGain]:
-        """By route."""
+        """The gains by route."""
         return {
             route: RouteGain(
                 treated_share=treated.cost.mean,

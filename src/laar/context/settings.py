@@ -89,7 +89,7 @@ class Delimiters:
     """Literal text after the last document. Empty: the message's end."""
 
     def __post_init__(self) -> None:
-        """Raises SettingError where documents could not be told apart."""
+        """Raises SettingError where documents could not be separated."""
         if bool(self.item.replace("{n}", "").strip()) == bool(self.between):
             raise SettingError("context.delimiters: give either `item` or `between`")
 

@@ -52,7 +52,7 @@ class TurnPlan:
 
 
 _SAID_BEGIN, _SAID_END = 2000, 1000
-"""Of the prompt's other texts, what is read for evidence."""
+"""Characters of the prompt's other texts that are read for evidence."""
 
 
 def surroundings(texts: Sequence[Text], text: Text) -> Surroundings:

@@ -130,7 +130,7 @@ def kin_of(table: EndpointTable, slots: Slots, known: dict[tuple[str, str], int]
 
 
 def cheapest(cost: Floats, prefillers: Prefillers, slots: Slots) -> Slots:
-    """Of each candidate, the position of the cheapest prefiller of its kin but itself, or -1.
+    """Finds for each candidate the cheapest prefiller of its kin but itself: its position, or -1.
 
     Args:
         cost: of prefilling at each of the prefillers.

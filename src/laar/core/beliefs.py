@@ -44,7 +44,7 @@ MAX_ROOTS = 10_000
 """First blocks of prompts known by the engine's name, for each endpoint; a megabyte."""
 
 BYTES_PER_TOKEN = 4
-"""Of English prose; what prompts have until engines said how long they were."""
+"""Bytes per token of English prose, assumed for prompts until engines report lengths."""
 
 
 def read_capability(path: Path) -> CapabilityModel:
@@ -62,7 +62,7 @@ def read_capability(path: Path) -> CapabilityModel:
 
 @dataclass(slots=True)
 class _Constants:
-    """What is the same for every request, for one list of models."""
+    """Constants of one list of models, the same for every request."""
 
     seconds_per_token: Floats
     base_s: Floats
@@ -70,7 +70,7 @@ class _Constants:
 
 
 class CapabilityAssessor:
-    """Knows the models from an artifact, and prompt lengths from what engines report.
+    """Estimates models by an artifact, and prompt lengths by what engines report.
 
     Args:
         capability: the artifact, ready to be asked.
@@ -92,7 +92,7 @@ class CapabilityAssessor:
         self._constants: dict[tuple[str, ...], _Constants] = {}
 
     def use(self, capability: CapabilityModel) -> None:
-        """Goes by another artifact; what was learned since the start stays, around it."""
+        """Replaces the artifact. What was learned since the start stays, now around the new one."""
         self.capability = self.success.capability = capability
         self.task_names.known = self._tasks | set(capability.tasks)
         self.tokens.begin(capability.chars_per_token)
@@ -167,7 +167,7 @@ class PrefixWatcher(Protocol):
 
 
 class PrefixBeliefs:
-    """Believes which endpoint holds which prefix.
+    """Estimates which endpoint holds which prefix.
 
     Args:
         key: secret of the hashes.

@@ -1,4 +1,4 @@
-"""The endpoint table: what is known of each endpoint, as numpy columns over small integer slots.
+"""The endpoint table: the state of each endpoint, as numpy columns over small integer slots.
 
 Work on the request path that grows with the number of endpoints is done on whole columns. An
 endpoint that leaves keeps its slot until the last of its requests has ended, so a late release
@@ -78,7 +78,7 @@ COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_toke
 _UNKNOWN = ("rtt_s", "rtt_at", "waiting", "running", "kv_usage", "capacity_tokens", "read_at")
 _COUNTERS = (*COUNTED, "visiting", "failures")
 _FIRST_VALUES = dict.fromkeys(_UNKNOWN, math.nan) | dict.fromkeys(_COUNTERS, 0.0)
-"""Columns that an endpoint begins with, whoever had its slot before."""
+"""First values of an endpoint's columns, whichever endpoint had its slot before."""
 _OF_SPEC = {
     "model_id": -1,
     "window_tokens": math.inf,
@@ -120,15 +120,15 @@ class EndpointTable:
     failures: Floats
     model_id: Slots
     window_tokens: Floats
-    """By slot; infinite where it is not known."""
+    """Largest context by slot; infinite where it is not known."""
     generates: Mask
-    """By slot: whether the endpoint writes texts."""
+    """Whether the endpoint writes texts, by slot."""
     takes: Mask
-    """By slot: whether a client's request may be sent to the endpoint."""
+    """Whether a client's request may be sent to the endpoint, by slot."""
     prefills: Mask
-    """By slot: whether it reads prompts for others."""
+    """Whether the endpoint prefills prompts for others, by slot."""
     fetches: Mask
-    """By slot: whether it may have prompts read elsewhere."""
+    """Whether the endpoint's prompts may be prefilled elsewhere, by slot."""
 
     def __init__(self) -> None:
         self._capacity = 0

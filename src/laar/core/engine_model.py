@@ -17,7 +17,7 @@ __all__ = ["CONTEXT_TOKENS", "ERROR", "MAX_MODELS", "Constants", "EngineModel", 
 MAX_MODELS = 1024
 
 ERROR = 0.3
-"""Of a prediction, as a share of it."""
+"""Error of a prediction, as a share of it."""
 
 CONTEXT_TOKENS = 65536.0
 """That `q` is counted by, so that it is of the size of the other constants."""
@@ -156,7 +156,7 @@ class EngineModel:
         return {"first": self.first.state(), "rest": self.rest.state(), "answers": scalars}
 
     def restore(self, state: object) -> None:
-        """Takes up what `state` gave; what makes no sense is left."""
+        """Restores what `state` returned; invalid parts are skipped."""
         if not isinstance(state, dict):
             return
         scalars = state.get("answers")

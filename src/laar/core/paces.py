@@ -91,7 +91,7 @@ class Paces:
         return known if seen > 0.0 else None
 
     def restore(self, slot: int, known: object) -> None:
-        """Takes up what `state` gave, until `work_out`; what makes no sense is left."""
+        """Restores what `state` returned, until `work_out`; invalid parts are skipped."""
         if not isinstance(known, list) or len(known) != len(_COLUMNS):
             return
         if not all(type(each) in (int, float) and abs(each) < 1e4 for each in known):

@@ -1,4 +1,4 @@
-"""The choice of a prefiller: what is known of the endpoints that may be one, and which it is.
+"""The choice of a prefiller among the endpoints that may be one.
 
 A policy that prices chooses it together with the candidate (`Apart.chosen`); a prefiller that
 health has taken out gets its trial here. `laar.core.apart` says what the pair costs.

@@ -168,7 +168,7 @@ def load_endpoints(path: Path) -> tuple[EndpointSpec, ...]:
 
 
 class EndpointsFile:
-    """The collector: tells `sink` the file's endpoints, at the start and after each change.
+    """The collector: gives `sink` the file's endpoints, at the start and after each change.
 
     Args:
         path: the file.

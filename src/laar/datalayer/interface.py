@@ -1,4 +1,4 @@
-"""What collectors are told and what they tell: five small protocols, no table and no metrics.
+"""What collectors get and what they report: five small protocols, no table and no metrics.
 
 A collector is an object with ``async def run(self) -> None`` that ends only by cancellation. It
 never knows who listens, so the runner, the lab and the tests join collectors to whatever they

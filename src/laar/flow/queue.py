@@ -60,7 +60,7 @@ MAX_REFUSALS = 32
 """Lanes found closed in one `dispatch` before it stops; the next call starts with the others."""
 
 MAX_RETRY_AFTER_S = 60
-"""The longest a client is told to stay away: the estimate is no better than that."""
+"""Longest `retry-after` in seconds: the estimate is no better than that."""
 
 
 class _Waiting:

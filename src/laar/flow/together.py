@@ -66,10 +66,10 @@ class Together(Generic[K]):
 def spare_s(
     starts_s: NDArray[np.float64], work_s: NDArray[np.float64], now: float, servers: int
 ) -> float:
-    """By how much all who can keep their objective may be put off, in seconds; infinite for none.
+    """Seconds by which all requests that can keep their objective may wait; infinite for none.
 
-    Who must start first is served first, each for as long as its work takes. Who can't keep its
-    objective even so has no say.
+    The request that must start first is served first, each for as long as its work takes. A request
+    that cannot keep its objective even so does not count.
 
     Args:
         starts_s: float64[n], when each has to start at the latest.

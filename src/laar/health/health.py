@@ -1,8 +1,8 @@
-"""Health: from outcomes to P(answers), to a pace, and to who gets no traffic.
+"""Health: P(answers), the pace, and the endpoints without traffic, from outcomes.
 
 One object for a fleet. Everything is by endpoint slot and model name; time is an argument. While
 nothing is wrong it costs a record for each request and nothing at all for a decision: only
-endpoints that stand out are looked at (`_troubled`).
+endpoints that stand out are looked at (`Records.troubled`).
 
 An endpoint is out while its breaker is open. Three bounds keep a mistake small: of those that still
 answer now and then at most a share of the candidates is out, the least bad stay at their price;
@@ -192,7 +192,7 @@ class Health:
         now: float,
         tokens: int | None = None,
     ) -> None:
-        """It is over, as a `Completion` says; `tokens` of the answer, where they are known."""
+        """Ends an attempt, as a `Completion` says; `tokens` of the answer, if known."""
         endpoint = self._of(attempt)
         if endpoint is None:
             return
@@ -225,7 +225,7 @@ class Health:
             attempt.stage = Stage.OVER
 
     def gone(self, attempt: Attempt, now: float) -> None:
-        """It is served elsewhere: nothing more is heard of it here."""
+        """Drops an attempt that another endpoint serves."""
         endpoint = self._of(attempt)
         if endpoint is not None:
             endpoint.attempts.pop(attempt, None)
@@ -244,7 +244,7 @@ class Health:
             self.on_word(slot, Word(what, kind, amount))
 
     def heard(self, slot: int, model: str, word: Word, now: float) -> None:
-        """Another picker has learned something of an endpoint that serves `model`.
+        """Takes what another picker learned about an endpoint that serves `model`.
 
         A failure counts as if it had been seen here. Which endpoints are slow or silent each picker
         finds by its own requests.

@@ -53,7 +53,7 @@ class Outcomes:
         self._say = say
 
     def accepted(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
-        """The endpoint took the request."""
+        """Records that the endpoint accepted the request."""
         if attempt.timed and attempt.group[1]:  # a whole answer comes with its head
             self._records.times(attempt).saw(Stage.ACCEPTED, now - attempt.at, attempt.predicted_s)
         endpoint.reached(attempt, Stage.ACCEPTED, now)
@@ -67,7 +67,7 @@ class Outcomes:
             self.good(endpoint, attempt, now)
 
     def good(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
-        """It answered, as far as can be seen."""
+        """Records a good answer."""
         if attempt.good and not endpoint.breaker.is_out:
             return
         attempt.good = True
@@ -127,7 +127,7 @@ class Outcomes:
         now: float,
         reply: Reply | None = None,
     ) -> None:
-        """It failed, by its own fault as it seems."""
+        """Records a failure by the endpoint's own fault."""
         settings, breaker = self._records.settings, endpoint.breaker
         slot = self._slot(endpoint, attempt)
         if attempt is not None:

@@ -77,7 +77,7 @@ class PrefixCacheMatch:
         self._max_match_tokens = max_match_tokens
 
     def score(self, view: View) -> Floats:
-        """By laar's prefix index."""
+        """Scores by laar's prefix index."""
         matched = np.minimum(view.cached_tokens, self._max_match_tokens)
         scores: Floats = matched / np.maximum(view.tokens, 1.0)
         return scores
@@ -115,7 +115,7 @@ class TokenLoad:
         self._threshold = max(threshold_tokens, 1.0)
 
     def score(self, view: View) -> Floats:
-        """By the picker's own count."""
+        """Scores by the picker's own count."""
         scores: Floats = 1.0 - np.minimum(1.0, view.queued_tokens / self._threshold)
         return scores
 
@@ -188,7 +188,7 @@ class StickyUntilSaturated:
         self._exploration = exploration_probability
 
     def keep(self, view: View) -> Mask:
-        """By the rule above."""
+        """Filters by the rule above."""
         sticky: Mask = view.cached_tokens / np.maximum(view.tokens, 1.0) >= self._threshold
         if sticky.any() and not sticky.all() and not self._breaks(view, _ahead(view), sticky):
             return sticky

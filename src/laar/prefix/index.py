@@ -65,7 +65,7 @@ _MOST_SPARED = 8
 """Open requests whose blocks are looked after at one eviction."""
 
 _UNKNOWN_ROOT = -1
-"""Of branches that come from a snapshot."""
+"""Root of branches that come from a snapshot."""
 
 
 class _Use:
@@ -124,7 +124,7 @@ class Receipt:
 
     @property
     def slot(self) -> int:
-        """Whose cache it is about."""
+        """The slot whose cache this describes."""
         return self._cache.slot
 
 
@@ -321,9 +321,9 @@ class PrefixIndex:
         return kept
 
     def restore(self, uses: Iterable[Kept]) -> int:
-        """Takes up what `dump` gave, into an index that holds nothing; returns how many uses.
+        """Restores what `dump` returned into an empty index; returns how many uses.
 
-        What does not fit together is left out: it may come from another version, or from a file.
+        Parts that do not fit together are left out: they may come from another version, or a file.
         """
         if self._segments:
             return 0

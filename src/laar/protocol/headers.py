@@ -78,7 +78,7 @@ MODE = "x-laar-mode"
 RETRY_AFTER = "retry-after"
 
 HEDGE_FIELDS = ("p", "s", "next-p", "next-s", "others-s")
-"""Of `HEDGE` on an answer, in the order of `laar.core.hedging.HedgeAdvice`."""
+"""Fields of `HEDGE` on an answer, in the order of `laar.core.hedging.HedgeAdvice`."""
 
 PREFILLER = "x-prefiller-host-port"
 """The endpoint that reads the prompt, for the sidecar of the one that answers. llm-d's name."""
@@ -104,7 +104,7 @@ ORIGINAL_PATHS = ("x-original-path", "x-forwarded-path")
 TEST_SELECTION = "test-epp-endpoint-selection"
 TEST_SELECTED = "x-conformance-test-selected-endpoint"
 TEST_SERVED = "x-conformance-test-served-endpoint"
-"""Of the conformance tests of the Gateway API Inference Extension."""
+"""Header of the conformance tests of the Gateway API Inference Extension."""
 
 CONTROL_HEADERS = frozenset(
     {
@@ -129,13 +129,13 @@ CONTROL_HEADERS = frozenset(
 )
 
 _REMOVED = CONTROL_HEADERS | PREFILL_HEADERS
-"""What a client may not tell an endpoint. laar's own Envoys take the second half off by themselves,
-before the picker sets it."""
+"""Headers that a client may not send to an endpoint. laar's own Envoys take the second half off by
+themselves, before the picker sets it."""
 
 GATEWAY_HEADERS = frozenset(
     name for old in (FAIRNESS, OBJECTIVE, REWRITE) for name in (old, LLM_D[old])
 )
-"""Who asks, how urgent it is, and which model answers: what a gateway says of its clients."""
+"""Tenant, urgency and model: headers that a gateway sets for its clients."""
 
 SIGNATURES = frozenset(
     {

@@ -246,7 +246,7 @@ def _has_many_parts(body: bytes) -> bool:
 
 
 def _scalars(body: bytes) -> dict[str, Any]:
-    """Of the members that say how to answer, those that are no lists or objects.
+    """Reads the members that say how to answer and are no lists or objects.
 
     Raises:
         RequestError: the body is no object.

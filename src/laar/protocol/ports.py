@@ -56,7 +56,7 @@ class Rework(Protocol):
 
     @property
     def body(self) -> bytes:
-        """To forward; the very object that came in unless something was changed."""
+        """The body to forward: the very object that came in unless something was changed."""
         ...
 
     @property

@@ -18,7 +18,7 @@ from laar.core.request import Request
 __all__ = ["MAX_WAITED_S", "Since"]
 
 MAX_WAITED_S = 600.0
-"""The longest wait that counts: whoever kept a question's stamp for later gains no more by it."""
+"""The longest wait that counts: a client that kept a question's stamp for later gains no more."""
 
 _SAMPLE_CHARS = 200
 

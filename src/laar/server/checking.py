@@ -28,7 +28,7 @@ __all__ = ["faults", "warnings"]
 LOOK_UP_S = 2.0
 """For all names together; a name that takes longer is no fault of the settings."""
 MAX_NAMES = 64
-"""Names looked up, each by a thread; a larger fleet's first ones tell whether its zone is known."""
+"""Names looked up, each by a thread; a larger fleet's first ones show whether its zone is known."""
 
 
 def faults(loaded: Loaded, *, ports: bool = True) -> list[str]:

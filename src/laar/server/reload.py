@@ -214,7 +214,7 @@ class SettingsReloader(Collector):
 
 
 def _artifact(loaded: Loaded) -> Stamp | None:
-    """By what the artifact's next change is known; None without one."""
+    """The stamp by which the artifact's next change is detected; None without an artifact."""
     path = loaded.settings.accuracy.capability
     return loaded.stamps[path] if path is not None else None
 

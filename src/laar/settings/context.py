@@ -1,4 +1,4 @@
-"""Whose documents may be reordered (ContextPilot at the picker)."""
+"""Requests whose documents may be reordered (ContextPilot at the picker)."""
 
 from __future__ import annotations
 

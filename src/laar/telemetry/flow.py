@@ -21,7 +21,7 @@ _QUEUE_BOUNDS_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80,
 
 
 class FlowMetrics(Collector):
-    """Who waits, who went, who was shed and why.
+    """Requests that wait, that were sent, and that were shed and why.
 
     Args:
         admission: what is read.

@@ -52,7 +52,7 @@ class TunerSettings:
     drain_s: Annotated[float, FIXED, Ge(1)] = 120.0
     """Outcomes that come later than this after the last decision are failures."""
     seed: Annotated[int, FIXED] = 0
-    """Of all proposals."""
+    """Random seed of all proposals."""
 
     def __post_init__(self) -> None:
         if not self.bounds:

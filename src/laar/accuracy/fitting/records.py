@@ -287,7 +287,7 @@ def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
 def _told_apart(
     found: Sequence[tuple[int, list[MeasuredOutcome]]], file_hash: str
 ) -> Iterator[MeasuredOutcome]:
-    """The outcomes, with an id by place for answers that their question does not tell apart."""
+    """The outcomes, with an id by place for answers that their question does not distinguish."""
     asked = Counter(
         (outcome.query_id, outcome.task, outcome.prompt_tokens, outcome.model)
         for _, outcomes in found

@@ -35,7 +35,7 @@ __all__ = ["SHAPES", "Needs", "Shape", "Surroundings", "Unknown", "scan"]
 
 
 class Unknown(Refused):
-    """Documents were announced, but nothing there could be told apart.
+    """Documents were announced, but nothing there separates one from the next.
 
     Args:
         kind: what announced them.
@@ -192,7 +192,7 @@ def _held(
     settings: ContextSettings,
     around: Surroundings,
 ) -> Block:
-    """The block, held where its labels number places that somebody may make use of."""
+    """The block, held where its labels number places that the prompt may use."""
     if block.held is not None or not block.labels_stay or settings.relabel is True:
         return block
     if settings.relabel is False or _cites(text, blocks, around):
@@ -209,4 +209,4 @@ def _cites(text: str, blocks: Sequence[Block], around: Surroundings) -> bool:
 
 
 _READ = 4000
-"""Of what stands before and after documents; a citation is asked for near them."""
+"""Characters that are read before and after documents; a citation is asked for near them."""

@@ -280,7 +280,7 @@ def _at(value: _Json, path: Sequence[str]) -> _Json:
 
 
 def _paired(holder: dict[str, _Json], elements: list[_Json]) -> bool:
-    """Whether another list beside it tells of the same elements by their places."""
+    """Whether another list beside it refers to the same elements by their places."""
     return any(
         isinstance(other, list) and other is not elements and len(other) == len(elements)
         for other in holder.values()

@@ -28,7 +28,7 @@ __all__ = ["ContextTree", "Found", "Inserted", "Node", "Reading", "request_id"]
 
 
 class Reading(Enum):
-    """Whose rules decide where the paper leaves room."""
+    """The rules that decide where the paper leaves a choice."""
 
     PAPER = "paper"
     PROGRAM = "program"

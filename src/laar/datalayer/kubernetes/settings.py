@@ -65,14 +65,14 @@ class KubernetesSource(BaseModel):
 
     @property
     def of(self) -> PodSelector | PoolName:
-        """Whose pods."""
+        """The pool, or the labels and ports, that define the pods."""
         if self.pool:
             return PoolName(self.pool)
         return PodSelector(labels=self.selector, ports=self.ports)
 
     @property
     def rules(self) -> PodRules:
-        """What holds for pods that don't say otherwise."""
+        """Rules for pods without labels of their own."""
         return PodRules(
             models=self.models,
             model_key=self.model_key,

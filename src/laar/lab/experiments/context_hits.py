@@ -135,7 +135,7 @@ def _online(runs: _Online) -> Table:
 
 
 def _reached(mean: float, stretch: float) -> str:
-    """By the mean as it is: rounded to the stretch's two digits it may look as if it did."""
+    """Whether the unrounded mean reaches the stretch figure, which has two digits."""
     return "yes" if mean >= stretch else f"no: {mean:.4f}"
 
 

@@ -31,7 +31,7 @@ BROKEN = 1
 _FAULTS_SHOWN = 10
 
 _REASONS = {"llm-router": llm_router.REASONS}
-"""Of policies that give reasons of their own; the others' is their name."""
+"""Reasons by policy, for policies with reasons of their own; for others it is their name."""
 
 
 @dataclass(slots=True)

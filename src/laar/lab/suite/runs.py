@@ -56,7 +56,7 @@ _SHOWN = {
 }
 
 Results = dict[str, dict[str, list[Numbers]]]
-"""By workload, by policy, one for each seed."""
+"""Numbers by workload and policy, one for each seed."""
 
 
 def chosen(cases: Sequence[Case], names: Sequence[str]) -> tuple[Case, ...]:

@@ -32,7 +32,7 @@ __all__ = ["context_routes"]
 
 MAX_CONTEXTS = 64
 MAX_REORDER_BYTES = 2 << 20
-"""Of one call to reorder; some 10 ms of work."""
+"""Longest body of one call to reorder; some 10 ms of work."""
 
 MAX_IDS = 1000
 """Request ids in one call; 5 ms."""

@@ -178,7 +178,7 @@ class Connection(asyncio.Protocol):
         return count <= 0 or self._held_bytes <= HELD_BYTES
 
     def finished(self, call: Call, *, reset: bool) -> None:
-        """Forgets a call whose end is written; `reset` tells a peer that sends to stop."""
+        """Forgets a call whose end is written; `reset` makes a sending peer stop."""
         if reset:
             self._reset(call.stream_id, ErrorCodes.NO_ERROR)
         self._calls.pop(call.stream_id, None)

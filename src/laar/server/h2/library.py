@@ -52,7 +52,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
 
     @property
     def open_inbound_streams(self) -> int:
-        """None: who calls limits them. Each call went through all streams; this one now and then.
+        """Always 0: the caller limits streams. h2's own walks all streams at each call.
 
         A stream too many would also end the connection, since the peer may not know the limit yet.
         """

@@ -164,7 +164,7 @@ class EngineDriver:
         await self._empty.wait()
 
     def submit(self, job: Job) -> Flight:
-        """Gives the engine a job; the flight tells what becomes of it.
+        """Gives the engine a job; the flight shows its outcome.
 
         Raises:
             RequestError: the engine refuses it.

@@ -1,4 +1,4 @@
-"""What a simulated endpoint is told when it starts."""
+"""Settings of a simulated endpoint."""
 
 from __future__ import annotations
 
