@@ -194,7 +194,7 @@ class OnlineOutcomes:
         return True
 
     def heard(self, outcome: Taken, now: float) -> bool:
-        """As `observe`, where another picker took it in; its numbers are in range."""
+        """Does as `observe`, for an outcome that another picker took; its numbers are in range."""
         model, features, correct, weight, prior, offset, tenant, reporter = outcome
         key = (model, learned(features))
         cell = self._cells.get(key)
@@ -301,7 +301,7 @@ class OnlineOutcomes:
             cell.prior, cell.evidence, cell.weight = None, (), None
 
     def _share_of(self, cell: Cell, reporter: str) -> str:
-        """Under which name a report counts in a cell; it has a part there, if any reporter has."""
+        """The name under which a report counts in a cell; it has a part there if any has."""
         name = self._reporters.admitted(reporter)
         if self._shares >= MAX_SHARES and name not in cell.shares:
             name = UNNAMED

@@ -143,7 +143,7 @@ class OutcomeReports:
         )
 
     def moved(self, decision_id: str, model: str) -> None:
-        """Another model than the chosen one answered: Envoy retried by itself."""
+        """Notes that another model than the chosen one answered: Envoy retried by itself."""
         decision = self._decisions.get(decision_id)
         if decision is None or decision.model == model:
             return

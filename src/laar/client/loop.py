@@ -218,7 +218,7 @@ def judged(reply: Reply, check: Check, waited_s: float, *, hedged: bool = False)
 
 
 def pause_s(reply: Reply, attempts_made: int) -> float:
-    """None after an answer; what the endpoint asks for, or a doubling pause, after a refusal."""
+    """The pause after a refusal: that of `retry-after`, or a doubling one; 0 after an answer."""
     if reply.status == 200:
         return 0.0
     asked = reply.headers.get(names.RETRY_AFTER, "")

@@ -45,7 +45,7 @@ _Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Likely:
-    """For each document asked about: its score, and whether it was seen at all."""
+    """The score of each document asked about, and whether it was seen at all."""
 
     score: dict[int, float]
     known: frozenset[int]

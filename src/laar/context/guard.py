@@ -164,7 +164,7 @@ class GainGuard:
             self._judge_dedup(route)
 
     def _judge_dedup(self, route: str) -> None:
-        """On with a gain and no harm, off with harm, or when no gain comes."""
+        """Switches on with a gain and no harm; off with harm, or without a gain."""
         treated, alone = self._dedup[route]
         seen = min(treated.cost.n, alone.cost.n)
         saved = alone.cost.mean - treated.cost.mean

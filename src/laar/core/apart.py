@@ -88,7 +88,7 @@ class Apart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefiller:
-    """Where the prompt of a decision is read, if not where it is answered.
+    """The endpoint that reads a decision's prompt, if not the one that answers.
 
     Args:
         slot: of that endpoint.

@@ -191,7 +191,7 @@ class PrefixBeliefs:
         return self._hasher.chain(request.spans, salt)
 
     def match(self, chain: Chain, capacity: int) -> Floats:
-        """For each slot below `capacity`, the share of the prompt in 0..1 that it holds."""
+        """The share of the prompt, in 0..1, that each slot below `capacity` holds."""
         if capacity > self._slots:
             self.make_room(capacity)
         shares = self.index.shares(chain)
@@ -225,7 +225,7 @@ class PrefixBeliefs:
         return receipt
 
     def heard(self, slot: int, chain: Chain, now: float) -> Receipt:
-        """As `insert`, where another picker decided."""
+        """Does as `insert`, for a decision of another picker."""
         self.popular.note(chain, now)
         self.evictions.note(chain, now)
         return self.index.insert(slot, chain, now)
@@ -235,7 +235,7 @@ class PrefixBeliefs:
         return self.popular.expected(chain, now)
 
     def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
-        """For each slot, how much of what the prompt would push out there is asked for again.
+        """The share, by slot, of what the prompt would push out that is asked for again.
 
         A share of what is to be read of the prompt: 0 where the cache has room for that. None where
         every cache has room.
@@ -290,7 +290,7 @@ class PrefixBeliefs:
             self.heard_clear(slot)
 
     def heard_clear(self, slot: int) -> None:
-        """As `clear`, where another picker saw it."""
+        """Does as `clear`, for what another picker saw."""
         if slot < self._slots:
             self.index.clear(slot)
 
@@ -336,7 +336,7 @@ class PrefixBeliefs:
         self.clear(slot)
 
     def oldest_at(self, slot: int) -> float:
-        """When the prompt that a slot's cache would lose first was used last, in seconds."""
+        """The last use, in seconds, of the prompt that a slot's cache would lose first."""
         return float(self.index.oldest_at[slot]) if 0 <= slot < self._slots else -math.inf
 
     def set_capacity(self, slot: int, tokens: float) -> None:

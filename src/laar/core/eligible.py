@@ -78,7 +78,7 @@ def prefer(able: Eligible | None, cause: Cause, keep: Mask | None) -> Eligible |
 
 
 def _fits_window(view: View) -> Mask:
-    """Where the prompt fits; where the window is largest, if it may be an estimate too long."""
+    """The endpoints with room for the prompt; the largest, if its length may be overestimated."""
     windows = view.table.window_tokens[view.slots]
     fits: Mask = view.tokens <= windows
     if fits.any():

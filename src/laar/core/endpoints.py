@@ -391,5 +391,5 @@ class EndpointTable:
                 self._free_if_idle(address, slot)
 
     def slot_counted(self, address: str) -> int:
-        """As `slot`, also for an endpoint that leaves while something is in flight there."""
+        """Does as `slot`, also for an endpoint that leaves while something is in flight there."""
         return self._slot_of.get(address, -1)

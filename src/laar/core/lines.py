@@ -84,7 +84,7 @@ class Line:
         return True
 
     def expect(self, prior: Sequence[float]) -> None:
-        """Another prior, as much in doubt as the first."""
+        """Sets another prior, as much in doubt as the first."""
         self._expected = [sure * each for sure, each in zip(self._prior, prior, strict=True)]
 
     def rescale(self, factor: float) -> None:

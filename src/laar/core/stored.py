@@ -36,7 +36,7 @@ class StoredAnswers:
         self.on_note(response_id, address, session)
 
     def heard(self, response_id: str, address: str, session: str) -> None:
-        """As `note`, where another picker saw it."""
+        """Does as `note`, for what another picker saw."""
         self._kept[response_id] = address, session or response_id
         self._kept.move_to_end(response_id)
         if len(self._kept) > MAX_STORED:

@@ -112,7 +112,7 @@ class LocalTokenizer:
         return None if text is None else np.array(self._encode(text, chain), np.uint32)
 
     def _encode(self, text: str, chain: Chain, *, special: bool = False) -> array[int]:
-        """As the library does, from where the prompt leaves the one it continues."""
+        """Encodes as the library does, from where the prompt leaves the one that it continues."""
         before = next(
             (
                 self._done[key, special]

@@ -379,7 +379,7 @@ class Breaker:
         self._trusted_until = now + self._trust_s
 
     def forgive(self, weight: float, settings: HealthSettings, now: float) -> None:
-        """So much that counted as a failure was none."""
+        """Takes back a weight that counted as a failure and was none."""
         self._decay(settings, now)
         self._bad = max(0.0, self._bad - weight)
         self._streak = max(0.0, self._streak - weight)
@@ -419,7 +419,7 @@ class Breaker:
         self._good = max(0.0, self._good - 1.0)
 
     def distrust(self, answers: int) -> None:
-        """Nothing counts as good until so many answers were read and found good."""
+        """Lets nothing count as good until so many answers were read and found good."""
         self.doubtful = answers
         self._good = 0.0
 

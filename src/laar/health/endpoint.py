@@ -80,7 +80,7 @@ class Endpoint:
         self.sent_at[stage].append((attempt.at, now - attempt.at))
 
     def last_progress_at(self, waiting_for: Stage) -> float:
-        """When it last got something as far as that, or was at least generating."""
+        """The time at which it last brought a request that far, or was at least generating."""
         return max(self.progress_at[min(waiting_for, Stage.ANSWERING) :])
 
     def overtook(self, since: float, waiting_for: Stage, most_s: float) -> int:

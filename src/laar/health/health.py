@@ -291,7 +291,7 @@ class Health:
         return standing_of(self._records, slots, models, now)
 
     def set_apart(self, slots: Sequence[int], now: float) -> Standing:
-        """As `standing`, of endpoints that no request depends on: whatever is out is left out."""
+        """Does as `standing` for endpoints without dependent requests: all that are out stay out."""
         kept, trials, until = [], [], now + 1.0
         for slot in slots:
             known = self._endpoints.get(slot)

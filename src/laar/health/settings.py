@@ -15,7 +15,7 @@ __all__ = ["HealthSettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSettings:
-    """When an endpoint is out, and how it comes back."""
+    """Rules by which an endpoint is out, and comes back."""
 
     section: ClassVar = "health"
     applies: ClassVar = Applies.AT_ONCE

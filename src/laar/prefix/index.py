@@ -380,7 +380,7 @@ class PrefixIndex:
 
     @property
     def oldest_at(self) -> npt.NDArray[np.float64]:
-        """When the prompt that each slot would lose first was used last; do not write."""
+        """The last use of the prompt that each slot would lose first; do not write."""
         return self._oldest_at
 
     def stats(self) -> IndexStats:

@@ -207,7 +207,7 @@ class TokenBlocks:
             held.fresh = False
 
     def lost(self, slot: int) -> None:
-        """Nothing is known of a cache: events were lost."""
+        """Forgets a cache, since events were lost."""
         held = self._slots.get(slot)
         if held is None:
             return

@@ -69,7 +69,7 @@ class Rework(Protocol):
         ...
 
     def refused(self) -> None:
-        """No endpoint took it."""
+        """Notes that no endpoint took the request."""
         ...
 
     def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:

@@ -132,7 +132,7 @@ class _Session(requests.Session):
 
 
 def _why(error: BaseException) -> str:
-    """In the same words each time: a problem that changes is logged again."""
+    """The reason, in the same words each time: a problem that changes is logged again."""
     if isinstance(error, requests.Timeout):
         return "timed out"
     while below := error.__cause__ or error.__context__:

@@ -194,7 +194,7 @@ def _renamed(shown: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, ob
 
 
 def _said(told: Mapping[str, object]) -> dict[str, Any]:
-    """Without what says nothing: None, empty, NaN."""
+    """Drops values without content: None, empty, NaN."""
     return {
         name: value
         for name, value in told.items()

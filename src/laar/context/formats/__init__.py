@@ -173,7 +173,7 @@ _LINE_END = re.compile(r"[ \t]+(?=[\r\n]|\Z)")
 
 
 def _last_after_examples(text: str, blocks: list[Block]) -> list[Block]:
-    """Without the blocks of worked examples, which end with a question and its answer."""
+    """Drops the blocks of worked examples, which end with a question and its answer."""
     kept: list[Block] = []
     for i, block in enumerate(blocks):
         following = blocks[i + 1].begin if i + 1 < len(blocks) else None

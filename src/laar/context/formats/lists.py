@@ -258,7 +258,7 @@ def _wanted(sub: _Sub) -> Want:
 
 
 def _path(value: dict[str, _Json]) -> tuple[str, ...]:
-    """Where in an object the list is; empty: nowhere."""
+    """The path of the list in an object; empty if there is none."""
     path: tuple[str, ...] = ()
     for _ in range(_MOST_AROUND):
         for name in (*LISTS, *LOOSE_LISTS):
@@ -314,7 +314,7 @@ _Sub: TypeAlias = "tuple[str | int, ...]"
 
 
 def _text_field(element: dict[str, _Json]) -> _Sub:
-    """Where the longest text among the usual fields is; empty: nowhere."""
+    """The path of the longest text among the usual fields; empty if there is none."""
     best: _Sub = ()
     size = 0
     for name in TEXTS:

@@ -54,7 +54,7 @@ class Phrases:
         self._beside = re.compile(beside) if beside else None
 
     def end_in(self, text: str) -> int:
-        """Where the first phrase ends, about; -1 where there is none."""
+        """The approximate end of the first phrase; -1 if there is none."""
         small = text.lower()
         match = self._pattern.search(small)
         if match is None and self._beside is not None:

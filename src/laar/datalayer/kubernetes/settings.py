@@ -83,7 +83,7 @@ class KubernetesSource(BaseModel):
         )
 
     def access(self) -> ApiAccess:
-        """Where the API server is.
+        """The access to the API server.
 
         Raises:
             SettingError: none is set, and this is no pod.

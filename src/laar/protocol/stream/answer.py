@@ -99,7 +99,7 @@ class Answer:
         self.status, self._unanswered = None, True
 
     def ttft_s(self, decision: Decision) -> float | None:
-        """From the decision to the first byte of the body, where it was seen."""
+        """Seconds from the decision to the first byte of the body, if it was seen."""
         return None if self._answered_at is None else self._answered_at - decision.now
 
     def usage(self) -> Usage:
@@ -123,7 +123,7 @@ class Answer:
         )
 
     def _cause(self) -> str:
-        """In the native shape an unread answer's end looks the same whether it was whole or not.
+        """The cause of the end. A native, unread answer's end looks the same, whole or not.
 
         It counts as complete. An answer that was being read and stopped was cut off.
         """

@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
     # -- for calls -----------------------------------------------------------------------------
 
     def wants_write(self, call: Call) -> None:
-        """Has a call write, at the end of this read or, outside of one, of this turn."""
+        """Lets a call write, at the end of this read or, outside of one, of this turn."""
         if not call.ready and call.stream_id in self._calls:
             call.ready = True
             self._ready.append(call)

@@ -129,7 +129,7 @@ _CONFIG = H2Configuration(
 
 
 def greet(library: Library) -> None:
-    """Has the library say what this side takes."""
+    """Makes the library announce this side's limits."""
     library.initiate_connection()
     library.increment_flow_control_window(CONNECTION_WINDOW_BYTES - _FIRST_WINDOW_BYTES)
 

@@ -100,7 +100,7 @@ class Flight:
         self._news.set()
 
     def lose(self, why: Lost) -> None:
-        """Nothing more will come."""
+        """Ends the flight: nothing more will come."""
         self.lost = self.lost or why
         self._news.set()
 

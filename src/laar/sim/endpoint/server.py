@@ -119,7 +119,7 @@ class SimulatedEndpoint:
 
     @property
     def url(self) -> str:
-        """Where it can be reached, without a path."""
+        """The URL of the endpoint, without a path."""
         return f"http://{self.address}"
 
     async def start(self) -> None:

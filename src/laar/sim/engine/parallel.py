@@ -154,7 +154,7 @@ class ParallelEngine:
         )
 
     def _next_of(self, run: _Run, each_token: bool) -> float:
-        """Where the job's next news stands on the scale of work."""
+        """The place of the job's next news on the scale of work."""
         if not run.told:
             return run.first_at
         if each_token and run.told + 1 < run.job.output_tokens:
