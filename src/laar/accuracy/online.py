@@ -248,7 +248,7 @@ class OnlineOutcomes:
         return sums
 
     def reporter_weights(self) -> dict[str, float]:
-        """What each reporter with a name weighs, in 0..1; from any thread."""
+        """The weight of each reporter with a name, in 0..1; from any thread."""
         return self._reporters.weights()
 
     def prior_weights(self) -> dict[str, float]:
@@ -327,7 +327,7 @@ class OnlineOutcomes:
         return correct, outcomes
 
     def _weight(self, model: str, features: Features, cell: Cell) -> float:
-        """What the prior weighs in a cell if nothing speaks against it."""
+        """The weight of the prior in a cell if nothing contradicts it."""
         if cell.weight is None:
             measured = self.measured(model, features)
             cell.weight = min(max(self.kappa, measured), _MOST_KAPPAS * self.kappa)

@@ -71,7 +71,7 @@ class ReporterTrust:
     def likelihood(
         self, correct: float, outcomes: float, others: Iterable[tuple[str, float, float]]
     ) -> Likelihood:
-        """What a cell says of a reporter.
+        """The evidence of a cell about a reporter.
 
         Args:
             correct: of its outcomes.

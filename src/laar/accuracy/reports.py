@@ -160,7 +160,7 @@ class OutcomeReports:
             decision.latency_s = latency_s
 
     def outcome_of(self, decision_id: str) -> bool | None:
-        """What was reported for a decision; None when nothing was, or it is forgotten."""
+        """The outcome reported for a decision; None without one, or when it is forgotten."""
         decision = self._decisions.get(decision_id)
         return None if decision is None else decision.correct
 

@@ -32,7 +32,7 @@ Evidence = Sequence[float]
 
 
 class PriorTrust:
-    """What is left of the full weight of each model's priors.
+    """The remaining share of the full weight of each model's priors.
 
     Args:
         shares: that are considered, the largest first.

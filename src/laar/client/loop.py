@@ -119,7 +119,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the loop came to.
+    """The result of the loop.
 
     Args:
         answer: the correct one; otherwise the last one there was, None if there was none.
@@ -228,7 +228,7 @@ def pause_s(reply: Reply, attempts_made: int) -> float:
 
 
 def outcome_of(made: list[Attempt], *, exhausted: bool, ttca_s: float | None = None) -> Outcome:
-    """What the attempts came to; `ttca_s` where some ran side by side."""
+    """The result of the attempts; `ttca_s` where some ran side by side."""
     correct = made[-1].correct
     answers = [attempt.answer for attempt in made if attempt.answer is not None]
     return Outcome(

@@ -43,7 +43,7 @@ class RunningMean:
 
 @dataclass(slots=True)
 class Arm:
-    """What was measured of one group of requests."""
+    """Measurements of one group of requests."""
 
     cost: RunningMean = field(default_factory=RunningMean)
     correct: RunningMean = field(default_factory=RunningMean)
@@ -51,7 +51,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteGain:
-    """What is known about a route, with and without the hook.
+    """Measurements of a route, with and without the hook.
 
     Args:
         treated_share: of the prompt found cached, where documents were ordered.

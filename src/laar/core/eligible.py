@@ -39,11 +39,11 @@ class Eligible:
 
     @property
     def masks(self) -> tuple[Mask, ...]:
-        """What each cause leaves, the most important first."""
+        """The candidates that each cause leaves, the most important first."""
         return tuple(mask for _, mask in self.kept)
 
     def cause(self, at: int) -> Cause | None:
-        """What took out the candidate at a position; None for one that is left."""
+        """The cause that took out the candidate at a position; None for one that is left."""
         return next((cause for cause, mask in self.kept if not mask[at]), None)
 
 

@@ -52,7 +52,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one scrape of an endpoint's metrics page said; NaN for what the page does not have.
+    """The values of one scrape of an endpoint's metrics page; NaN for what the page lacks.
 
     `waiting` and `running` are requests, `kv_usage` is a share in 0..1, `capacity_tokens` the size
     of the KV cache. `adapters` are those that requests run with, `max_adapters` how many may at

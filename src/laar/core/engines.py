@@ -55,7 +55,7 @@ _UNKNOWN_LENGTH = 0.05  # what an answer of unknown length weighs, against one o
 
 @dataclass(slots=True)
 class Began:
-    """What a request found when it was sent: the features that its end is explained by.
+    """The state that a request found when it was sent: the features that explain its end.
 
     `plain_s` is of its prompt by c(m), `work_s` with its context as well (`x`). `reads` is false
     where another endpoint reads its prompt.
@@ -135,7 +135,7 @@ class Engines:
         return made
 
     def crowded(self, slots: Slots, tokens: Floats) -> Floats | None:
-        """What share of what runs there has to end before such prompts have room; None for none."""
+        """The share of running requests that must end before such prompts have room; or None."""
         return self._batches.crowded(slots, tokens)
 
     # -- events --------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class Engines:
             self._learn_answer(slot, model, sample)
 
     def state(self) -> dict[str, object]:
-        """What is learned of models and, by address, of endpoints' paces; as plain values."""
+        """The learned state of models and, by address, of endpoints' paces; as plain values."""
         paces: dict[str, list[float]] = {}
         for slot in self._table.active.tolist():
             pace = self._paces.state(slot) if slot < self._size else None

@@ -92,7 +92,7 @@ class Line:
         self._products = [each / factor for each in self._products]
 
     def state(self) -> list[list[float]]:
-        """What was learned, as plain numbers: squares row by row, products, coefficients, count."""
+        """The learned state, as numbers: squares row by row, products, coefficients, count."""
         return [*self._squares.tolist(), self._products, self.now, [float(self.seen)]]
 
     def restore(self, state: object) -> bool:

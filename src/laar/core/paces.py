@@ -85,7 +85,7 @@ class Paces:
         self.first[slot] = self.rest[slot] = 1.0
 
     def state(self, slot: int) -> list[float] | None:
-        """What was learned of an endpoint, as plain numbers; None for nothing."""
+        """The learned pace of an endpoint, as plain numbers; None for nothing."""
         known: list[float] = self._columns[:, slot].tolist()
         seen = known[_COLUMNS.index("first_seen")] + known[_COLUMNS.index("rest_seen")]
         return known if seen > 0.0 else None

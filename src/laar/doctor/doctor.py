@@ -100,7 +100,7 @@ class Doctor:
 
     @property
     def needs(self) -> Needs:
-        """What the settings ask of Envoy."""
+        """The settings' requirements on Envoy."""
         flow = self._settings.flow
         return Needs(
             max_body_bytes=self._settings.stream.max_body_bytes,

@@ -31,7 +31,7 @@ LONG_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loads:
-    """What is known of n endpoints; every field is float64[n], in the same order.
+    """The loads of n endpoints; every field is float64[n], in the same order.
 
     Args:
         prefill_s: own counter: prefill seconds in flight, long ones included.

@@ -43,7 +43,7 @@ _TRIAL_S = 5.0
 
 
 class Word(NamedTuple):
-    """What one picker learned of an endpoint, for the others.
+    """A message about an endpoint, from one picker to the others.
 
     `what` is ``good``, ``bad`` (`amount` is its weight), ``out`` and ``trial`` (seconds until the
     next trial), ``full`` (seconds of its pause) or ``back``.
@@ -287,11 +287,11 @@ class Health:
     # -- what is said to a decision ------------------------------------------------------------
 
     def standing(self, slots: Sequence[int], models: Sequence[str], now: float) -> Standing:
-        """What is known of some candidates, each of which serves the model beside it."""
+        """The standing of some candidates, each of which serves the model beside it."""
         return standing_of(self._records, slots, models, now)
 
     def set_apart(self, slots: Sequence[int], now: float) -> Standing:
-        """Does as `standing` for endpoints without dependent requests: all that are out stay out."""
+        """Does as `standing` for endpoints without dependent requests: all those out stay out."""
         kept, trials, until = [], [], now + 1.0
         for slot in slots:
             known = self._endpoints.get(slot)
@@ -331,7 +331,7 @@ class Health:
         return self._endpoints.items()
 
     def state(self, slot: int, now: float) -> str:
-        """What sets an endpoint apart, in a word or two; empty when nothing does."""
+        """The trouble of an endpoint, in a word or two; empty when it has none."""
         known = self._endpoints.get(slot)
         if (
             known is None

@@ -65,7 +65,7 @@ class _Usual:
 
 
 class GroupTimes:
-    """What is usual among endpoints of one model, for streams or for whole answers.
+    """The usual times among endpoints of one model, for streams or for whole answers.
 
     Times to each stage: accepted, answering, over.
     """

@@ -64,7 +64,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a run added.
+    """The counts of a run.
 
     Args:
         asked: requests of this run that were written down.

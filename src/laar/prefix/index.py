@@ -95,7 +95,7 @@ class _Use:
 
 @dataclass(slots=True)
 class _Cache:
-    """What one endpoint is believed to hold."""
+    """The estimated content of one endpoint's cache."""
 
     slot: int
     claims: dict[int, array[int]] = field(default_factory=dict)  # of requests still open, by stamp

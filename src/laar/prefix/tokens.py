@@ -119,7 +119,7 @@ class _Text:
 
 @dataclass(slots=True)
 class _Held:
-    """What the events of one endpoint say of its cache."""
+    """The content of one endpoint's cache, by its events."""
 
     model: str
     size: int = 0

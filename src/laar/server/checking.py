@@ -54,7 +54,7 @@ def faults(loaded: Loaded, *, ports: bool = True) -> list[str]:
 
 
 def warnings(loaded: Loaded) -> Iterator[str]:
-    """What a start would ignore, and names that do not resolve here."""
+    """Settings that a start would ignore, and names that do not resolve here."""
     yield from remarks(loaded)
     hosts = {
         split_address(spec.address)[0]: source

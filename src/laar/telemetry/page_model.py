@@ -200,7 +200,7 @@ def _percentiles(values: Iterable[float | None]) -> dict[str, object]:
 
 
 def _predicted(accounts: Sequence[DecisionRecord]) -> dict[str, object]:
-    """What the cost said against what was measured, where the picked endpoint served."""
+    """Predicted and measured figures, where the picked endpoint served."""
     ttft, latency, cached = [], [], []
     for account in accounts:
         end, view, at = account.end, account.view, account.position

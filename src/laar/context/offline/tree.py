@@ -66,7 +66,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a search ends with; `node` is None when nothing overlaps.
+    """The result of a search; `node` is None when nothing overlaps.
 
     `has_prefix` tells that the node's first document is in the query.
     """

@@ -71,7 +71,7 @@ class PodRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodEndpoints:
-    """What is kept of a pod.
+    """The fields that are kept of a pod.
 
     Args:
         specs: its endpoints, none when something is wrong with it.
