@@ -1,9 +1,9 @@
 """What is cheap to know of a request: language, length bucket, task (LAAR, sections 5.2, 5.4).
 
 Everything is read from bounded samples of the last user message, so the price does not grow with
-the prompt. Language is told by script from the head AND the tail, because in long prompts the
-middle is data in any language and only the lead-in and the question are somebody's words. That is
-a guess at the script, not at the language: a code stands for the script's most common language
+the prompt. Language is inferred from the script of the head AND the tail, because in long prompts
+the middle is data in any language and only the lead-in and the question are the user's words. That
+is a guess at the script, not at the language: a code stands for the script's most common language
 ("en" for all Latin text, "ru" for all Cyrillic), and one Chinese sentence in an English prompt's
 tail makes it "zh". The capability model only needs classes that are stable, not that are right.
 

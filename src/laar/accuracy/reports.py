@@ -5,12 +5,12 @@ nothing, a contradiction of an earlier report changes nothing either (the first 
 are told apart so that a client at fault can be found. What counts then still passes the hourly cap
 of `OnlineOutcomes`.
 
-A retry says that the answer before it was wrong. Taken by itself it would teach a lie: nobody
-retries a correct answer, so only failures would ever be seen, and the model that is asked most
-would sink most. So a chain of retries is believed once an outcome is reported for its end: then
-every attempt before that one failed. A client that checks its answers therefore reports once for a
-question, about the last attempt; a client that reports each attempt changes nothing by it, because
-a decision counts once; a client that only retries teaches nothing.
+A retry says that the answer before it was wrong. Taken by itself it would bias the estimate: no
+client retries a correct answer, so only failures would ever be seen, and the model that is asked
+most would sink most. So a chain of retries is believed once an outcome is reported for its end:
+then every attempt before that one failed. A client that checks its answers therefore reports once
+for a question, about the last attempt; a client that reports each attempt changes nothing by it,
+because a decision counts once; a client that only retries teaches nothing.
 
 Attempts are chained without a session: a retry is the same request (a fingerprint of bounded
 samples of it), sent with the list of tried models that the earlier attempt's answer gave out.

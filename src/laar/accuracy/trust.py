@@ -8,8 +8,8 @@ and s correct ones has, under weight k, the beta-binomial likelihood
 
     B(k p + s, k (1 - p) + n - s) / B(k p, k (1 - p)).
 
-A cell is judged by the model's other cells. Its own outcomes weigh against the prior already, and
-whoever lies about one kind of request must not be able to talk the prior away as well.
+A cell is judged by the model's other cells. Its own outcomes weigh against the prior already, and a
+false reporter of one kind of request must not be able to remove the prior as well.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class EndpointTable:
         self._merge()
 
     def served(self, address: str, served: Served) -> None:
-        """Takes an endpoint's own word for its names, until it leaves."""
+        """Takes the names that an endpoint itself reports, until it leaves."""
         if self.slot(address) >= 0 and self._members.served(address, served):
             self._merge()
 

@@ -20,7 +20,7 @@ MAX_STORED = 65_536
 
 
 class StoredAnswers:
-    """Remembers who gave which answer, and in which session."""
+    """Remembers which endpoint gave which answer, and in which session."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, tuple[str, str]] = OrderedDict()

@@ -146,7 +146,7 @@ class Admission:
         return decision
 
     def dispatch(self, now: float) -> list[Outcome]:
-        """Lets go who may go; the outcomes reached since the last call."""
+        """Dispatches what may go; returns the outcomes reached since the last call."""
         if not self.ready:  # none goes, but time runs
             return self._outcomes(self.queue.dispatch(now, lambda _item, _shorts: None), now)
 

@@ -5,8 +5,8 @@ go. Here requests come one by one, some in a hurry, and each endpoint has a cach
 order by slack stays, and is put off only: an endpoint that has room gets the request that shares
 most with what it was sent recently, as long as all others can afford that (`spare_s`).
 
-In an overload slack alone makes everybody late in turn, those too who could be served cheaply; then
-nobody has a say, and what is cheap goes first.
+In an overload slack alone makes every request late in turn, also those that could be served
+cheaply. Then no objective counts, and cheap requests go first.
 """
 
 from __future__ import annotations

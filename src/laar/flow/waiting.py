@@ -171,7 +171,7 @@ class _Kind(Bag[Hashable]):
         self._together.remove(key, context)
 
     def company(self, now: float, first: Hashable, near: Near) -> Hashable:
-        """Returns who shares most with what is `near`, if all others can afford it; else `first`.
+        """Returns the request that shares most with `near`, if others can afford it, or `first`.
 
         Heights must be relative slack.
         """

@@ -146,7 +146,7 @@ class Health:
         return False
 
     def replied(self, attempt: Attempt, reply: Reply, now: float, *, read: bool = False) -> None:
-        """The endpoint's first word: its status, or an error later; `read` if the body is seen."""
+        """Takes the endpoint's reply: its status, or an error later; `read` if the body is seen."""
         endpoint = self._of(attempt)
         if endpoint is None or attempt.stage is Stage.OVER:
             return

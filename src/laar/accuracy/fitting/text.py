@@ -2,10 +2,10 @@
 
 One logistic regression per task, this task against all others, so that a request can look like
 none. How alike is alike enough is learned by leaving tasks out: with each group of tasks left out,
-the rest is fitted and the requests left out are routed by it, as requests of tasks that nobody
-measured will be. The threshold is the smallest with which no task left out is served worse than by
-the best single model, within `TOLERANCE` (two questions of a small task): below it a request gets
-the base rates.
+the rest is fitted and the requests left out are routed by it, as requests of unmeasured tasks will
+be. The threshold is the smallest with which no task left out is served worse than by the best
+single model, within `TOLERANCE` (two questions of a small task): below it a request gets the base
+rates.
 """
 
 from __future__ import annotations

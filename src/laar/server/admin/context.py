@@ -64,7 +64,7 @@ def context_routes(hooks: ContextHooks, clock: Callable[[], float]) -> list[Rout
 
 
 class _ContextAdmin:
-    """The hooks of all routes, and a reorderer for those who build prompts themselves."""
+    """The hooks of all routes, and a reorderer for clients that build prompts themselves."""
 
     def __init__(self, hooks: ContextHooks, clock: Callable[[], float]) -> None:
         self._hooks = hooks
