@@ -39,7 +39,7 @@ MIN_LEARNED_BUCKET_TOKENS = 4096
 """What is learned online has no shorter buckets: four cells would fill a quarter as fast each."""
 
 MAX_BUCKET_TOKENS = 2**24
-"""Nothing serves prompts past 16M tokens; a cap keeps the number of buckets finite."""
+"""Cap on buckets, so that their number is finite: nothing serves prompts past 16M tokens."""
 
 GENERIC = "generic"
 

@@ -42,7 +42,7 @@ class Verdict(StrEnum):
     REPEATED = "repeated"
     CONTRADICTORY = "contradictory"
     PASSED = "passed"
-    """Another picker decided, and takes the report."""
+    """Passed on: another picker decided, and takes the report."""
 
 
 class Answered(NamedTuple):

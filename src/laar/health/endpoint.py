@@ -56,7 +56,7 @@ class Endpoint:
         self.read_at = float("-inf")
         self.quick = 0
         self.admitted_at = float("-inf")
-        """When it last took a question of ours, which has no key."""
+        """Time at which it last accepted a question of the picker's, which has no key."""
         self.failures: Counter[Kind] = Counter()
         # When something last got so far, by stage; when the last few of these had been sent, and
         # what they took.

@@ -70,7 +70,7 @@ class Health:
         self._outcomes = Outcomes(self._records, self.questions, rng, self._say)
         self._rng = rng
         self.look_at = 0.0
-        """When `look` has something to do."""
+        """Time at which `look` has something to do."""
         self.reads = True
         """Whether answers may be read."""
         self.on_word: Callable[[int, Word], None] | None = None

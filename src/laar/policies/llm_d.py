@@ -44,7 +44,7 @@ class QueueDepth:
     """
 
     def score(self, view: View) -> Floats:
-        """From the last scrape of each engine."""
+        """Scores by the last scrape of each engine."""
         return _stretched(view.table.waiting[view.slots])
 
 
@@ -52,7 +52,7 @@ class RunningRequests:
     """`running-requests-size-scorer`: running requests, stretched in the same way."""
 
     def score(self, view: View) -> Floats:
-        """From the last scrape of each engine."""
+        """Scores by the last scrape of each engine."""
         return _stretched(view.table.running[view.slots])
 
 
@@ -60,7 +60,7 @@ class KvCacheUtilization:
     """`kv-cache-utilization-scorer`: the free share of the KV cache."""
 
     def score(self, view: View) -> Floats:
-        """From the last scrape of each engine."""
+        """Scores by the last scrape of each engine."""
         usage = view.table.kv_usage[view.slots]
         scores: Floats = 1.0 - np.where(np.isnan(usage), 1.0, usage)
         return scores

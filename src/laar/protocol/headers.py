@@ -84,7 +84,7 @@ PREFILLER = "x-prefiller-host-port"
 """The endpoint that reads the prompt, for the sidecar of the one that answers. llm-d's name."""
 
 PREFILL_HEADERS = frozenset({PREFILLER, "x-encoder-hosts-ports", "x-data-parallel-host-port"})
-"""Where engines that split a request's work fetch its other part from: never a client's to say."""
+"""Sources from which engines that split a request's work fetch its other part: not for clients."""
 
 LLM_D = {
     FAIRNESS: "x-llm-d-inference-fairness-id",
@@ -96,10 +96,10 @@ LLM_D = {
 """Names that llm-d has given since its release 0.9; where both are there, these count."""
 
 UNREAD_HEADERS = frozenset({TPOT_OBJECTIVE, LLM_D[TPOT_OBJECTIVE]})
-"""For a picker, and nothing to this one; removed all the same."""
+"""Headers for other pickers, which this one does not read; removed all the same."""
 
 ORIGINAL_PATHS = ("x-original-path", "x-forwarded-path")
-"""Where gateways that rewrite a path leave the client's."""
+"""Headers in which gateways that rewrite a path keep the client's."""
 
 TEST_SELECTION = "test-epp-endpoint-selection"
 TEST_SELECTED = "x-conformance-test-selected-endpoint"

@@ -26,7 +26,7 @@ from laar.settings import Loaded, Settings, declared_endpoints, remarks, value_a
 __all__ = ["faults", "warnings"]
 
 LOOK_UP_S = 2.0
-"""For all names together; a name that takes longer is no fault of the settings."""
+"""Time-out for all names together; a name that takes longer is no fault of the settings."""
 MAX_NAMES = 64
 """Names looked up, each by a thread; a larger fleet's first ones show whether its zone is known."""
 

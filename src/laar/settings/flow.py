@@ -1,4 +1,4 @@
-"""When requests wait, and in which order (Medha at the picker)."""
+"""Settings of flow control: when requests wait, and in which order (Medha at the picker)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When an endpoint counts as failing, and how it comes back."""
+"""Settings of health: when an endpoint counts as failing, and how it comes back."""
 
 from __future__ import annotations
 

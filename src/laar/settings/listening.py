@@ -1,4 +1,4 @@
-"""Where laar listens, what it writes for Envoy, and how it stops."""
+"""Settings of listeners, files for Envoy, and a graceful stop."""
 
 from __future__ import annotations
 

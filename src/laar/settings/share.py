@@ -1,4 +1,4 @@
-"""Where pickers share what they know."""
+"""Settings of the state that pickers share."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _fleet(policy: Policy, seed: int, *, long_answers: bool = False) -> VirtualF
 
 
 def _sent_to(fleet: VirtualFleet, number: int, prompt: Prompt) -> str:
-    """Where a prompt is sent by an idle fleet; it is then forgotten again."""
+    """The endpoint that an idle fleet chooses for a prompt; it is then forgotten again."""
     exchange = fleet.send(request_of(number, Arrival(at_s=0.0, prompt=prompt)), prompt, _ignored)
     assert exchange is not None  # no flow control holds it
     fleet.clock.run()

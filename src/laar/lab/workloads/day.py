@@ -88,7 +88,7 @@ class Day:
 
     @property
     def ends_s(self) -> float:
-        """When nothing new begins any more: an hour ahead of the day fills the caches."""
+        """The time after which nothing new begins: an hour ahead of the day fills the caches."""
         return self.hour_s * (self.hours + 1)
 
     def hour(self, at_s: float) -> int:

@@ -42,7 +42,7 @@ GREETING_S = 10.0
 """Until the peer's preface and settings are here."""
 
 LINGER_S = 1.0
-"""For a peer to read why its connection is closed."""
+"""Seconds for a peer to read why its connection is closed."""
 
 KEEPALIVE_S, ALIVE_S = 30.0, 20.0
 """A silent peer is asked after the first, and given up after the second, as with grpc.aio. An Envoy

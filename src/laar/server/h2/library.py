@@ -32,7 +32,8 @@ CONNECTION_WINDOW_BYTES = 16 << 20
 """What a peer may send ahead of us; the rest of a long body waits on its side."""
 
 HEADER_LIST_BYTES = 16 << 10
-"""As gRPC's own limit. Beyond it a call fails, beyond `MAX_HEADER_BLOCK_BYTES` the connection."""
+"""Limit of header lists, equal to gRPC's. Beyond it a call fails, beyond `MAX_HEADER_BLOCK_BYTES`
+the connection."""
 
 _FIRST_WINDOW_BYTES = 65535
 _RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
