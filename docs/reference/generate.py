@@ -59,9 +59,10 @@ METRICS_HEAD = """# Metrics
 
 `GET /metrics` on the admin port. Made from the code by `python docs/reference/generate.py`.
 
-Labels are names from settings, from the endpoints or from short fixed lists, never anything that a
-client sent; the number of series grows with endpoints and models only. A reading that is not known
-is NaN, never 0.
+Labels are names from settings, from the endpoints or from short fixed lists, with two exceptions
+that have caps: `task` is what a client sent in x-laar-task (64 names, `other` for the rest), and
+`reporter` is the name of a reporter of outcomes (16 names). So the number of series
+grows with endpoints and models only. A reading that is not known is NaN, never 0.
 
 | metric | kind | labels | what it is |
 | --- | --- | --- | --- |

@@ -34,7 +34,7 @@ __all__ = ["FIXED", "Applies", "Matches", "check", "hints_of"]
 
 
 class Applies(StrEnum):
-    """When a changed setting is in effect.
+    """The time at which a changed setting is in effect.
 
     Said once for a class (`applies`), and for a field that differs in its annotation:
     ``Annotated[bool, Applies.AFTER_RESTART]``.

@@ -247,7 +247,7 @@ def check_all(make: Callable[[], Extension], *, symmetric: bool = True) -> None:
 
 
 def _run(extension: Extension, view: View) -> Any:
-    """What it makes of a view: scores, a mask or an order."""
+    """The part's result for a view: scores, a mask or an order."""
     if isinstance(extension, Policy):
         kept, scores = extension.keep(view), extension.score(view)
         order = extension.order(scores, view, () if kept is None else (kept,))

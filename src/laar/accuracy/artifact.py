@@ -48,10 +48,10 @@ TEXT_COLUMNS = 8192
 """Columns of the hashed words; `laar.accuracy.text` hashes into so many."""
 
 MAX_TEXT_TASKS = 256
-"""Tasks that words are told apart by: 2.8 MB of weights."""
+"""Tasks that words are classified into: 2.8 MB of weights."""
 
 FINGERPRINT_BYTES = 5
-"""Of a question's hash: of a million questions one in a million is taken for another."""
+"""Bytes of a question's hash. Among a million questions, one in a million is taken for another."""
 
 _Difference = Annotated[float, Field(ge=-1, le=1)]
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -185,7 +185,7 @@ class TextColumn(_Part):
 
 
 class TextTerms(_Part):
-    """How a request that names no task is told from its words.
+    """How the task of a request that names none is inferred from its words.
 
     Args:
         text_schema: of the hashing.

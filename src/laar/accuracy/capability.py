@@ -65,7 +65,7 @@ _Row = NDArray[np.float64]
 
 
 class Evidence(NamedTuple):
-    """What stands behind one probability.
+    """The evidence behind one probability.
 
     Args:
         known: the model was measured at all; otherwise the fleet's mean was given.
@@ -79,7 +79,7 @@ class Evidence(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """What a request's words say of its task.
+    """A request's task, as its words suggest it.
 
     Args:
         features: with the task that it mostly looks like, where it looks like one and named none.
@@ -135,7 +135,7 @@ class CapabilityModel:
 
     @property
     def chars_per_token(self) -> Mapping[str, Mapping[str, float]]:
-        """By model, then language: where a `TokenEstimator` starts."""
+        """Characters per token by model, then language: where a `TokenEstimator` starts."""
         return {name: model.chars_per_token for name, model in self._models.items()}
 
     @property

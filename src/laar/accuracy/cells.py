@@ -22,7 +22,7 @@ _MAX_COUNT = 1e9  # no sum of decaying weights comes near it; a restored state m
 
 @dataclass(slots=True)
 class Share:
-    """What one reporter has added to a cell.
+    """One reporter's share of a cell.
 
     Args:
         correct: decaying count; an offset can take it a little below 0 or above `outcomes`.

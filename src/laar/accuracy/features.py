@@ -1,9 +1,9 @@
 """What is cheap to know of a request: language, length bucket, task (LAAR, sections 5.2, 5.4).
 
 Everything is read from bounded samples of the last user message, so the price does not grow with
-the prompt. Language is told by script from the head AND the tail, because in long prompts the
-middle is data in any language and only the lead-in and the question are somebody's words. That is
-a guess at the script, not at the language: a code stands for the script's most common language
+the prompt. Language is inferred from the script of the head AND the tail, because in long prompts
+the middle is data in any language and only the lead-in and the question are the user's words. That
+is a guess at the script, not at the language: a code stands for the script's most common language
 ("en" for all Latin text, "ru" for all Cyrillic), and one Chinese sentence in an English prompt's
 tail makes it "zh". The capability model only needs classes that are stable, not that are right.
 
@@ -39,7 +39,7 @@ MIN_LEARNED_BUCKET_TOKENS = 4096
 """What is learned online has no shorter buckets: four cells would fill a quarter as fast each."""
 
 MAX_BUCKET_TOKENS = 2**24
-"""Nothing serves prompts past 16M tokens; a cap keeps the number of buckets finite."""
+"""Cap on buckets, so that their number is finite: nothing serves prompts past 16M tokens."""
 
 GENERIC = "generic"
 

@@ -53,9 +53,10 @@ MAX_SHARES = 40_000
 KAPPA = 50.0
 """What a fitted prior weighs at least, in outcomes: a thin cell leans on the fit's other cells."""
 _MOST_KAPPAS = 4.0
-"""Of a well measured prior's weight: 200 outcomes, as much as reports can bring within an hour."""
+"""Largest weight of a well measured prior, in prior weights: 200 outcomes, as many as reports can
+bring within an hour."""
 HALF_LIFE_S = 86_400.0
-"""Of an outcome. A day: a model changes rarely, and its traffic with the hours."""
+"""Half-life of an outcome. A day: a model changes rarely, and its traffic by the hour."""
 CAP_PER_HOUR = 200.0
 """Weight of outcomes that one cell takes in any hour: the true accuracy wins within the hour (80 %
 of the way), a burst of lies does not."""
@@ -193,7 +194,7 @@ class OnlineOutcomes:
         return True
 
     def heard(self, outcome: Taken, now: float) -> bool:
-        """As `observe`, where another picker took it in; its numbers are in range."""
+        """Does as `observe`, for an outcome that another picker took; its numbers are in range."""
         model, features, correct, weight, prior, offset, tenant, reporter = outcome
         key = (model, learned(features))
         cell = self._cells.get(key)
@@ -247,7 +248,7 @@ class OnlineOutcomes:
         return sums
 
     def reporter_weights(self) -> dict[str, float]:
-        """What each reporter with a name weighs, in 0..1; from any thread."""
+        """The weight of each reporter with a name, in 0..1; from any thread."""
         return self._reporters.weights()
 
     def prior_weights(self) -> dict[str, float]:
@@ -255,7 +256,7 @@ class OnlineOutcomes:
         return {model: self.kappa * self._trust.share(model) for model in self._trust.models()}
 
     def restore(self, state: object, now: float, *, away_s: float = 0.0) -> int:
-        """Takes up a saved state; returns how many cells were kept.
+        """Restores a saved state; returns how many cells were kept.
 
         The state may come from a file that anyone edited: entries that make no sense are counted as
         refused and left out, another schema gives 0, and nothing is raised.
@@ -300,7 +301,7 @@ class OnlineOutcomes:
             cell.prior, cell.evidence, cell.weight = None, (), None
 
     def _share_of(self, cell: Cell, reporter: str) -> str:
-        """Under which name a report counts in a cell; it has a part there, if any reporter has."""
+        """The name under which a report counts in a cell; it has a part there if any has."""
         name = self._reporters.admitted(reporter)
         if self._shares >= MAX_SHARES and name not in cell.shares:
             name = UNNAMED
@@ -326,7 +327,7 @@ class OnlineOutcomes:
         return correct, outcomes
 
     def _weight(self, model: str, features: Features, cell: Cell) -> float:
-        """What the prior weighs in a cell if nothing speaks against it."""
+        """The weight of the prior in a cell if nothing contradicts it."""
         if cell.weight is None:
             measured = self.measured(model, features)
             cell.weight = min(max(self.kappa, measured), _MOST_KAPPAS * self.kappa)

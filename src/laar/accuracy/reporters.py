@@ -23,7 +23,8 @@ from operator import add, mul, sub
 __all__ = ["MAX_REPORTERS", "UNNAMED", "Likelihood", "ReporterTrust"]
 
 MAX_REPORTERS = 16
-"""Reporters told apart; a service that checks answers is one. Those beyond it count as unnamed."""
+"""Reporters that are distinguished; a service that checks answers is one. Those beyond it count as
+unnamed."""
 
 UNNAMED = ""
 """All reports without a name, together."""
@@ -55,7 +56,7 @@ class ReporterTrust:
         return name
 
     def weight(self, name: str) -> float:
-        """Of a reporter's outcomes, in 0..1; 1 for one that was not judged."""
+        """The weight of a reporter's outcomes, in 0..1; 1 for a reporter that was not judged."""
         return self._weights.get(name, 1.0)
 
     @property
@@ -70,7 +71,7 @@ class ReporterTrust:
     def likelihood(
         self, correct: float, outcomes: float, others: Iterable[tuple[str, float, float]]
     ) -> Likelihood:
-        """What a cell says of a reporter.
+        """The evidence of a cell about a reporter.
 
         Args:
             correct: of its outcomes.

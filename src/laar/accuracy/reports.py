@@ -5,12 +5,12 @@ nothing, a contradiction of an earlier report changes nothing either (the first 
 are told apart so that a client at fault can be found. What counts then still passes the hourly cap
 of `OnlineOutcomes`.
 
-A retry says that the answer before it was wrong. Taken by itself it would teach a lie: nobody
-retries a correct answer, so only failures would ever be seen, and the model that is asked most
-would sink most. So a chain of retries is believed once an outcome is reported for its end: then
-every attempt before that one failed. A client that checks its answers therefore reports once for a
-question, about the last attempt; a client that reports each attempt changes nothing by it, because
-a decision counts once; a client that only retries teaches nothing.
+A retry says that the answer before it was wrong. Taken by itself it would bias the estimate: no
+client retries a correct answer, so only failures would ever be seen, and the model that is asked
+most would sink most. So a chain of retries is believed once an outcome is reported for its end:
+then every attempt before that one failed. A client that checks its answers therefore reports once
+for a question, about the last attempt; a client that reports each attempt changes nothing by it,
+because a decision counts once; a client that only retries teaches nothing.
 
 Attempts are chained without a session: a retry is the same request (a fingerprint of bounded
 samples of it), sent with the list of tried models that the earlier attempt's answer gave out.
@@ -42,7 +42,7 @@ class Verdict(StrEnum):
     REPEATED = "repeated"
     CONTRADICTORY = "contradictory"
     PASSED = "passed"
-    """Another picker decided, and takes the report."""
+    """Passed on: another picker decided, and takes the report."""
 
 
 class Answered(NamedTuple):
@@ -143,7 +143,7 @@ class OutcomeReports:
         )
 
     def moved(self, decision_id: str, model: str) -> None:
-        """Another model than the chosen one answered: Envoy retried by itself."""
+        """Notes that another model than the chosen one answered: Envoy retried by itself."""
         decision = self._decisions.get(decision_id)
         if decision is None or decision.model == model:
             return
@@ -160,7 +160,7 @@ class OutcomeReports:
             decision.latency_s = latency_s
 
     def outcome_of(self, decision_id: str) -> bool | None:
-        """What was reported for a decision; None when nothing was, or it is forgotten."""
+        """The outcome reported for a decision; None without one, or when it is forgotten."""
         decision = self._decisions.get(decision_id)
         return None if decision is None else decision.correct
 

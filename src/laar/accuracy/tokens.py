@@ -120,7 +120,7 @@ class TokenEstimator:
         ]
 
     def restore(self, state: object) -> int:
-        """Takes up a saved state over what the artifact says; returns how many cells were kept.
+        """Restores a saved state over the artifact's values; returns how many cells were kept.
 
         The state may come from a file that anyone edited: what makes no sense is left out.
         """

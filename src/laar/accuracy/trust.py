@@ -8,8 +8,8 @@ and s correct ones has, under weight k, the beta-binomial likelihood
 
     B(k p + s, k (1 - p) + n - s) / B(k p, k (1 - p)).
 
-A cell is judged by the model's other cells. Its own outcomes weigh against the prior already, and
-whoever lies about one kind of request must not be able to talk the prior away as well.
+A cell is judged by the model's other cells. Its own outcomes weigh against the prior already, and a
+false reporter of one kind of request must not be able to remove the prior as well.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from operator import add, sub
 __all__ = ["SHARES", "Evidence", "PriorTrust"]
 
 SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
-"""Of a prior's full weight: what may be left of it. Before any outcome each is as likely as it is
-large, so that it takes evidence to doubt an artifact."""
+"""Shares of a prior's full weight that may remain. Before any outcome each is as likely as it is
+large, so that doubting an artifact takes evidence."""
 
 _EDGE = 0.02
 """How near to 0 or 1 a prior is taken at its word: one outcome must not decide."""
@@ -32,7 +32,7 @@ Evidence = Sequence[float]
 
 
 class PriorTrust:
-    """What is left of the full weight of each model's priors.
+    """The remaining share of the full weight of each model's priors.
 
     Args:
         shares: that are considered, the largest first.

@@ -12,10 +12,14 @@ __all__ = ["Concurrency", "KeyVariable", "MaxTokens", "Models", "OutcomesFile"]
 OutcomesFile = Annotated[Path, typer.Option(help="Outcomes file (JSONL); resumed if it exists.")]
 Models = Annotated[
     list[str] | None,
-    typer.Option("--model", help="Only this model; repeatable; default all that are served."),
+    typer.Option("--model", help="Model to ask; repeatable. Default: every model that is served."),
 ]
 Concurrency = Annotated[
-    int, typer.Option(help="Requests in flight at each endpoint; 1 shows no queue.", min=1)
+    int,
+    typer.Option(
+        help="Requests in flight at each endpoint. With 1, times include no waiting in a queue.",
+        min=1,
+    ),
 ]
 MaxTokens = Annotated[int | None, typer.Option(help="Token limit of an answer.", min=1)]
 KeyVariable = Annotated[

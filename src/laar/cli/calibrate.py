@@ -19,11 +19,15 @@ def calibrate(
         "capability.json"
     ),
     outcomes: OutcomesFile = Path("calibration.jsonl"),
-    seconds: Annotated[float, typer.Option(help="Seconds of asking.", min=1)] = 60.0,
+    seconds: Annotated[
+        float, typer.Option(help="Seconds during which questions are asked.", min=1)
+    ] = 60.0,
     sets: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="lookups, arithmetic or formats; repeatable; default all three."
+            "--set",
+            help="Set of questions: lookups, arithmetic or formats; repeatable. Default: all "
+            "three.",
         ),
     ] = None,
     model: Models = None,
@@ -32,7 +36,7 @@ def calibrate(
     seed: Annotated[int, typer.Option(help="Random seed of the questions.")] = 0,
     key_env: KeyVariable = None,
 ) -> None:
-    """Measure engines for a minute: speed, accuracy on made questions, an artifact, its worth."""
+    """Measure engines for a minute, write an artifact and estimate its benefit."""
     with report_errors():
         import sklearn  # noqa: F401 - before a minute is spent
 

@@ -22,11 +22,12 @@ def check(
         bool,
         typer.Option(
             "--ports/--no-ports",
-            help="Whether the addresses must be free; --no-ports beside a running picker.",
+            help="Check that the addresses to listen on are free. Use --no-ports while the "
+            "picker runs.",
         ),
     ] = True,
     with_envoy: Annotated[
-        bool, typer.Option("--with-envoy", help="Check for `laar serve --with-envoy`.")
+        bool, typer.Option("--with-envoy", help="Check what `laar serve --with-envoy` needs, too.")
     ] = False,
 ) -> None:
     """Find what `laar serve` would refuse: settings, the files they name, packages and ports.

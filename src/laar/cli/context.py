@@ -20,27 +20,37 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Documents in prompts: order them for the cache.", no_args_is_help=True)
+app = typer.Typer(
+    help="Order the documents in prompts so that endpoints find more of them in their caches.",
+    no_args_is_help=True,
+)
 
 
 @app.callback()
 def main() -> None:
-    """Documents in prompts: order them for the cache."""
+    """Order the documents in prompts so that endpoints find more of them in their caches."""
 
 
 @app.command()
 def doctor(
-    body: Annotated[str, typer.Argument(help="A request body as JSON, or - for standard input.")],
+    body: Annotated[
+        str, typer.Argument(help="File with a request body (JSON), or - for standard input.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
     config_file: Annotated[
         Path | None,
-        typer.Option("--config", "-c", help="Settings file, for the rules of one of its routes."),
+        typer.Option(
+            "--config",
+            "-c",
+            help="Settings file, to use the rules of one of its context routes. Default: no "
+            "file, default rules.",
+        ),
     ] = None,
     route: Annotated[
-        str, typer.Option(help="Name of the route in `context.routes`; the first one without.")
+        str, typer.Option(help="Name of a route in `context.routes`. Default: the first.")
     ] = "",
 ) -> None:
-    """Say how many documents the hook sees in a body, in which shape, and why not.
+    """Show the documents that the context hook finds in a request body, or why it finds none.
 
     The body never leaves this machine, and nothing of its text is printed.
     """
@@ -84,33 +94,42 @@ def _of_route(config_file: Path | None, name: str) -> ContextSettings | None:
 @app.command()
 def plan(
     requests: Annotated[
-        Path, typer.Argument(help="JSON lines: request bodies, or batch-file lines with `body`.")
+        Path,
+        typer.Argument(
+            help="File of request bodies, or of batch-file lines with `body` (JSON lines)."
+        ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The batch in sending order; NAME.planned.jsonl."),
+        typer.Option(
+            "--out", "-o", help="File for the batch in sending order. Default: NAME.planned.jsonl."
+        ),
     ] = None,
     capacity_docs: Annotated[
         int | None,
-        typer.Option(min=1, help="Documents the cache holds; without it hits are for no limit."),
+        typer.Option(
+            min=1, help="Documents that the cache holds, to estimate hits. Default: no limit."
+        ),
     ] = None,
     min_docs: Annotated[
-        int, typer.Option(min=2, help="Shorter lists of documents are left alone.")
+        int, typer.Option(min=2, help="Leave shorter lists of documents as they are.")
     ] = 3,
     annotate: Annotated[
-        bool, typer.Option(help="Name the received order after documents that were moved.")
+        bool,
+        typer.Option(help="After documents that were moved, add a note with their received order."),
     ] = True,
     relabel: Annotated[
         bool | None,
         typer.Option(
-            help="Whether numbered labels may keep their place; by default the prompt decides."
+            help="Move texts below numbered labels, which keep their places. Default: only "
+            "where the prompt makes no use of the numbers."
         ),
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Order a batch's documents and requests so that prefixes repeat; say what hits to expect.
+    """Order a batch's documents and requests so that prefixes repeat, and estimate the hits.
 
-    Lines are written in the order to send them in: keep `custom_id`, or answers can't be matched.
+    Lines are written in sending order. Give each line a `custom_id`, to match the answers with.
     """
     import orjson
 

@@ -17,15 +17,20 @@ __all__ = ["doctor"]
 def doctor(
     config: ConfigFile = Path("laar.yaml"),
     envoy_url: Annotated[
-        str | None, typer.Option("--envoy", help="Envoy's admin port.")
+        str | None, typer.Option("--envoy", help="URL of Envoy's admin port.")
     ] = "http://127.0.0.1:19000",
     picker_url: Annotated[
         str | None,
-        typer.Option("--picker", help="The picker's admin port; default from the settings."),
+        typer.Option(
+            "--picker", help="URL of the picker's admin port. Default: from the settings."
+        ),
     ] = None,
     token_file: TokenFile = None,
     fix_envoy: Annotated[
-        bool, typer.Option("--fix-envoy", help="Print a corrected Envoy bootstrap instead.")
+        bool,
+        typer.Option(
+            "--fix-envoy", help="Print a corrected Envoy bootstrap instead of the findings."
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:

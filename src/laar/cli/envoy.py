@@ -23,9 +23,12 @@ def envoy(
     shape: Annotated[_Shape, typer.Option(help="How Envoy is deployed.")],
     picker: Annotated[str, typer.Option(help="host:port of the picker.")] = "127.0.0.1:9002",
     picker_ca: Annotated[
-        Path | None, typer.Option(help="CA of the picker's certificate; default plain HTTP/2.")
+        Path | None,
+        typer.Option(
+            help="PEM file with the CA of the picker's certificate. Default: plain HTTP/2, no TLS."
+        ),
     ] = None,
-    listen_port: Annotated[int, typer.Option(help="Port for requests.")] = 8080,
+    listen_port: Annotated[int, typer.Option(help="Port on which Envoy takes requests.")] = 8080,
     ready_port: Annotated[int, typer.Option(help="Port for /ready and /stats/prometheus.")] = 19001,
     admin_port: Annotated[int, typer.Option(help="Envoy's admin port, on loopback.")] = 19000,
     eds_file: Annotated[
@@ -35,38 +38,49 @@ def envoy(
         bool, typer.Option(help="Let Envoy choose while no picker answers, rather than answer 503.")
     ] = True,
     max_body_bytes: Annotated[
-        int, typer.Option(help="Longest request body; bodies.max_body_bytes of the picker.")
+        int,
+        typer.Option(
+            help="Longest request body, in bytes; give the picker's bodies.max_body_bytes."
+        ),
     ] = 32 << 20,
     retries: Annotated[
-        int, typer.Option(help="Retries of a request that failed before its answer began.")
+        int, typer.Option(help="Retries by Envoy of a request that failed before its answer began.")
     ] = 2,
     longest_hold: Annotated[
-        float, typer.Option(help="Longest hold in seconds; at least flow.max_hold_s of the picker.")
+        float,
+        typer.Option(
+            help="Seconds that the picker may hold a request; at least its flow.max_hold_s."
+        ),
     ] = 60.0,
-    request_timeout: Annotated[float, typer.Option(help="Seconds for a whole exchange.")] = 3600.0,
+    request_timeout: Annotated[
+        float, typer.Option(help="Time-out of a request with its whole answer, in seconds.")
+    ] = 3600.0,
     idle_timeout: Annotated[
         float,
-        typer.Option(help="Longest silence in an exchange, in seconds."),
+        typer.Option(help="Seconds without any data after which Envoy ends a request."),
     ] = 1800.0,
     tenant_header: Annotated[
-        str, typer.Option(help="flow.tenant_header of the picker.")
+        str,
+        typer.Option(help="Header that names the tenant; give the picker's flow.tenant_header."),
     ] = "x-gateway-inference-fairness-id",
     trust_gateway_headers: Annotated[
         bool | None,
         typer.Option(
-            help="Let clients set tenant, objective and model headers, as a gateway in front may "
-            "for them; by default only a sidecar's client."
+            help="Accept the tenant, objective and model headers that requests bring, for "
+            "instance from a gateway in front. Default: only with the shape sidecar."
         ),
     ] = None,
     listen_address: Annotated[
         str | None,
-        typer.Option(help="IP address that requests and probes come in at; else the shape's."),
+        typer.Option(
+            help="IP address to listen on for requests and probes. Default: depends on the shape."
+        ),
     ] = None,
     check_with_envoy: Annotated[
-        bool, typer.Option("--validate", help="Check the result with a real Envoy.")
+        bool, typer.Option("--validate", help="Check the bootstrap with a real Envoy.")
     ] = False,
 ) -> None:
-    """Print an Envoy bootstrap for a way of running laar."""
+    """Print an Envoy bootstrap for laar: as a sidecar, standalone, or behind a gateway."""
     with report_errors():
         from laar.envoy import BootstrapOptions, render, to_yaml, validate
 

@@ -16,18 +16,21 @@ def evaluate(
     artifact: Annotated[Path, typer.Argument(help="Artifact of `laar fit`.")],
     records: Annotated[
         list[Path],
-        typer.Argument(help="Graded answers; those that the artifact was fitted to are left out."),
+        typer.Argument(
+            help="Files of graded answers. Questions that the artifact was fitted to are left out."
+        ),
     ],
-    seed: Annotated[int, typer.Option(help="Random seed of the intervals' resampling.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the resampling for the intervals.")] = 0,
     json_file: JsonFile = None,
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Draw calibration, and accuracy against cost, to this file (.svg, .png)."
+            help="Draw the calibration, and the accuracy against the cost, to this file (.svg, "
+            ".png)."
         ),
     ] = None,
 ) -> None:
-    """Judge an artifact on graded answers: best single model, laar, oracle, at the same cost."""
+    """Judge an artifact on graded answers: laar, the best model and an oracle, at equal cost."""
     with report_errors():
         from laar.accuracy.fitting.judgement import run_evaluate
 

@@ -33,23 +33,26 @@ __all__ = ["explain", "explain_offline", "read_headers", "show_explanation"]
 
 
 def explain(
-    request: Annotated[Path, typer.Argument(help="The request's JSON body.")],
+    request: Annotated[Path, typer.Argument(help="File with the request's body (JSON).")],
     config: ConfigFile = Path("laar.yaml"),
     url: Annotated[
         str | None,
-        typer.Option(help="Admin port of a running picker, whose queues and caches then count."),
+        typer.Option(
+            help="Admin URL of a running picker, to decide with its queues and caches. "
+            "Default: decide with the settings alone."
+        ),
     ] = None,
     header: Annotated[
         list[str] | None,
         typer.Option(help="Request header as 'name: value', such as x-laar-task; repeatable."),
     ] = None,
     path: Annotated[
-        str | None, typer.Option(help="The request's path; default inferred from the body.")
+        str | None, typer.Option(help="Path of the request. Default: inferred from the body.")
     ] = None,
     token_file: TokenFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Show where a request would go and why: each candidate's terms, and a sentence."""
+    """Show where a request would go and why: the cost of each candidate, and a sentence."""
     with report_errors():
         import asyncio
 

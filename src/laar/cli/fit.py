@@ -15,19 +15,22 @@ __all__ = ["fit"]
 def fit(
     outcomes: Annotated[
         list[Path],
-        typer.Argument(help="Files of `laar measure`, or of graded answers; .gz as well."),
+        typer.Argument(
+            help="Outcomes files of `laar measure`, or files of graded answers; .gz too."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path(
         "capability.json"
     ),
     report: Annotated[
-        Path | None, typer.Option(help="Directory for a report on how far to trust the artifact.")
+        Path | None,
+        typer.Option(help="Directory for a report on how far the artifact can be trusted."),
     ] = None,
     hold_out: Annotated[
         float | None,
         typer.Option(
-            help="Share of the questions to hold out for `laar evaluate`; default a fifth of "
-            "graded answers, and none of an outcomes file of `laar measure`.",
+            help="Share of the questions to hold out for `laar evaluate`. Default: 0.2 of "
+            "graded answers, 0 of an outcomes file of `laar measure`.",
             min=0.0,
             max=0.9,
         ),

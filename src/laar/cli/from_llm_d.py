@@ -14,9 +14,11 @@ __all__ = ["from_llm_d"]
 
 def from_llm_d(
     config: Annotated[Path, typer.Argument(help="llm-d's EndpointPickerConfig, as YAML.")],
-    pool: Annotated[str, typer.Option(help="Name of the InferencePool to follow.")] = "fleet",
+    pool: Annotated[
+        str, typer.Option(help="Name of the InferencePool whose pods are the endpoints.")
+    ] = "fleet",
 ) -> None:
-    """Print laar's settings for an EndpointPickerConfig of llm-d, and what has no equal."""
+    """Print laar's settings for llm-d's EndpointPickerConfig, and list what laar cannot express."""
     with report_errors():
         import yaml
         from pydantic import ValidationError

@@ -26,25 +26,31 @@ __all__ = ["app"]
 
 NOT_HELD, NO_VERDICT = 3, 4
 
-app = typer.Typer(
-    help="Experiments in virtual time, about the code that serves.", no_args_is_help=True
-)
+app = typer.Typer(help="Run experiments: the serving code in virtual time.", no_args_is_help=True)
 
-_Json = Annotated[Path | None, typer.Option("--json", help="Write all numbers as JSON.")]
-_Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the figure (png, svg, pdf).")]
+_Json = Annotated[
+    Path | None, typer.Option("--json", help="Write all numbers to this file (JSON).")
+]
+_Plot = Annotated[
+    Path | None, typer.Option("--plot", help="Draw the figure to this file (.png, .svg, .pdf).")
+]
 _Data = Annotated[
     Path | None,
     typer.Option(
-        help="Directory with real traffic: agent-sessions.jsonl and conversation-trace.jsonl, "
-        "or .gz. For agents, conversations, day, suite and no-regret."
+        help="Directory with real traffic: agent-sessions.jsonl and "
+        "conversation-trace.jsonl, or .gz. Used by agents, conversations, day, suite "
+        "and no-regret."
     ),
 ]
-_Backend = Annotated[str, typer.Option(help="Where runs go: loky (this machine), dask, ray.")]
-_Jobs = Annotated[int, typer.Option(help="Runs at a time; -1 for all cores.")]
+_Backend = Annotated[
+    str, typer.Option(help="Backend that executes the runs: loky (this machine), dask or ray.")
+]
+_Jobs = Annotated[int, typer.Option(help="Runs in progress at once; -1 for one per core.")]
 _Keep = Annotated[
     Path | None,
     typer.Option(
-        help="Keep finished runs in this directory; begun again on the same sources, go on there."
+        help="Store finished runs in this directory. The same command on unchanged sources "
+        "resumes there."
     ),
 ]
 
@@ -73,33 +79,46 @@ def list_() -> None:
 
 @app.command()
 def run(
-    name: Annotated[str, typer.Argument(help="An experiment; `laar lab list` names them.")],
+    name: Annotated[str, typer.Argument(help="Name of an experiment; `laar lab list` prints all.")],
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Seeds; default as many as its claims need.")
+        int | None,
+        typer.Option(
+            min=1, help="Number of seeds. Default: as many as the experiment's claims need."
+        ),
     ] = None,
     first_seed: Annotated[
         int | None,
         typer.Option(
-            min=0, help="First seed; mostly 1000. Use a new one to check a claim on fresh seeds."
+            min=0,
+            help="First seed. Default: the experiment's own, mostly 1000. Give another to "
+            "check a claim on new seeds.",
         ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A smoke test, no verdict.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Run a smoke test, without a verdict.")
+    ] = False,
     data: _Data = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="In place of the experiment's: policy:parameter=value,...; repeatable."),
+        typer.Option(
+            help="Policy to run instead of the experiment's own: policy:parameter=value,...; "
+            "repeatable."
+        ),
     ] = None,
     workload: Annotated[
         list[str] | None,
-        typer.Option(help="Workload of suite and no-regret; repeatable; default all."),
+        typer.Option(help="Workload to run, for suite and no-regret; repeatable. Default: all."),
     ] = None,
     fleet: Annotated[
         Path | None,
-        typer.Option(help="Fleet file for the laar-* experiments; default the package's."),
+        typer.Option(
+            help="Fleet file (YAML) for the laar-* experiments. Default: the one that comes "
+            "with laar."
+        ),
     ] = None,
     records: Annotated[
         Path | None,
-        typer.Option(help="Graded answers of real models, for laar-ladder and poisoning."),
+        typer.Option(help="File of graded answers of real models, for laar-ladder and poisoning."),
     ] = None,
     json: _Json = None,
     plot: _Plot = None,
@@ -107,7 +126,7 @@ def run(
     jobs: _Jobs = -1,
     keep: _Keep = None,
 ) -> None:
-    """Run an experiment; exit 0 when its claims are shown, 3 when not, 4 without a verdict."""
+    """Run an experiment. Exits 0 if its claims are shown, 3 if not, 4 without a verdict."""
     with report_errors():
         from laar.lab.experiment import spoken_time
         from laar.lab.experiments import find_experiment
@@ -171,14 +190,18 @@ def _last_line(experiment: Experiment, judged: Sequence[Judged], scope: Scope) -
 def results(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Experiments to run again; default all without a result."),
+        typer.Argument(
+            help="Names of experiments to run. Default: all that have no stored result."
+        ),
     ] = None,
     directory: Annotated[
-        Path, typer.Option(help="Where results are stored; its index.md is written.")
+        Path, typer.Option(help="Directory for the results and for index.md, their overview.")
     ] = Path("docs/results"),
     minutes: Annotated[
         float,
-        typer.Option(min=0.0, help="Leave out what takes longer than this on two cores."),
+        typer.Option(
+            min=0.0, help="Leave out experiments that take more minutes than this on two cores."
+        ),
     ] = math.inf,
     data: _Data = None,
     backend: _Backend = "loky",
@@ -187,7 +210,7 @@ def results(
 ) -> None:
     """Run experiments, store their numbers by seed, and write the index with all verdicts.
 
-    Each runs on the seeds that its claims need. Without an experiment to run (`--minutes 0`), only
+    Each experiment runs on the seeds that its claims need. With `--minutes 0` none runs, and only
     the index is written.
     """
     with report_errors():
@@ -225,14 +248,17 @@ def results(
 @app.command()
 def replay(
     trace: Annotated[
-        Path, typer.Argument(help="A trace, sessions, or laar's decision log; JSON lines, or .gz.")
+        Path,
+        typer.Argument(
+            help="File with a trace, sessions, or laar's decision log (JSON lines; .gz too)."
+        ),
     ],
-    fleet: Annotated[Path | None, typer.Option(help="Fleet description (YAML).")] = None,
+    fleet: Annotated[Path | None, typer.Option(help="Fleet file (YAML).")] = None,
     engine: Annotated[
         list[str] | None,
         typer.Option(
-            help="In place of a fleet file: an engine profile; `name@2.5` is 2.5 times slower. May "
-            "be repeated: endpoints get them in turn."
+            help="Engine profile, instead of a fleet file; `name@2.5` is 2.5 times slower. "
+            "Repeatable: the endpoints get the profiles in turn."
         ),
     ] = None,
     endpoints: Annotated[
@@ -240,35 +266,50 @@ def replay(
     ] = 8,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="Policy, or policy:parameter=value,...; may be repeated."),
+        typer.Option(help="Policy to run, as policy or policy:parameter=value,...; repeatable."),
     ] = None,
     closed_loop: Annotated[
         bool,
         typer.Option(
-            "--closed-loop", help="Sessions wait for each answer; a file without them is open."
+            "--closed-loop",
+            help="Send each request of a session after the answer before it. A file without "
+            "sessions is replayed at its times.",
         ),
     ] = False,
     sessions: Annotated[
-        int | None, typer.Option(min=1, help="Sessions at a time; all of them.")
+        int | None, typer.Option(min=1, help="Sessions in progress at once. Default: all.")
     ] = None,
-    ramp: Annotated[float, typer.Option(min=0, help="Seconds over which they begin.")] = 60.0,
+    ramp: Annotated[
+        float, typer.Option(min=0, help="Seconds over which the sessions start.")
+    ] = 60.0,
     max_pause: Annotated[
-        float | None, typer.Option(min=0, help="Longest pause of a session, seconds.")
+        float | None,
+        typer.Option(min=0, help="Longest pause within a session, in seconds. Default: no limit."),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(min=0, help="Virtual minutes after which nothing is sent.")
+        float | None,
+        typer.Option(
+            min=0, help="Virtual minutes after which no request is sent. Default: no limit."
+        ),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Requests sent at most.")] = None,
-    time_scale: Annotated[float, typer.Option(help="Stretch the trace's time.")] = 1.0,
-    speed: Annotated[float, typer.Option(min=1e-6, help="Factor of speed, pauses included.")] = 1.0,
-    block_tokens: Annotated[int, typer.Option(help="Tokens of one of `hash_ids`.")] = 512,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Requests to send at most. Default: all.")
+    ] = None,
+    time_scale: Annotated[
+        float, typer.Option(help="Multiply the trace's arrival times by this.")
+    ] = 1.0,
+    speed: Annotated[
+        float, typer.Option(min=1e-6, help="Divide the times, pauses included, by this.")
+    ] = 1.0,
+    block_tokens: Annotated[int, typer.Option(help="Tokens per entry of `hash_ids`.")] = 512,
     max_in_flight: Annotated[
-        int, typer.Option(min=1, help="The client's cap, where the loop is open.")
+        int, typer.Option(min=1, help="Requests in flight at most (open loop).")
     ] = 64,
     seed: Annotated[
         int,
         typer.Option(
-            help="Random seed of network, ties and sampling; unless 0, of the sessions' order."
+            help="Random seed of network, ties and sampling. Unless 0, it also shuffles the "
+            "sessions."
         ),
     ] = 0,
     json: _Json = None,
@@ -279,9 +320,9 @@ def replay(
 ) -> None:
     """Replay a trace, recorded sessions or a decision log against a fleet, once for each policy.
 
-    A trace has Mooncake's fields; sessions have `session` and `think_s` or times beside them. A
-    decision log keeps times, lengths, names, and what was believed of each model; it has no
-    prompts, so none shares a prefix with another.
+    A trace has the fields of Mooncake's traces. Sessions also have `session`, and `think_s` or
+    times. A decision log has times, lengths, names and the estimates for each model. It has no
+    prompts, so no two of its requests share a prefix.
     """
     with report_errors():
         from laar.lab.figure import draw
@@ -321,29 +362,36 @@ def replay(
 
 @app.command()
 def fit_engine(
-    url: Annotated[str, typer.Argument(help="A running engine, such as http://10.0.0.7:8000.")],
-    model: Annotated[str | None, typer.Option(help="Its name; the first it lists.")] = None,
-    longest: Annotated[int, typer.Option(help="Tokens of the longest prompt.")] = 8000,
+    url: Annotated[
+        str, typer.Argument(help="URL of a running engine, such as http://10.0.0.7:8000.")
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="Model to measure. Default: the first that the engine lists.")
+    ] = None,
+    longest: Annotated[int, typer.Option(help="Tokens of the longest prompt to measure.")] = 8000,
     max_num_batched_tokens: Annotated[
         int,
-        typer.Option(min=1, help="The engine's setting of that name, which no metrics page shows."),
+        typer.Option(
+            min=1, help="Value of the engine's setting of this name, which no metrics page shows."
+        ),
     ] = 2048,
     repeat: Annotated[
-        int, typer.Option(min=1, help="Repeats of each point; the fastest counts.")
+        int, typer.Option(min=1, help="Measurements of each point; the fastest counts.")
     ] = 8,
     tolerance: Annotated[
-        float, typer.Option(min=0.01, help="Relative tolerance of the verdict.")
+        float,
+        typer.Option(min=0.01, help="Largest relative error at which the model counts as fitting."),
     ] = 0.25,
     key_env: Annotated[
         str | None, typer.Option(help="Environment variable that holds the API key.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write the profile (.yaml).")
+        Path | None, typer.Option("--out", "-o", help="Write the profile to this file (.yaml).")
     ] = None,
     json: _Json = None,
     plot: _Plot = None,
 ) -> None:
-    """Fit the lab's engine model to a running engine; exit 0 when it has the engine's shape.
+    """Fit the lab's engine model to a running engine. Exits 0 if the model fits, 3 if not.
 
     The engine should serve no other requests meanwhile. A fleet file names the profile by its path.
     """

@@ -18,13 +18,13 @@ class _Language(StrEnum):
 
 Languages = Annotated[
     list[_Language] | None,
-    typer.Option("--language", help="Language of the look-ups; repeatable; default all."),
+    typer.Option("--language", help="Language of the look-ups; repeatable. Default: all."),
 ]
 Lengths = Annotated[
     list[int] | None,
     typer.Option(
         "--length",
-        help="Length of the look-ups in tokens; repeatable; default the paper's five.",
+        help="Length of the look-ups in tokens; repeatable. Default: the paper's five lengths.",
         min=256,
     ),
 ]

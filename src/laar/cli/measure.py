@@ -17,21 +17,25 @@ def measure(
     endpoint: Annotated[list[str], typer.Option(help="Base URL of an endpoint; repeatable.")],
     out: OutcomesFile,
     task: Annotated[
-        str, typer.Option(help="kv-lookup, or a JSONL file of questions with checks.")
+        str,
+        typer.Option(
+            help="Questions to ask: kv-lookup, or a file of questions with checks (JSONL)."
+        ),
     ] = "kv-lookup",
     model: Models = None,
     per_cell: Annotated[
-        int, typer.Option(help="Look-ups for each language and length.", min=1)
+        int, typer.Option(help="Number of look-ups for each language and length.", min=1)
     ] = 50,
     language: Languages = None,
     length: Lengths = None,
     seed: Annotated[int, typer.Option(help="Random seed of the look-ups.")] = 0,
     concurrency: Concurrency = 1,
     rate: Annotated[
-        float | None, typer.Option(help="Limit of requests started per second.", min=0.001)
+        float | None,
+        typer.Option(help="Requests started per second at most. Default: no limit.", min=0.001),
     ] = None,
     stream: Annotated[
-        bool, typer.Option(help="Ask for streams, which show the time to first token.")
+        bool, typer.Option(help="Request streamed answers, which show the time to first token.")
     ] = True,
     timeout: Annotated[
         float, typer.Option(help="Time-out of one request, in seconds.", min=0.1)
@@ -43,7 +47,7 @@ def measure(
     key_env: KeyVariable = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Put every question to every model and record the outcomes; resumable."""
+    """Ask every model every question and record the outcomes; resumable."""
     with report_errors():
         from laar.measuring.kv_lookup import LANGUAGES, LENGTHS_TOKENS
         from laar.measuring.run import questions_of, run_measure

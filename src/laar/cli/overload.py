@@ -19,14 +19,15 @@ class _Shape(StrEnum):
 
 def overload(
     seconds: Annotated[
-        float, typer.Option(help="Length of the load, in the fleet's seconds.", min=0.1)
+        float, typer.Option(help="Length of the load, in simulated seconds.", min=0.1)
     ] = 60.0,
     seed: Annotated[int, typer.Option(help="Random seed of the first load.")] = 1000,
     seeds: Annotated[int, typer.Option(help="Number of loads.", min=1)] = 1,
     shape: Annotated[
         _Shape,
         typer.Option(
-            help="How Envoy is deployed: native bodies, or every chunk through the picker."
+            help="How Envoy is deployed. standalone: Envoy forwards bodies itself; gateway: "
+            "every chunk passes through the picker."
         ),
     ] = _Shape.STANDALONE,
     probe_requests: Annotated[
@@ -39,7 +40,8 @@ def overload(
     sample_answers: Annotated[
         float | None,
         typer.Option(
-            help="bodies.sample_answers, for the native shape; default the setting's own.",
+            help="Value of bodies.sample_answers, for the shape standalone. Default: that of "
+            "the setting.",
             min=0.0,
             max=1.0,
             show_default=False,
@@ -47,10 +49,10 @@ def overload(
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Send a fleet 1.2 times what it carries, through a real Envoy, by each order of the queue.
+    """Send a fleet 1.2 times the load it can carry, once for each order of the queue.
 
-    Exits 0 when no request hung, nothing leaked and slack order served enough within the objective,
-    3 when not.
+    The requests pass through a real Envoy. Exits 0 when no request hung, nothing leaked and the
+    slack order served enough requests within their objective, 3 when not.
     """
     with report_errors():
         from laar.lab.live.overload import run_overload

@@ -23,7 +23,8 @@ def serve(
         bool,
         typer.Option(
             "--with-envoy",
-            help="Run Envoy beside the picker: envoy.yaml beside the settings, or a rendered one.",
+            help="Run Envoy too: with the envoy.yaml in the settings' directory, or with a "
+            "rendered bootstrap.",
         ),
     ] = False,
     workers: Annotated[
@@ -33,7 +34,8 @@ def serve(
             "-w",
             min=1,
             max=64,
-            help="Processes on the same ports that share what they know; one for each core.",
+            help="Number of processes, at most one per core. They serve the same ports and "
+            "share their state.",
         ),
     ] = 1,
     verbose: Annotated[

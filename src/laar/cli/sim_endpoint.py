@@ -13,9 +13,12 @@ __all__ = ["sim_endpoint"]
 
 
 def sim_endpoint(
-    port: Annotated[int, typer.Option(help="Port; 0 for a free one.")] = 8000,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for a free one.")] = 8000,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    model: Annotated[str, typer.Option(help="The model's name.")] = "",
+    model: Annotated[
+        str,
+        typer.Option(help="Name of the model. Default: that of --fleet-model, else of --profile."),
+    ] = "",
     served_name: Annotated[
         list[str] | None, typer.Option(help="Model name that clients may ask for; repeatable.")
     ] = None,
@@ -26,16 +29,18 @@ def sim_endpoint(
         ),
     ] = "qwen2.5-7b-a100",
     fleet_model: Annotated[
-        str | None, typer.Option(help="Model of the fleet file that gives speed and accuracy.")
+        str | None,
+        typer.Option(help="Model in the fleet file that sets the endpoint's speed and accuracy."),
     ] = None,
     fleet: Annotated[
-        Path | None, typer.Option(help="Fleet file; default the one that comes with laar.")
+        Path | None, typer.Option(help="Fleet file (YAML). Default: the one that comes with laar.")
     ] = None,
     time_scale: Annotated[
         float, typer.Option(help="Real seconds per simulated second; 0.05 is twenty times faster.")
     ] = 1.0,
     round_trip: Annotated[
-        float, typer.Option(help="Seconds added to each answer, as from another region.")
+        float,
+        typer.Option(help="Seconds by which each answer is delayed, to simulate a distant region."),
     ] = 0.0,
     prefix_caching: Annotated[
         bool,
@@ -54,7 +59,12 @@ def sim_endpoint(
         bool, typer.Option(help="Answer with a text that names the model and the question.")
     ] = False,
     max_waiting: Annotated[
-        int | None, typer.Option(min=1, help="Requests that may wait; further ones get 503.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Requests that may wait for the engine; further ones get status 503. Default: "
+            "no limit.",
+        ),
     ] = None,
     kv_events: Annotated[
         str | None, typer.Option(help="ZMQ address to publish KV events on.")

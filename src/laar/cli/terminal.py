@@ -38,7 +38,10 @@ JsonFile = Annotated[
     Path | None, typer.Option("--json", help="Write the figures to this file (JSON).")
 ]
 TokenFile = Annotated[
-    Path | None, typer.Option(help="File with the viewers' token of the running picker.")
+    Path | None,
+    typer.Option(
+        help="File with the running picker's viewers' token (decisions.viewers_token_file)."
+    ),
 ]
 
 _EXTRA_OF = {
@@ -61,7 +64,7 @@ FAULT = 2
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Turn errors meant for people, and a missing extra, into their text and exit status 2."""
+    """Turn errors of the user's, and a missing extra, into their text and exit status 2."""
     try:
         yield
     except ModuleNotFoundError as error:

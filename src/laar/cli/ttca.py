@@ -19,10 +19,10 @@ def ttca(
     ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="Policy; repeatable; the first is compared with the others."),
+        typer.Option(help="Policy to measure; repeatable. The first is compared with the others."),
     ] = None,
     per_cell: Annotated[
-        int, typer.Option(help="Held-out look-ups per language and length.", min=1)
+        int, typer.Option(help="Number of held-out look-ups for each language and length.", min=1)
     ] = 10,
     language: Languages = None,
     length: Lengths = None,
@@ -30,16 +30,18 @@ def ttca(
     concurrency: Annotated[int, typer.Option(help="Questions in flight at once.", min=1)] = 8,
     time_scale: Annotated[
         float,
-        typer.Option(help="Real seconds for a simulated second, for the fleet that is started."),
+        typer.Option(help="Real seconds per simulated second, in the fleet that is started."),
     ] = 0.05,
     capability: Annotated[
-        Path | None, typer.Option(help="Artifact for the fleet that is started; default its own.")
+        Path | None,
+        typer.Option(help="Artifact for the fleet that is started. Default: the demo fleet's own."),
     ] = None,
     keep_prompts: Annotated[
         bool,
         typer.Option(
             "--keep-prompts/--drop-prompts",
-            help="Whether the started endpoints cache prompts; without, a retry pays for its own.",
+            help="Cache prompts at the started endpoints. With --drop-prompts a retry prefills "
+            "its whole prompt again.",
         ),
     ] = True,
     against_lab: Annotated[
@@ -53,7 +55,7 @@ def ttca(
         Path | None, typer.Option(help="Draw the figures to this file (.svg, .png).")
     ] = None,
 ) -> None:
-    """Replay held-out questions with retries: time to correct answer, by policy."""
+    """Ask held-out questions, with retries, and report each policy's time to correct answer."""
     with report_errors():
         from laar.lab.live.ttca import run_ttca
         from laar.measuring.kv_lookup import LANGUAGES, LENGTHS_TOKENS

@@ -28,42 +28,50 @@ __all__ = ["tune"]
 def tune(
     trace: Annotated[
         Path | None,
-        typer.Argument(help="Trace (JSON lines; see `laar.lab.trace`); none with --live."),
+        typer.Argument(help="Trace file (JSON lines; see `laar.lab.trace`). Omit it with --live."),
     ] = None,
-    fleet: Annotated[Path | None, typer.Option(help="Fleet description (YAML).")] = None,
+    fleet: Annotated[
+        Path | None, typer.Option(help="Fleet file (YAML), to replay the trace against.")
+    ] = None,
     live: Annotated[
-        bool, typer.Option("--live", help="Follow the climb of a running picker.")
+        bool, typer.Option("--live", help="Follow the tuner of a running picker.")
     ] = False,
     picker: Annotated[
-        str, typer.Option(help="The running picker's admin address.")
+        str, typer.Option(help="Admin URL of the running picker.")
     ] = "http://127.0.0.1:9090",
     token_file: TokenFile = None,
     freeze: Annotated[
-        bool, typer.Option("--freeze", help="End the climb now; with --live.")
+        bool, typer.Option("--freeze", help="With --live: end the climb now.")
     ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the end of the climb; with --live.")
+        bool, typer.Option("--wait", help="With --live: wait until the climb ends.")
     ] = False,
     export: Annotated[
-        Path | None, typer.Option(help="Write the best weights found here (YAML).")
+        Path | None, typer.Option(help="Write the best weights found to this file (YAML).")
     ] = None,
     objective: Annotated[
         str | None,
         typer.Option(
-            help="Objective to minimise: ttft-p95, e2e-p95 or ttft-and-e2e-p95; default as "
-            "`tuner.objective`."
+            help="Objective to minimise: ttft-p95, e2e-p95 or ttft-and-e2e-p95. Default: that "
+            "of the setting `tuner.objective`."
         ),
     ] = None,
     window: Annotated[
-        int | None, typer.Option(help="Requests per window; default as `tuner.window`.")
+        int | None,
+        typer.Option(help="Requests per window. Default: that of the setting `tuner.window`."),
     ] = None,
-    windows: Annotated[int, typer.Option(min=1, help="Limit of windows.")] = 60,
+    windows: Annotated[int, typer.Option(min=1, help="Windows to measure at most.")] = 60,
     seed: Annotated[int, typer.Option(help="Random seed of proposals, network and ties.")] = 0,
-    time_scale: Annotated[float, typer.Option(help="Factor on the trace's times.")] = 1.0,
+    time_scale: Annotated[
+        float, typer.Option(help="Multiply the trace's arrival times by this.")
+    ] = 1.0,
     block_tokens: Annotated[int, typer.Option(help="Tokens per entry of `hash_ids`.")] = 512,
     json_file: JsonFile = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw the path of the climb to this file.")
+        Path | None,
+        typer.Option(
+            "--plot", help="Draw the climb's weights and objective to this file (.svg, .png)."
+        ),
     ] = None,
 ) -> None:
     """Tune the weights of the cost, on a trace in the lab or on a live picker."""

@@ -17,7 +17,8 @@ def up(
     requests: Annotated[
         int | None,
         typer.Option(
-            help="Verified questions per policy; without it, everything runs until Ctrl-C."
+            help="Questions to ask per policy, with checked answers. Default: ask none and run "
+            "until Ctrl-C."
         ),
     ] = None,
     concurrency: Annotated[int, typer.Option(help="Questions in flight at once.")] = 8,
@@ -29,12 +30,14 @@ def up(
         bool,
         typer.Option(
             "--keep-prompts/--drop-prompts",
-            help="Whether the endpoints cache prompts; without, a retry pays for its own.",
+            help="Cache prompts at the endpoints. With --drop-prompts a retry prefills its "
+            "whole prompt again.",
         ),
     ] = True,
     json_file: JsonFile = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the shares by time to this file (.svg, .png).")
+        Path | None,
+        typer.Option(help="Draw the share of correct answers over time to this file (.svg, .png)."),
     ] = None,
 ) -> None:
     """Run everything on this machine: simulated endpoints, the picker, and a real Envoy."""

@@ -84,7 +84,7 @@ def read_advice(header: str | None) -> Advice | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hedge:
-    """When `until_correct` asks two models at once.
+    """Rule for when `until_correct` asks two models at once.
 
     Args:
         budget_s: engine seconds that second requests may run, for one question.

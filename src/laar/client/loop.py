@@ -42,7 +42,7 @@ RETRYABLE = frozenset({0, 408, 429, 500, 502, 503, 504})
 """Statuses after which another attempt makes sense; 0 stands for no answer at all."""
 
 MAX_WAIT_S = 30.0
-"""The longest pause that a `retry-after` can ask for; past it the user is better told."""
+"""The longest pause that a `retry-after` can ask for; past it the user should see the error."""
 
 _FIRST_WAIT_S = 0.5
 
@@ -119,7 +119,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the loop came to.
+    """The result of the loop.
 
     Args:
         answer: the correct one; otherwise the last one there was, None if there was none.
@@ -218,7 +218,7 @@ def judged(reply: Reply, check: Check, waited_s: float, *, hedged: bool = False)
 
 
 def pause_s(reply: Reply, attempts_made: int) -> float:
-    """None after an answer; what the endpoint asks for, or a doubling pause, after a refusal."""
+    """The pause after a refusal: that of `retry-after`, or a doubling one; 0 after an answer."""
     if reply.status == 200:
         return 0.0
     asked = reply.headers.get(names.RETRY_AFTER, "")
@@ -228,7 +228,7 @@ def pause_s(reply: Reply, attempts_made: int) -> float:
 
 
 def outcome_of(made: list[Attempt], *, exhausted: bool, ttca_s: float | None = None) -> Outcome:
-    """What the attempts came to; `ttca_s` where some ran side by side."""
+    """The result of the attempts; `ttca_s` where some ran side by side."""
     correct = made[-1].correct
     answers = [attempt.answer for attempt in made if attempt.answer is not None]
     return Outcome(

@@ -1,4 +1,4 @@
-"""ContextPilot: documents in prompts, ordered so that prompts share longer prefixes.
+"""Order of the documents in prompts (ContextPilot), so that prompts share longer prefixes.
 
 Two halves that share little. The hook (`ContextHook` over `OrderIndex`) sees one request at a time,
 has a millisecond, and must never be the reason that a request fails. The paper's algorithms, which

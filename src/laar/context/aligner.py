@@ -4,8 +4,8 @@ The index holds the orders that were sent, as a trie; a search finds the longest
 requests took through the same documents, in whatever order these come. What is left over is sorted
 by `affinity`; documents never seen keep their retrieval order, since moving them gains nothing.
 This replaces the paper's online search, whose greedy descent by distance was measured to reach 0.20
-of the topic load where this one reaches 0.35 or more (design note, 4.4), at a cost that grows with
-the tree's fan-out.
+of the topic load where this one reaches 0.35 or more (`laar lab run context-hits`), at a cost that
+grows with the tree's fan-out.
 
 A path starts at a `seed`: a hash of the scope (tenant, route, model) and of everything before the
 documents. Two prompts that differ there share no cache, so they share no path, and a seed that was

@@ -75,7 +75,7 @@ class Block:
 
     @property
     def begin(self) -> int:
-        """Where what belongs to them begins."""
+        """The place where what belongs to the documents begins."""
         return self.items[0].start if self.start < 0 else self.start
 
     @property

@@ -240,7 +240,7 @@ def _list(value: object) -> list[object]:
 
 
 def _role(message: object) -> Role | None:
-    """Whose message it is; None for what is never touched."""
+    """The role whose message it is; None for what is never changed."""
     if not isinstance(message, dict):
         return None
     role = message.get("role")

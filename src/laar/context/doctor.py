@@ -73,7 +73,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What was seen in a body.
+    """The findings in a body.
 
     Args:
         documents: in all lists.

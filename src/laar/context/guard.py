@@ -37,13 +37,13 @@ class RunningMean:
         self._spread += delta * (value - self.mean)
 
     def error_squared(self) -> float:
-        """Of the mean; 0 while one value cannot tell."""
+        """The squared error of the mean; 0 while there is one value only."""
         return self._spread / (self.n * (self.n - 1)) if self.n > 1 else 0.0
 
 
 @dataclass(slots=True)
 class Arm:
-    """What was measured of one group of requests."""
+    """Measurements of one group of requests."""
 
     cost: RunningMean = field(default_factory=RunningMean)
     correct: RunningMean = field(default_factory=RunningMean)
@@ -51,7 +51,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteGain:
-    """What is known about a route, with and without the hook.
+    """Measurements of a route, with and without the hook.
 
     Args:
         treated_share: of the prompt found cached, where documents were ordered.
@@ -164,7 +164,7 @@ class GainGuard:
             self._judge_dedup(route)
 
     def _judge_dedup(self, route: str) -> None:
-        """On with a gain and no harm, off with harm, or when no gain comes."""
+        """Switches on with a gain and no harm; off with harm, or without a gain."""
         treated, alone = self._dedup[route]
         seen = min(treated.cost.n, alone.cost.n)
         saved = alone.cost.mean - treated.cost.mean
@@ -202,7 +202,7 @@ class GainGuard:
         self._dedup_state.pop(route, None)
 
     def gains(self) -> dict[str, RouteGain]:
-        """By route."""
+        """The gains by route."""
         return {
             route: RouteGain(
                 treated_share=treated.cost.mean,

@@ -359,7 +359,7 @@ def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -
 
 
 _DEPTHS = frozenset((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256))
-"""Documents that a context is told by: a queue keeps an entry for each."""
+"""Numbers of documents that identify a context: a queue keeps an entry for each."""
 
 
 def _context(seed: int, docs: Sequence[int]) -> tuple[int, ...]:

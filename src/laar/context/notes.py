@@ -13,7 +13,8 @@ from collections.abc import Sequence
 __all__ = ["duplicate_note", "lines_note", "order_note", "order_note_bytes"]
 
 HEAD_CHARS = 60
-"""Of the removed text, enough to tell documents apart; less than the text it stands for."""
+"""Characters of the removed text in a note: enough to distinguish documents, fewer than the text
+that they replace."""
 
 
 def order_note(labels: Sequence[str | None], order: Sequence[int]) -> str:

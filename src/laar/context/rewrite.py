@@ -21,7 +21,7 @@ __all__ = ["Change", "rewrite", "verified"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to happen to one block.
+    """The change to one block.
 
     Args:
         block: the documents.

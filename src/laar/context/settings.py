@@ -73,23 +73,23 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delimiters:
-    """How the prompts of a route mark documents, where no known shape fits."""
+    """Marks of documents in the prompts of a route, where no known shape fits."""
 
     section: ClassVar = "context.delimiters"
     applies: ClassVar = Applies.AT_ONCE
 
     before: Annotated[str, MaxLen(1024)] = ""
-    """Literal text that ends where the first document begins; empty: the beginning."""
+    """Literal text that ends where the first document begins. Empty: the message's beginning."""
     item: Annotated[str, MaxLen(256)] = ""
     """Literal text that each document begins with; `{n}` in it stands for a number, which stays in
     its place."""
     between: Annotated[str, MaxLen(256)] = ""
-    """Literal text between two documents, where they begin with none."""
+    """Literal text between two documents, if no `item` begins them."""
     after: Annotated[str, MaxLen(1024)] = ""
-    """Literal text behind the last one; empty: the end."""
+    """Literal text after the last document. Empty: the message's end."""
 
     def __post_init__(self) -> None:
-        """Raises SettingError where documents could not be told apart."""
+        """Raises SettingError where documents could not be separated."""
         if bool(self.item.replace("{n}", "").strip()) == bool(self.between):
             raise SettingError("context.delimiters: give either `item` or `between`")
 
@@ -102,63 +102,64 @@ class ContextSettings:
     applies: ClassVar = Applies.AT_ONCE
 
     formats: Annotated[tuple[Format, ...], MinLen(1)] = get_args(Format)
-    """Shapes of documents to look for; all that are known by default."""
+    """Shapes of documents to look for; all known ones by default."""
     delimiters: Annotated[tuple[Delimiters, ...], MaxLen(8)] = ()
-    """More of them, as the prompts of this route have them; looked for first."""
+    """Further shapes, as the prompts of this route have them. They are looked for first."""
     roles: Annotated[tuple[Role, ...], MinLen(1)] = ("user", "system", "tool")
-    """Whose messages may be changed; an assistant's never are."""
+    """Roles whose messages may be changed; an assistant's never are."""
     min_docs: Annotated[int, Ge(2), Le(4096)] = 3
-    """Documents below which a list is left alone: little to gain."""
+    """Number of documents below which a list stays unchanged, since the gain is small."""
     min_saving_bytes: Annotated[int, Ge(0), Le(1 << 20)] = 256
-    """What a list could save at most, its text less the note about its order, below which it is
-    left alone: 256 are some 64 tokens, one to four of the blocks that engines share."""
+    """Largest possible saving of a list (its text less the note about its order), in bytes, below
+    which it stays unchanged. 256 bytes are some 64 tokens, one to four of the blocks that engines
+    share."""
     max_docs: Annotated[int, Ge(2), Le(4096)] = 256
-    """Documents above which a list is left alone; bounds the search for an order."""
+    """Number of documents above which a list stays unchanged. It bounds the search for an order."""
     annotate: bool = True
-    """Name the received order after documents that were moved, for the model to weigh them by; 5 to
-    6 tokens a document. Without it accuracy was measured lower."""
+    """Whether a note after moved documents gives their received order, for the model to weigh them
+    by; 5 to 6 tokens a document. Without it, accuracy was measured lower."""
     relabel: Relabel = "auto"
-    """Whether text may move under labels that count up, which stay: `auto` where nothing in the
-    prompt makes use of the numbers (citations, ranks, `document 2`); `true` where no prompt ever
-    does; `false` never."""
+    """Whether text may move below labels that count up, which keep their places. `auto`: unless the
+    prompt makes use of the numbers (citations, ranks, `document 2`). `true`: always, for routes
+    where no prompt does. `false`: never."""
     dedup: Dedup = "auto"
-    """`exact` replaces a document whose full text stands earlier in the same body with a note that
-    points there. `auto` tries that in `holdout_share` of the conversations, and does so in all but
-    that share once the guard saw fewer tokens to prefill and, of reported outcomes, no harm. `off`
-    never does."""
+    """`exact` replaces a document whose full text occurs earlier in the same body with a note that
+    points there. `auto` tries that in `holdout_share` of the conversations, and extends it to all
+    but that share once the guard saw fewer tokens to prefill and no harm in reported outcomes.
+    `off` never does."""
     dedup_tool_lines: bool = False
-    """Replace runs of lines of tool output that stand in earlier tool output. Off: it takes
-    milliseconds for hundreds of kilobytes."""
+    """Whether runs of lines of tool output that repeat earlier tool output are replaced. Off by
+    default: it takes milliseconds for hundreds of kilobytes."""
     max_added_ms: Annotated[float, Gt(0), Le(1000)] = 4.0
-    """Milliseconds after which the body is forwarded as it came; looked at between two steps. 2 is
-    the 99th percentile for 95 documents of 4 KB."""
+    """Milliseconds after which the body is forwarded unchanged, checked between two steps. 2 is the
+    99th percentile for 95 documents of 4 KB."""
     max_body_bytes: Annotated[int, Ge(1024), Le(64 << 20)] = 2 << 20
-    """Longest body that is looked at; 2 MiB are some 500,000 tokens."""
+    """Longest body that is examined; 2 MiB are some 500,000 tokens."""
     capacity_docs: Annotated[int, Ge(1), Le(10_000_000)] = 30_000
-    """Most documents whose order is remembered, about 0.1 KB each; where engines tell the size of
-    their KV caches, as many as those hold together, if that is less."""
+    """Documents whose order is remembered at most, about 0.1 KB each. If engines report the sizes
+    of their KV caches, the limit is what those hold together, if less."""
     ttl_s: Annotated[float, Gt(0), Le(86_400)] = 900.0
-    """Seconds after which an order that was not sent again is forgotten."""
+    """Seconds after which an order is forgotten unless it was sent again."""
     half_life_s: Annotated[float, Gt(0), Le(86_400)] = 600.0
-    """Seconds after which a document's popularity is half."""
+    """Half-life of a document's popularity, in seconds."""
     memo_entries: Annotated[int, Ge(1), Le(1_000_000)] = 20_000
     """Messages of running conversations whose order is remembered, so that later turns repeat it;
     some 0.3 KB each."""
     memo_ttl_s: Annotated[float, Gt(0), Le(86_400)] = 3600.0
     """Seconds of silence after which a conversation's messages may be ordered again."""
     max_scopes: Annotated[int, Ge(1), Le(1024)] = 32
-    """Tenants times models whose popularity is counted, 0.8 MB each; the least recently used
-    goes."""
+    """Pairs of tenant and model whose popularities are counted, 0.8 MB each. The least recently
+    used is dropped."""
     holdout_share: Annotated[float, Ge(0), Lt(1)] = 0.05
-    """Share of requests left as received, to compare with. 0 switches the guard off as well."""
+    """Share of requests that stay as received, for comparison. 0 also switches the guard off."""
     min_gain: Annotated[float, Ge(0), Le(1)] = 0.01
-    """Share of prompt tokens found cached that reordering must add, else the route switches itself
-    off ..."""
+    """Increase in the share of prompt tokens found cached that reordering must reach. Otherwise the
+    route switches itself off, after `guard_requests`."""
     guard_requests: Annotated[int, Ge(2), Le(10_000_000)] = 200
-    """... once this many requests of either group had their usage read."""
+    """Requests of each group whose usage must be read before `min_gain` is judged."""
     guard_outcomes: Annotated[int, Ge(2), Le(10_000_000)] = 50
-    """Reported outcomes of either group before their correctness is compared: what makes answers
-    worse, by three standard errors, is switched off."""
+    """Reported outcomes of each group before their correctness is compared. A route that makes
+    answers worse, by three standard errors, switches itself off."""
 
     def __post_init__(self) -> None:
         """Raises SettingError for a value that cannot work."""

@@ -52,7 +52,7 @@ class TurnPlan:
 
 
 _SAID_BEGIN, _SAID_END = 2000, 1000
-"""Of the prompt's other texts, what is read for evidence."""
+"""Characters of the prompt's other texts that are read for evidence."""
 
 
 def surroundings(texts: Sequence[Text], text: Text) -> Surroundings:
@@ -148,7 +148,7 @@ class Turn:
         return plan
 
     def _conversation(self) -> int:
-        """What all turns of a conversation have in common: how it begins."""
+        """The beginning of a conversation, which all its turns have in common."""
         for text in self._texts:
             if text.role == "user":
                 return hash((self._scope, xxhash.xxh3_64_intdigest(text.value.encode())))

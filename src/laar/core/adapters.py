@@ -92,7 +92,7 @@ class Adapters:
             known.last.popitem(last=False)
 
     def ended(self, slot: int, name: str) -> None:
-        """It ended, or went elsewhere."""
+        """The request ended, or went elsewhere."""
         known = self._endpoints.get(slot)
         if known is None:
             return
@@ -101,7 +101,7 @@ class Adapters:
             del known.in_flight[name]
 
     def read(self, slot: int, running: frozenset[str], most: float) -> None:
-        """What an endpoint's metrics page says: adapters of running requests, and its places.
+        """Takes an endpoint's metrics page: the adapters of running requests, and its places.
 
         Args:
             slot: of the endpoint.

@@ -88,7 +88,7 @@ class Apart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefiller:
-    """Where the prompt of a decision is read, if not where it is answered.
+    """The endpoint that reads a decision's prompt, if not the one that answers.
 
     Args:
         slot: of that endpoint.
@@ -130,7 +130,7 @@ def kin_of(table: EndpointTable, slots: Slots, known: dict[tuple[str, str], int]
 
 
 def cheapest(cost: Floats, prefillers: Prefillers, slots: Slots) -> Slots:
-    """Of each candidate, the position of the cheapest prefiller of its kin but itself, or -1.
+    """Finds for each candidate the cheapest prefiller of its kin but itself: its position, or -1.
 
     Args:
         cost: of prefilling at each of the prefillers.

@@ -106,7 +106,7 @@ class Batches:
         return np.minimum(np.fmax(over, 0.0) / np.fmax(np.fmin(held, room), 1.0), _MOST_OVER)
 
     def _learn_each(self, fresh: Slots) -> None:
-        """From engines where nothing waits: what is in flight is in the cache."""
+        """Learns from engines where nothing waits: what is in flight is in the cache."""
         table = self._table
         sent, room = table.queued_tokens[fresh], table.capacity_tokens[fresh]
         telling = (table.waiting[fresh] == 0.0) & (sent > _TELLING * room)

@@ -44,7 +44,7 @@ MAX_ROOTS = 10_000
 """First blocks of prompts known by the engine's name, for each endpoint; a megabyte."""
 
 BYTES_PER_TOKEN = 4
-"""Of English prose; what prompts have until engines said how long they were."""
+"""Bytes per token of English prose, assumed for prompts until engines report lengths."""
 
 
 def read_capability(path: Path) -> CapabilityModel:
@@ -62,7 +62,7 @@ def read_capability(path: Path) -> CapabilityModel:
 
 @dataclass(slots=True)
 class _Constants:
-    """What is the same for every request, for one list of models."""
+    """Constants of one list of models, the same for every request."""
 
     seconds_per_token: Floats
     base_s: Floats
@@ -70,7 +70,7 @@ class _Constants:
 
 
 class CapabilityAssessor:
-    """Knows the models from an artifact, and prompt lengths from what engines report.
+    """Estimates models by an artifact, and prompt lengths by what engines report.
 
     Args:
         capability: the artifact, ready to be asked.
@@ -92,7 +92,7 @@ class CapabilityAssessor:
         self._constants: dict[tuple[str, ...], _Constants] = {}
 
     def use(self, capability: CapabilityModel) -> None:
-        """Goes by another artifact; what was learned since the start stays, around it."""
+        """Replaces the artifact. What was learned since the start stays, now around the new one."""
         self.capability = self.success.capability = capability
         self.task_names.known = self._tasks | set(capability.tasks)
         self.tokens.begin(capability.chars_per_token)
@@ -167,7 +167,7 @@ class PrefixWatcher(Protocol):
 
 
 class PrefixBeliefs:
-    """Believes which endpoint holds which prefix.
+    """Estimates which endpoint holds which prefix.
 
     Args:
         key: secret of the hashes.
@@ -191,7 +191,7 @@ class PrefixBeliefs:
         return self._hasher.chain(request.spans, salt)
 
     def match(self, chain: Chain, capacity: int) -> Floats:
-        """For each slot below `capacity`, the share of the prompt in 0..1 that it holds."""
+        """The share of the prompt, in 0..1, that each slot below `capacity` holds."""
         if capacity > self._slots:
             self.make_room(capacity)
         shares = self.index.shares(chain)
@@ -225,7 +225,7 @@ class PrefixBeliefs:
         return receipt
 
     def heard(self, slot: int, chain: Chain, now: float) -> Receipt:
-        """As `insert`, where another picker decided."""
+        """Does as `insert`, for a decision of another picker."""
         self.popular.note(chain, now)
         self.evictions.note(chain, now)
         return self.index.insert(slot, chain, now)
@@ -235,7 +235,7 @@ class PrefixBeliefs:
         return self.popular.expected(chain, now)
 
     def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
-        """For each slot, how much of what the prompt would push out there is asked for again.
+        """The share, by slot, of what the prompt would push out that is asked for again.
 
         A share of what is to be read of the prompt: 0 where the cache has room for that. None where
         every cache has room.
@@ -290,7 +290,7 @@ class PrefixBeliefs:
             self.heard_clear(slot)
 
     def heard_clear(self, slot: int) -> None:
-        """As `clear`, where another picker saw it."""
+        """Does as `clear`, for what another picker saw."""
         if slot < self._slots:
             self.index.clear(slot)
 
@@ -336,7 +336,7 @@ class PrefixBeliefs:
         self.clear(slot)
 
     def oldest_at(self, slot: int) -> float:
-        """When the prompt that a slot's cache would lose first was used last, in seconds."""
+        """The last use, in seconds, of the prompt that a slot's cache would lose first."""
         return float(self.index.oldest_at[slot]) if 0 <= slot < self._slots else -math.inf
 
     def set_capacity(self, slot: int, tokens: float) -> None:

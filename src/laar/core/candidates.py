@@ -174,7 +174,7 @@ class Candidates:
         return group
 
     def _prefillers(self, group: Group, slots: Slots, now: float) -> Prefillers | None:
-        """Who may prefill for a group: sound endpoints alone, since plain serving is left."""
+        """The endpoints that may prefill for a group: sound ones, since plain serving remains."""
         table, health = self._table, self._health
         slots = slots[reachable(table, slots, self._filters)]
         slots = slots[unsaturated(table, slots, self._filters, now)]

@@ -54,19 +54,19 @@ class CostWeights:
     applies: ClassVar = Applies.AT_ONCE
 
     k_rtt: Annotated[float, Ge(0), Le(1000)] = 1.0
-    """Weight of the round trip in the cost; 1: seconds are seconds."""
+    """Weight of the round trip in the cost. 1 counts its seconds as they are."""
     k_queue: Annotated[float, Ge(0), Le(1000)] = 1.0
     """Weight of the seconds that a request would wait behind prompts, or for a place in a full
     engine."""
     k_delay: Annotated[float, Ge(0), Le(1000)] = 1.0
-    """Weight of the seconds that a request costs others: those that are there, and those who come
-    while its prompt is read. 0 looks at the request alone."""
+    """Weight of the seconds that a request costs other requests: those present, and those that
+    arrive during its prefill. 0 considers the request alone."""
     in_flight_tokens: Annotated[float, FIXED] = 100.0
     """What a request in flight counts for besides its prompt, in uncached tokens of this one: 80
     decoded tokens at 0.12 ms for each sequence of a batch are about 100."""
     retry_penalty: Annotated[float, Ge(1), Le(1e6)] = 100.0
-    """Factor on a model's cost for each time it was tried already: it is used again only when
-    nothing else is left."""
+    """Factor on a model's cost for each time that it was tried. At the default it is used again
+    only when no other model is left."""
 
     def tunable(self) -> dict[str, float]:
         """The weights that the tuner may set, by name."""

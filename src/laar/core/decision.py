@@ -35,7 +35,7 @@ __all__ = [
 
 Retries = Literal["as-scored", "new-model"]
 NEW_MODEL: Retries = "new-model"
-"""Of `DirectorSettings.retries`."""
+"""Value of `DirectorSettings.retries`: prefer a model that was not tried."""
 
 _CROWD_TOKENS = 100.0
 """What a request in flight delays another, in tokens: 80 decoded ones at 0.12 ms."""
@@ -55,40 +55,41 @@ class DirectorSettings:
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"auto": ()})
     """Virtual model names and the models each stands for; an empty list is all models."""
     fallbacks: Annotated[int, Ge(0), Le(8)] = 2
-    """Endpoints named to Envoy behind the first, for its own retries. Two survive a rolling
+    """Number of further endpoints named to Envoy, for its own retries. Two are enough for a rolling
     restart; each adds an address to a header."""
     quadratic_tokens: Annotated[float | None, Ge(1024), Le(1e9)] = None
-    """Prompt length in tokens at which attention costs as much as all the rest of a prefill
-    (parameters / (layers * hidden): about 60,000 for Llama 3 8B, 110,000 for 70B). Long prompts in
-    flight then weigh what they cost, not what they count. None: by count, as LAAR and GORGO publish
-    it."""
+    """Prompt length in tokens at which attention costs as much as the rest of a prefill (parameters
+    / (layers * hidden): about 60,000 for Llama 3 8B, 110,000 for 70B). With it, long prompts in
+    flight weigh by their cost. None: by their number of tokens, as LAAR and GORGO publish it."""
     retries: Retries = "as-scored"
-    """Who says where a retry goes. as-scored: the policy; laar and laar-paper price the models
-    tried, others know nothing of them. new-model: any policy leaves a model that was tried for when
-    no other can take the request, and answers x-laar-exhausted once all were."""
+    """Which rule places a retry. as-scored: the policy's scores; only laar and laar-paper take the
+    models tried into account. new-model: every policy uses a model that was tried only when no
+    other can take the request, and answers x-laar-exhausted once all were tried."""
     answer_value_s: Annotated[float | None, Gt(0), Le(1e6)] = None
-    """What a correct answer is worth, in seconds: x-laar-exhausted is answered as soon as no
-    further attempt is expected to give one for less (seconds / P(correct) after these failures).
-    None: only once every model was tried."""
+    """Worth of a correct answer, in seconds. x-laar-exhausted is answered as soon as no further
+    attempt is expected to yield one for less (seconds / P(correct) after these failures). None:
+    only once every model was tried."""
     adapter_load_s: Annotated[float, Ge(0), Le(600)] = 0.25
-    """Seconds that an engine takes to load a LoRA adapter that it does not have at hand: what an
-    adapter of some 100 MB takes from a local disk. 0 to look at queues and prefixes alone."""
+    """Seconds that an engine takes to load a LoRA adapter that it has not loaded. The default is
+    that of some 100 MB from a local disk. 0: only queues and prefixes count."""
     explore_share: Annotated[float, Ge(0), Le(0.2)] = 0.01
     """Share of requests that may go to a model with fewer than 30 known outcomes on such requests,
-    so that reports can correct its estimate. Only where outcomes are reported and the
-    policy prices; never a retry, a request with an objective, or one that would take twice as long.
-    0: never."""
+    so that reports can correct its estimate. Only while outcomes are reported and the policy
+    prices. Never a retry, a request with an objective, or a request that would take twice as long.
+    0: no request."""
     apart: ApartRule = "by-cost"
-    """Whether a prompt is read by another endpoint than the one that answers, where endpoints have
-    llm-d's roles (label llm-d.ai/role). by-cost: where reading it beside the answers under way
-    costs more than to read it elsewhere and move its KV. never; always: where any endpoint may;
-    threshold: from `apart_tokens` on, as llm-d decides. Of policies that price: laar."""
+    """When a prompt is prefilled by another endpoint than the one that answers, among endpoints
+    with llm-d's roles (label llm-d.ai/role). by-cost: when a prefill beside the answers in progress
+    costs more than a prefill elsewhere and the transfer of its KV. never. always: whenever an
+    endpoint may. threshold: from `apart_tokens` on, as llm-d decides. Only for policies that price,
+    such as `laar`."""
     apart_tokens: Annotated[int, Ge(0), Le(10_000_000)] = 512
-    """Of the rule threshold: tokens of a prompt that the answering endpoint does not hold, from
-    which on they are read elsewhere."""
+    """For `apart: threshold`: uncached prompt tokens at the answering endpoint from which on
+    another endpoint prefills them."""
     transfer_tokens_per_s: Annotated[float, Gt(0), Le(1e12)] = 100_000.0
-    """Tokens whose KV an endpoint fetches from another in a second. 131 KB of each token of an 8B
-    model (32 layers, 8 KV heads of 128, 16 bits) over 100 Gbit/s; some 40,000 for a 70B."""
+    """Tokens per second whose KV an endpoint can fetch from another. The default is an 8B model's
+    (131 KB a token: 32 layers, 8 KV heads of 128, 16 bits) over 100 Gbit/s; a 70B model has some
+    40,000."""
     max_times_tried: Annotated[int, FIXED] = 10
     """How often one model counts as tried, so that costs stay finite numbers."""
     filters: FilterSettings = field(default_factory=FilterSettings)

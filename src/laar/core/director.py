@@ -148,7 +148,7 @@ class Director:
 
     @property
     def candidates(self) -> Candidates:
-        """What the filters leave for each model name."""
+        """The endpoints that the filters leave for each model name."""
         return self._chooser.candidates
 
     @property
@@ -192,7 +192,7 @@ class Director:
         return self._chooser.choose(request, now, room)
 
     def prefill_weight(self, view: View) -> Floats:
-        """What prefilling at each candidate weighs, in tokens of a short prompt."""
+        """The weight of prefilling at each candidate, in tokens of a short prompt."""
         quadratic = self.settings.quadratic
         done = view.cached_tokens
         weight: Floats = view.tokens * (1.0 + view.tokens / quadratic)
@@ -367,7 +367,7 @@ class Director:
 
 
 def _weight(decision: Decision) -> float:
-    """What its prompt counts for in the queue, in tokens of a short one."""
+    """The weight of its prompt in the queue, in tokens of a short one."""
     return decision.tokens * (1.0 + decision.tokens / decision.settings.quadratic)
 
 

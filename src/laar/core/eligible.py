@@ -39,11 +39,11 @@ class Eligible:
 
     @property
     def masks(self) -> tuple[Mask, ...]:
-        """What each cause leaves, the most important first."""
+        """The candidates that each cause leaves, the most important first."""
         return tuple(mask for _, mask in self.kept)
 
     def cause(self, at: int) -> Cause | None:
-        """What took out the candidate at a position; None for one that is left."""
+        """The cause that took out the candidate at a position; None for one that is left."""
         return next((cause for cause, mask in self.kept if not mask[at]), None)
 
 
@@ -78,7 +78,7 @@ def prefer(able: Eligible | None, cause: Cause, keep: Mask | None) -> Eligible |
 
 
 def _fits_window(view: View) -> Mask:
-    """Where the prompt fits; where the window is largest, if it may be an estimate too long."""
+    """The endpoints with room for the prompt; the largest, if its length may be overestimated."""
     windows = view.table.window_tokens[view.slots]
     fits: Mask = view.tokens <= windows
     if fits.any():

@@ -1,4 +1,4 @@
-"""The endpoint table: what is known of each endpoint, as numpy columns over small integer slots.
+"""The endpoint table: the state of each endpoint, as numpy columns over small integer slots.
 
 Work on the request path that grows with the number of endpoints is done on whole columns. An
 endpoint that leaves keeps its slot until the last of its requests has ended, so a late release
@@ -52,7 +52,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one scrape of an endpoint's metrics page said; NaN for what the page does not have.
+    """The values of one scrape of an endpoint's metrics page; NaN for what the page lacks.
 
     `waiting` and `running` are requests, `kv_usage` is a share in 0..1, `capacity_tokens` the size
     of the KV cache. `adapters` are those that requests run with, `max_adapters` how many may at
@@ -78,7 +78,7 @@ COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_toke
 _UNKNOWN = ("rtt_s", "rtt_at", "waiting", "running", "kv_usage", "capacity_tokens", "read_at")
 _COUNTERS = (*COUNTED, "visiting", "failures")
 _FIRST_VALUES = dict.fromkeys(_UNKNOWN, math.nan) | dict.fromkeys(_COUNTERS, 0.0)
-"""Columns that an endpoint begins with, whoever had its slot before."""
+"""First values of an endpoint's columns, whichever endpoint had its slot before."""
 _OF_SPEC = {
     "model_id": -1,
     "window_tokens": math.inf,
@@ -120,15 +120,15 @@ class EndpointTable:
     failures: Floats
     model_id: Slots
     window_tokens: Floats
-    """By slot; infinite where it is not known."""
+    """Largest context by slot; infinite where it is not known."""
     generates: Mask
-    """By slot: whether the endpoint writes texts."""
+    """Whether the endpoint writes texts, by slot."""
     takes: Mask
-    """By slot: whether a client's request may be sent to the endpoint."""
+    """Whether a client's request may be sent to the endpoint, by slot."""
     prefills: Mask
-    """By slot: whether it reads prompts for others."""
+    """Whether the endpoint prefills prompts for others, by slot."""
     fetches: Mask
-    """By slot: whether it may have prompts read elsewhere."""
+    """Whether the endpoint's prompts may be prefilled elsewhere, by slot."""
 
     def __init__(self) -> None:
         self._capacity = 0
@@ -160,7 +160,7 @@ class EndpointTable:
         self._merge()
 
     def served(self, address: str, served: Served) -> None:
-        """Takes an endpoint's own word for its names, until it leaves."""
+        """Takes the names that an endpoint itself reports, until it leaves."""
         if self.slot(address) >= 0 and self._members.served(address, served):
             self._merge()
 
@@ -391,5 +391,5 @@ class EndpointTable:
                 self._free_if_idle(address, slot)
 
     def slot_counted(self, address: str) -> int:
-        """As `slot`, also for an endpoint that leaves while something is in flight there."""
+        """Does as `slot`, also for an endpoint that leaves while something is in flight there."""
         return self._slot_of.get(address, -1)

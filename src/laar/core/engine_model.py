@@ -17,7 +17,7 @@ __all__ = ["CONTEXT_TOKENS", "ERROR", "MAX_MODELS", "Constants", "EngineModel", 
 MAX_MODELS = 1024
 
 ERROR = 0.3
-"""Of a prediction, as a share of it."""
+"""Error of a prediction, as a share of it."""
 
 CONTEXT_TOKENS = 65536.0
 """That `q` is counted by, so that it is of the size of the other constants."""
@@ -64,7 +64,7 @@ class Constants:
 
 
 class Sample(NamedTuple):
-    """What one answer taught, apart from where: it may be learned by several pickers.
+    """The lesson of one answer, apart from its endpoint: several pickers may learn it.
 
     `first` tells the way to the first token from the rest. `features` are those of the line.
     `even_s` is what it would have taken at an endpoint of the usual pace, `took_s` what it took;
@@ -79,7 +79,7 @@ class Sample(NamedTuple):
 
 
 class EngineModel:
-    """What is learned of one model's engines.
+    """The learned constants of one model's engines.
 
     Args:
         base_s: what the artifact says takes no part in reading; 0 for nothing.
@@ -151,12 +151,12 @@ class EngineModel:
         return changed, (took + 0.01) / (guess + 0.01)
 
     def state(self) -> dict[str, object]:
-        """What was learned, as plain values."""
+        """The learned state, as plain values."""
         scalars = [self.unit_s, self._answers, self._tokens]
         return {"first": self.first.state(), "rest": self.rest.state(), "answers": scalars}
 
     def restore(self, state: object) -> None:
-        """Takes up what `state` gave; what makes no sense is left."""
+        """Restores what `state` returned; invalid parts are skipped."""
         if not isinstance(state, dict):
             return
         scalars = state.get("answers")

@@ -55,7 +55,7 @@ _UNKNOWN_LENGTH = 0.05  # what an answer of unknown length weighs, against one o
 
 @dataclass(slots=True)
 class Began:
-    """What a request found when it was sent: the features that its end is explained by.
+    """The state that a request found when it was sent: the features that explain its end.
 
     `plain_s` is of its prompt by c(m), `work_s` with its context as well (`x`). `reads` is false
     where another endpoint reads its prompt.
@@ -135,10 +135,10 @@ class Engines:
         return made
 
     def crowded(self, slots: Slots, tokens: Floats) -> Floats | None:
-        """What share of what runs there has to end before such prompts have room; None for none."""
+        """The share of running requests that must end before such prompts have room; or None."""
         return self._batches.crowded(slots, tokens)
 
-    # -- told ----------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------
 
     def began(
         self,
@@ -155,7 +155,7 @@ class Engines:
         reads: bool = True,
         visits: bool = False,
     ) -> Began:
-        """A request is sent; told before the table counts it.
+        """Takes a request that is sent. Call it before the table counts the request.
 
         Args:
             slot: where to.
@@ -218,7 +218,7 @@ class Engines:
         answer_tokens: int | None,
         plain_s: float | None = None,
     ) -> None:
-        """A request ended well; told before the table takes it out.
+        """Learns from a request that ended well. Call it before the table takes the request out.
 
         Args:
             one: from `began`.
@@ -250,7 +250,7 @@ class Engines:
         self._learn_rest(one, now, ttft_s, latency_s, answer_tokens, pace * guess + one.rtt_s)
 
     def prefilled(self, one: Began, took_s: float) -> None:
-        """A prompt was read for an answer elsewhere; told when that has ended well.
+        """Learns from a prompt that was prefilled for another endpoint, once that ended well.
 
         Args:
             one: from `began`.
@@ -287,7 +287,7 @@ class Engines:
         hidden_s: float = 0.0,
         read_s: float = 0.0,
     ) -> None:
-        """Takes what other pickers sent to a slot; told before the table counts it.
+        """Takes what other pickers sent to a slot. Call it before the table counts it.
 
         Args:
             slot: where to.
@@ -325,7 +325,7 @@ class Engines:
             self._learn_answer(slot, model, sample)
 
     def state(self) -> dict[str, object]:
-        """What is learned of models and, by address, of endpoints' paces; as plain values."""
+        """The learned state of models and, by address, of endpoints' paces; as plain values."""
         paces: dict[str, list[float]] = {}
         for slot in self._table.active.tolist():
             pace = self._paces.state(slot) if slot < self._size else None
@@ -334,7 +334,7 @@ class Engines:
         return {"models": {n: m.state() for n, m in self._models.items()}, "paces": paces}
 
     def restore(self, state: object) -> None:
-        """Takes up what `state` gave, for models of which nothing is known yet."""
+        """Restores what `state` returned, for models of which nothing was learned yet."""
         if not isinstance(state, dict):
             return
         self._grow()
@@ -430,7 +430,7 @@ class Engines:
 
 
 def _features(model: EngineModel, plain_s: float, one: Began) -> tuple[float, ...]:
-    """Of the line to the first token."""
+    """Features of the line for the time to first token."""
     slowed_s = model.work_s(plain_s, one.context_tokens) * one.others
     bent_s = plain_s * one.context_tokens / CONTEXT_TOKENS
     return 1.0, plain_s, slowed_s, one.ahead_s, bent_s

@@ -28,15 +28,15 @@ class FilterSettings:
     applies: ClassVar = Applies.AT_ONCE
 
     max_failures: Annotated[int, Ge(1), Le(1000)] = 3
-    """Probes failed in a row before an endpoint is passed over. One can be chance, three in a row
-    are not."""
+    """Failed probes in a row after which an endpoint is passed over. One can be chance, three in a
+    row are not."""
     max_waiting: Annotated[float, Ge(0)] = 128.0
-    """Requests waiting in the engine above which the endpoint is passed over."""
+    """Number of requests waiting in the engine above which the endpoint is passed over."""
     max_kv_usage: Annotated[float, Gt(0), Le(1)] = 0.98
-    """Share of the KV cache in use above which the endpoint is passed over: beyond it engines
+    """Share of the KV cache in use above which the endpoint is passed over, since engines then
     preempt."""
     stale_s: Annotated[float, Gt(0), Le(3600)] = 10.0
-    """Seconds after which a reading says nothing about saturation any more; ten missed scrapes."""
+    """Seconds after which a reading no longer counts for saturation: ten missed scrapes."""
 
 
 def unless_none(slots: Slots, keep: Mask) -> Slots:

@@ -17,7 +17,7 @@ __all__ = ["HedgeAdvice", "advice"]
 
 
 class HedgeAdvice(NamedTuple):
-    """This attempt, and the best one with another model beside it.
+    """Figures of this attempt, and of the best one with another model beside it.
 
     Args:
         p: P(correct) of this attempt.

@@ -51,7 +51,7 @@ class Line:
         self._pending: list[tuple[float, ...]] = []
 
     def guess(self, features: Sequence[float]) -> float:
-        """The value that the features stand for, by what is known."""
+        """The value that the coefficients predict for the features."""
         return sum(map(float.__mul__, self.now, features))
 
     def learn(
@@ -84,19 +84,19 @@ class Line:
         return True
 
     def expect(self, prior: Sequence[float]) -> None:
-        """Another prior, as much in doubt as the first."""
+        """Sets another prior, as much in doubt as the first."""
         self._expected = [sure * each for sure, each in zip(self._prior, prior, strict=True)]
 
     def rescale(self, factor: float) -> None:
-        """The unit that values are in has become larger by this factor."""
+        """Rescales what was learned to a unit of values that is larger by this factor."""
         self._products = [each / factor for each in self._products]
 
     def state(self) -> list[list[float]]:
-        """What was learned, as plain numbers: squares row by row, products, coefficients, count."""
+        """The learned state, as numbers: squares row by row, products, coefficients, count."""
         return [*self._squares.tolist(), self._products, self.now, [float(self.seen)]]
 
     def restore(self, state: object) -> bool:
-        """Takes up what `state` gave; False, and no change, where it is nothing of this line's."""
+        """Restores what `state` returned; False, and no change, if it is not of such a line."""
         size = len(self.now)
         if not isinstance(state, list) or len(state) != size + 3:
             return False
@@ -112,6 +112,6 @@ class Line:
         return True
 
     def _take(self, coefficients: Sequence[float]) -> None:
-        """Goes by these, as far as the bounds allow."""
+        """Sets the coefficients, clipped to their bounds."""
         bounds = zip(self._low, coefficients, self._high, strict=True)
         self.now = [min(max(low, each), high) for low, each, high in bounds]

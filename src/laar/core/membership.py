@@ -111,7 +111,7 @@ class Membership:
         self._sources[source] = {spec.address: spec for spec in specs}
 
     def served(self, address: str, served: Served) -> bool:
-        """Takes an endpoint's own word for its names, until it leaves; whether that is news."""
+        """Takes the names that an endpoint reports, until it leaves; returns if they are new."""
         is_news = self._served.get(address) != served
         self._served[address] = served
         return is_news

@@ -85,13 +85,13 @@ class Paces:
         self.first[slot] = self.rest[slot] = 1.0
 
     def state(self, slot: int) -> list[float] | None:
-        """What was learned of an endpoint, as plain numbers; None for nothing."""
+        """The learned pace of an endpoint, as plain numbers; None for nothing."""
         known: list[float] = self._columns[:, slot].tolist()
         seen = known[_COLUMNS.index("first_seen")] + known[_COLUMNS.index("rest_seen")]
         return known if seen > 0.0 else None
 
     def restore(self, slot: int, known: object) -> None:
-        """Takes up what `state` gave, until `work_out`; what makes no sense is left."""
+        """Restores what `state` returned, until `work_out`; invalid parts are skipped."""
         if not isinstance(known, list) or len(known) != len(_COLUMNS):
             return
         if not all(type(each) in (int, float) and abs(each) < 1e4 for each in known):

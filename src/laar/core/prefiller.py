@@ -1,4 +1,4 @@
-"""The choice of a prefiller: what is known of the endpoints that may be one, and which it is.
+"""The choice of a prefiller among the endpoints that may be one.
 
 A policy that prices chooses it together with the candidate (`Apart.chosen`); a prefiller that
 health has taken out gets its trial here. `laar.core.apart` says what the pair costs.
@@ -44,7 +44,7 @@ def view_of_prefillers(
 
 
 def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> Prefiller | None:
-    """Where the prompt of the candidate in position `at` is read, if not there."""
+    """The endpoint that reads the prompt of the candidate in position `at`, if another."""
     apart = view.apart
     if apart is None or apart.chosen is None or apart.transfer_s is None:
         return None  # there is no choice, or the policy does not price

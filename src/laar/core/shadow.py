@@ -20,11 +20,11 @@ class Enforcement:
     applies: ClassVar = Applies.AT_ONCE
 
     mode: Literal["enforce", "shadow"] = "enforce"
-    """`shadow` decides and records, and lets Envoy's own balancing, or another picker's header,
-    stand: to look before anything is at stake."""
+    """`enforce` sends requests where the picker decides. `shadow` only records decisions; Envoy's
+    own balancing, or another picker's header, chooses the endpoint."""
     enforce_share: Annotated[float, Ge(0), Le(1)] = 1.0
-    """In the mode `enforce`, the share of requests whose decision counts; the rest is shadowed.
-    Drawn by session, or by request where there is none, so that a session does not flap."""
+    """In the mode `enforce`, share of requests whose decision counts; the rest is shadowed. It is
+    drawn by session, or by request without one, so that a session does not change sides."""
 
     @property
     def share(self) -> float:

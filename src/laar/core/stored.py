@@ -20,7 +20,7 @@ MAX_STORED = 65_536
 
 
 class StoredAnswers:
-    """Remembers who gave which answer, and in which session."""
+    """Remembers which endpoint gave which answer, and in which session."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, tuple[str, str]] = OrderedDict()
@@ -36,7 +36,7 @@ class StoredAnswers:
         self.on_note(response_id, address, session)
 
     def heard(self, response_id: str, address: str, session: str) -> None:
-        """As `note`, where another picker saw it."""
+        """Does as `note`, for what another picker saw."""
         self._kept[response_id] = address, session or response_id
         self._kept.move_to_end(response_id)
         if len(self._kept) > MAX_STORED:

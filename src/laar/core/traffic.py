@@ -74,7 +74,7 @@ class Traffic:
         self._rate = self._load = 0.0
         self._load_from = 0.0
         self.arrived_at = -math.inf
-        """When the last request arrived, anywhere."""
+        """Time of the last arrival at any endpoint."""
 
     # -- asked ---------------------------------------------------------------------------------
 

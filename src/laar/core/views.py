@@ -138,7 +138,7 @@ class Views:
         return view, chain, reason
 
     def after(self, view: View, tried: Sequence[str]) -> tuple[Floats, Mask] | None:
-        """P(correct) of each candidate once all of `tried` have failed, and who is untried then."""
+        """P(correct) of each candidate once all of `tried` have failed, and which are untried."""
         known: Assessment | None = self._assess(view.request, self._table.models, tried, view.now)
         if known is None:
             return None

@@ -24,7 +24,7 @@ from laar.health import Kind, Reply
 __all__ = ["Asked", "Asker", "ask", "new_session"]
 
 TIMEOUT_S = 10.0
-"""For one token. Engines that need more are not to be sent users yet."""
+"""Time-out of an answer of one token. Engines that need more are not to be sent users yet."""
 _LOOK_S = 0.25
 _MAX_UNDER_WAY = 16
 """A pool that fails as a whole must not be asked as a whole."""

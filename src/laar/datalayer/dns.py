@@ -33,7 +33,7 @@ TIMEOUT_S = 5.0
 MAX_AT_ONCE = 4
 """A look-up holds a thread, and a dead DNS server holds it long: leave threads for the others."""
 MAX_ADDRESSES = 256
-"""For one name; the lowest are kept, so that the choice stays put."""
+"""Addresses of one name; the lowest are kept, so that the choice is stable."""
 
 
 async def system_lookup(name: str) -> Sequence[str]:

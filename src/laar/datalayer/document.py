@@ -27,7 +27,7 @@ MAX_NODES = 500_000
 MAX_DEPTH = 50
 MAX_TEXT_CHARS = 4 << 20
 MAX_NUMBER_CHARS = 400
-"""Of a value that is no text: YAML's numbers to base 60 take quadratic time."""
+"""Longest value that is no text: YAML's numbers to base 60 take quadratic time."""
 
 _NOT_YAML = (ValueError, RecursionError, ArithmeticError, LookupError, AttributeError, TypeError)
 """Raised by PyYAML for values that do not fit the tag before them, such as ``!!int ''``."""

@@ -91,30 +91,31 @@ ModelName = Annotated[str, AfterValidator(check_model_name)]
 
 
 class Endpoint(BaseModel):
-    """One endpoint, as it is written in a file."""
+    """One endpoint, as written in a file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     address: Annotated[str, AfterValidator(_canonical)]
-    """``ip:port``, ``[v6]:port`` or ``name:port``; each address of a name is an endpoint."""
+    """Address as ``ip:port``, ``[v6]:port`` or ``name:port``. Each address of a name is an
+    endpoint."""
     model: ModelName | None = None
-    """The model it serves; `models` when it answers to several names."""
+    """Model that the endpoint serves. Use `models` if it serves several names."""
     models: tuple[ModelName, ...] = Field(default=(), max_length=256)
-    """All the names it answers to; the first is the one that accuracy and latency use."""
+    """All model names that the endpoint serves. Accuracy and latency use the first."""
     region: str = ""
-    """Free text, shown on the page and in metrics."""
+    """Region of the endpoint: free text, shown on the page and in metrics."""
     engine: Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp"] = "vllm"
-    """Whose names its metrics page uses."""
+    """Engine whose metric names the endpoint's page uses."""
     metrics_url: Annotated[str, AfterValidator(_metrics_url)] | None = None
-    """The page to scrape; left out: ``http://address/metrics``; empty: none."""
+    """URL of the metrics page. Default: ``http://address/metrics``. Empty: no page is read."""
     labels: dict[str, str] = {}
-    """Free labels."""
+    """Labels of the endpoint, free names and values."""
     priority_field: bool = False
-    """Put the ``priority`` field into bodies of requests that name an objective, and of all with
-    flow control: the engine runs with ``--scheduling-policy priority``."""
+    """Whether laar adds the ``priority`` field to bodies of requests that name an objective, and
+    with flow control to all. The engine must run with ``--scheduling-policy priority``."""
     max_model_len: Annotated[int, Field(ge=1)] | None = None
-    """Longest prompt and answer together, in tokens, as the engine was started with; left out: any
-    length is sent."""
+    """Limit of prompt and answer together, in tokens, as the engine was started with. None:
+    requests of any length are sent."""
 
     @model_validator(mode="after")
     def _one_way_to_name_models(self) -> Endpoint:
@@ -167,7 +168,7 @@ def load_endpoints(path: Path) -> tuple[EndpointSpec, ...]:
 
 
 class EndpointsFile:
-    """The collector: tells `sink` the file's endpoints, at the start and after each change.
+    """The collector: gives `sink` the file's endpoints, at the start and after each change.
 
     Args:
         path: the file.

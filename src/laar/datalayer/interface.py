@@ -1,4 +1,4 @@
-"""What collectors are told and what they tell: five small protocols, no table and no metrics.
+"""What collectors get and what they report: five small protocols, no table and no metrics.
 
 A collector is an object with ``async def run(self) -> None`` that ends only by cancellation. It
 never knows who listens, so the runner, the lab and the tests join collectors to whatever they
@@ -31,7 +31,7 @@ Targets = Callable[[], Sequence[EndpointSpec]]
 
 
 class ProblemSink(Protocol):
-    """Where collectors say what they can't do; for the page, the log and a counter."""
+    """Takes the problems of collectors; for the page, the log and a counter."""
 
     def problem(self, source: str, message: str | None) -> None:
         """Note that `source` has a problem, again at each failure; None says that it is over.
@@ -42,14 +42,14 @@ class ProblemSink(Protocol):
 
 
 class EndpointSink(ProblemSink, Protocol):
-    """Where sources of endpoints report."""
+    """Takes the endpoints of a source."""
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
         """Take the full set of endpoints that `source` knows now; addresses are unique in it."""
 
 
 class ReadingSink(ProblemSink, Protocol):
-    """Where scrapes and probes report. Silence means unknown; readings age by their time."""
+    """Takes what scrapes and probes read. Silence means unknown; readings age by their time."""
 
     def reading(self, address: str, reading: Reading, now: float) -> None:
         """Take one metrics page's numbers, read at `now`."""
@@ -59,14 +59,14 @@ class ReadingSink(ProblemSink, Protocol):
 
 
 class ServedSink(ProblemSink, Protocol):
-    """Where the names that endpoints answer to are reported."""
+    """Takes the model names that endpoints serve."""
 
     def served(self, address: str, served: Served) -> None:
         """Take what `address` says of its names."""
 
 
 class KvEventSink(ProblemSink, Protocol):
-    """Where the KV cache events of engines go. Hashes are the engine's own."""
+    """Takes the KV cache events of engines. Hashes are the engine's own."""
 
     def stored(self, address: str, event: Stored) -> None:
         """Blocks entered the cache of `address`."""

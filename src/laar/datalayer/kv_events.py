@@ -39,13 +39,13 @@ REPLAY_LABEL = "laar.dev/kv-events-replay"
 LOOK_S = 1.0
 """How soon a new endpoint is listened to."""
 REPLAY_S = 5.0
-"""For all batches of a gap together; what takes longer is lost."""
+"""Time-out for all batches of a gap together; what takes longer is lost."""
 MAX_ENDPOINTS = 1000
 """ZeroMQ's own cap on the sockets of a process is 1,023."""
 MAX_BATCH_BYTES = 16 << 20
 """The blocks of a million tokens in one engine step; longer batches end the connection."""
 MAX_BATCHES_WAITING = 1000
-"""For each endpoint, before further ones are dropped, which then shows as a gap."""
+"""Batches that may wait for each endpoint. Further ones are dropped, which then shows as a gap."""
 
 _END = b"\xff" * 8
 

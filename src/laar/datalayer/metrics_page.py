@@ -113,7 +113,7 @@ class Counters:
     started: float
 
     def restarted_since(self, before: Counters) -> bool:
-        """Tell whether a counter ran backwards or the time of start moved; NaN tells nothing."""
+        """Return whether a counter ran backwards or the start time moved; NaN is no sign."""
         return (
             self.queries < before.queries
             or self.worked < before.worked

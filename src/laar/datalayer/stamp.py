@@ -1,4 +1,4 @@
-"""Whether a file has changed, told by its status.
+"""Detects by its status whether a file has changed.
 
 To ask for the status now and then is the one way that works for an editor's save, for a rename, and
 for a Kubernetes ConfigMap mount, where the file itself never changes but a symbolic link above it

@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 __all__ = ["LocalTokenizer", "ask_engine"]
 
 MAX_KEPT_CHARS = 16_000_000
-"""Of tokenized prompts, to go on from: 40 conversations of 400 kB; about 60 MB with their tokens.
-The oldest go, and then their next turn is tokenized as a whole."""
+"""Characters of tokenized prompts that are kept to continue from: 40 conversations of 400 kB;
+about 60 MB with their tokens. The oldest are dropped, and their next turn is then tokenized as
+a whole."""
 
 MAX_ANSWER_BYTES = 32 << 20
-"""Of ``/tokenize``: a million ids take about 7 MB."""
+"""Longest answer of ``/tokenize``: a million ids take about 7 MB."""
 
 _OVERLAP_CHARS = 512  # tokenized again before the place where a prompt is new,
 _AGREEING = 8  # and tokens in a row that must come out the same
@@ -111,7 +112,7 @@ class LocalTokenizer:
         return None if text is None else np.array(self._encode(text, chain), np.uint32)
 
     def _encode(self, text: str, chain: Chain, *, special: bool = False) -> array[int]:
-        """As the library does, from where the prompt leaves the one it continues."""
+        """Encodes as the library does, from where the prompt leaves the one that it continues."""
         before = next(
             (
                 self._done[key, special]
@@ -235,7 +236,7 @@ async def ask_engine(
     document: Mapping[str, Any],
     model: str,
 ) -> TokenIds | None:
-    """Token ids of a request's prompt, from the engine that serves it; None where it can't tell.
+    """Token ids of a request's prompt, from the engine that serves it; None if it gives none.
 
     Raises:
         ValueError: the answer is none.

@@ -6,7 +6,7 @@
     cost_s: 2.31
     windows: [...]
 
-Only `weights` is used; the rest is the evidence, for whoever asks where the numbers came from.
+Only `weights` is used; the rest is evidence of where the numbers come from.
 """
 
 from __future__ import annotations

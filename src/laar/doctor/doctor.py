@@ -53,7 +53,7 @@ _COUNTERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where to look; None leaves a part out.
+    """Addresses to examine; None leaves a part out.
 
     Args:
         envoy: URL of Envoy's admin port.
@@ -67,7 +67,7 @@ class Places:
 
 
 def admin_url(settings: Settings) -> str:
-    """Where a picker with these settings has its admin port, seen from its own machine."""
+    """The URL of the admin port of a picker with these settings, on its own machine."""
     host, port = split_address(settings.listen.admin)
     if host in _EVERYWHERE:
         host = "::1" if ":" in host else "127.0.0.1"
@@ -100,7 +100,7 @@ class Doctor:
 
     @property
     def needs(self) -> Needs:
-        """What the settings ask of Envoy."""
+        """The settings' requirements on Envoy."""
         flow = self._settings.flow
         return Needs(
             max_body_bytes=self._settings.stream.max_body_bytes,

@@ -68,7 +68,7 @@ class Fault:
 
     @property
     def finding(self) -> Finding:
-        """For the reader."""
+        """The finding to print."""
         return Finding(
             level=self.check.level,
             where=f"Envoy {self.where}",

@@ -136,13 +136,13 @@ PROCESSOR = (
         namespaces("receiving_namespaces", NAMESPACES[:1], "the picker's metadata is refused"),
     ),
 )
-"""Of the ext_proc filter."""
+"""Checks of the ext_proc filter."""
 
 MANAGER = (_warning("delayed_close_timeout", breaks_off_at_once),)
-"""Of the connection manager that has the ext_proc filter."""
+"""Checks of the connection manager that has the ext_proc filter."""
 
 NATIVE_LISTENER = (_error("per_connection_buffer_limit_bytes", buffers_bodies),)
-"""Of a listener whose bodies reach the picker whole."""
+"""Checks of a listener whose bodies reach the picker whole."""
 
 PICKER_CLUSTER = (
     _error(
@@ -152,7 +152,7 @@ PICKER_CLUSTER = (
     _warning("health_checks", checks_picker),
     _warning("common_lb_config.healthy_panic_threshold", leaves_dead_picker),
 )
-"""Of the cluster that the ext_proc filter asks."""
+"""Checks of the cluster that the ext_proc filter calls."""
 
 ROUTE = (
     _error("timeout", lasts("timeout", DEFAULT_ROUTE_TIMEOUT_S, "longer answers are cut off")),
@@ -166,13 +166,13 @@ ROUTE = (
     ),
     _warning("retry_policy", retries),
 )
-"""Of a route's action."""
+"""Checks of a route's action."""
 
 ENDPOINTS = (
     _error("circuit_breakers.thresholds", breakers("Envoy answers 503 itself beyond it")),
     _error("load_balancing_policy", follows_picker, drops=("lb_policy",)),
 )
-"""Of a cluster of endpoints."""
+"""Checks of a cluster of endpoints."""
 
 OVERRIDE_HOST = tuple(
     _warning(field, judge, above="load_balancing_policy.")
@@ -181,4 +181,4 @@ OVERRIDE_HOST = tuple(
         ("selected_host_key", names_server),
     )
 )
-"""Of the override-host policy of a cluster of endpoints."""
+"""Checks of the override-host policy of a cluster of endpoints."""

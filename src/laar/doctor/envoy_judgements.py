@@ -343,7 +343,7 @@ def falls_back_rightly(override: Json, _needs: Needs) -> Wrong | None:
 
 
 def names_server(override: Json, _needs: Needs) -> Wrong | None:
-    """Envoy tells the picker which endpoint served."""
+    """Checks that Envoy reports to the picker which endpoint served."""
     if override.get("selected_host_key"):
         return None
     effect = "the picker does not learn which endpoint served after a retry"

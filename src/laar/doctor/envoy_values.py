@@ -19,7 +19,7 @@ __all__ = [
 Json = dict[str, Any]
 
 NAMESPACES = (LB_NAMESPACE, SUBSET_NAMESPACE)
-"""Of the metadata that Envoy and the picker exchange."""
+"""Namespaces of the metadata that Envoy and the picker exchange."""
 
 _POLICIES = "type.googleapis.com/envoy.extensions.load_balancing_policies"
 HEALTH_CHECK: Json = {

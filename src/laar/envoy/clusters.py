@@ -1,7 +1,7 @@
 """The two clusters of a laar Envoy: the endpoints that serve models, and the picker itself.
 
 **Endpoints** are an EDS cluster read from a file that is replaced by rename, so membership changes
-without a restart and an address outside the file can never be reached, whoever names it. Its
+without a restart and an address outside the file can never be reached, whatever names it. Its
 ``override_host`` policy takes the picker's ordered list from the request header, then from the
 ``envoy.lb`` metadata. Without a list least request chooses among all endpoints. With a list that
 names no endpoint that Envoy knows, nothing is chosen: endpoints outside the list serve other

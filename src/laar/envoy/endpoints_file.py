@@ -26,8 +26,8 @@ from laar.errors import SettingError
 __all__ = ["ENDPOINTS_CLUSTER", "ENVOY_LEARNS_S", "EndpointAddress", "write_eds"]
 
 ENVOY_LEARNS_S = 0.5
-"""From renaming the file into place to relying on it: Envoy watches it, and takes some 10 ms, more
-on a machine that is busy."""
+"""Seconds from renaming the file into place to relying on it: Envoy watches it, and takes some 10
+ms, more on a machine that is busy."""
 
 ENDPOINTS_CLUSTER = "laar-endpoints"
 """The cluster's name, which the file and the bootstrap have to agree on."""

@@ -100,7 +100,7 @@ def body_mode(shape: Shape, options: BootstrapOptions) -> BodyMode:
 
 
 def data_listener(shape: Shape, options: BootstrapOptions) -> Listener:
-    """Where requests come in."""
+    """The listener on which requests come in."""
     return Listener(
         name=DATA_LISTENER,
         address=socket_address(options.data_host(shape), options.listen_port),

@@ -68,7 +68,7 @@ def _mapper(
     retry: bool = False,
     also: str | None = None,
 ) -> ResponseMapper:
-    """Statuses from `least` on; what the picker has refused is told by its reason, and left."""
+    """Statuses from `least` on. Refusals of the picker are recognised by their reason, and left."""
     filters = [_status(ComparisonFilterOp.GE, least), _expression(_NOT_THE_PICKERS)]
     if also is not None:
         filters.append(_expression(also))

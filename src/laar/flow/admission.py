@@ -146,7 +146,7 @@ class Admission:
         return decision
 
     def dispatch(self, now: float) -> list[Outcome]:
-        """Lets go who may go; the outcomes reached since the last call."""
+        """Dispatches what may go; returns the outcomes reached since the last call."""
         if not self.ready:  # none goes, but time runs
             return self._outcomes(self.queue.dispatch(now, lambda _item, _shorts: None), now)
 
@@ -213,7 +213,7 @@ class Admission:
     # -- what a request is to the queue --------------------------------------------------------
 
     def _item(self, request: Request, view: View, now: float) -> Item:
-        """By the candidate that would be done first."""
+        """Describes a request by the candidate that would finish it first."""
         work = view.seconds_per_token * self._director.prefill_weight(view)
         best = int(work.argmin())
         uncached = float(view.tokens[best] - view.cached_tokens[best])
@@ -222,7 +222,7 @@ class Admission:
         )
 
     def _blind(self, request: Request, now: float) -> Item:
-        """While nothing is known of who will serve it."""
+        """Describes a request while its candidates are not known."""
         tokens = request.chars / PlainAssessor.CHARS_PER_TOKEN
         work_s = tokens * PlainAssessor.SECONDS_PER_TOKEN
         return self._described(request, work_s, tokens, tokens, now)

@@ -98,25 +98,26 @@ class Limits:
     applies: ClassVar = Applies.AT_ONCE
 
     order: Annotated[Literal["lars", "fcfs", "edf", "lrs", "srpt"], Applies.AFTER_RESTART] = "lars"
-    """Who goes first: relative slack, or another order to compare with."""
+    """Order of the queue: `lars` by relative slack; the others to compare with."""
     together: bool = False
-    """Requests whose documents begin alike (see `context`) leave one after the other, where the
-    others can afford it by an estimate; with the order `lars` only. Off by default: where some are
-    late already, the estimate can cost another its objective."""
+    """Whether requests whose documents begin alike (see `context`) leave one after the other if the
+    other requests can afford it, by an estimate. Only with the order `lars`. Off by default: if
+    some requests are late already, the estimate can cost another its objective."""
     max_waiting: Annotated[int, Ge(0), Le(1_000_000)] = 10_000
-    """Requests that may wait; 429 beyond. Each costs some 20 KiB and its body, and 10,000 keep a
-    dispatch at some 100 us."""
+    """Requests that may wait; 429 beyond. Each costs some 20 KiB and its body. With 10,000 a
+    dispatch takes some 100 us."""
     max_held_bytes: Annotated[int, Ge(0), Le(64 << 30)] = 512 << 20
-    """Memory for the bodies of those that wait, each counted twice: as it came and as it was read.
-    429 beyond."""
+    """Memory for the bodies of waiting requests, each counted twice: as received and as parsed. 429
+    beyond."""
     patience: Annotated[float, Ge(0), Le(1000)] = 3.0
-    """A request expires, and gets a 503, after waiting this many times its objective ..."""
+    """A request expires with 503 after a wait of this many times its objective, but not before
+    `min_hold_s` and not after `max_hold_s`."""
     min_hold_s: Annotated[float, Ge(0), Le(3580)] = 5.0
-    """... but not before this many seconds: one long prefill may pass meanwhile ..."""
+    """Seconds before which no waiting request expires: one long prefill may pass meanwhile."""
     max_hold_s: Annotated[float, Ge(0), Le(3580)] = 60.0
-    """... and never after this many, which also hold requests while no endpoint is known (a fleet
-    scaled to zero). Keep it at or under `laar envoy --longest-hold`, whose default this is: Envoy
-    sends a request elsewhere after that."""
+    """Seconds after which every waiting request expires, also while no endpoint is known (a fleet
+    scaled to zero). Keep it at most at `laar envoy --longest-hold`, which has the same default:
+    after that time Envoy sends the request elsewhere."""
 
     def __post_init__(self) -> None:
         """Raises SettingError for a value that cannot work."""

@@ -37,7 +37,8 @@ _UNDER_WAY_S = 0.25
 _MEMORY_S = 5.0
 """Prefill seconds after which a pace is mostly learned again: a few prompts of a loaded fleet."""
 _LEAST_S = 0.2
-"""Work ahead from which a pace is learned: of less, an iteration and the way there tell more."""
+"""Least work ahead from which a pace is learned: below it, an iteration and the round trip
+dominate."""
 _MIN_PACE, _MAX_PACE = 1 / 16, 4.0
 """c(m) that was never measured is rarely further off. A pace too low costs less: the queue then
 fills late, where one too high leaves endpoints idle."""

@@ -60,7 +60,7 @@ MAX_REFUSALS = 32
 """Lanes found closed in one `dispatch` before it stops; the next call starts with the others."""
 
 MAX_RETRY_AFTER_S = 60
-"""The longest a client is told to stay away: the estimate is no better than that."""
+"""Longest `retry-after` in seconds: the estimate is no better than that."""
 
 
 class _Waiting:
@@ -76,7 +76,7 @@ class _Waiting:
 
 
 class _Band:
-    """One priority: its lanes, and who crowds it."""
+    """One priority: its lanes, and the tenants that crowd it."""
 
     __slots__ = ("crowd", "lanes")
 
@@ -120,7 +120,7 @@ class Queue(Generic[T]):
         return len(self._waiting)
 
     def work_s(self) -> dict[str, float]:
-        """Seconds of work of those who wait, by lane."""
+        """Seconds of work of the waiting requests, by lane."""
         found: dict[str, float] = {}
         for entry in self._waiting.values():
             found[entry.item.lane] = found.get(entry.item.lane, 0.0) + entry.item.work_s

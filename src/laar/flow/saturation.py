@@ -31,7 +31,7 @@ LONG_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loads:
-    """What is known of n endpoints; every field is float64[n], in the same order.
+    """The loads of n endpoints; every field is float64[n], in the same order.
 
     Args:
         prefill_s: own counter: prefill seconds in flight, long ones included.
@@ -60,17 +60,19 @@ class Saturation:
     applies: ClassVar = Applies.AT_ONCE
 
     max_prefill_s: Annotated[float, Gt(0), Le(3600)] = 2.0
-    """Seconds of prefill in flight at an endpoint, by c(m), above which it is full. Enough to keep
-    its batch full between two decisions, little enough for the order to matter. A request counts
-    until its first token is seen; where answers are not streamed or not read
-    (`bodies.sample_answers`), by a clock that those seen and the readings correct."""
+    """Seconds of prefill in flight at an endpoint, by c(m), above which it is full. The default
+    keeps its batch full between two decisions, and is short enough for the queue's order to matter.
+    A request counts until its first token is seen. If its answer is not streamed or not read
+    (`bodies.sample_answers`), it counts for an estimated time, corrected by the answers that are
+    read and by the readings."""
     max_requests: Annotated[int, Ge(1), Le(100_000)] = 256
-    """Requests at an endpoint above which it is full; vLLM's --max-num-seqs."""
+    """Requests at an endpoint above which it is full, like vLLM's --max-num-seqs."""
     max_kv_usage: Annotated[float, Gt(0), Le(1)] = 0.95
-    """Share of the KV cache in use above which an endpoint is full: it is about to preempt."""
+    """Share of the KV cache in use above which an endpoint is full, since it is about to
+    preempt."""
     stale_after_s: Annotated[float, Gt(0), Le(3600)] = 3.0
-    """Seconds after which a reading fills no endpoint any more; three missed scrapes. The own
-    counters still do."""
+    """Seconds after which a reading no longer marks an endpoint as full: three missed scrapes.
+    laar's own counters still do."""
 
     def __post_init__(self) -> None:
         """Raises SettingError for a cap that lets nothing through."""

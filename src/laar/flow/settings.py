@@ -24,16 +24,18 @@ class FlowSettings:
     applies: ClassVar = Applies.AT_ONCE
 
     objectives_s: Mapping[str, Annotated[float, Gt(0), Le(3600)]] = field(default_factory=dict)
-    """Seconds to the first token that a class of requests is meant to have, by the name in
-    x-gateway-inference-objective. x-slo-ttft-ms goes before it."""
+    """Objectives for the time to first token, in seconds, by the name in
+    x-gateway-inference-objective. A request's x-slo-ttft-ms takes precedence."""
     objective_base_s: Annotated[float, Ge(0), Le(3600)] = 1.0
-    """Seconds of the objective of a request that has none: this ..."""
+    """Objective of a request without one, in seconds: `objective_base_s` plus `objective_factor`
+    times its prefill alone."""
     objective_factor: Annotated[float, Ge(1), Le(1000)] = 5.0
-    """... and this many times its prefill alone. A second is what users wait for, and five times
-    leaves a long prompt slack to give."""
+    """Factor on the prefill alone in the objective of a request without one (see
+    `objective_base_s`). Users wait a second, and a factor of five leaves a long prompt slack to
+    yield."""
     long_tokens: Annotated[int, Ge(1), Le(1 << 30)] = 8192
-    """Uncached prompt tokens above which a request is long: while short ones wait, an endpoint gets
-    no second long one. The paper's short requests end at 8K."""
+    """Uncached prompt tokens above which a request is long. While short requests wait, an endpoint
+    gets no second long one. The paper's short requests end at 8K."""
     limits: Limits = field(default_factory=Limits)
     saturation: Saturation = field(default_factory=Saturation)
 

@@ -1,4 +1,4 @@
-"""Who goes next, and how much of it: slack orders and batch packing (Medha sections 4.1 and 4.3).
+"""The next request, and how much of it: slack orders, batch packing (Medha, 4.1 and 4.3).
 
 Slack is the time a request may still lose: s = arrival + objective - now - remaining work.
 Relative slack, rho = s / total work, is what LARS orders by: two requests with 2 s of slack run

@@ -5,8 +5,8 @@ go. Here requests come one by one, some in a hurry, and each endpoint has a cach
 order by slack stays, and is put off only: an endpoint that has room gets the request that shares
 most with what it was sent recently, as long as all others can afford that (`spare_s`).
 
-In an overload slack alone makes everybody late in turn, those too who could be served cheaply; then
-nobody has a say, and what is cheap goes first.
+In an overload slack alone makes every request late in turn, also those that could be served
+cheaply. Then no objective counts, and cheap requests go first.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Together(Generic[K]):
 def spare_s(
     starts_s: NDArray[np.float64], work_s: NDArray[np.float64], now: float, servers: int
 ) -> float:
-    """By how much all who can keep their objective may be put off, in seconds; infinite for none.
+    """Seconds by which all requests that can keep their objective may wait; infinite for none.
 
-    Who must start first is served first, each for as long as its work takes. Who can't keep its
-    objective even so has no say.
+    The request that must start first is served first, each for as long as its work takes. A request
+    that cannot keep its objective even so does not count.
 
     Args:
         starts_s: float64[n], when each has to start at the latest.

@@ -99,7 +99,7 @@ class Bag(Generic[K]):
 
 
 class Crowd(Generic[K]):
-    """Who waits, by tenant in order of arrival, and which tenant has the most waiting; O(1) each.
+    """Waiting requests by tenant, in order of arrival, and the tenant with the most; O(1) each.
 
     Tenants are kept in one set for each number of waiting requests. A step changes one tenant by
     one, so the largest number moves by at most one and is never searched for.
@@ -171,7 +171,7 @@ class _Kind(Bag[Hashable]):
         self._together.remove(key, context)
 
     def company(self, now: float, first: Hashable, near: Near) -> Hashable:
-        """Returns who shares most with what is `near`, if all others can afford it; else `first`.
+        """Returns the request that shares most with `near`, if others can afford it, or `first`.
 
         Heights must be relative slack.
         """

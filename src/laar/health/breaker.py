@@ -28,7 +28,7 @@ from laar.health.settings import HealthSettings
 __all__ = ["Breaker", "State"]
 
 _WINDOW = 12.0
-"""Outcomes that the share is over: enough to tell a third from a tenth, few enough to be quick."""
+"""Outcomes in the share: enough to distinguish a third from a tenth, few enough to be quick."""
 _LEAST = 6.0  # outcomes before a share is one
 _CONVALESCENT = 4
 """Answers after a trial in which a single failure takes it out again."""
@@ -39,7 +39,7 @@ _HANG_FACTOR = 5.0
 round trip: the first trial after a hang comes so many times later."""
 _FIRST_SHARE = 0.2  # of its price's weight, at the start of a slow start
 _AGAIN_S = 0.5
-"""A trial that told nothing (its client went away, or was at fault) is repeated after that."""
+"""Seconds after which a trial without a verdict (its client left, or was at fault) is repeated."""
 _PROBES_BELIEVED = 6
 """After so many probes that failed a request is tried all the same: a probe may fail by itself."""
 _SUSPECT_S = 1.0
@@ -50,7 +50,7 @@ _NEGLIGIBLE = 0.02
 
 
 class State(StrEnum):
-    """Of a breaker."""
+    """States of a breaker."""
 
     CLOSED = "closed"
     SUSPECT = "suspect"
@@ -193,13 +193,13 @@ class Breaker:
     # -- learning ------------------------------------------------------------------------------
 
     def start_slowly(self, now: float) -> None:
-        """It is new among others that are not."""
+        """Begins a slow start: the endpoint is new among others that are not."""
         self.state = State.STARTING
         self._answered = _CONVALESCENT
         self._closed_at = now
 
     def begin_trial(self, attempt: Attempt) -> None:
-        """This attempt is its trial."""
+        """Makes this attempt the endpoint's trial."""
         self.state = State.TRIAL
         self.trial = attempt
         self.trials += 1
@@ -207,7 +207,7 @@ class Breaker:
         self.failed_probes = 0.0
 
     def good(self, attempt: Attempt, settings: HealthSettings, now: float) -> bool:
-        """It answered; whether that brings it back."""
+        """Records a good answer; returns whether it brings the endpoint back."""
         if self.state is State.CLOSED and self._bad == 0.0:  # as nearly always
             self._good = min(self._good + 1.0, _WINDOW)
             self._streak = 0.0
@@ -239,7 +239,7 @@ class Breaker:
         now: float,
         row: int | None = None,
     ) -> bool:
-        """It failed, which counts for `weight`; whether it is open since this moment.
+        """Records a failure with a `weight`; returns whether it opened the breaker.
 
         `row` is how many in a row open it, where that is not the settings' number.
         """
@@ -265,7 +265,7 @@ class Breaker:
         return True
 
     def open(self, kind: Kind, settings: HealthSettings, rng: random.Random, now: float) -> None:
-        """Takes it out until a trial."""
+        """Takes the endpoint out until a trial."""
         longest = settings.longest_trial_s
         first = settings.first_trial_s * (_HANG_FACTOR if kind is Kind.HANG else 1.0)
         quiet_s = now - self._closed_at
@@ -285,7 +285,7 @@ class Breaker:
         self.openings += 1
 
     def tells_nothing(self, attempt: Attempt, rng: random.Random, now: float) -> None:
-        """The trial ended without a verdict."""
+        """Ends a trial without a verdict."""
         if attempt is self.trial:
             self.state = State.OPEN
             self.trial = None
@@ -298,7 +298,7 @@ class Breaker:
         settings: HealthSettings,
         now: float,
     ) -> None:
-        """It has no room now. It answers, so a trial is passed."""
+        """Records that the endpoint is full. It answered, so a trial is passed."""
         longest = settings.longest_full_s
         pause_s = settings.full_s if retry_after_s is None else retry_after_s
         if now - self.full_until < self._full_s:  # full again, as soon as it was asked
@@ -309,7 +309,7 @@ class Breaker:
             self._close(now)
 
     def heard_good(self, settings: HealthSettings, now: float) -> None:
-        """It answered a request of another picker."""
+        """Records a good answer to another picker's request."""
         self._add(settings, now, good=1.0)
         if not self.is_out:
             self._streak = 0.0
@@ -324,7 +324,7 @@ class Breaker:
         rng: random.Random,
         now: float,
     ) -> None:
-        """Another picker has taken it out, and tries it in `wait_s`."""
+        """Records that another picker took the endpoint out and tries it in `wait_s`."""
         if not self.is_out:
             self.open(kind, settings, rng, now)
         if self.state is State.OPEN:
@@ -333,21 +333,21 @@ class Breaker:
             self.trial_at = now + min(settings.longest_trial_s, wait_s)
 
     def heard_back(self, now: float) -> None:
-        """Another picker's request was answered: it is back."""
+        """Brings the endpoint back, since it answered another picker's trial."""
         if self.state is State.OPEN:
             self._close(now)
 
     def pause(self, until: float) -> None:
-        """Gets nothing before a time, unless all others pause as well."""
+        """Keeps requests away until a time, unless all others pause as well."""
         self.full_until = max(self.full_until, until)
 
     @property
     def is_suspected(self) -> bool:
-        """Whether a question of ours is to tell if it fails."""
+        """Whether a question of the picker's decides if the endpoint fails."""
         return self._suspected
 
     def suspect(self, kind: Kind, settings: HealthSettings, now: float) -> bool:
-        """Has a question asked; whether it is, and not too soon after the last.
+        """Requests a question; returns False if none is due.
 
         Nothing is sent until it is answered, unless the endpoint is trusted or starts slowly.
         """
@@ -369,7 +369,7 @@ class Breaker:
         return True
 
     def _acquit(self, settings: HealthSettings, now: float) -> None:
-        """It is back as it was, and trusted for a while, each time for longer."""
+        """Restores the endpoint, and trusts it for a while, each time for longer."""
         self.state = State.CLOSED
         if now - self._trusted_until > settings.longest_trial_s:
             self._trust_s = 0.0
@@ -379,7 +379,7 @@ class Breaker:
         self._trusted_until = now + self._trust_s
 
     def forgive(self, weight: float, settings: HealthSettings, now: float) -> None:
-        """So much that counted as a failure was none."""
+        """Takes back a weight that counted as a failure and was none."""
         self._decay(settings, now)
         self._bad = max(0.0, self._bad - weight)
         self._streak = max(0.0, self._streak - weight)
@@ -419,7 +419,7 @@ class Breaker:
         self._good = max(0.0, self._good - 1.0)
 
     def distrust(self, answers: int) -> None:
-        """Nothing counts as good until so many answers were read and found good."""
+        """Lets nothing count as good until so many answers were read and found good."""
         self.doubtful = answers
         self._good = 0.0
 

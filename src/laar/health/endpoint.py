@@ -56,7 +56,7 @@ class Endpoint:
         self.read_at = float("-inf")
         self.quick = 0
         self.admitted_at = float("-inf")
-        """When it last took a question of ours, which has no key."""
+        """Time at which it last accepted a question of the picker's, which has no key."""
         self.failures: Counter[Kind] = Counter()
         # When something last got so far, by stage; when the last few of these had been sent, and
         # what they took.
@@ -80,7 +80,7 @@ class Endpoint:
         self.sent_at[stage].append((attempt.at, now - attempt.at))
 
     def last_progress_at(self, waiting_for: Stage) -> float:
-        """When it last got something as far as that, or was at least generating."""
+        """The time at which it last brought a request that far, or was at least generating."""
         return max(self.progress_at[min(waiting_for, Stage.ANSWERING) :])
 
     def overtook(self, since: float, waiting_for: Stage, most_s: float) -> int:

@@ -1,8 +1,8 @@
-"""Health: from outcomes to P(answers), to a pace, and to who gets no traffic.
+"""Health: P(answers), the pace, and the endpoints without traffic, from outcomes.
 
 One object for a fleet. Everything is by endpoint slot and model name; time is an argument. While
 nothing is wrong it costs a record for each request and nothing at all for a decision: only
-endpoints that stand out are looked at (`_troubled`).
+endpoints that stand out are looked at (`Records.troubled`).
 
 An endpoint is out while its breaker is open. Three bounds keep a mistake small: of those that still
 answer now and then at most a share of the candidates is out, the least bad stay at their price;
@@ -43,7 +43,7 @@ _TRIAL_S = 5.0
 
 
 class Word(NamedTuple):
-    """What one picker learned of an endpoint, for the others.
+    """A message about an endpoint, from one picker to the others.
 
     `what` is ``good``, ``bad`` (`amount` is its weight), ``out`` and ``trial`` (seconds until the
     next trial), ``full`` (seconds of its pause) or ``back``.
@@ -70,7 +70,7 @@ class Health:
         self._outcomes = Outcomes(self._records, self.questions, rng, self._say)
         self._rng = rng
         self.look_at = 0.0
-        """When `look` has something to do."""
+        """Time at which `look` has something to do."""
         self.reads = True
         """Whether answers may be read."""
         self.on_word: Callable[[int, Word], None] | None = None
@@ -146,7 +146,7 @@ class Health:
         return False
 
     def replied(self, attempt: Attempt, reply: Reply, now: float, *, read: bool = False) -> None:
-        """The endpoint's first word: its status, or an error later; `read` if the body is seen."""
+        """Takes the endpoint's reply: its status, or an error later; `read` if the body is seen."""
         endpoint = self._of(attempt)
         if endpoint is None or attempt.stage is Stage.OVER:
             return
@@ -192,7 +192,7 @@ class Health:
         now: float,
         tokens: int | None = None,
     ) -> None:
-        """It is over, as a `Completion` says; `tokens` of the answer, where they are known."""
+        """Ends an attempt, as a `Completion` says; `tokens` of the answer, if known."""
         endpoint = self._of(attempt)
         if endpoint is None:
             return
@@ -225,7 +225,7 @@ class Health:
             attempt.stage = Stage.OVER
 
     def gone(self, attempt: Attempt, now: float) -> None:
-        """It is served elsewhere: nothing more is heard of it here."""
+        """Drops an attempt that another endpoint serves."""
         endpoint = self._of(attempt)
         if endpoint is not None:
             endpoint.attempts.pop(attempt, None)
@@ -244,7 +244,7 @@ class Health:
             self.on_word(slot, Word(what, kind, amount))
 
     def heard(self, slot: int, model: str, word: Word, now: float) -> None:
-        """Another picker has learned something of an endpoint that serves `model`.
+        """Takes what another picker learned about an endpoint that serves `model`.
 
         A failure counts as if it had been seen here. Which endpoints are slow or silent each picker
         finds by its own requests.
@@ -287,11 +287,11 @@ class Health:
     # -- what is said to a decision ------------------------------------------------------------
 
     def standing(self, slots: Sequence[int], models: Sequence[str], now: float) -> Standing:
-        """What is known of some candidates, each of which serves the model beside it."""
+        """The standing of some candidates, each of which serves the model beside it."""
         return standing_of(self._records, slots, models, now)
 
     def set_apart(self, slots: Sequence[int], now: float) -> Standing:
-        """As `standing`, of endpoints that no request depends on: whatever is out is left out."""
+        """Does as `standing` for endpoints without dependent requests: all those out stay out."""
         kept, trials, until = [], [], now + 1.0
         for slot in slots:
             known = self._endpoints.get(slot)
@@ -331,7 +331,7 @@ class Health:
         return self._endpoints.items()
 
     def state(self, slot: int, now: float) -> str:
-        """What sets an endpoint apart, in a word or two; empty when nothing does."""
+        """The trouble of an endpoint, in a word or two; empty when it has none."""
         known = self._endpoints.get(slot)
         if (
             known is None

@@ -46,7 +46,7 @@ GOOD = "good"
 
 @dataclass(slots=True, kw_only=True)
 class Reply:
-    """What an endpoint said.
+    """An endpoint's reply.
 
     Args:
         status: HTTP status.

@@ -53,7 +53,7 @@ class Outcomes:
         self._say = say
 
     def accepted(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
-        """The endpoint took the request."""
+        """Records that the endpoint accepted the request."""
         if attempt.timed and attempt.group[1]:  # a whole answer comes with its head
             self._records.times(attempt).saw(Stage.ACCEPTED, now - attempt.at, attempt.predicted_s)
         endpoint.reached(attempt, Stage.ACCEPTED, now)
@@ -67,7 +67,7 @@ class Outcomes:
             self.good(endpoint, attempt, now)
 
     def good(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
-        """It answered, as far as can be seen."""
+        """Records a good answer."""
         if attempt.good and not endpoint.breaker.is_out:
             return
         attempt.good = True
@@ -80,7 +80,7 @@ class Outcomes:
             self._say(attempt.slot, "back" if is_back else "good", breaker.kind, 1.0)
 
     def whole(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
-        """An answer ended as it should."""
+        """Records a complete answer."""
         if attempt.read and attempt.stage is Stage.ACCEPTED:  # not a byte came
             self.failed(endpoint, attempt, Kind.EVENT, now)
             return
@@ -114,7 +114,7 @@ class Outcomes:
         return bool(alone(endpoint.empty, (e.empty for e in self._records.others(endpoint)), now))
 
     def cut(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
-        """An answer stopped in the middle: a client that left, or the engine."""
+        """Records an answer that was cut: the client left, or the engine stopped."""
         endpoint.cut.add(now, happened=True)
         if alone(endpoint.cut, (e.cut for e in self._records.others(endpoint)), now):
             self.failed(endpoint, attempt, Kind.CUT, now)
@@ -127,7 +127,7 @@ class Outcomes:
         now: float,
         reply: Reply | None = None,
     ) -> None:
-        """It failed, by its own fault as it seems."""
+        """Records a failure by the endpoint's own fault."""
         settings, breaker = self._records.settings, endpoint.breaker
         slot = self._slot(endpoint, attempt)
         if attempt is not None:
@@ -177,7 +177,7 @@ class Outcomes:
         reply: Reply | None,
         now: float,
     ) -> None:
-        """It takes no more for a while, which is no fault."""
+        """Records that the endpoint is full, which is no fault."""
         breaker = endpoint.breaker
         endpoint.failures[Kind.FULL] += 1
         retry_after_s = reply.retry_after_s if reply else None
@@ -193,7 +193,7 @@ class Outcomes:
         reply: Reply | None,
         now: float,
     ) -> bool:
-        """Whether it denies what its siblings take; otherwise the client's key may be wrong."""
+        """Whether the endpoint denies what its siblings take; else the client's key may be bad."""
         breaker = endpoint.breaker
         endpoint.denied.add(now, happened=True)
         if reply is not None and reply.status != 404 and endpoint.admits_still(now):
@@ -214,7 +214,7 @@ class Outcomes:
         return False
 
     def _lightness(self, attempt: Attempt) -> float:
-        """What an error weighs: little where only the heaviest requests meet one.
+        """The weight of an error: small where only the heaviest requests meet one.
 
         1 up to the median of what went well recently, falling to a tenth beyond all of it.
         """

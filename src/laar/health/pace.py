@@ -65,7 +65,7 @@ class _Usual:
 
 
 class GroupTimes:
-    """What is usual among endpoints of one model, for streams or for whole answers.
+    """The usual times among endpoints of one model, for streams or for whole answers.
 
     Times to each stage: accepted, answering, over.
     """
@@ -104,12 +104,12 @@ class GroupTimes:
 
     @property
     def mean(self) -> float:
-        """Of whole answers, the logarithm of what they take against what was predicted."""
+        """Mean logarithm of the whole answers' time against the predicted time."""
         return self._stages[2].mean
 
     @property
     def spread(self) -> float:
-        """Of whole answers, in logarithms."""
+        """Spread of the whole answers' times, in logarithms."""
         return self._stages[2].spread
 
     @property

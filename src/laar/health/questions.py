@@ -18,7 +18,8 @@ __all__ = ["Questions"]
 RETRIED = 0.5
 """Weight of a failure that is only known by Envoy's having gone on: it may have been a 429."""
 _LIGHT = 0.5
-"""An error that weighs less may be its prompt's alone, of which a tiny question tells nothing."""
+"""Least weight of an error for a question: a lighter one may be its prompt's alone, of which a tiny
+question shows nothing."""
 _DENIED_ROW = 2
 _ASKED_FOR = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.DENIED, Kind.HANG))
 _NO_ANSWER = frozenset((Kind.STATUS, Kind.RETRIED))
@@ -57,7 +58,7 @@ class Questions:
         self._controls.pop(slot, None)
 
     def due(self, now: float, most: int) -> list[int]:
-        """Slots to ask, a few at most; each is named once until it is `told`."""
+        """Slots to ask, a few at most; each is returned once until it is `told`."""
         records = self._records
         found: list[int] = []
         if not records.settings.enabled:

@@ -16,7 +16,7 @@ _MAX_GROUPS = 4096
 
 
 class Records:
-    """What is known of a fleet.
+    """The records of a fleet.
 
     Attributes:
         settings: thresholds.
@@ -80,7 +80,7 @@ class Records:
                 yield other
 
     def times(self, attempt: Attempt) -> GroupTimes:
-        """What is usual where an attempt belongs."""
+        """The usual times of an attempt's group."""
         group = self.groups.get(attempt.group)
         if group is None:
             if len(self.groups) >= _MAX_GROUPS:

@@ -15,47 +15,50 @@ __all__ = ["HealthSettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSettings:
-    """When an endpoint is out, and how it comes back."""
+    """Rules by which an endpoint is out, and comes back."""
 
     section: ClassVar = "health"
     applies: ClassVar = Applies.AT_ONCE
 
     enabled: bool = True
-    """Whether outcomes count: off, an endpoint that fails fast looks idle and draws the traffic."""
+    """Whether failures count. Without, an endpoint that fails fast looks idle and attracts the
+    traffic."""
     consecutive_failures: Annotated[int, Ge(1), Le(1000)] = 3
     """Failures in a row that take an endpoint out. One can be chance, three in a row are not."""
     failing_share: Annotated[float, Gt(0), Le(1)] = 0.35
-    """Share of an endpoint's last dozen outcomes that takes it out. A third: one that fails every
-    second request is found in about seven failures, one in ten is left to its price."""
+    """Share of failures among an endpoint's last dozen outcomes that takes it out. With about a
+    third, an endpoint that fails every second request is found after some seven failures; one that
+    fails one in ten stays, at its price."""
     half_life_s: Annotated[float, Ge(1), Le(86_400)] = 30.0
-    """Seconds after which an outcome counts half. About a restart: older news is of another
-    process."""
+    """Seconds after which an outcome counts half. The default is about the time of a restart: older
+    outcomes may be another process's."""
     probe: bool = True
-    """Whether the picker sends an endpoint that is out a chat request of one token before it risks
-    a client's. Where keys are needed it gets 401, which tells nothing."""
+    """Whether the picker sends an endpoint that is out a chat request of one token before it
+    risks a client's request. An endpoint that requires a key answers 401, from which nothing is
+    learned."""
     first_trial_s: Annotated[float, Ge(0.05), Le(3600)] = 1.0
-    """Seconds from taking an endpoint out to the first request on trial; doubled each time it fails
-    again, five times as long after a hang. A hiccup should cost a second."""
+    """Seconds from taking an endpoint out to the first request on trial. Doubled each time it fails
+    again, and five times as long after a hang. A short fault should cost a second."""
     longest_trial_s: Annotated[float, Ge(0.05), Le(3600)] = 30.0
-    """Longest time between two trials, and a fifth of jitter. Thirty and the slow start behind it
-    bring a healed endpoint back within a minute."""
+    """Longest time between two trials, in seconds, plus a fifth of jitter. With 30 and the slow
+    start after it, a healed endpoint is back within a minute."""
     slow_start_s: Annotated[float, Ge(0), Le(3600)] = 10.0
-    """Seconds over which the price of an endpoint that is new or back falls to its own, from five
-    times as much: caches are cold, and a relapse should cost little. 0 starts at once."""
+    """Seconds over which the price of a new or returning endpoint falls from five times to its own:
+    its caches are cold, and another failure should cost little. 0: no slow start."""
     max_out_share: Annotated[float, Ge(0), Le(1)] = 0.7
-    """Share of a request's candidates that may be out at once though they answer now and then; the
-    least bad stay, at their price. A fleet that loses more than two thirds is rather overloaded or
-    misjudged than broken. Those that did nothing but fail are out beyond it, and when all are, all
-    are tried."""
+    """Share of a request's candidates that may be out at once although they answer now and then;
+    the least bad stay, at their price. A fleet that loses more than two thirds is more likely
+    overloaded or misjudged than broken. Endpoints that only failed are out beyond this share. If
+    all are out, all are tried."""
     overdue_s: Annotated[float, Ge(0.1), Le(3600)] = 2.0
-    """Silence below it never counts as a hang. Above it, what counts is three deviations more than
-    usual for the model, while siblings go on."""
+    """Seconds of silence that never count as a hang. A longer silence counts if it exceeds the
+    model's usual by three deviations while endpoints with the same model answer."""
     full_s: Annotated[float, Ge(0.05), Le(3600)] = 1.0
-    """Pause of an endpoint that says it is full (429, a full queue) and no retry-after; doubled
-    while it stays so."""
+    """Seconds of pause for an endpoint that reports that it is full (429, a full queue) without
+    retry-after; doubled while it stays full."""
     longest_full_s: Annotated[float, Ge(0.05), Le(3600)] = 30.0
-    """Longest pause, whatever retry-after asks for: engines empty their queues in seconds, and a
-    wrong header must not cost a replica."""
+    """Longest pause in seconds, whatever retry-after requests: engines empty their queues in
+    seconds, and a wrong header must not cost an endpoint."""
 
     def __post_init__(self) -> None:
         """Raises SettingError for a value that cannot work."""

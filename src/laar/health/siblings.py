@@ -39,9 +39,9 @@ class Share:
         self.row = 0
         """How often in a row, to this moment."""
         self.row_at = float("-inf")
-        """When that row began."""
+        """Time at which that row began."""
         self.last_at = float("-inf")
-        """When it happened last."""
+        """Time of the last event."""
         self._at = 0.0
         self._half_life_s = half_life_s
 

@@ -22,8 +22,8 @@ __all__ = ["compare", "doubted_after_s", "find_hang", "silent_for_long"]
 _OVERTAKEN = 3
 """Later requests that siblings got as far, before silence is the endpoint's own."""
 _SLACK = 0.4
-"""They have to take less than that share of the silence: in a fleet that slows down as a whole some
-request is always overtaken."""
+"""Largest share of the silence that overtaking requests may take: in a fleet that slows down as a
+whole some request is always overtaken."""
 _DOUBT = 0.25
 """After that share of the silence that takes an endpoint out, it is asked a question: what is sent
 to it meanwhile would be lost as well."""

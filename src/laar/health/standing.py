@@ -13,7 +13,7 @@ __all__ = ["Standing", "standing_of"]
 
 @dataclass(slots=True, kw_only=True)
 class Standing:
-    """What health says of some candidates.
+    """The health of some candidates.
 
     Args:
         slots: those that get traffic.
@@ -39,7 +39,7 @@ class Standing:
 def standing_of(
     records: Records, slots: Sequence[int], models: Sequence[str], now: float
 ) -> Standing:
-    """What is known of some candidates, each of which serves the model beside it."""
+    """The standing of some candidates, each of which serves the model beside it."""
     for slot, model in zip(slots, models, strict=True):
         known = records.endpoints.get(slot)
         if known is None or known.model != model:

@@ -168,7 +168,7 @@ def _logged(entry: Entry, end: Entry, output_tokens: int, where: str) -> LoggedR
 
 
 class LoggedAssessor(MeasuredAssessor):
-    """This fleet's speeds, and of its models what was believed of them at each decision.
+    """Uses this fleet's speeds, and for its models the estimates logged at each decision.
 
     Args:
         sites: the fleet.

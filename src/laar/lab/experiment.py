@@ -18,8 +18,7 @@ from laar.lab.report import Report
 __all__ = ["FIRST_SEED", "Experiment", "Scope", "spoken_time"]
 
 FIRST_SEED = 1000
-"""Seeds of experiments count from here unless told; artifacts that come with laar are fitted on
-seed 0."""
+"""First seed of experiments by default; artifacts that come with laar are fitted on seed 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

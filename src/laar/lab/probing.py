@@ -26,8 +26,8 @@ __all__ = ["facts_of", "measure"]
 TIMEOUT_S = 600.0
 
 GAP = 0.25
-"""Of several prompts, the others are sent when a part of the first one's time is over: were they
-sent at the same moment, chance would say whether they are in the first one's iteration."""
+"""Share of the first prompt's time after which the other prompts are sent. Sent at the same moment,
+they would join the first one's iteration by chance."""
 
 SHORT_TOKENS, OFTEN = 1024, 4
 """Prompts up to so many tokens are asked so often in a round: they take milliseconds, where other

@@ -37,7 +37,8 @@ from laar.sim.fleet import Prompt, Turn
 __all__ = ["Recorded", "has_sessions", "read_sessions"]
 
 MAX_REQUESTS = 1 << 20
-"""Of one file: sessions may be interleaved in it, so it is read whole, a kilobyte or two each."""
+"""Requests of one file: sessions may be interleaved, so it is read whole, a kilobyte or two
+each."""
 
 
 @dataclass(frozen=True, slots=True)

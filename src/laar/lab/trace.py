@@ -46,7 +46,7 @@ MAX_LINE_BYTES = 16 << 20
 """A request body of the largest context served, and its ids."""
 
 MAX_TOKENS = 1 << 24
-"""Of one prompt or answer."""
+"""Tokens of one prompt or answer at most."""
 
 _T = TypeVar("_T")
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

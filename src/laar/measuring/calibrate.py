@@ -26,7 +26,7 @@ from laar.measuring.run import COLUMNS, key_headers, targets_of
 __all__ = ["Calibration", "calibrate"]
 
 MAX_QUESTIONS = 3000
-"""For each model; a minute is over before."""
+"""Questions for each model: more than a minute allows."""
 FEW_QUESTIONS = 60
 """Below so many held-out questions a difference of ten points may be chance."""
 

@@ -4,8 +4,7 @@ A regular expression can back-track for ever while it holds the interpreter, and
 can do anything, so neither a thread nor a time-out in this process would help. One child decides
 one check at a time: a line of JSON in, a line out when its code is loaded, a line with the verdict.
 Past its deadline it is killed, and the next check starts another. This keeps a measurement alive;
-it is no sandbox: a function named in an evaluation set runs with the rights of whoever runs
-`laar measure`.
+it is no sandbox: a function named in an evaluation set runs with the rights of `laar measure`.
 """
 
 from __future__ import annotations

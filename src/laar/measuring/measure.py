@@ -64,7 +64,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a run added.
+    """The counts of a run.
 
     Args:
         asked: requests of this run that were written down.
@@ -192,7 +192,7 @@ async def measure(
 
 
 def mend(out: Path) -> tuple[int, set[tuple[str, str]]]:
-    """Cuts a torn last line off, and tells which (query, model) have been answered.
+    """Cuts a torn last line off, and returns which (query, model) have been answered.
 
     Returns:
         How many bytes were cut, and the answered pairs. A last line that only lacks its newline is

@@ -22,7 +22,7 @@ _MAX_LINE_BYTES = 64 * 2**20  # of an evaluation set: a few million tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked, and how an answer is judged.
+    """A question, and how an answer is judged.
 
     Args:
         id: names it across runs; unique in its set.

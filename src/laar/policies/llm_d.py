@@ -44,7 +44,7 @@ class QueueDepth:
     """
 
     def score(self, view: View) -> Floats:
-        """From the last scrape of each engine."""
+        """Scores by the last scrape of each engine."""
         return _stretched(view.table.waiting[view.slots])
 
 
@@ -52,7 +52,7 @@ class RunningRequests:
     """`running-requests-size-scorer`: running requests, stretched in the same way."""
 
     def score(self, view: View) -> Floats:
-        """From the last scrape of each engine."""
+        """Scores by the last scrape of each engine."""
         return _stretched(view.table.running[view.slots])
 
 
@@ -60,7 +60,7 @@ class KvCacheUtilization:
     """`kv-cache-utilization-scorer`: the free share of the KV cache."""
 
     def score(self, view: View) -> Floats:
-        """From the last scrape of each engine."""
+        """Scores by the last scrape of each engine."""
         usage = view.table.kv_usage[view.slots]
         scores: Floats = 1.0 - np.where(np.isnan(usage), 1.0, usage)
         return scores
@@ -77,7 +77,7 @@ class PrefixCacheMatch:
         self._max_match_tokens = max_match_tokens
 
     def score(self, view: View) -> Floats:
-        """By laar's prefix index."""
+        """Scores by laar's prefix index."""
         matched = np.minimum(view.cached_tokens, self._max_match_tokens)
         scores: Floats = matched / np.maximum(view.tokens, 1.0)
         return scores
@@ -115,7 +115,7 @@ class TokenLoad:
         self._threshold = max(threshold_tokens, 1.0)
 
     def score(self, view: View) -> Floats:
-        """By the picker's own count."""
+        """Scores by the picker's own count."""
         scores: Floats = 1.0 - np.minimum(1.0, view.queued_tokens / self._threshold)
         return scores
 
@@ -188,7 +188,7 @@ class StickyUntilSaturated:
         self._exploration = exploration_probability
 
     def keep(self, view: View) -> Mask:
-        """By the rule above."""
+        """Filters by the rule above."""
         sticky: Mask = view.cached_tokens / np.maximum(view.tokens, 1.0) >= self._threshold
         if sticky.any() and not sticky.all() and not self._breaks(view, _ahead(view), sticky):
             return sticky

@@ -41,7 +41,7 @@ class LoadAware:
 
 
 class PowerOfTwo:
-    """Of two candidates drawn by chance, the one with fewer requests in flight.
+    """Prefers, of two candidates drawn by chance, the one with fewer requests in flight.
 
     The default of Ray Serve's router and `power_of_two` of SMG and vLLM router (2026); after
     Mitzenmacher, "The power of two choices in randomized load balancing" (2001).

@@ -28,9 +28,9 @@ class FilterUse:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     name: str
-    """laar's own, or an entry point of the group laar.filters."""
+    """Name of one of laar's filters, or of an entry point of the group laar.filters."""
     parameters: Mapping[str, object] = field(default_factory=dict)
-    """Of the filter, by name."""
+    """The filter's parameters, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +40,11 @@ class ScorerUse:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     name: str
-    """laar's own, or an entry point of the group laar.scorers."""
+    """Name of one of laar's scorers, or of an entry point of the group laar.scorers."""
     weight: Annotated[float, Gt(0), Le(1e6)] = 1.0
-    """Its part of the sum, relative to those of the other scorers."""
+    """Weight of the scorer, relative to those of the others."""
     parameters: Mapping[str, object] = field(default_factory=dict)
-    """Of the scorer, by name."""
+    """The scorer's parameters, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,20 +54,22 @@ class PickerUse:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     name: str = "max-score"
-    """laar's own, or an entry point of the group laar.pickers."""
+    """Name of one of laar's pickers, or of an entry point of the group laar.pickers."""
     parameters: Mapping[str, object] = field(default_factory=dict)
-    """Of the picker, by name."""
+    """The picker's parameters, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A policy composed of parts."""
+    """A policy composed of filters, scorers and a picker."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     filters: Annotated[tuple[FilterUse, ...], MaxLen(MAX_USES)] = ()
-    """What one leaves out ranks behind the rest. One that would leave nothing is skipped."""
+    """Filters. Endpoints that one leaves out rank behind the rest. A filter that would leave no
+    endpoint is skipped."""
     scorers: Annotated[tuple[ScorerUse, ...], MaxLen(MAX_USES)]
-    """The score of a candidate is the weighted mean of theirs, each in 0..1."""
+    """Scorers. A candidate's score is the weighted mean of their scores, each in 0..1."""
     picker: PickerUse = field(default_factory=PickerUse)
-    """Orders the candidates by score; the first serves, the next are fallbacks."""
+    """Picker, which orders the candidates by score. The first serves, the next ones are
+    fallbacks."""

@@ -46,7 +46,7 @@ MAX_KNOWN = 8192
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Where blocks begin and end: a function of the place in the prompt alone.
+    """The limits of blocks: a function of the place in the prompt alone.
 
     Args:
         tiers: ``(until_bytes, block_bytes)`` in order; each ``until`` a multiple of its block

@@ -34,7 +34,7 @@ class Density:
         return _bounded(self._all[0] / self._all[1])
 
     def of(self, slot: int) -> float:
-        """Of a slot, drawn towards the mean while little is known of it."""
+        """The density of a slot, drawn towards the mean while it has few samples."""
         seen = self._slots.get(slot)
         if seen is None:
             return self.mean

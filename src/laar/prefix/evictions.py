@@ -27,7 +27,8 @@ from laar.prefix.demand import PLACES_BYTES
 __all__ = ["Evictions"]
 
 _AGES_S = tuple(2.0 ** (half / 2.0) for half in range(1, 27))
-"""Where ages are parted, to more than two hours; what is older counts as never asked for again."""
+"""Limits of the classes of ages, to more than two hours; what is older counts as never asked for
+again."""
 
 _MARKS = np.arange(len(_AGES_S) + 1)  # the same by place in the table, its beginning included
 

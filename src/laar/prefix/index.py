@@ -65,7 +65,7 @@ _MOST_SPARED = 8
 """Open requests whose blocks are looked after at one eviction."""
 
 _UNKNOWN_ROOT = -1
-"""Of branches that come from a snapshot."""
+"""Root of branches that come from a snapshot."""
 
 
 class _Use:
@@ -95,7 +95,7 @@ class _Use:
 
 @dataclass(slots=True)
 class _Cache:
-    """What one endpoint is believed to hold."""
+    """The estimated content of one endpoint's cache."""
 
     slot: int
     claims: dict[int, array[int]] = field(default_factory=dict)  # of requests still open, by stamp
@@ -124,7 +124,7 @@ class Receipt:
 
     @property
     def slot(self) -> int:
-        """Whose cache it is about."""
+        """The slot whose cache this describes."""
         return self._cache.slot
 
 
@@ -321,9 +321,9 @@ class PrefixIndex:
         return kept
 
     def restore(self, uses: Iterable[Kept]) -> int:
-        """Takes up what `dump` gave, into an index that holds nothing; returns how many uses.
+        """Restores what `dump` returned into an empty index; returns how many uses.
 
-        What does not fit together is left out: it may come from another version, or from a file.
+        Parts that do not fit together are left out: they may come from another version, or a file.
         """
         if self._segments:
             return 0
@@ -380,7 +380,7 @@ class PrefixIndex:
 
     @property
     def oldest_at(self) -> npt.NDArray[np.float64]:
-        """When the prompt that each slot would lose first was used last; do not write."""
+        """The last use of the prompt that each slot would lose first; do not write."""
         return self._oldest_at
 
     def stats(self) -> IndexStats:

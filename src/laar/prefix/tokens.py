@@ -119,7 +119,7 @@ class _Text:
 
 @dataclass(slots=True)
 class _Held:
-    """What the events of one endpoint say of its cache."""
+    """The content of one endpoint's cache, by its events."""
 
     model: str
     size: int = 0
@@ -207,7 +207,7 @@ class TokenBlocks:
             held.fresh = False
 
     def lost(self, slot: int) -> None:
-        """Nothing is known of a cache: events were lost."""
+        """Forgets a cache, since events were lost."""
         held = self._slots.get(slot)
         if held is None:
             return

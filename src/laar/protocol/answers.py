@@ -32,7 +32,7 @@ _ERROR_TYPES = {
 
 
 MAX_ERROR_BYTES = 4096
-"""Of an error's text, what is looked at to tell whose fault it is."""
+"""Bytes of an error's text that are examined for whose fault it is."""
 
 _LONGEST_BEGINNING = 64
 _ERROR_EVENT = re.compile(

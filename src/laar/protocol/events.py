@@ -317,7 +317,7 @@ class Served:
 
 @dataclass(slots=True)
 class Replied:
-    """What the endpoint said, for health; `read` when the body of its answer is seen.
+    """The endpoint's reply, for health; `read` when the body of its answer is seen.
 
     Comes once with the status, and again should an error follow in the answer.
     """

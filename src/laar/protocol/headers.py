@@ -78,13 +78,13 @@ MODE = "x-laar-mode"
 RETRY_AFTER = "retry-after"
 
 HEDGE_FIELDS = ("p", "s", "next-p", "next-s", "others-s")
-"""Of `HEDGE` on an answer, in the order of `laar.core.hedging.HedgeAdvice`."""
+"""Fields of `HEDGE` on an answer, in the order of `laar.core.hedging.HedgeAdvice`."""
 
 PREFILLER = "x-prefiller-host-port"
 """The endpoint that reads the prompt, for the sidecar of the one that answers. llm-d's name."""
 
 PREFILL_HEADERS = frozenset({PREFILLER, "x-encoder-hosts-ports", "x-data-parallel-host-port"})
-"""Where engines that split a request's work fetch its other part from: never a client's to say."""
+"""Sources from which engines that split a request's work fetch its other part: not for clients."""
 
 LLM_D = {
     FAIRNESS: "x-llm-d-inference-fairness-id",
@@ -96,15 +96,15 @@ LLM_D = {
 """Names that llm-d has given since its release 0.9; where both are there, these count."""
 
 UNREAD_HEADERS = frozenset({TPOT_OBJECTIVE, LLM_D[TPOT_OBJECTIVE]})
-"""For a picker, and nothing to this one; removed all the same."""
+"""Headers for other pickers, which this one does not read; removed all the same."""
 
 ORIGINAL_PATHS = ("x-original-path", "x-forwarded-path")
-"""Where gateways that rewrite a path leave the client's."""
+"""Headers in which gateways that rewrite a path keep the client's."""
 
 TEST_SELECTION = "test-epp-endpoint-selection"
 TEST_SELECTED = "x-conformance-test-selected-endpoint"
 TEST_SERVED = "x-conformance-test-served-endpoint"
-"""Of the conformance tests of the Gateway API Inference Extension."""
+"""Header of the conformance tests of the Gateway API Inference Extension."""
 
 CONTROL_HEADERS = frozenset(
     {
@@ -129,13 +129,13 @@ CONTROL_HEADERS = frozenset(
 )
 
 _REMOVED = CONTROL_HEADERS | PREFILL_HEADERS
-"""What a client may not tell an endpoint. laar's own Envoys take the second half off by themselves,
-before the picker sets it."""
+"""Headers that a client may not send to an endpoint. laar's own Envoys take the second half off by
+themselves, before the picker sets it."""
 
 GATEWAY_HEADERS = frozenset(
     name for old in (FAIRNESS, OBJECTIVE, REWRITE) for name in (old, LLM_D[old])
 )
-"""Who asks, how urgent it is, and which model answers: what a gateway says of its clients."""
+"""Tenant, urgency and model: headers that a gateway sets for its clients."""
 
 SIGNATURES = frozenset(
     {
@@ -261,7 +261,8 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
 def read_subset(value: object) -> frozenset[str] | None:
     """A subset hint: a list of addresses, or a string of them with commas; None for no hint.
 
-    Items of a list may hold commas themselves (the contract, 1.9). Anything else is no hint.
+    Items of a list may hold commas themselves, as the endpoint-picker protocol allows. Anything
+    else is no hint.
     """
     if isinstance(value, str):
         items: list[object] = [value]

@@ -191,7 +191,7 @@ def marks_of(api: Api, document: Mapping[str, Any], messages: int) -> tuple[str,
 
 
 def try_read(api: Api, body: bytes) -> Body | RequestError:
-    """As `read_body`, with the error as a value."""
+    """Does as `read_body`, with the error as a value."""
     try:
         return read_body(api, body)
     except RequestError as error:
@@ -246,7 +246,7 @@ def _has_many_parts(body: bytes) -> bool:
 
 
 def _scalars(body: bytes) -> dict[str, Any]:
-    """Of the members that say how to answer, those that are no lists or objects.
+    """Reads the members that say how to answer and are no lists or objects.
 
     Raises:
         RequestError: the body is no object.

@@ -1,4 +1,4 @@
-"""Paths of engines that are for their operators, not for whoever sends them prompts.
+"""Paths of engines that are for operators, not for clients.
 
 vLLM and SGLang serve them on the port that answers requests, many without a key: they put an engine
 to sleep, load weights, empty caches, call any method of a worker. A gateway that forwards every

@@ -56,7 +56,7 @@ class Rework(Protocol):
 
     @property
     def body(self) -> bytes:
-        """To forward; the very object that came in unless something was changed."""
+        """The body to forward: the very object that came in unless something was changed."""
         ...
 
     @property
@@ -69,7 +69,7 @@ class Rework(Protocol):
         ...
 
     def refused(self) -> None:
-        """No endpoint took it."""
+        """Notes that no endpoint took the request."""
         ...
 
     def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Which session a request belongs to, told by what clients send anyway.
+"""The session that a request belongs to, by what clients send anyway.
 
 laar's own header comes first. Coding agents name the session in a header of theirs, and a sub-agent
 in another: its prompts share little with those of the session, so it counts as one of its own. The
@@ -32,8 +32,8 @@ SESSION_HEADERS = (
     "x-session-affinity",
     "x-session-id",
 )
-"""Of Claude Code, of Codex (both spellings), of OpenCode, and a common one; the first that is
-there counts. They are the engine's to see as well: none is taken off."""
+"""Headers of Claude Code, Codex (both spellings) and OpenCode, and a common one; the first that is
+present counts. They are left in place, since engines may read them too."""
 
 AGENT_HEADERS = ("x-claude-code-agent-id",)
 """Names a sub-agent within the session."""

@@ -26,35 +26,35 @@ class StreamSettings:
 
     max_body_bytes: Annotated[int, Applies.AFTER_RESTART, Ge(1024), Le(1 << 30)] = 32 << 20
     """Longest request body in the gateway shape; 413 above it. In the native shape Envoy's buffer
-    limit says the same, so keep both equal."""
+    limit does the same, so keep both equal."""
     opaque_paths: tuple[str, ...] = ("/v1/audio/", "/v1/images/", "/v1/files")
     """Path prefixes whose bodies are never read; their requests go to any endpoint."""
     denied_paths: Annotated[tuple[str, ...], MaxLen(1000)] = DENIED_PATHS
-    """Paths that get 403, by their ends and however they are written: those of vLLM and SGLang that
-    put an engine to sleep, load weights, empty caches or show its inside. An empty list forwards
-    all. laar's own bootstraps refuse the default list by themselves."""
+    """Ends of paths that get 403, in any spelling. The default lists the paths of vLLM and SGLang
+    that put an engine to sleep, load weights, empty caches or show its internals. An empty list
+    forwards all paths. Bootstraps from laar refuse the default list in Envoy already."""
     tenant_header: Annotated[str, MinLen(1), MaxLen(128), Matches(r"^[a-z0-9-]+$")] = FAIRNESS
     """Request header, in lower case, whose value names the tenant. Turns between tenants are
     counted in tokens. A client that sets it chooses its tenant, so let the gateway write it."""
     answers: Answers = Answers.AUTO
-    """Which x-laar-* headers an answer has. `all`; `ids`: without x-laar-cost-ms, x-laar-endpoint
-    and x-laar-overhead-us; `none`: then clients cannot name the models that failed, nor report
-    outcomes; `auto`: `ids` for requests that name a tenant, else `all`. The cost says whether a
-    prompt, another tenant's too, was sent before, and the endpoint is an inner address: nothing for
-    tenants who don't trust each other."""
+    """Which x-laar-* headers an answer has. `all`: every one. `ids`: all but x-laar-cost-ms,
+    x-laar-endpoint and x-laar-overhead-us. `none`: then clients can neither name the models that
+    failed nor report outcomes. `auto`: `ids` for requests that name a tenant, else `all`. The cost
+    reveals whether a prompt was sent before, even by another tenant, and the endpoint is an
+    internal address: hide both from tenants that do not trust each other."""
     by_tenant: bool = False
     """Whether a prefix that one tenant sent counts as unknown for all others (flow.tenant_header
-    names the tenant). True where tenants don't trust each other: what they get and how fast they
-    are served then shows nothing about others' prompts. Give engines a `cache_salt` for each
-    tenant too. False by default: tenants often share a system prompt."""
+    names the tenant). Set it if tenants do not trust each other: then neither the choice of
+    endpoint nor its speed reveals other tenants' prompts. Give engines a `cache_salt` for each
+    tenant too. False by default, since tenants often share a system prompt."""
     list_models: bool = True
-    """Whether the picker answers GET /v1/models, with every name that the fleet serves and the
-    aliases; of a pool where the route names one. Otherwise, in shadow and with a subset hint an
-    endpoint answers for itself, which may ask for a key that the picker does not."""
+    """Whether the picker answers GET /v1/models, with every model name of the fleet (of the pool,
+    if the route names one) and the aliases. If not, and always in shadow or with a subset hint, an
+    endpoint answers for itself, and may require a key."""
     conformance_headers: bool = False
-    """Whether test-epp-endpoint-selection restricts a request to the endpoints it names, and
-    answers say who was selected and who served, for the conformance tests of the Gateway API
-    Inference Extension. Any client could choose an endpoint with it."""
+    """Whether the header test-epp-endpoint-selection restricts a request to the endpoints it names,
+    and answers name the endpoints selected and served. For the conformance tests of the Gateway API
+    Inference Extension; any client could choose an endpoint with it."""
     denied: DeniedPaths = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ from laar.core.request import Request
 __all__ = ["MAX_WAITED_S", "Since"]
 
 MAX_WAITED_S = 600.0
-"""The longest wait that counts: whoever kept a question's stamp for later gains no more by it."""
+"""The longest wait that counts: a client that kept a question's stamp for later gains no more."""
 
 _SAMPLE_CHARS = 200
 
@@ -34,7 +34,7 @@ class Since:
         self._keyed = blake2b(key=key or token_bytes(32), digest_size=12)
 
     def stamp(self, request: Request, now: float) -> str:
-        """When the request's first attempt came, for its retries to send back."""
+        """The time of the request's first attempt, for its retries to send back."""
         at_ms = round((now - request.waited_s) * 1000)
         return f"{at_ms}.{self._signature(at_ms, request)}"
 

@@ -86,7 +86,7 @@ def _without_mark(body: bytes, encoding: str) -> str:
 
 
 def model_span(body: bytes) -> Span | None:
-    """Where the value of the top-level `model` stands, quotes included; the last if repeated.
+    """The span of the top-level `model`'s value, quotes included; the last if repeated.
 
     Two places cover nearly all clients and cost no second pass: the end of the body and, when no
     `model` can follow it, the very start. Anything else is scanned.
@@ -141,7 +141,7 @@ def _span_in_tail(body: bytes) -> Span | None:
 
 
 def _place(body: bytes, text: bytes, at: int) -> int:
-    """Where a place in the text, which is the body in UTF-8, is in the body."""
+    """The place in the body (UTF-8) of a place in its text."""
     encoding = json.detect_encoding(body)
     if encoding == "utf-8-sig":
         return at + len(BYTE_ORDER_MARK)

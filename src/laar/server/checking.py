@@ -26,9 +26,9 @@ from laar.settings import Loaded, Settings, declared_endpoints, remarks, value_a
 __all__ = ["faults", "warnings"]
 
 LOOK_UP_S = 2.0
-"""For all names together; a name that takes longer is no fault of the settings."""
+"""Time-out for all names together; a name that takes longer is no fault of the settings."""
 MAX_NAMES = 64
-"""Names looked up, each by a thread; a larger fleet's first ones tell whether its zone is known."""
+"""Names looked up, each by a thread; a larger fleet's first ones show whether its zone is known."""
 
 
 def faults(loaded: Loaded, *, ports: bool = True) -> list[str]:
@@ -54,7 +54,7 @@ def faults(loaded: Loaded, *, ports: bool = True) -> list[str]:
 
 
 def warnings(loaded: Loaded) -> Iterator[str]:
-    """What a start would ignore, and names that do not resolve here."""
+    """Settings that a start would ignore, and names that do not resolve here."""
     yield from remarks(loaded)
     hosts = {
         split_address(spec.address)[0]: source

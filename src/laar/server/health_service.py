@@ -47,7 +47,7 @@ class HealthService:
         self.leave()
 
     def leave(self) -> None:
-        """Not ready from now on, for new streams too."""
+        """Reports not ready from now on, for new streams too."""
         self._statuses[PICKING_SERVICE] = HealthCheckResponse.NOT_SERVING
         self.set_ready(False)
 

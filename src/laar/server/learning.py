@@ -182,7 +182,7 @@ class Learning:
     # -- across restarts -----------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Takes up the saved state, if there is one; blocks, so call it before serving."""
+        """Restores the saved state, if there is one; blocks, so call it before serving."""
         path = self._settings.state_file
         if path is None or not path.exists():
             return

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Exports"]
 
 _SLICE_S = 0.0005
-"""For which the threads that encode may hold the interpreter; its own 5 ms make decisions wait."""
+"""Seconds for which encoding threads may hold the interpreter; its own 5 ms make decisions wait."""
 
 
 class Exports:

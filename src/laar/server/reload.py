@@ -200,12 +200,12 @@ class SettingsReloader(Collector):
         """Makes the metric families; called for each scrape."""
         yield GaugeMetricFamily(
             "laar_settings_pending_restart",
-            "Settings that are written but need a restart to apply; /config names them.",
+            "Changed settings that need a restart to apply; /config lists them.",
             len(self._pending),
         )
         yield GaugeMetricFamily(
             "laar_settings_refused",
-            "1 while the settings files can't be used and the old settings stay.",
+            "1 while the settings files cannot be used and the old settings stay in effect.",
             float(self._refused),
         )
         yield CounterMetricFamily(
@@ -214,7 +214,7 @@ class SettingsReloader(Collector):
 
 
 def _artifact(loaded: Loaded) -> Stamp | None:
-    """By what the artifact's next change is known; None without one."""
+    """The stamp by which the artifact's next change is detected; None without an artifact."""
     path = loaded.settings.accuracy.capability
     return loaded.stamps[path] if path is not None else None
 

@@ -81,7 +81,7 @@ class ServerTls:
 
     @property
     def expires_at_s(self) -> float:
-        """When the certificate in use expires, in seconds since 1970."""
+        """The time at which the certificate in use expires, in seconds since 1970."""
         return self._shown.expires_at.timestamp()
 
     @property

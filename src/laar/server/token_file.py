@@ -47,7 +47,7 @@ class ReporterTokens:
         self._names = [(token.encode(), name) for token, name in names.items()]
 
     def reporter(self, authorization: str) -> str | None:
-        """Whose token it is: a name, empty for a token that binds none; None for no token."""
+        """The reporter whose token it is, empty for a token that binds none; None for no token."""
         scheme, _, sent = authorization.partition(" ")
         given, found = sent.strip().encode(), None
         for token, name in self._names:  # all of them: the time must not tell which one is near

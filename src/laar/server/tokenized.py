@@ -234,8 +234,9 @@ class TokenizedPrompts(Collector):
         """Makes the metric families; called for each scrape."""
         family = CounterMetricFamily(
             "laar_tokenized_prompts",
-            "Prompts tokenized beside their requests, by outcome: known; unlike what their "
-            "endpoint then held; failed; skipped, since too many waited.",
+            "Prompts tokenized in parallel to their requests, by result: known; unlike "
+            "(other blocks than the endpoint then held); failed; skipped (too many were "
+            "waiting).",
             labels=("result",),
         )
         for result in ("known", "unlike", "failed", "skipped"):
@@ -243,7 +244,7 @@ class TokenizedPrompts(Collector):
         yield family
         yield GaugeMetricFamily(
             "laar_kv_event_blocks",
-            "Blocks that endpoints hold by their KV events.",
+            "KV blocks that endpoints hold, according to their KV events.",
             value=self._blocks.blocks,
         )
 

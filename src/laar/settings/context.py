@@ -1,4 +1,4 @@
-"""Whose documents may be reordered (ContextPilot at the picker)."""
+"""Requests whose documents may be reordered (ContextPilot at the picker)."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["Context", "ContextRoute"]
 
 @declared(ContextSettings)
 class ContextRoute(Section):
-    """Requests whose documents the context hook may order, and how."""
+    """A rule for requests whose documents the context hook may order."""
 
     name: Annotated[str, MinLen(1), MaxLen(64), Field(pattern=r"^[A-Za-z0-9_.-]+$")]
-    """What metrics and /context call it."""
+    """Name of the route in metrics and /context."""
     path: Annotated[str, Field(pattern="^/"), MaxLen(1024)] = "/"
-    """Prefix of the request paths it is about; all of them by default."""
+    """Prefix of the request paths that the route matches; all paths by default."""
     models: Annotated[tuple[str, ...], MaxLen(64)] = ()
-    """Names that clients ask for; any by default."""
+    """Requested model names that the route matches; any by default."""
     mode: Mode = "off"
-    """`observe` works out what would be gained and forwards the same bytes; `on` reorders. Off by
-    default: order can carry meaning, so look first."""
+    """`observe` estimates the gain and forwards the same bytes; `on` reorders. Off by default:
+    order can carry meaning, so observe first."""
     opt_in: bool = False
-    """Whether `x-laar-context: on` turns it on for a request where the mode is `off` or `observe`.
-    `x-laar-context: off` turns it off in any mode."""
+    """Whether `x-laar-context: on` switches reordering on for a request when the mode is `off` or
+    `observe`. `x-laar-context: off` switches it off in any mode."""
     sample_answers: Annotated[float, Ge(0), Le(1)] = 0.1
-    """Share of this path's answers that are read for the comparison, above what
-    `bodies.sample_answers` reads already; about 50 us a chunk."""
+    """Share of the route's answers that are read for the comparison, in addition to those of
+    `bodies.sample_answers`. Reading costs about 50 us a chunk."""
 
     @property
     def hook(self) -> ContextSettings:
@@ -40,15 +40,15 @@ class ContextRoute(Section):
 
 
 class Context(Section):
-    """ContextPilot: documents in prompts, ordered so that prompts share longer prefixes."""
+    """Order of the documents in prompts (ContextPilot), so that prompts share longer prefixes."""
 
     applies: ClassVar = Applies.AT_ONCE
 
     routes: Annotated[tuple[ContextRoute, ...], MaxLen(16)] = ()
-    """Who may be reordered; the first that fits a request counts. None: every body is forwarded as
-    it came and nothing is looked at. A route that is changed goes on with what it remembers when
-    only `path`, `models`, `mode`, `opt_in` or `sample_answers` are others; else, and after it was
-    left out, it begins with an empty memory."""
+    """Rules for requests that may be reordered; the first that matches a request counts. Without a
+    rule every body is forwarded unread and unchanged. A changed route keeps its memory if only
+    `path`, `models`, `mode`, `opt_in` or `sample_answers` changed. Otherwise, and if it was removed
+    meanwhile, it begins with an empty memory."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> Context:

@@ -1,4 +1,4 @@
-"""When requests wait, and in which order (Medha at the picker)."""
+"""Settings of flow control: when requests wait, and in which order (Medha at the picker)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Flow(Section):
     applies: ClassVar = Applies.AT_ONCE
 
     enabled: Annotated[bool, Applies.AFTER_RESTART] = False
-    """Whether requests wait here while every endpoint is full. Off, each is sent at once and waits
-    in an engine, in order of arrival."""
+    """Whether requests wait in the picker while every endpoint is full. Otherwise each is sent at
+    once and waits in an engine, in order of arrival."""
 
     @property
     def admission(self) -> FlowSettings:

@@ -1,4 +1,4 @@
-"""When an endpoint counts as failing, and how it comes back."""
+"""Settings of health: when an endpoint counts as failing, and how it comes back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["HealthSection"]
 
 @declared(HealthSettings)
 class HealthSection(Section):
-    """Endpoints that fail: what is learned from outcomes, and the breaker."""
+    """Endpoints that fail: learning from outcomes, and the circuit breaker."""
 
     @property
     def breaker(self) -> HealthSettings:

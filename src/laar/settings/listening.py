@@ -1,4 +1,4 @@
-"""Where laar listens, what it writes for Envoy, and how it stops."""
+"""Settings of listeners, files for Envoy, and a graceful stop."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Tls(Section):
     """TLS on the ext_proc port; needs the extra `tls`."""
 
     certificate: Path | None = None
-    """PEM file, the chain; read again when it changes."""
+    """PEM file of the certificate chain, read again when it changes."""
     key: Path | None = None
     """PEM file of the certificate's private key."""
     self_signed: bool = False
-    """Make a certificate at start instead: for gateways of the endpoint-picker contract, which
-    encrypt and don't verify."""
+    """Whether laar makes a certificate at its start instead, for gateways of the endpoint-picker
+    contract, which encrypt but do not verify."""
     client_ca: Path | None = None
-    """PEM file of authorities; callers without a certificate of theirs are refused."""
+    """PEM file of authorities. Callers without a certificate from one of them are refused."""
 
     @model_validator(mode="after")
     def _one_certificate(self) -> Tls:
@@ -45,35 +45,36 @@ class Tls(Section):
 
 
 class Listen(Section):
-    """Where laar listens, each as host:port."""
+    """Addresses that laar listens on, each as host:port."""
 
     applies: ClassVar = Applies.AFTER_RESTART
 
     ext_proc: Address = "127.0.0.1:9002"
-    """gRPC external processor. Loopback by default: beside Envoy no other host needs it.
+    """Address of the gRPC external processor. Loopback by default, for an Envoy on the same host.
     0.0.0.0:9002 for an Envoy on another host."""
     health: Address = "0.0.0.0:9003"
-    """gRPC health checks (liveness, readiness); open to the kubelet."""
+    """Address of the gRPC health checks (liveness, readiness); open to the kubelet."""
     admin: Address = "127.0.0.1:9090"
-    """HTTP: metrics, health, live page. Loopback by default, since the page shows the fleet;
-    0.0.0.0:9090 for a scraper on another host. Then metrics and health are open, and all else needs
-    a token: decisions.viewers_token_file, accuracy.outcomes_token_file."""
+    """Address of the admin port (HTTP): metrics, health, live page. Loopback by default, since the
+    page shows the fleet. 0.0.0.0:9090 for a scraper on another host: then metrics and health are
+    open, and everything else needs a token (decisions.viewers_token_file,
+    accuracy.outcomes_token_file)."""
     admin_hosts: Annotated[tuple[str, ...], MaxLen(64)] = ()
-    """Names by which browsers and tools reach the admin port, without port, such as a Service's;
-    `localhost` and IP addresses always may. Under another name, which a hostile page can point
-    here, the port shows nothing but metrics and health."""
+    """Host names, without port, by which browsers and tools may reach the admin port, such as a
+    Service's. `localhost` and IP addresses are always allowed. Under any other name, which a
+    hostile page can point here, the port serves only metrics and health."""
     transport: Literal["h2", "grpc"] = "h2"
-    """What serves the ext_proc port: laar's own server over HTTP/2, which spends less on each
-    message, or gRPC's, which needs the extra `grpc`. docs/performance.md has both measured. Beside
-    `--workers`, each of Envoy's threads keeps to one worker with gRPC's, which can't ask for more
-    connections without refusing streams. The health port is served by laar's own."""
+    """Server of the ext_proc port: laar's own over HTTP/2, which spends less on each message, or
+    gRPC's, which needs the extra `grpc`. docs/performance.md compares both. With `--workers`, each
+    thread of Envoy keeps to one worker of gRPC's server, which cannot ask for more connections
+    without refusing streams. The health port always uses laar's own server."""
     tls: Tls | None = None
-    """TLS on the ext_proc port. None by default: on loopback it only costs. Health and admin are
-    always plain."""
+    """TLS on the ext_proc port. None by default, since on loopback it only costs time. Health and
+    admin ports are always plain."""
 
 
 class EnvoySection(Section):
-    """What laar writes for Envoy."""
+    """Files that laar writes for Envoy."""
 
     applies: ClassVar = Applies.AFTER_RESTART
 
@@ -83,14 +84,14 @@ class EnvoySection(Section):
 
 
 class Shutdown(Section):
-    """How laar stops."""
+    """Times of a graceful stop."""
 
     applies: ClassVar = Applies.AT_ONCE
 
     drain_s: Annotated[float, Ge(0), Le(600)] = 5.0
-    """Seconds of serving on after SIGTERM while readiness is refused, so that no Envoy sends new
-    streams to a picker that is leaving."""
+    """Seconds after SIGTERM for which laar serves on but reports that it is not ready, so that no
+    Envoy sends new streams to a stopping picker."""
     grace_s: Annotated[float, Ge(0), Le(3600)] = 30.0
     """Seconds that open streams then have to finish before they are cut. In the native shape
-    answers go on without the picker; in the gateway shape they pass through it and end there, so
+    answers continue without the picker. In the gateway shape they pass through it and would end, so
     allow for the longest answer."""

@@ -34,25 +34,24 @@ Where = Annotated[str, AfterValidator(_where)]
 
 
 class Otlp(Section):
-    """OpenTelemetry over OTLP/HTTP, each signal on its own; needs the extra `otel`.
+    """OpenTelemetry over OTLP/HTTP, each signal by itself; needs the extra `otel`.
 
-    What is not set here the environment says, as everywhere: headers, time-outs, queues, the
-    resource.
+    The usual environment variables set the rest: headers, time-outs, queues, the resource.
     """
 
     applies: ClassVar = Applies.AFTER_RESTART
 
     traces: Where | None = None
-    """URL that takes traces, mostly http://HOST:4318/v1/traces, or `environment` to go by
-    OTEL_EXPORTER_OTLP_ENDPOINT. With it each decision whose client's trace is sampled becomes a
-    span of that trace. None: no spans."""
+    """URL for traces, mostly http://HOST:4318/v1/traces, or `environment` for that of
+    OTEL_EXPORTER_OTLP_ENDPOINT. Each decision whose client's trace is sampled then becomes a span
+    of that trace. None: no spans."""
     logs: Where | None = None
-    """URL that takes log records, mostly http://HOST:4318/v1/logs, or `environment`. The decision
-    log's lines go there, the share of them that `decisions.log_sample` says, with or without a file
-    beside it. None: none do."""
+    """URL for log records, mostly http://HOST:4318/v1/logs, or `environment`. It receives the lines
+    of the decision log, in the share `decisions.log_sample`, with or without a log file. None: no
+    log records."""
     service_name: Annotated[str | None, MinLen(1), MaxLen(255)] = None
-    """`service.name` of all that is sent. None: OTEL_SERVICE_NAME, or what OTEL_RESOURCE_ATTRIBUTES
-    says, or `laar`."""
+    """`service.name` of all spans and log records. None: OTEL_SERVICE_NAME, or that of
+    OTEL_RESOURCE_ATTRIBUTES, or `laar`."""
     sample_without_parent: Annotated[float, Applies.AT_ONCE, Ge(0), Le(1)] = 0.0
-    """Share of requests that come without a trace for which one is begun. None by default: who asks
-    decides what is traced. OTEL_TRACES_SAMPLER is not read."""
+    """Share of requests without a trace for which a trace is begun. 0 by default: clients decide
+    what is traced. OTEL_TRACES_SAMPLER is not read."""

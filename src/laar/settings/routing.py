@@ -35,22 +35,22 @@ _NAME = "[a-z0-9][a-z0-9._-]{0,63}"
 @declared(Enforcement)
 @declared(StreamSettings, "list_models", "conformance_headers")
 class Routing(Section):
-    """How an endpoint is chosen."""
+    """Choice of an endpoint for each request."""
 
     applies: ClassVar = Applies.AT_ONCE
 
     weights_file: Path | None = None
-    """Weights that `laar tune --export` wrote, read again whenever the file changes; they take the
-    place of k_rtt, k_queue and k_delay and are never changed by serving. While the tuner is on none
-    of the four applies before a restart: they are where its climb began."""
+    """File of weights from `laar tune --export`, read again whenever it changes. They replace
+    k_rtt, k_queue and k_delay, and serving never changes them. While the tuner is on, a change of
+    any of the four needs a restart: the climb began with them."""
     policies: Annotated[Mapping[str, Profile], MaxLen(MAX_POLICIES)] = Field(default={})
     """Policies composed of filters, weighted scorers and a picker, by name. The guide on scorers
-    says how."""
+    shows how."""
     baselines: Mapping[str, Mapping[str, object]] = Field(default={})
     """Parameters of the policies that come from elsewhere, by policy and by name, such as
-    `sglang-cache-aware: {balance_abs_threshold: 8}`. What is not given is as its authors publish
-    it; the page on concepts lists them. A policy of an installed package is offered to
-    x-laar-policy if it is named here or in `policy`."""
+    `sglang-cache-aware: {balance_abs_threshold: 8}`. The defaults are those that the authors
+    published; the page on concepts lists them. x-laar-policy may choose a policy of an installed
+    package only if it is named here or in `policy`."""
 
     @field_validator("policies")
     @classmethod
@@ -109,7 +109,7 @@ class Routing(Section):
 
 
 class Accuracy(Section):
-    """What is known of the models."""
+    """Accuracy and speed of the models."""
 
     applies: ClassVar = Applies.AFTER_RESTART
 
@@ -118,30 +118,30 @@ class Accuracy(Section):
     equally good and equally fast until outcomes are reported, and laar routes by cache, queue and
     round trip."""
     online: bool = True
-    """Whether reported outcomes (POST /outcomes, gRPC) correct the artifact. False to route by the
-    artifact alone; nothing can be reported then."""
+    """Whether reported outcomes (POST /outcomes, gRPC) correct the artifact. False: laar routes by
+    the artifact alone and takes no reports."""
     prior_weight: Annotated[float, Ge(1), Le(1e6)] = KAPPA
-    """What the artifact's probability of a cell weighs at least, in outcomes. A cell that was
-    measured more often weighs as many outcomes as it has, four times this at most. Where the
-    model's other cells contradict the artifact the weight falls, to a sixteenth at the least."""
+    """Smallest weight of the artifact's probability for a cell, as a number of outcomes. A cell
+    with more measurements weighs as many outcomes as it has, up to four times this. If the model's
+    other cells contradict the artifact the weight falls, down to a sixteenth."""
     half_life_s: Annotated[float, Ge(60), Le(1e8)] = HALF_LIFE_S
-    """Seconds after which a reported outcome counts half. A day: a model behind a name changes
-    rarely, its traffic with the hours."""
+    """Seconds after which a reported outcome counts half. The default is a day: the model behind a
+    name changes rarely, its traffic by the hour."""
     cap_per_hour: Annotated[float, Ge(2), Le(1e6)] = CAP_PER_HOUR
-    """Outcomes that one model's cell takes in any hour. 200 against a prior of 50: the truth wins
-    within the hour, a burst of lies does not."""
+    """Outcomes that one cell of a model takes in any hour. With 200 against a prior of 50, true
+    reports dominate within an hour; a burst of false ones cannot."""
     tasks: Annotated[tuple[str, ...], MaxLen(1000)] = ()
-    """Tasks that clients may name in x-laar-task, besides the artifact's. Of others each tenant may
-    name 32 in use, since every name takes room from all; the rest counts as not named."""
+    """Tasks that clients may name in x-laar-task, besides the artifact's. Each tenant may use 32
+    other names, since all tenants share the table's room; further names are ignored."""
     outcomes_token_file: Path | None = None
-    """File with the bearer token that outcomes must be sent with, or with a line for each reporter:
-    its name and its token. A file, since the settings are shown on /config. Without one outcomes
-    are taken on loopback only, over HTTP as over gRPC."""
+    """File with the bearer token that reports of outcomes must carry, or with a line for each
+    reporter: its name and its token. It is a file because /config shows the settings. Without one,
+    outcomes are taken on loopback only, over HTTP and gRPC."""
     state_file: Path | None = None
-    """JSON file that keeps what was learned across restarts. None: a restart begins with the
+    """JSON file that keeps the learned outcomes across restarts. None: a restart begins with the
     artifact again."""
     state_interval_s: Annotated[float, Ge(1), Le(86_400)] = 60.0
-    """Seconds between two saves of the state; what a crash can cost."""
+    """Seconds between two saves of the state. A crash loses at most as much."""
 
 
 @declared(StreamSettings, "by_tenant")
@@ -153,16 +153,16 @@ class Prefix(Section):
     enabled: bool = True
     """Whether cached prefixes count in the cost."""
     max_bytes: Annotated[int, Ge(1 << 20), Le(64 << 30)] = MAX_BYTES
-    """Memory for the index; 128 MiB holds the caches of about 100 endpoints with 500,000 tokens
-    each. Beyond it the oldest entries of the fullest endpoint go."""
+    """Memory for the index. 128 MiB holds the caches of about 100 endpoints with 500,000 tokens
+    each. When it is full, the oldest entries of the fullest endpoint are dropped."""
     tokenizers: Annotated[Mapping[str, Path], MaxLen(64)] = Field(default={})
-    """By model, its directory with tokenizer.json and the chat template, or that file alone; needs
-    the extra `tokenizers`. Where the model's endpoints publish KV events, prompts are tokenized
-    beside their requests, and matched with what the events say."""
+    """Tokenizers by model: a directory with tokenizer.json and the chat template, or that file
+    alone. Needs the extra `tokenizers`. If the model's endpoints publish KV events, prompts are
+    tokenized in parallel to their requests and matched with the blocks that the events report."""
     ask_engines: bool = False
-    """Whether an engine that publishes KV events tokenizes its own prompts a second time, by POST
-    /tokenize, for models without a tokenizer here. Off by default: it costs the engine's front end
-    some milliseconds a prompt."""
+    """Whether engines that publish KV events are asked to tokenize their prompts (POST /tokenize),
+    for models that `tokenizers` does not list. Off by default: it costs the engine's front end some
+    milliseconds a prompt."""
 
 
 @declared(TunerSettings)
@@ -172,8 +172,8 @@ class Tuning(Section):
     applies: ClassVar = Applies.AFTER_RESTART
 
     enabled: bool = False
-    """Whether the picker climbs. Off by default: a climb is an experiment on users. Tune, export,
-    and serve the file frozen (routing.weights_file)."""
+    """Whether the picker tunes its weights by a hill climb. Off by default: a climb is an
+    experiment on users. Tune, export, and serve the frozen file (routing.weights_file)."""
     bounds: Mapping[str, tuple[float, float]] = TUNABLE
     """Floor and cap of each weight that is tuned."""
     state_file: Path | None = None

@@ -41,7 +41,7 @@ class Section(BaseModel):
     )
 
     applies: ClassVar[Applies | None] = None
-    """Of all its fields that say nothing else; a section whose fields all do says none."""
+    """When a change applies, for fields without a mark; None if every field has one."""
     parts: ClassVar[tuple[type[Any], ...]] = ()
     """Dataclasses of features that have all their settings here."""
 

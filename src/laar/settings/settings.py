@@ -38,11 +38,11 @@ class Settings(Section):
     """All settings of laar."""
 
     endpoints: Annotated[tuple[Endpoint, ...], Applies.AT_ONCE] = ()
-    """Endpoints written here; for a fleet that seldom changes."""
+    """Endpoints, listed here. Meant for a fleet that seldom changes."""
     endpoints_file: Annotated[Path | None, Applies.AFTER_RESTART] = None
     """YAML file of endpoints, read again whenever it changes."""
     kubernetes: Annotated[tuple[KubernetesSource, ...], Applies.AFTER_RESTART, MaxLen(64)] = ()
-    """Pods as endpoints, of InferencePools or by labels; several make one fleet."""
+    """Pods that are endpoints, by InferencePool or by labels. Several entries make one fleet."""
     listen: Listen = Listen()
     routing: Routing = Routing()
     accuracy: Accuracy = Accuracy()

@@ -1,4 +1,4 @@
-"""Where pickers share what they know."""
+"""Settings of the state that pickers share."""
 
 from __future__ import annotations
 
@@ -30,27 +30,29 @@ def _store(value: str) -> str:
 
 @declared(SharingSettings)
 class Share(Section):
-    """Several pickers that know the same; a store needs the extra `share`."""
+    """State that several pickers share; a store needs the extra `share`."""
 
     applies: ClassVar = Applies.AFTER_RESTART
 
     url: Annotated[str, AfterValidator(_store)] | None = None
-    """Redis or Valkey that the pickers share, as redis://HOST:6379/0; rediss:// with TLS. None:
-    this picker is alone, or shares with the workers of its own `laar serve --workers`."""
+    """URL of the Redis or Valkey that the pickers share, as redis://HOST:6379/0, or rediss://
+    with TLS. None: this picker is alone, or shares with the workers of its own `laar serve
+    --workers`."""
     username: Annotated[str, MaxLen(256)] | None = None
-    """User at the store, where it has users."""
+    """User name at the store, if it has users."""
     password_file: Path | None = None
     """File with the store's password."""
     ca_file: Path | None = None
-    """PEM file of the authorities that a rediss:// store is verified by; None for the system's."""
+    """PEM file of the authorities that verify a rediss:// store. None: the system's."""
     cert_file: Path | None = None
-    """PEM file with the certificate that a rediss:// store knows this picker by, where it asks."""
+    """PEM file with this picker's certificate, for a rediss:// store that asks for one."""
     key_file: Path | None = None
-    """PEM file with that certificate's key; None where `cert_file` has it as well."""
+    """PEM file with the key of the certificate in `cert_file`. None: `cert_file` contains it."""
     secret_file: Path | None = None
-    """File with the secret that prompts are hashed with, the same for all pickers. None: the first
-    picker puts one into the store, and then a reader of the store could test guesses about prompts
-    against the hashes there."""
+    """File with the secret for hashing prompts, the same for all pickers. None: the first picker
+    puts one into the store, and then a reader of the store could test guesses about prompts against
+    the hashes there."""
     snapshot_file: Path | None = None
-    """File that a picker without a store keeps what it knows in, so that it starts warm. It holds
-    hashes and their secret, and is readable by its owner only. None: nothing is kept."""
+    """File in which a picker without a store keeps its knowledge of the caches, so that it starts
+    warm. It contains hashes and their secret, and only its owner can read it. None: nothing is
+    kept."""

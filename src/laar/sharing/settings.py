@@ -20,20 +20,22 @@ class SharingSettings:
     applies: ClassVar = Applies.AFTER_RESTART
 
     namespace: Annotated[str, Matches(r"[A-Za-z0-9._-]{1,64}")] = "laar"
-    """Pickers with the same namespace are one deployment; those of another one's store entries are
-    never read. One for each fleet of endpoints: splitting a fleet by pool divides the traffic of
-    the store as well."""
+    """Name of the deployment: pickers share state only with pickers of the same namespace. Use
+    one for each fleet of endpoints; splitting a fleet by pool divides the traffic of the store
+    as well."""
     flush_ms: Annotated[float, Ge(1), Le(1000)] = 5.0
-    """Milliseconds that records are gathered before they are sent, and batches in the store before
-    they are read. 5: a burst becomes one message, and two pickers see one idle endpoint for 10 ms
-    and a round trip at most. More costs less CPU."""
+    """Milliseconds for which records are gathered before they are sent, and batches in the store
+    before they are read. With 5 a burst becomes one message, and two pickers see the same idle
+    endpoint for at most 10 ms and a round trip. More costs less CPU."""
     lease_s: Annotated[float, Ge(1), Le(60)] = 3.0
-    """Seconds without a word from a picker after which nothing of what it had in flight counts. A
-    picker sends something every third of it."""
+    """Seconds of silence of a picker after which its requests in flight no longer count. A picker
+    sends something every third of this time."""
     history_s: Annotated[float, Ge(5), Le(3600)] = 60.0
-    """Seconds of records that the store keeps for pickers that start, beyond the last snapshot."""
+    """Seconds of records, beyond the last snapshot, that the store keeps for pickers that start."""
     snapshot_interval_s: Annotated[float, Ge(1), Le(3600)] = 20.0
-    """Seconds between two snapshots for pickers that start; one picker writes each."""
+    """Seconds between two snapshots, for pickers that start. One of the pickers writes each
+    snapshot."""
     max_waiting_bytes: Annotated[int, Ge(1 << 16), Le(1 << 30)] = 16 << 20
-    """Records that wait while the store is away, in bytes: half a minute of 1,000 decisions a
-    second. Beyond it the oldest are dropped, which costs cache hits; loads never are."""
+    """Bytes of records that may wait while the store is unreachable: half a minute at 1,000
+    decisions a second. Beyond it the oldest are dropped, which costs cache hits; records of loads
+    are never dropped."""

@@ -48,7 +48,7 @@ class ModelSurface(BaseModel):
 
 
 class AccuracySurface(BaseModel):
-    """A simulated fleet: P(correct) by model, language and length, and who is right on what."""
+    """A simulated fleet: P(correct) by model, language and length; right answers by question."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -76,7 +76,7 @@ class Group:
     def measured(
         self, ttft_s: float | None, prompt_tokens: int | None, cached_tokens: int | None
     ) -> None:
-        """Counts an answer that was read; None for what it did not tell."""
+        """Counts an answer that was read; None for what it did not show."""
         if ttft_s is not None:
             self.ttft_s.add(ttft_s)
         if prompt_tokens and cached_tokens is not None:
@@ -126,24 +126,33 @@ class ContextMetrics(Collector):
         """Makes the metric families; called for each scrape."""
         reasons = CounterMetricFamily(
             "laar_context_requests",
-            "Bodies the context hook looked at, by outcome.",
+            "Request bodies that the context hook examined, by outcome.",
             labels=("route", "reason"),
         )
         off = GaugeMetricFamily(
-            "laar_context_off", "1 where the hook switched itself off.", labels=("route",)
+            "laar_context_off",
+            "1 if the context hook switched itself off on the route, else 0.",
+            labels=("route",),
         )
         memory = GaugeMetricFamily(
-            "laar_context_entries", "Fill of the hook's memories.", labels=("route", "memory")
+            "laar_context_entries",
+            "Entries in the memories of the context hook, by memory.",
+            labels=("route", "memory"),
         )
         evicted = CounterMetricFamily(
-            "laar_context_evicted", "Orders dropped, by cause.", labels=("route", "cause")
+            "laar_context_evicted",
+            "Remembered orders that were dropped, by cause.",
+            labels=("route", "cause"),
         )
         added = HistogramMetricFamily(
-            "laar_context_added_seconds", "Time the hook took.", labels=("route",)
+            "laar_context_added_seconds",
+            "Seconds that the context hook added to a request.",
+            labels=("route",),
         )
         shapes = CounterMetricFamily(
             "laar_context_lists",
-            "Lists of documents seen, by shape; unknown_* where they were announced in another.",
+            "Lists of documents found, by shape; unknown_* if documents were announced "
+            "but their shape is unknown.",
             labels=("route", "shape"),
         )
         for route in self._routes():
@@ -175,11 +184,11 @@ class ContextMetrics(Collector):
 _GROUP_FIGURES = {
     "eligible": "Requests with documents that could be ordered.",
     "document_bytes": "Bytes of documents that could be ordered.",
-    "expected_bytes": "Document bytes expected in the cache, in the hook's order.",
-    "received_bytes": "Document bytes expected in the cache, in the order as received.",
-    "prompt_tokens": "Prompt tokens, where usage was read.",
-    "cached_tokens": "Prompt tokens that the engines found in their caches.",
-    "ttft_seconds": "Decision to first byte, added up, where the answer was read.",
-    "ttft_samples": "Requests whose time to first token is in the sum.",
+    "expected_bytes": "Document bytes expected in the cache with the hook's order.",
+    "received_bytes": "Document bytes expected in the cache with the order as received.",
+    "prompt_tokens": "Prompt tokens of requests with documents whose usage was read.",
+    "cached_tokens": "Prompt tokens of requests with documents, found in the engines' caches.",
+    "ttft_seconds": "Sum of the seconds from decision to first byte, of answers that were read.",
+    "ttft_samples": "Requests whose time to first token laar_context_ttft_seconds_total includes.",
 }
-"""Attributes of `Group`, and what they are."""
+"""Help texts by attribute of `Group`."""

@@ -21,7 +21,7 @@ _QUEUE_BOUNDS_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80,
 
 
 class FlowMetrics(Collector):
-    """Who waits, who went, who was shed and why.
+    """Requests that wait, that were sent, and that were shed and why.
 
     Args:
         admission: what is read.
@@ -39,32 +39,42 @@ class FlowMetrics(Collector):
         """Makes the metric families; called for each scrape."""
         queue = self._admission.queue
         for name, help_text, value in (
-            ("laar_flow_waiting", "Requests held until an endpoint has room.", queue.waiting),
-            ("laar_flow_held_bytes", "Memory of their bodies.", queue.held_bytes),
+            (
+                "laar_flow_waiting",
+                "Requests that are held until an endpoint has room.",
+                queue.waiting,
+            ),
+            ("laar_flow_held_bytes", "Bytes of the bodies of held requests.", queue.held_bytes),
             (
                 "laar_flow_prefills",
-                "Requests whose prefill counts as in flight.",
+                "Requests whose prefill flow control counts as in flight.",
                 self._admission.prefills.counted,
             ),
         ):
             yield GaugeMetricFamily(name, help_text, value=value)
         pace = GaugeMetricFamily(
             "laar_flow_prefill_pace",
-            "Seconds that a second of prefill by c(m) takes, learned from first tokens.",
+            "Measured prefill seconds per second that c(m) predicts, learned from first tokens.",
             labels=("model",),
         )
         for model, learned in self._admission.prefills.paces.items():
             pace.add_metric((model,), learned)
         yield pace
         yield CounterMetricFamily(
-            "laar_flow_dispatched", "Requests that waited and were sent.", value=queue.dispatched
+            "laar_flow_dispatched",
+            "Requests that flow control sent to an endpoint after a wait.",
+            value=queue.dispatched,
         )
         sheds = CounterMetricFamily(
-            "laar_flow_sheds", "Requests refused or dropped, by reason.", labels=("reason",)
+            "laar_flow_sheds",
+            "Requests that flow control refused or dropped, by reason.",
+            labels=("reason",),
         )
         for reason, count in queue.sheds.items():
             sheds.add_metric((reason,), count)
         yield sheds
-        seconds = HistogramMetricFamily("laar_flow_queue_seconds", "Time that requests waited.")
+        seconds = HistogramMetricFamily(
+            "laar_flow_queue_seconds", "Seconds that requests waited in flow control."
+        )
         self._queue.add_to(seconds)
         yield seconds

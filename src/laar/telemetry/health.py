@@ -38,34 +38,37 @@ class HealthMetrics(Collector):
         now = self._clock()
         failures = CounterMetricFamily(
             "laar_endpoint_failures",
-            "Requests that an endpoint failed, by kind: status, error, error-event, denied, cut, "
-            "empty, hang, retried (Envoy went on to another), full; not the client's own faults.",
+            "Requests that failed at an endpoint, by kind: status, error, error-event, "
+            "denied, cut, empty, hang, retried (Envoy tried another endpoint), full. "
+            "Faults of clients do not count.",
             labels=("endpoint", "kind"),
         )
         openings = CounterMetricFamily(
             "laar_endpoint_ejections",
-            "Times that an endpoint was taken out because it failed.",
+            "Times that the endpoint was taken out of service because requests failed there.",
             labels=("endpoint",),
         )
         trials = CounterMetricFamily(
             "laar_endpoint_trials",
-            "Requests sent to an endpoint that was out, to see whether it is back.",
+            "Requests sent on trial to the endpoint while it was out of service.",
             labels=("endpoint",),
         )
         state = GaugeMetricFamily(
             "laar_endpoint_breaker_state",
-            "0 closed, 1 starting slowly, 2 a request of a client or of the picker is on trial, "
-            "3 open: it gets nothing.",
+            "State of the endpoint's breaker: 0 closed, 1 slow start, 2 half open (one "
+            "request is on trial), 3 open (no requests).",
             labels=("endpoint",),
         )
         answers = GaugeMetricFamily(
             "laar_endpoint_answers_ratio",
-            "P(it answers), learned from outcomes; the price of its seconds is divided by it.",
+            "Probability that the endpoint answers, learned from outcomes. Its expected "
+            "seconds are divided by it.",
             labels=("endpoint",),
         )
         pace = GaugeMetricFamily(
             "laar_endpoint_pace_ratio",
-            "How many times slower it is than others with its model; 1 when not beyond chance.",
+            "Factor by which the endpoint is slower than others with the same model; 1 if "
+            "chance explains the difference.",
             labels=("endpoint",),
         )
         for slot, known in self._health.known():

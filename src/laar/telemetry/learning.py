@@ -46,20 +46,20 @@ class LearningMetrics(Collector):
         labels = ("policy", "task")
         self._answers = Counter(
             "laar_answers_reported",
-            "Answers judged by reports, by policy and the request's task.",
+            "Answers judged by outcome reports, by policy, task and verdict.",
             (*labels, "correct"),
             registry=None,
         )
         self._seconds = Histogram(
             "laar_time_to_correct_answer_seconds",
-            "From a question's first attempt to the end of its correct answer, as reported.",
+            "Seconds from a question's first attempt to the end of the answer reported as correct.",
             labels,
             buckets=_SECONDS,
             registry=None,
         )
         self._attempts = Histogram(
             "laar_attempts_to_correct_answer",
-            "Attempts that a question took to its correct answer, as reported.",
+            "Attempts per question up to the answer reported as correct.",
             labels,
             buckets=_ATTEMPTS,
             registry=None,
@@ -84,8 +84,16 @@ class LearningMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Makes the metric families; called for each scrape."""
         for name, help_text, counts in (
-            ("laar_outcomes", "Reported outcomes.", self._reports.verdicts),
-            ("laar_retry_outcomes", "Failures inferred from retries.", self._reports.retries),
+            (
+                "laar_outcomes",
+                "Reported outcomes, by verdict on the report.",
+                self._reports.verdicts,
+            ),
+            (
+                "laar_retry_outcomes",
+                "Wrong answers inferred from retries, by verdict on the inference.",
+                self._reports.retries,
+            ),
         ):
             family = CounterMetricFamily(name, help_text, labels=("verdict",))
             for verdict, count in counts.items():
@@ -93,23 +101,31 @@ class LearningMetrics(Collector):
             yield family
         yield from self._judged()
         yield GaugeMetricFamily(
-            "laar_outcomes_pending", "Decisions remembered for outcomes.", len(self._reports)
+            "laar_outcomes_pending",
+            "Decisions remembered in memory, for which an outcome may still be reported.",
+            len(self._reports),
         )
         if self._online is not None:
             yield GaugeMetricFamily(
-                "laar_outcome_cells", "Cells that hold reported outcomes.", len(self._online)
+                "laar_outcome_cells",
+                "Cells (model and kind of request) that hold reported outcomes.",
+                len(self._online),
             )
             yield CounterMetricFamily(
-                "laar_outcomes_refused", "Outcomes without a free cell.", self._online.refused
+                "laar_outcomes_refused",
+                "Outcomes refused because the table of cells was full.",
+                self._online.refused,
             )
             yield CounterMetricFamily(
                 "laar_tasks_ignored",
-                "Requests whose x-laar-task was one too many of their tenant's.",
+                "Requests whose x-laar-task was ignored because their tenant already uses its "
+                "limit of tasks.",
                 self._tasks.ignored,
             )
             weights = GaugeMetricFamily(
                 "laar_model_prior_weight",
-                "Weight of the artifact's prior, in outcomes; low where outcomes contradict it.",
+                "Weight of the artifact's prior, as a number of outcomes; low where outcomes "
+                "contradict it.",
                 labels=("model",),
             )
             for model, weight in self._online.prior_weights().items():
@@ -117,7 +133,7 @@ class LearningMetrics(Collector):
             yield weights
             trusted = GaugeMetricFamily(
                 "laar_reporter_weight",
-                "What a reporter's outcomes weigh: 1, less where it contradicts the others.",
+                "Weight of a reporter's outcomes: 1, or less if it contradicts other reporters.",
                 labels=("reporter",),
             )
             for name, weight in self._online.reporter_weights().items():
@@ -125,7 +141,7 @@ class LearningMetrics(Collector):
             yield trusted
         yield CounterMetricFamily(
             "laar_latency_samples_refused",
-            "Times to first token that made no sense.",
+            "Times to first token rejected as out of range, or as those of one model too many.",
             self._latency.refused,
         )
         yield from self._speeds()
@@ -139,10 +155,15 @@ class LearningMetrics(Collector):
 
     def _speeds(self) -> Iterator[Metric]:
         speed = GaugeMetricFamily(
-            "laar_model_seconds_per_token", "c(m), measured and seen.", labels=("model", "source")
+            "laar_model_seconds_per_token",
+            "Prefill seconds per token, c(m), by source: measured (artifact) or seen "
+            "(live traffic).",
+            labels=("model", "source"),
         )
         drifted = GaugeMetricFamily(
-            "laar_model_drifted", "1 where c(m) is not as measured.", labels=("model",)
+            "laar_model_drifted",
+            "1 if c(m) in live traffic differs from the artifact's, else 0.",
+            labels=("model",),
         )
         for drift in self._latency.report():
             if drift.measured_s_per_token is not None:

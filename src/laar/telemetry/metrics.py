@@ -104,7 +104,7 @@ class Metrics(Collector):
         self._refusals[str(status), reason] += 1
 
     def overhead(self, seconds: float) -> None:
-        """From the body in hand to the decision."""
+        """Seconds from the complete request body to the decision."""
         self._overhead.observe(seconds)
 
     # -- showing -------------------------------------------------------------------------------
@@ -123,13 +123,13 @@ class Metrics(Collector):
         """Makes the metric families; called for each scrape."""
         yield _counter(
             "laar_decisions",
-            "Requests given an endpoint.",
+            "Requests for which an endpoint was chosen.",
             ("policy", "reason", "model"),
             self._decisions.items(),
         )
         yield _counter(
             "laar_prefills_apart",
-            "Requests whose prompt another endpoint reads than the one that answers.",
+            "Requests whose prompt is prefilled by one endpoint and answered by another.",
             ("model",),
             self._apart.items(),
         )
@@ -141,7 +141,7 @@ class Metrics(Collector):
         )
         yield _counter(
             "laar_completions",
-            "Requests that ended, by cause and the endpoint's status.",
+            "Requests that ended, by cause and by the class of the endpoint's status.",
             ("cause", "status"),
             self._completions.items(),
         )
@@ -157,10 +157,10 @@ class Metrics(Collector):
             ("laar_stream_faults", "Streams that failed inside laar.", self.stream_faults),
             (
                 "laar_ignored_messages",
-                "Messages with no place in the protocol.",
+                "Messages from Envoy that do not fit the phase of their stream.",
                 self.ignored_messages,
             ),
-            ("laar_moved", "Requests served by another endpoint than the one picked.", self.moved),
+            ("laar_moved", "Requests served by an endpoint other than the one picked.", self.moved),
             (
                 "laar_failed_attempts",
                 "Attempts that failed before an answer began, retried or not.",
@@ -170,14 +170,14 @@ class Metrics(Collector):
             yield CounterMetricFamily(name, help_text, value=value)
         yield _counter(
             "laar_collector_errors",
-            "Failures of collectors.",
+            "Problems that laar's collectors and other parts reported, by part.",
             ("collector",),
             (((kind,), n) for kind, n in self.problems.counts.items()),
         )
         if self.certificate_expires_at_s is not None:
             yield _gauge(
                 "laar_certificate_expires_timestamp_seconds",
-                "When the certificate of the ext_proc port expires, in seconds since 1970.",
+                "Time at which the ext_proc port's certificate expires, in seconds since 1970.",
                 self.certificate_expires_at_s(),
             )
         if self.director is not None:
@@ -185,9 +185,21 @@ class Metrics(Collector):
 
     def _histograms(self) -> Iterator[Metric]:
         for name, help_text, histogram in (
-            ("laar_overhead_seconds", "From the body in hand to the decision.", self._overhead),
-            ("laar_ttft_seconds", "Decision to first byte, where sampled.", self._ttft),
-            ("laar_latency_seconds", "Decision to the end of the answer.", self._latency),
+            (
+                "laar_overhead_seconds",
+                "Seconds from the complete request body to the decision.",
+                self._overhead,
+            ),
+            (
+                "laar_ttft_seconds",
+                "Seconds from the decision to the answer's first byte, of sampled answers.",
+                self._ttft,
+            ),
+            (
+                "laar_latency_seconds",
+                "Seconds from the decision to the end of the answer.",
+                self._latency,
+            ),
         ):
             family = HistogramMetricFamily(name, help_text)
             histogram.add_to(family)
@@ -196,12 +208,12 @@ class Metrics(Collector):
     def _fleet(self, director: Director) -> Iterator[Metric]:
         yield _counter(
             "laar_degraded",
-            "Decisions made without something that failed.",
+            "Decisions made without a part that failed, by part.",
             ("what",),
             (((what,), n) for what, n in director.degraded.items()),
         )
         table = director.table
-        yield _gauge("laar_endpoints", "Endpoints known.", len(table))
+        yield _gauge("laar_endpoints", "Endpoints that laar knows.", len(table))
 
     def _endpoint_lines(self) -> bytes:
         """One line for each endpoint and column.
@@ -238,11 +250,23 @@ _ENDPOINT_COLUMNS = (
         "Prompt tokens of the requests in flight at the endpoint.",
         "queued_tokens",
     ),
-    ("laar_endpoint_rtt_seconds", "Smoothed round trip; NaN unknown.", "rtt_s"),
-    ("laar_endpoint_waiting", "Requests waiting in the engine; NaN unknown.", "waiting"),
-    ("laar_endpoint_running", "Requests running in the engine; NaN unknown.", "running"),
-    ("laar_endpoint_kv_usage_ratio", "Share of the KV cache in use; NaN unknown.", "kv_usage"),
-    ("laar_endpoint_missed_readings", "Scrapes and probes that failed in a row.", "failures"),
+    (
+        "laar_endpoint_rtt_seconds",
+        "Smoothed round trip to the endpoint, in seconds; NaN if unknown.",
+        "rtt_s",
+    ),
+    ("laar_endpoint_waiting", "Requests waiting in the engine; NaN if unknown.", "waiting"),
+    ("laar_endpoint_running", "Requests running in the engine; NaN if unknown.", "running"),
+    (
+        "laar_endpoint_kv_usage_ratio",
+        "Share of the engine's KV cache in use; NaN if unknown.",
+        "kv_usage",
+    ),
+    (
+        "laar_endpoint_missed_readings",
+        "Scrapes and probes of the endpoint that failed in a row.",
+        "failures",
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""What the OpenTelemetry SDK leaves to us: to count, to tell what is wrong, and to end in time.
+"""What the OpenTelemetry SDK leaves to laar: counting, reporting faults, and a timely end.
 
 All else is the SDK's: the bounded queue, the thread that encodes and sends batches, retries, and
 the environment's ``OTEL_*``. Where the queue is full its oldest record is lost, without a count.
@@ -132,7 +132,7 @@ class _Session(requests.Session):
 
 
 def _why(error: BaseException) -> str:
-    """In the same words each time: a problem that changes is logged again."""
+    """The reason, in the same words each time: a problem that changes is logged again."""
     if isinstance(error, requests.Timeout):
         return "timed out"
     while below := error.__cause__ or error.__context__:
@@ -141,7 +141,7 @@ def _why(error: BaseException) -> str:
 
 
 def resource(service_name: str | None, version: str) -> Resource:
-    """Who sends: the setting's name before the environment's, and that before ours."""
+    """The sender's resource; its name is the setting's, else the environment's, else laar's."""
     ours = {
         "service.name": "laar",
         "service.version": version,

@@ -200,7 +200,7 @@ def _percentiles(values: Iterable[float | None]) -> dict[str, object]:
 
 
 def _predicted(accounts: Sequence[DecisionRecord]) -> dict[str, object]:
-    """What the cost said against what was measured, where the picked endpoint served."""
+    """Predicted and measured figures, where the picked endpoint served."""
     ttft, latency, cached = [], [], []
     for account in accounts:
         end, view, at = account.end, account.view, account.position
@@ -250,7 +250,7 @@ def _retries(accounts: Sequence[DecisionRecord], memory: DecisionMemory) -> dict
 
 
 def _chain_began(account: DecisionRecord, memory: DecisionMemory) -> float | None:
-    """When the first attempt of a chain was decided; None when a link is not remembered."""
+    """The time of a chain's first decision; None when a link is not remembered."""
     for _ in range(len(account.tried)):
         previous = memory.reports.previous_of(account.id) if memory.reports else None
         found = memory.get(previous) if previous is not None else None

@@ -85,7 +85,8 @@ class PoolMetrics(Collector):
         labels = ("pool", "model")
         work = GaugeMetricFamily(
             "laar_pool_work_seconds",
-            "Seconds of engine time of the prompts that wait: at endpoints, and in flow control.",
+            "Seconds of engine time that the waiting prompts need: at endpoints and in "
+            "flow control.",
             labels=labels,
         )
         for pool, seconds in self._work().items():
@@ -94,12 +95,14 @@ class PoolMetrics(Collector):
         for name, help_text, counts in (
             (
                 "laar_pool_requests",
-                "Requests whose time to the first token was expected, and those shed.",
+                "Requests with an expected time to first token, and requests shed; shed "
+                "requests have an empty `model`.",
                 self._requests,
             ),
             (
                 "laar_pool_expected_late",
-                "Of these, those expected after their objective; those shed, under no model.",
+                "Requests whose first token is expected after their objective; shed requests "
+                "have an empty `model`.",
                 self._late,
             ),
         ):

@@ -26,12 +26,12 @@ class PrefixMetrics(Collector):
         """Makes the metric families; called for each scrape."""
         size = GaugeMetricFamily(
             "laar_prefix_index_bytes",
-            "Memory of the prefix index, by estimate; at most prefix.max_bytes.",
+            "Estimated bytes of the prefix index; prefix.max_bytes is the limit.",
         )
         gone = CounterMetricFamily(
             "laar_prefix_blocks_forgotten",
-            "Blocks that the prefix index has let go: for an endpoint's cache that was full "
-            "(capacity), for the index's own memory (memory), or after misses (disproved).",
+            "Blocks that the prefix index dropped, by cause: capacity (the endpoint's "
+            "cache was full), memory (the index was full), disproved (misses).",
             labels=("cause",),
         )
         if self._stats is not None:

@@ -35,14 +35,14 @@ __all__ = ["NAME", "RUNNERS_UP", "LogRecords", "Spans"]
 
 NAME = "laar.decision"
 RUNNERS_UP = 3
-"""Candidates behind the chosen one that a span tells of."""
+"""Candidates behind the chosen one that a span shows."""
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
 _W3C = TraceContextTextMapPropagator()
 _HEADERS = frozenset({"traceparent", "tracestate"})
 _MAX_CHARS = 1024
-"""Of one attribute: names that clients send have no limit of their own."""
+"""Characters of one attribute: names that clients send have no limit of their own."""
 
 
 class Spans:
@@ -71,7 +71,7 @@ class Spans:
 
     @property
     def share(self) -> float:
-        """Of the requests without a trace, for which one is begun; may be changed."""
+        """Share of the requests without a trace for which one is begun; may be changed."""
         return self._share
 
     @share.setter
@@ -129,7 +129,7 @@ class Spans:
 
 
 def _sampler(share: float) -> Sampler:
-    """Who asks decides what is traced; the share is of those who don't say."""
+    """Follows the client's decision; samples a share of requests without one."""
     return ParentBased(TraceIdRatioBased(share))
 
 
@@ -194,7 +194,7 @@ def _renamed(shown: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, ob
 
 
 def _said(told: Mapping[str, object]) -> dict[str, Any]:
-    """Without what says nothing: None, empty, NaN."""
+    """Drops values without content: None, empty, NaN."""
     return {
         name: value
         for name, value in told.items()

@@ -24,9 +24,13 @@ class TunerMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Makes the metric families; called for each scrape."""
         weights = GaugeMetricFamily(
-            "laar_tuner_weight", "Best weight of the cost found so far.", labels=("weight",)
+            "laar_tuner_weight",
+            "Weights of the cost that gave the best objective so far.",
+            labels=("weight",),
         )
-        cost = GaugeMetricFamily("laar_tuner_cost_seconds", "The objective with these weights.")
+        cost = GaugeMetricFamily(
+            "laar_tuner_cost_seconds", "Objective of the best weights, in seconds."
+        )
         windows = CounterMetricFamily("laar_tuner_windows", "Windows that the tuner has measured.")
         if self._shown is not None:
             found = self._shown()

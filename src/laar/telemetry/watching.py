@@ -99,8 +99,8 @@ class WatchingMetrics(Collector):
         yield info
         states = GaugeMetricFamily(
             "laar_endpoints_by_health",
-            "Endpoints that are ok, failing, on trial, full, slow, starting, stale, not read, "
-            "saturated or unreachable.",
+            "Endpoints by health: ok, failing, on trial, full, slow, starting, stale, not "
+            "read, saturated or unreachable.",
             labels=("health",),
         )
         for state, count in sorted(self._health().items()):
@@ -109,7 +109,8 @@ class WatchingMetrics(Collector):
         yield from self._predictions()
         shadow = CounterMetricFamily(
             "laar_shadow_decisions",
-            "Decisions in shadow that ended, by whether laar's choice served.",
+            "Shadow decisions whose request ended, by whether the endpoint that laar "
+            "chose served it.",
             labels=("agreed",),
         )
         for agreed in ("yes", "no", "unknown"):
@@ -117,7 +118,7 @@ class WatchingMetrics(Collector):
         yield shadow
         yield CounterMetricFamily(
             "laar_tried_names_ignored",
-            "Names in x-laar-tried-models that no endpoint's model has.",
+            "Names in x-laar-tried-models that were ignored because no endpoint serves them.",
             self._director.ignored_tried,
         )
         yield from self._kept()
@@ -142,17 +143,17 @@ class WatchingMetrics(Collector):
             ),
             (
                 "laar_prefix_prompt_tokens",
-                "Prompt tokens of sampled requests whose engine reported what it had cached.",
+                "Prompt tokens of sampled requests whose engine reported its cached tokens.",
                 self._tokens["prompt"],
             ),
             (
                 "laar_prefix_believed_tokens",
-                "Prompt tokens that laar expected in the cache, of sampled requests.",
+                "Prompt tokens of sampled requests that laar expected in the engine's cache.",
                 self._tokens["believed"],
             ),
             (
                 "laar_prefix_found_tokens",
-                "Prompt tokens that the engine found in its cache, of sampled requests.",
+                "Prompt tokens of sampled requests that the engine found in its cache.",
                 self._tokens["found"],
             ),
         ):
@@ -171,17 +172,22 @@ class WatchingMetrics(Collector):
 
     def _kept(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(
-            "laar_decisions_remembered", "Decisions in memory, for the page.", len(self._memory)
+            "laar_decisions_remembered",
+            "Decisions kept in memory for the live page and /decisions.",
+            len(self._memory),
         )
         yield GaugeMetricFamily(
             "laar_decisions_remembered_bytes",
-            "Memory of the remembered decisions, by estimate.",
+            "Estimated bytes of the decisions kept in memory.",
             self._memory.held_bytes,
         )
-        yield GaugeMetricFamily("laar_viewers", "Viewers of the live page.", self._viewers())
+        yield GaugeMetricFamily(
+            "laar_viewers", "Connected viewers of the live page.", self._viewers()
+        )
         lines = CounterMetricFamily(
             "laar_decision_log_lines",
-            "Lines of the decision log; dropped where the disk or the queue was full.",
+            "Lines of the decision log, written or dropped; dropped if the disk or the "
+            "queue was full.",
             labels=("result",),
         )
         if self._log is not None:
@@ -190,8 +196,9 @@ class WatchingMetrics(Collector):
         yield lines
         made = CounterMetricFamily(
             "laar_otlp_records_made",
-            "Spans (signal traces) and log records (logs) to be sent. Those neither sent nor "
-            "failed wait, or were dropped by a full queue.",
+            "Spans (signal traces) and log records (signal logs) made to be sent. A "
+            "record that neither was sent nor failed still waits, or was dropped by a "
+            "full queue.",
             labels=("signal",),
         )
         records = CounterMetricFamily(

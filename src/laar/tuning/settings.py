@@ -33,10 +33,11 @@ class TunerSettings:
     bounds: Mapping[str, tuple[float, float]]
     """Floor and cap of each weight that is tuned."""
     objective: str = "e2e-p95"
-    """What is made small. Whole answers by default: every request has that time, while first tokens
-    are only seen of answers that are read (bodies.sample_answers)."""
+    """Objective to minimise: ttft-p95, e2e-p95 or ttft-and-e2e-p95. Whole answers by default, since
+    every request has that time; first tokens are seen only in answers that are read
+    (bodies.sample_answers)."""
     window: Annotated[int, Ge(20), Le(100_000)] = 128
-    """Requests that one set of weights is measured on; a p95 needs 20 at least, and the published
+    """Requests on which one set of weights is measured. A p95 needs 20 at least, and the published
     runs had 64 to 256."""
     max_windows: Annotated[int, Ge(1), Le(1_000_000)] = 1000
     """Windows after which the climb ends."""
@@ -51,7 +52,7 @@ class TunerSettings:
     drain_s: Annotated[float, FIXED, Ge(1)] = 120.0
     """Outcomes that come later than this after the last decision are failures."""
     seed: Annotated[int, FIXED] = 0
-    """Of all proposals."""
+    """Random seed of all proposals."""
 
     def __post_init__(self) -> None:
         if not self.bounds:

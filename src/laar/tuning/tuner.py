@@ -189,7 +189,7 @@ class Tuner:
         }
 
     def state_dict(self) -> dict[str, object]:
-        """What a restart needs, as plain values. A window under way is not kept."""
+        """The state that a restart needs, as plain values. A window under way is not kept."""
         return {
             "weights": dict(self._incumbent),
             "sigma": self._sigma,

@@ -84,7 +84,7 @@ def run_fit(
 
 
 def _notes(read: Records) -> list[str]:
-    """What is wrong with the file, the faults of its lines first."""
+    """The faults of the file, those of its lines first."""
     notes = list(read.faults)
     if read.unreadable > len(read.faults):
         notes.append(f"{read.unreadable - len(read.faults)} more lines could not be read")

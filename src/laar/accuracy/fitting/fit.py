@@ -243,7 +243,7 @@ def _regress(counts: Sequence[_Counts]) -> tuple[float, dict[str, float], float]
 
 
 def _useful_terms(cells: set[Features]) -> list[str]:
-    """Terms that tell some cells from others; of several that tell the same ones, the shortest."""
+    """Terms that distinguish some cells from others; of several equivalent ones, the shortest."""
     carriers: dict[str, set[Features]] = defaultdict(set)
     for cell in cells:
         for term in terms_of(cell):
@@ -285,7 +285,7 @@ def _logistic(x: _Floats, y: NDArray[np.int64], weight: _Floats, strength: float
 
 
 def _speed(outcomes: Sequence[MeasuredOutcome]) -> Speed | None:
-    """c(m) from answers that had to compute their prompt; None if no answer tells its length.
+    """c(m) from answers that had to compute their prompt; None if no answer shows its length.
 
     A line through (tokens, seconds), fitted on relative errors. Seconds are to the first token
     where it was seen, because decoding depends on the answer and not on the prompt.
@@ -309,7 +309,7 @@ def _speed(outcomes: Sequence[MeasuredOutcome]) -> Speed | None:
 
 
 def _line(tokens: _Floats, seconds: _Floats) -> tuple[float, float]:
-    """Slope and start of a line with relative errors; through the origin if it can't be told."""
+    """Slope and start of a line with relative errors; through the origin if need be."""
     through_origin = float(np.median(seconds / tokens))
     if tokens.max() < 2 * tokens.min():
         return through_origin, 0.0

@@ -263,7 +263,7 @@ def _order(
 
 
 def _frontiers(asked: Asked, single: int, rng: np.random.Generator) -> dict[str, object]:
-    """By unit: accuracy at the best single model's cost, and the cost of its accuracy.
+    """Finds by unit the accuracy at the best single model's cost, and the cost of its accuracy.
 
     A question goes to the model with the largest P(correct) less its cost times a price; the price
     that fits is found on these questions, as a budget would set it. Two prices next to each other

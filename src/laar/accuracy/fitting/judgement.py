@@ -35,7 +35,7 @@ def run_evaluate(
     json_file: Path | None,
     plot_file: Path | None,
 ) -> None:
-    """Judges, tells, and writes.
+    """Judges an artifact, prints the judgement and writes the files.
 
     Args:
         artifact: of `laar fit`.

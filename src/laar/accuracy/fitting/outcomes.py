@@ -84,7 +84,7 @@ class MeasuredOutcome(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeFile:
-    """What a file of outcomes holds.
+    """The content of a file of outcomes.
 
     Args:
         outcomes: with a verdict, one for each query and model.

@@ -60,7 +60,7 @@ class Asked:
 
     @property
     def weights(self) -> Floats:
-        """What each question counts for."""
+        """The weight of each question."""
         weights: Floats = self.answers.max(axis=1)
         return weights
 

@@ -55,7 +55,7 @@ _GRADES = ("correct", "score", "grade")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """What files of graded answers hold.
+    """The content of files of graded answers.
 
     Args:
         outcomes: one for each question and model; the last where a file repeats itself.
@@ -77,7 +77,7 @@ class Records:
 
 
 def fingerprint(query_id: str) -> bytes:
-    """What an artifact keeps of a question."""
+    """The hash of a question that an artifact keeps."""
     return blake2b(query_id.encode("utf-8", "replace"), digest_size=FINGERPRINT_BYTES).digest()
 
 
@@ -266,7 +266,7 @@ def _graded(raw: dict[str, Any]) -> MeasuredOutcome:
 
 
 def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
-    """What all answers to a question share; without an id or a text they get one by their place."""
+    """The fields that all answers to a question share; without an id or a text, by their place."""
     task = raw.get("task")
     if task is not None and not isinstance(task, str):
         raise ValueError("task: must be a string")
@@ -287,7 +287,7 @@ def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
 def _told_apart(
     found: Sequence[tuple[int, list[MeasuredOutcome]]], file_hash: str
 ) -> Iterator[MeasuredOutcome]:
-    """The outcomes, with an id by place for answers that their question does not tell apart."""
+    """The outcomes, with an id by place for answers that their question does not distinguish."""
     asked = Counter(
         (outcome.query_id, outcome.task, outcome.prompt_tokens, outcome.model)
         for _, outcomes in found

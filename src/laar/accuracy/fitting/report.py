@@ -41,7 +41,7 @@ _TICKS = "".join(
     f'<text x="35" y="{264 - 240 * at:.0f}" text-anchor="end" font-size="10">{at:g}</text>'
     for at in (0.0, 0.25, 0.5, 0.75, 1.0)
 )
-"""Of the reliability diagram's axes."""
+"""Ticks of the reliability diagram's axes."""
 
 
 def render(fit: Fit, *, notes: Sequence[str] = ()) -> str:

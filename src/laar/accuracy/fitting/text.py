@@ -1,11 +1,11 @@
-"""Fits how a task is told from a request's words, and when not to tell.
+"""Fits how a task is inferred from a request's words, and when it is not.
 
 One logistic regression per task, this task against all others, so that a request can look like
 none. How alike is alike enough is learned by leaving tasks out: with each group of tasks left out,
-the rest is fitted and the requests left out are routed by it, as requests of tasks that nobody
-measured will be. The threshold is the smallest with which no task left out is served worse than by
-the best single model, within `TOLERANCE` (two questions of a small task): below it a request gets
-the base rates.
+the rest is fitted and the requests left out are routed by it, as requests of unmeasured tasks will
+be. The threshold is the smallest with which no task left out is served worse than by the best
+single model, within `TOLERANCE` (two questions of a small task): below it a request gets the base
+rates.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from laar.accuracy.text import Said, hashed, measured, packed
 __all__ = ["MIN_TASK_QUESTIONS", "TOLERANCE", "fit_text"]
 
 MIN_TASK_QUESTIONS = 20
-"""Of a task, before its words say anything; fewer count among the others."""
+"""Questions of a task from which on its words are learned; with fewer it counts among the
+others."""
 
 TOLERANCE = 0.003
 """Share of right answers that a task left out may lose against the best single model."""
@@ -55,7 +56,7 @@ class _Questions:
 
 
 def fit_text(outcomes: Sequence[MeasuredOutcome]) -> TextTerms | None:
-    """The terms; None where fewer than two tasks have named questions enough to be told apart."""
+    """The terms; None if fewer than two tasks have enough named questions."""
     questions = _questions(outcomes)
     if questions is None:
         return None

@@ -35,7 +35,7 @@ __all__ = ["SHAPES", "Needs", "Shape", "Surroundings", "Unknown", "scan"]
 
 
 class Unknown(Refused):
-    """Documents were announced, but nothing there could be told apart.
+    """Documents were announced, but nothing there separates one from the next.
 
     Args:
         kind: what announced them.
@@ -173,7 +173,7 @@ _LINE_END = re.compile(r"[ \t]+(?=[\r\n]|\Z)")
 
 
 def _last_after_examples(text: str, blocks: list[Block]) -> list[Block]:
-    """Without the blocks of worked examples, which end with a question and its answer."""
+    """Drops the blocks of worked examples, which end with a question and its answer."""
     kept: list[Block] = []
     for i, block in enumerate(blocks):
         following = blocks[i + 1].begin if i + 1 < len(blocks) else None
@@ -192,7 +192,7 @@ def _held(
     settings: ContextSettings,
     around: Surroundings,
 ) -> Block:
-    """The block, held where its labels number places that somebody may make use of."""
+    """The block, held where its labels number places that the prompt may use."""
     if block.held is not None or not block.labels_stay or settings.relabel is True:
         return block
     if settings.relabel is False or _cites(text, blocks, around):
@@ -209,4 +209,4 @@ def _cites(text: str, blocks: Sequence[Block], around: Surroundings) -> bool:
 
 
 _READ = 4000
-"""Of what stands before and after documents; a citation is asked for near them."""
+"""Characters that are read before and after documents; a citation is asked for near them."""

@@ -36,7 +36,7 @@ def _cue(marks: str, cues: str, ends: str) -> re.Pattern[str]:
 
 
 def _small_cue(marks: str, cues: str, ends: str) -> re.Pattern[str]:
-    """The same for ASCII in small letters, where the first sign of a line mostly tells."""
+    """The same for ASCII in small letters, where the first sign of a line mostly decides."""
     letters = "".join(sorted(set(re.findall(r"(?:\||\(\?:|>)([a-z])", cues))))
     return re.compile(rf"\n(?=[ \t#>*+\[_<{letters}-]){marks}(?=[{letters}]){cues}{ends}")
 

@@ -42,7 +42,7 @@ def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def end_of_part(view: View, start: int, stop: int) -> tuple[int, bool]:
-    """Where the documents that begin before `start` must have ended.
+    """The place where the documents that begin before `start` must have ended.
 
     Args:
         view: the text.
@@ -80,7 +80,7 @@ def end_of_part(view: View, start: int, stop: int) -> tuple[int, bool]:
 
 
 def end_of_last(view: View, start: int, stop: int, others: Sequence[str]) -> tuple[int, bool]:
-    """Where the last of several documents ends.
+    """The place where the last of several documents ends.
 
     Args:
         view: the text.

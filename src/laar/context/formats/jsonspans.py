@@ -134,7 +134,7 @@ class JsonSpans:
         return at + 1
 
     def _next(self, at: int) -> int:
-        """From the end of a member to the next one, or to the closing bracket."""
+        """Moves from the end of a member to the next one, or to the closing bracket."""
         at = self._space(at)
         return self._space(at + 1) if self._text[at] == "," else at
 

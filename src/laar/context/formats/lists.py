@@ -258,7 +258,7 @@ def _wanted(sub: _Sub) -> Want:
 
 
 def _path(value: dict[str, _Json]) -> tuple[str, ...]:
-    """Where in an object the list is; empty: nowhere."""
+    """The path of the list in an object; empty if there is none."""
     path: tuple[str, ...] = ()
     for _ in range(_MOST_AROUND):
         for name in (*LISTS, *LOOSE_LISTS):
@@ -280,7 +280,7 @@ def _at(value: _Json, path: Sequence[str]) -> _Json:
 
 
 def _paired(holder: dict[str, _Json], elements: list[_Json]) -> bool:
-    """Whether another list beside it tells of the same elements by their places."""
+    """Whether another list beside it refers to the same elements by their places."""
     return any(
         isinstance(other, list) and other is not elements and len(other) == len(elements)
         for other in holder.values()
@@ -314,7 +314,7 @@ _Sub: TypeAlias = "tuple[str | int, ...]"
 
 
 def _text_field(element: dict[str, _Json]) -> _Sub:
-    """Where the longest text among the usual fields is; empty: nowhere."""
+    """The path of the longest text among the usual fields; empty if there is none."""
     best: _Sub = ()
     size = 0
     for name in TEXTS:

@@ -124,7 +124,7 @@ def _labels(view: View, opener: Opener, start: int, end: int) -> Iterator[_Label
 
 
 def _runs(view: View, opener: Opener, start: int, end: int) -> list[list[_Label]]:
-    """Labels of one kind that follow each other; a count that begins anew begins a run."""
+    """Labels of one kind that follow each other; a count that begins again begins a run."""
     runs: dict[tuple[str, str], list[list[_Label]]] = {}
     for label in _labels(view, opener, start, end):
         known = runs.setdefault(label.key, [])

@@ -38,7 +38,7 @@ _RULED = "=-*# \t\r\n"
 _TITLE = re.compile(r"(?:title|heading): ", re.IGNORECASE)
 
 _READ = 400
-"""Of each text, enough to tell a poem or a person's own words."""
+"""Characters of each text, enough to recognise a poem or a person's own words."""
 
 _VERSE_LINES = 3
 
@@ -125,7 +125,7 @@ def _leans(start: str, low: str) -> bool:
 
 
 def _orders(start: str) -> bool:
-    """Whether a text begins like a step; most first words tell at once that it does not."""
+    """Whether a text begins like a step; most first words show at once that it does not."""
     first = _WORD.match(start)
     if first is not None and first.group()[:_TOLD_BY].lower() not in _MAY_ORDER:
         return False

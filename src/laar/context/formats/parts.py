@@ -107,7 +107,7 @@ def _block(
 
 
 def _text_of(part: Any) -> Path:
-    """Where a document's block has its text; empty for another block."""
+    """The path of the text in a document's block; empty for another block."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind not in DOCUMENT_BLOCKS:
         return ()

@@ -54,7 +54,7 @@ _FAR = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where documents should be.
+    """A place where documents should be.
 
     Args:
         start, end: of what is announced, without white space.
@@ -180,7 +180,7 @@ def _announces_rules(view: View, begin: int) -> bool:
 
 
 def _section_end(text: str, line: str, begin: int) -> int:
-    """Where the next heading of the level stands, if the line is a heading."""
+    """The place of the next heading of the level, if the line is a heading."""
     level = len(line) - len(line.lstrip("#"))
     if not level or text[begin : begin + 1] == "#":  # the documents have headings themselves
         return len(text)

@@ -54,7 +54,7 @@ def in_place(text: str, start: int, stop: int, most: int) -> list[Block]:
 
 
 def _end(text: str, at: int, steps: int) -> tuple[int, int]:
-    """Where a call ends, 0 where it does not, and the steps taken so far."""
+    """The end of a call, 0 if it has none, and the steps taken so far."""
     depth = 0
     while steps < _MOST_STEPS and (match := _STEP.search(text, at)) is not None:
         steps += 1

@@ -37,7 +37,7 @@ class Stems:
         self._slots[(np.array(self._grams, np.uint32) * _ODD) >> _SHIFT] = True
 
     def maybe_in(self, small: str) -> Sequence[str]:
-        """In their order, all that are in a text of small letters, and maybe others."""
+        """Finds all stems in a text of small letters, in their order, and maybe others."""
         if not small.isascii():
             return self._all
         if len(small) <= SHORT:

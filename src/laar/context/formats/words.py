@@ -54,7 +54,7 @@ class Phrases:
         self._beside = re.compile(beside) if beside else None
 
     def end_in(self, text: str) -> int:
-        """Where the first phrase ends, about; -1 where there is none."""
+        """The approximate end of the first phrase; -1 if there is none."""
         small = text.lower()
         match = self._pattern.search(small)
         if match is None and self._beside is not None:
@@ -126,7 +126,8 @@ _BEGINNINGS = (
     "fr", "id", "ch", "ur", "li", "fi", "ti", "te", "met",
 )  # fmt: skip
 HEADS = _heads(_BEGINNINGS, ascii_only=True)
-"""Of text of ASCII: passes over most lines quickly; others may begin with a label or a record."""
+"""Pattern for ASCII text that passes over most lines quickly; the others may begin with a label or
+a record."""
 
 RARE = ("\nName:", "\n  Name:", "\nArticle ", "\nPage:")
 HEADS_WIDE = _heads(
@@ -260,7 +261,7 @@ UNSURE = Phrases(
 """Asks to answer from what is given, or to say that it is not there."""
 
 ANSWERS = Phrases(r"(?:answers?|question|cite|respond|response|reply)\b")
-"""Of a sentence that says how to answer, not of a document."""
+"""Phrases of a sentence that says how to answer, not of a document."""
 
 STEMS = Stems((
     "context", "document", "docs", "passage", "source", "excerpt", "extract", "snippet", "chunk",

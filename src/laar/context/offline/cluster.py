@@ -198,7 +198,7 @@ def _root(nodes: list[Node]) -> Node:
 
 
 def _align(root: Node) -> None:
-    """From the root down, a node's documents become its parent's and then the rest of its own."""
+    """Orders from the root down: a node's documents become its parent's, then its other own."""
     queue = deque(root.children)
     while queue:
         node = queue.popleft()

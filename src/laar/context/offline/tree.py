@@ -28,7 +28,7 @@ __all__ = ["ContextTree", "Found", "Inserted", "Node", "Reading", "request_id"]
 
 
 class Reading(Enum):
-    """Whose rules decide where the paper leaves room."""
+    """The rules that decide where the paper leaves a choice."""
 
     PAPER = "paper"
     PROGRAM = "program"
@@ -66,7 +66,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a search ends with; `node` is None when nothing overlaps.
+    """The result of a search; `node` is None when nothing overlaps.
 
     `has_prefix` tells that the node's first document is in the query.
     """

@@ -52,7 +52,7 @@ class ApiError(LaarError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiAccess:
-    """Where the API server is and how to be let in.
+    """The API server's address, and the credentials for it.
 
     Args:
         url: ``https://host:port``, or ``http://127.0.0.1:8001`` of a ``kubectl proxy``.

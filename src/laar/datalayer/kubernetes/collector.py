@@ -54,7 +54,7 @@ Ref = TypeVar("Ref", Objective, ModelRewrite)
 
 
 class KubernetesSink(EndpointSink, Protocol):
-    """Where the collector reports, besides its endpoints."""
+    """Takes what the collector reports besides its endpoints."""
 
     def objectives(self, source: str, priorities: Mapping[str, int]) -> None:
         """Take the pool's objectives: the priority of each name."""

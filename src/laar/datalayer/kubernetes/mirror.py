@@ -174,7 +174,7 @@ class Mirror(Generic[Kept]):
         return version
 
     def _put(self, objects: dict[str, Kept], item: Any) -> bool:
-        """Store what is kept of `item`; tells whether anything changed by it."""
+        """Store what is kept of `item`; return whether anything changed by it."""
         name = item["metadata"]["name"]
         kept = self._keep(item)
         if kept is None:

@@ -71,7 +71,7 @@ class PodRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodEndpoints:
-    """What is kept of a pod.
+    """The fields that are kept of a pod.
 
     Args:
         specs: its endpoints, none when something is wrong with it.
@@ -118,7 +118,7 @@ class _Pod(BaseModel):
 
 
 def parse(model: type[Object], item: Any) -> Object | str:
-    """Read an API object as `model`; one that doesn't fit gives the reason, for people."""
+    """Read an API object as `model`; return the reason, for users, if it does not fit."""
     try:
         return model.model_validate(item)
     except ValidationError as error:

@@ -25,7 +25,7 @@ class Resource:
     plural: str
 
     def path(self, namespace: str) -> str:
-        """Where its objects are listed and watched."""
+        """The path at which its objects are listed and watched."""
         root = f"/apis/{self.group}" if self.group else "/api"
         return f"{root}/{self.version}/namespaces/{namespace}/{self.plural}"
 

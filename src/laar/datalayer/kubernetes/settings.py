@@ -17,20 +17,22 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 class KubernetesSource(BaseModel):
-    """Pods of one InferencePool, or of one selector."""
+    """The pods of one InferencePool, or of one selector."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    pool: str = Field("", description="Name of an InferencePool (v1), which names pods and ports.")
-    selector: dict[str, str] = Field({}, description="Labels that pods must have, all of them.")
+    pool: str = Field(
+        "", description="Name of an InferencePool (v1), which defines the pods and ports."
+    )
+    selector: dict[str, str] = Field({}, description="Labels that a pod must have, all of them.")
     ports: tuple[Port, ...] = Field(
         (),
         max_length=8,
-        description="With `selector`: the ports a pod serves on, one for each data-parallel rank.",
+        description="With `selector`: ports that a pod serves on, one for each data-parallel rank.",
     )
-    namespace: str = Field("", description="Where the pods are; empty is laar's own namespace.")
+    namespace: str = Field("", description="Namespace of the pods. Empty: laar's own namespace.")
     models: tuple[ModelName, ...] = Field(
-        (), description="Models of pods that name none by `model_key`; the first is the main one."
+        (), description="Models of pods without `model_key`; the first is the main one."
     )
     model_key: str = Field(
         "laar.dev/model",
@@ -39,16 +41,18 @@ class KubernetesSource(BaseModel):
     region: str = Field("", description="Region of pods without a label for it.")
     engine: Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp"] = Field(
         "vllm",
-        description="Engine of pods without a label for it: whose metric names the page uses.",
+        description="Engine of pods without a label for it, which decides the metric names.",
     )
     priority_field: bool = Field(
         False,
-        description="Put the `priority` field into bodies of requests that name an objective, and "
-        "of all with flow control: engines run with --scheduling-policy priority.",
+        description="Whether laar adds the `priority` field to bodies of requests that name an "
+        "objective, and with flow control to all. The engines must run with "
+        "--scheduling-policy priority.",
     )
     api_server: str = Field(
         "",
-        description="Outside a cluster: the address of a `kubectl proxy`, http://127.0.0.1:8001.",
+        description="URL of a `kubectl proxy`, such as http://127.0.0.1:8001, if laar runs "
+        "outside the cluster.",
     )
 
     @model_validator(mode="after")
@@ -61,14 +65,14 @@ class KubernetesSource(BaseModel):
 
     @property
     def of(self) -> PodSelector | PoolName:
-        """Whose pods."""
+        """The pool, or the labels and ports, that define the pods."""
         if self.pool:
             return PoolName(self.pool)
         return PodSelector(labels=self.selector, ports=self.ports)
 
     @property
     def rules(self) -> PodRules:
-        """What holds for pods that don't say otherwise."""
+        """Rules for pods without labels of their own."""
         return PodRules(
             models=self.models,
             model_key=self.model_key,
@@ -79,7 +83,7 @@ class KubernetesSource(BaseModel):
         )
 
     def access(self) -> ApiAccess:
-        """Where the API server is.
+        """The access to the API server.
 
         Raises:
             SettingError: none is set, and this is no pod.

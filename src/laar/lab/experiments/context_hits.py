@@ -1,14 +1,13 @@
-"""What reordering finds cached that the order as received does not: the design note's four loads.
+"""What reordering finds cached that the order as received does not, on four loads.
 
 Document caches instead of engines (see `laar.lab.workloads.rag`), four of them behind routing by
-prefix with a bound on load, as in the note's sections 4.4 and 6.4. The paper's own figures are of
-requests known beforehand, clustered and scheduled (4.6 to 34 % on MultihopRAG, 5.9 to 20.8 % on
-NarrativeQA); the second table does the same with the library behind `laar context plan`.
+prefix with a bound on load. The paper's own figures are for requests known beforehand, clustered
+and scheduled (4.6 to 34 % on MultihopRAG, 5.9 to 20.8 % on NarrativeQA); the second table does the
+same with the library behind `laar context plan`.
 
-Two of the note's stretch figures are missed by a hair, which the table says of the mean unrounded.
-A better guess of what is popular is not what is missing: told the documents' true popularity, the
-same search stayed below 0.12 on zipf 0.6. Leaving a longer path for a likelier shorter one found
-less on all loads.
+Two of the stretch figures are narrowly missed, judged by the unrounded mean. A better estimate of
+popularity would not help: with the documents' true popularity, the same search stayed below 0.12 on
+zipf 0.6. Leaving a longer path for a likelier shorter one found less on all loads.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ def _online(runs: _Online) -> Table:
 
 
 def _reached(mean: float, stretch: float) -> str:
-    """By the mean as it is: rounded to the stretch's two digits it may look as if it did."""
+    """Whether the unrounded mean reaches the stretch figure, which has two digits."""
     return "yes" if mean >= stretch else f"no: {mean:.4f}"
 
 

@@ -60,7 +60,8 @@ _CRASHES = (2.5, 8.5, 15.5, 20.5)
 _DEPLOYMENT = 9.5
 """In hours, on ten endpoints."""
 _DOWN_SHARE, _GRACE_SHARE = 1 / 2, 1 / 3
-"""Of an hour: 30 s until a crashed engine is back, 20 s in which one that leaves may finish."""
+"""Shares of an hour: 30 s until a crashed engine is back, 20 s in which a leaving one may
+finish."""
 
 _BUSIEST = 11
 _FEWEST_ENDPOINTS, _MOST_ENDPOINTS = 4, 20

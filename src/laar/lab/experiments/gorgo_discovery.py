@@ -1,4 +1,4 @@
-"""Who finds the reward hack: a climb on TTFT without bounds does, and what keeps others from it.
+"""Climbs that find the reward hack: one on TTFT without bounds does. What prevents the others?
 
 Four climbs on the decode-bound fleet, from the same weights: the published one and the product's on
 TTFT, with the load weight free to go to zero; the product's on the whole answer with the same

@@ -70,7 +70,7 @@ def tune_and_run(
 
 
 def best_baseline(results: Runs, name: str) -> list[float]:
-    """The best of GORGO's baselines, seed by seed: nobody could have picked it beforehand."""
+    """The best of GORGO's baselines, seed by seed: chosen in hindsight."""
     columns = [[run[name] for run in results[policy]] for policy in PAPER_BASELINES]
     return [min(values) for values in zip(*columns, strict=True)]
 

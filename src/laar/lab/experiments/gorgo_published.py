@@ -2,7 +2,7 @@
 
 One look at each candidate; the best score ever seen is kept for good; a window is the last `window`
 completions whichever weights decided them, looked at every `hop`; "better" accepts up to half a
-percent worse, since scores are negative. Gorgo.md, section 1.5.
+percent worse, since scores are negative.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ _QUIET_S = 600.0
 """Between the prompts that a picker learns from and the one that counts: the fleet is idle then."""
 _TOKENS = 15_000
 _ANSWER_S = 10.0
-"""Of decoding, the same wherever it happens."""
+"""Seconds of decoding, the same at every endpoint."""
 _SHARES = (0.0, 0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.6, 0.9)
 
 
@@ -75,7 +75,7 @@ def _fleet(policy: Policy, seed: int, *, long_answers: bool = False) -> VirtualF
 
 
 def _sent_to(fleet: VirtualFleet, number: int, prompt: Prompt) -> str:
-    """Where a prompt is sent by an idle fleet; it is then forgotten again."""
+    """The endpoint that an idle fleet chooses for a prompt; it is then forgotten again."""
     exchange = fleet.send(request_of(number, Arrival(at_s=0.0, prompt=prompt)), prompt, _ignored)
     assert exchange is not None  # no flow control holds it
     fleet.clock.run()

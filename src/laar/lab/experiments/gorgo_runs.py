@@ -161,7 +161,7 @@ def run_policies(
     policies: dict[str, Policy],
     prepare: Callable[[VirtualFleet], None] = lambda _fleet: None,
 ) -> dict[str, float]:
-    """As `run_one`, with policies of one's own, and a last word to the fleet."""
+    """Does as `run_one`, with other policies, and a last change to the fleet."""
     fleet = VirtualFleet(sites_of(run.profile), picker_of(run), seed=run.seed, policies=policies)
     prepare(fleet)
     tally = Tally()

@@ -146,7 +146,7 @@ def _table_of_parts(
 
 
 def _overall(ratios: list[Floats]) -> Seen:
-    """By laar's own, the mean over the cells, by seed."""
+    """Ratio to laar's own figure, mean over the cells, by seed."""
     return Seen([float(value) for value in np.mean(ratios, axis=0)], [1.0] * len(ratios[0]))
 
 

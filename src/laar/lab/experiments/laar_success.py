@@ -21,7 +21,7 @@ __all__ = ["EXPERIMENTS"]
 
 _MODELS = 5
 _MARGIN = 0.01
-"""Of the questions: a point less is as good."""
+"""Margin as a share of the questions: a point less is as good."""
 _Results = dict[tuple[str, Cell], list[CellResult]]
 
 

@@ -126,7 +126,7 @@ def _gains(results: _Results, cells: list[Cell], ours: str) -> Table:
 
 
 def _bounds(results: _Results, cells: list[Cell], other: str) -> Table:
-    """By length, how much is to be had at all: what knowledge of the answers would bring."""
+    """Largest possible gain by length: that of knowing the answers."""
     known = ("laar", *BOUNDS)
     groups = {
         f"{length // 1024}K": [cell for cell in cells if cell[1] == length]
@@ -203,7 +203,7 @@ def _slopes(results: _Results, cells: list[Cell], ours: str, other: str) -> list
 
 
 def _covered(results: _Results, cells: list[Cell]) -> list[float]:
-    """Of the way from load-aware to the oracle, mean of the cells, by seed."""
+    """Share of the way from load-aware to the oracle, mean of the cells, by seed."""
     shares = []
     for cell in cells:
         ours, theirs, bound = (

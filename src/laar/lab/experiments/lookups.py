@@ -88,8 +88,8 @@ BASELINES = (
 )
 CONTESTANTS = ("laar", "laar-paper", *BASELINES, "oracle")
 BOUNDS = ("true accuracies", "oracle, all asked", "oracle")
-"""What `laar` would do if it knew more: each cell's true accuracies; who is right, but not that
-nobody is, so that such a question is put to every model; and that as well."""
+"""What `laar` would do if it knew more: each cell's true accuracies; which models are right, but
+not that none is, so that such a question is put to every model; and that as well."""
 
 _BLOCK_TOKENS = 128
 """Coarser than vLLM's 16: prompts here share all or nothing, and it is eight times faster."""
@@ -166,7 +166,7 @@ def artifact() -> Capability:
 
 
 def best_single(known: Capability) -> str:
-    """The model that was right most often when measured: whoever must choose one takes it."""
+    """The model that was right most often when measured: the choice if there can be one only."""
     return max(known.models, key=lambda name: known.models[name].mean)
 
 

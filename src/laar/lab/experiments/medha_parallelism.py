@@ -37,7 +37,8 @@ _HALF = "half: 4 stages"
 """Half of the devices: what the stages do without the KV groups."""
 _SHAPES = _LAYOUTS | {_HALF: (4, 1)}
 _PASS_SHARE = 0.2
-"""Of the duration: a target for the pass means as many more iterations as there are stages."""
+"""Share of the duration: a target for the pass means as many more iterations as there are
+stages."""
 _PERCENTS = (50.0, 90.0)
 _Figures = tuple[float, float, float, float]
 

@@ -140,7 +140,7 @@ def carried_per_s(requests: int = PROBE_REQUESTS) -> float:
 
 
 def _sampler(route: str, seed: int) -> Sampler:
-    """Whose first tokens are seen."""
+    """Draws the requests whose first tokens are seen."""
     return Sampler(
         _BODIES.sample_answers if route == _SAMPLED else 1.0,
         every_s=_BODIES.sample_every_s,

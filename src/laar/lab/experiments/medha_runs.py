@@ -51,7 +51,7 @@ class Latencies:
 
     @property
     def short_ttft_s(self) -> Floats:
-        """Of the short requests alone."""
+        """Times to first token of the short requests."""
         return self.ttft_s[~self.is_long]
 
 

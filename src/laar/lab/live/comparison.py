@@ -31,7 +31,7 @@ BROKEN = 1
 _FAULTS_SHOWN = 10
 
 _REASONS = {"llm-router": llm_router.REASONS}
-"""Of policies that give reasons of their own; the others' is their name."""
+"""Reasons by policy, for policies with reasons of their own; for others it is their name."""
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ def _holds(value: str, answer: str) -> bool:
 
 
 def _breaches(policy: str, outcome: Outcome, models: Mapping[str, str] | None) -> list[str]:
-    """Where the answers were not what overview section 4 promises."""
+    """Answers that break the contract of the x-laar-* headers (docs/reference/headers.md)."""
     found = []
     tried: list[str | None] = []
     for attempt in outcome.attempts:

@@ -212,7 +212,7 @@ class _Bench:
 
 
 def _measured(time_scale: float) -> Capability:
-    """What `laar measure` and `laar fit` would tell of the fleet: one speed, always right."""
+    """The result of `laar measure` and `laar fit` on the fleet: one speed, always right."""
     known = assessor().assess(Request(id="", api=Api.CHAT), [MODEL], (), 0.0)
     speed = Speed(
         seconds_per_token=float(known.seconds_per_token[0]) * time_scale,

@@ -25,8 +25,8 @@ _MAX_GROWTH_BYTES = 32 << 20
 """Five times what a minute was seen to leave: allocators, prefixes and remembered decisions, all of
 which have caps of their own."""
 DEADLINE_S = 240.0
-"""Of the fleet's seconds: four times what the queue may hold a request, so that an answer that has
-begun ends."""
+"""Deadline in the fleet's seconds: four times the longest hold of the queue, so that an answer that
+has begun ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

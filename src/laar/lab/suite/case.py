@@ -33,7 +33,7 @@ Numbers = dict[str, float]
 """What a run came to; `laar.lab.suite.verdict.MARGINS` says which are judged."""
 
 UNCOUNTED_SHARE = 0.2
-"""Of the time, at its beginning: caches fill and sessions begin."""
+"""Share of the time, at its beginning, that does not count: caches fill and sessions begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

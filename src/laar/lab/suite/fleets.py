@@ -27,8 +27,8 @@ __all__ = [
 ]
 
 BLOCK_TOKENS = 128
-"""Of the suite's engines: a sixteenth of the work of vLLM's 16 at most, some 60 tokens of each
-prefix lost."""
+"""Block size of the suite's engines: at most a sixteenth of the work of vLLM's 16, some 60 tokens
+of each prefix lost."""
 
 _REGIONS = {
     "ashburn": LinkProfile(rtt_s=0.037, jitter=0.05),
@@ -73,7 +73,7 @@ def regions(each: int = 1) -> list[Site]:
 
 
 def mixed_devices(profile: str, fast: int, slow: int, factor: float, **given: int) -> list[Site]:
-    """One model on devices of two speeds, and nothing that tells them apart."""
+    """One model on devices of two speeds, and nothing that distinguishes them."""
     engine = coarse(load_profile(profile), given.get("kv_tokens"))
     return _sites([engine] * fast + [slowed(engine, factor)] * slow)
 
@@ -153,7 +153,7 @@ class WrongSpeeds:
 
 
 Knowledge = Callable[[Sequence[Site]], Assessor]
-"""What the picker was told of the models before it began."""
+"""Gives what the picker knows about the models beforehand."""
 
 
 def nothing(sites: Sequence[Site]) -> Assessor:

@@ -42,10 +42,10 @@ _OWN_BLOCK = 1
 """The first of a chat's blocks that others do not have: the first one of all is the service's."""
 
 DAY_TURNS = 25
-"""Of a session in a day of 25 minutes: real ones go on for hours."""
+"""Turns of a session in a day of 25 minutes: real ones go on for hours."""
 
 MAX_PAUSE_S = 60.0
-"""Whoever comes back later than this is gone for a run of minutes."""
+"""Longest pause that counts: a later turn is beyond a run of minutes."""
 
 
 def _file(data: Path, name: str) -> Path:

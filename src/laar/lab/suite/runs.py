@@ -56,7 +56,7 @@ _SHOWN = {
 }
 
 Results = dict[str, dict[str, list[Numbers]]]
-"""By workload, by policy, one for each seed."""
+"""Numbers by workload and policy, one for each seed."""
 
 
 def chosen(cases: Sequence[Case], names: Sequence[str]) -> tuple[Case, ...]:
@@ -97,7 +97,7 @@ def run_all(
 def run_screened(
     cases: Sequence[Case], policies: Sequence[str], seeds: Sequence[int], label: str
 ) -> Results:
-    """As `run_all`, but of each workload only the contenders run on every seed.
+    """Does as `run_all`, but only each workload's contenders run on every seed.
 
     After `SCREENED` seeds the baselines that are far behind in every metric fall out; the first of
     the policies never does.

@@ -56,7 +56,8 @@ FAR = 0.15
 """A baseline so far behind another one in every metric is not looked at on further seeds."""
 
 Runs = Mapping[str, Sequence[Numbers]]
-"""By policy, one for each seed; of a baseline that fell out early only the first ones."""
+"""Numbers by policy, one for each seed; a baseline that was dropped early has only the first
+ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ HOURS = 24
 KINDS = ("chat", "agent", "document", "batch")
 
 Curve = tuple[int, ...]
-"""By hour, per cent of the busiest hour's rate."""
+"""Per cent of the busiest hour's rate, by hour."""
 
 _EVENING: Curve = (
     *(35, 25, 20, 20, 20, 25, 35, 50, 70, 85, 95, 100),
@@ -88,7 +88,7 @@ class Day:
 
     @property
     def ends_s(self) -> float:
-        """When nothing new begins any more: an hour ahead of the day fills the caches."""
+        """The time after which nothing new begins: an hour ahead of the day fills the caches."""
         return self.hour_s * (self.hours + 1)
 
     def hour(self, at_s: float) -> int:
@@ -96,7 +96,7 @@ class Day:
         return int(at_s // self.hour_s) - 1
 
     def share(self, curve: Curve, at_s: float) -> float:
-        """Of the busiest hour's rate."""
+        """The rate as a share of the busiest hour's."""
         hour = max(0, self.hour(at_s)) if self.only_hour is None else self.only_hour
         return curve[min(hour, HOURS - 1)] / 100.0
 

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 LOAD = 1.2
-"""Of what the fleet carries."""
+"""Load as a multiple of what the fleet carries."""
 
 CLASSES = ("conversation", "document")
 PROFILE = "llama-3-8b-a100"
@@ -100,7 +100,7 @@ def sites() -> tuple[Site, ...]:
 
 @lru_cache(maxsize=1)
 def assessor() -> MeasuredAssessor:
-    """What measuring the fleet tells of it."""
+    """The assessor that measuring the fleet gives."""
     return MeasuredAssessor(sites())
 
 

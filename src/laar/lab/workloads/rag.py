@@ -25,7 +25,7 @@ from laar.context import DocCache, OrderIndex
 __all__ = ["Replay", "disjoint", "drifting", "hashed", "replay", "topic", "zipf"]
 
 Load = list[list[int]]
-"""For each request its document ids, best first."""
+"""Document ids of each request, best first."""
 
 Routing = Literal["prefix", "round-robin"]
 
@@ -47,7 +47,7 @@ def topic(
 
 
 def drifting(seed: int, *, requests: int = 5000, lasts: int = 1000, topics: int = 50) -> Load:
-    """As `topic`, but each topic goes after `lasts` requests on average, and a new one comes.
+    """Makes a load like `topic`'s, whose topics are replaced after `lasts` requests on average.
 
     A new topic takes the place of the one that went, popular or not, and has documents of its own.
     """

@@ -48,7 +48,7 @@ def _hash(a: int, b: int) -> int:
 
 
 class RagClient:
-    """Makes a load's requests, through the hook or not, and tells the hook which were accepted.
+    """Makes a load's requests, through the hook or not, and reports accepted ones to the hook.
 
     Args:
         load: document ids of each request.

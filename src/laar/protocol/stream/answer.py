@@ -22,14 +22,14 @@ _EMPTY = Reply(status=200, event=True)
 
 
 class Answer:
-    """What is known of one answer."""
+    """The state of one answer."""
 
     def __init__(self) -> None:
         self.status: int | None = None
         self.restorer: NameRestorer | None = None
         """Puts the client's name for the model back; None where it needs no change."""
         self.complete = False
-        """It passed to its end."""
+        """Whether the answer passed to its end."""
         self._unanswered = False
         self._error = False
         self._answered_at: float | None = None
@@ -45,7 +45,7 @@ class Answer:
     def replied(
         self, decision: Decision, event: ResponseHeaders, *, read: bool, stored: bool
     ) -> Replied | None:
-        """Says how the endpoint replied; None while only the body can tell a full queue's 503.
+        """Returns how the endpoint replied; None while only the body can show a full queue's 503.
 
         Args:
             decision: of the request.
@@ -99,7 +99,7 @@ class Answer:
         self.status, self._unanswered = None, True
 
     def ttft_s(self, decision: Decision) -> float | None:
-        """From the decision to the first byte of the body, where it was seen."""
+        """Seconds from the decision to the first byte of the body, if it was seen."""
         return None if self._answered_at is None else self._answered_at - decision.now
 
     def usage(self) -> Usage:
@@ -123,7 +123,7 @@ class Answer:
         )
 
     def _cause(self) -> str:
-        """In the native shape an unread answer's end looks the same whether it was whole or not.
+        """The cause of the end. A native, unread answer's end looks the same, whole or not.
 
         It counts as complete. An answer that was being read and stopped was cut off.
         """
@@ -142,7 +142,7 @@ def made_by_envoy(event: ResponseHeaders) -> bool:
 
 
 def attempted(decision: Decision, event: ResponseHeaders, *, hurried: bool) -> Attempted | None:
-    """The endpoints that failed, as far as the list tells: Envoy goes through it in order.
+    """The endpoints that failed, as far as the list shows: Envoy goes through it in order.
 
     Where it was in a hurry, the answer may be an earlier one's, and who was asked after that, or
     it again, did not fail.

@@ -179,4 +179,4 @@ ANSWER_HANDLERS: Mapping[type, Callable[[AnswerHalf, Any, float, list[Action]], 
     ResponseBody: AnswerHalf._response_body,
     ResponseTrailers: AnswerHalf._response_trailers,
 }
-"""By the event that they handle."""
+"""Handlers by the event that they handle."""

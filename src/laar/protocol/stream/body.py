@@ -46,13 +46,13 @@ class Collected:
         self._taken_bytes = 0
         self._data: bytes | bytearray | None = None
         self.size_bytes = 0
-        """Of all that came, dropped or not; of the changed body once there is one."""
+        """Bytes of all that came, dropped or not; of the changed body once there is one."""
         self.whole = False
-        """Nothing of the body is to come."""
+        """Whether the body is complete."""
         self.trailers = False
-        """They come behind the body."""
+        """Whether trailers follow the body."""
         self.changed = False
-        """It is not the client's any more."""
+        """Whether the body differs from the client's."""
 
     @property
     def data(self) -> bytes | None:

@@ -1,4 +1,4 @@
-"""The three ways in which an Envoy shows an exchange, told by the first message of its stream.
+"""The three ways in which an Envoy shows an exchange, known by its stream's first message.
 
 * Native: the request's headers first, then its body as one message; the answer's body only where
   the picker asks to read it.
@@ -193,4 +193,4 @@ def _send_all(data: bytes, out: list[Action], *, whole: bool, trailers: bool) ->
 NATIVE: Dialect = _Native()
 KEPT_HEADERS: Dialect = _KeptHeaders()
 DIALECTS: dict[Shape, Dialect] = {Shape.NATIVE: NATIVE, Shape.GATEWAY: _Gateway()}
-"""By the shape that Envoy announces."""
+"""Dialects by the shape that Envoy announces."""

@@ -109,7 +109,7 @@ class Stream:
 
     @property
     def phases(self) -> tuple[RequestPhase, ResponsePhase]:
-        """Where both halves stand."""
+        """The phases of both halves."""
         return self._request.phase, self._answer.phase
 
     @property

@@ -34,7 +34,7 @@ __all__ = ["TRANSITIONS", "Phase", "RequestPhase", "ResponsePhase"]
 
 
 class RequestPhase(enum.Enum):
-    """Where the request's half stands."""
+    """Phases of the request's half."""
 
     __hash__ = object.__hash__  # Enum's own is Python, and every event looks two phases up
 
@@ -48,7 +48,7 @@ class RequestPhase(enum.Enum):
 
 
 class ResponsePhase(enum.Enum):
-    """Where the answer's half stands."""
+    """Phases of the answer's half."""
 
     __hash__ = object.__hash__
 

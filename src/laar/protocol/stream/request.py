@@ -13,8 +13,9 @@ NOTHING_READ = Body(model="")
 """Stands for a body that laar does not read."""
 
 _KEPT_CHARS = 500
-"""Of a question's head and of its tail, once the request is decided: a prompt held for as long as
-its answer takes would be gigabytes in a busy fleet. More than any feature is read from."""
+"""Characters of a question's head and of its tail that are kept once the request is decided: whole
+prompts held for as long as their answers take would be gigabytes in a busy fleet. No feature reads
+more."""
 
 
 def model_wanted(api: Api, asked: str, head: Head, rules: GatewayRules) -> str:

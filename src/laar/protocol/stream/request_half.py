@@ -360,4 +360,4 @@ REQUEST_HANDLERS: Mapping[type, Callable[[RequestHalf, Any, float, list[Action]]
     Failed: RequestHalf._failed,
     Closed: RequestHalf._closed,
 }
-"""By the event that they handle."""
+"""Handlers by the event that they handle."""

@@ -63,5 +63,5 @@ class Shared:
             self.rework = None
 
     def stamp(self, request: Request) -> str:
-        """When the question was first asked, for a retry to send back."""
+        """The time at which the question was first asked, for a retry to send back."""
         return "" if self.since is None else self.since.stamp(request, self.asked_at)

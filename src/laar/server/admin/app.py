@@ -22,7 +22,7 @@ from laar.telemetry.metrics import Metrics
 __all__ = ["AdminServer", "admin_app"]
 
 MAX_CONNECTIONS = 256
-"""Viewers, scrapers and reporters; a process has 1,024 files unless told otherwise."""
+"""Viewers, scrapers and reporters; a process has 1,024 files by default."""
 
 FIRST_REQUEST_S = 10.0
 """Seconds from a connection to its first whole request line and headers."""

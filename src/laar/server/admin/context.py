@@ -32,7 +32,7 @@ __all__ = ["context_routes"]
 
 MAX_CONTEXTS = 64
 MAX_REORDER_BYTES = 2 << 20
-"""Of one call to reorder; some 10 ms of work."""
+"""Longest body of one call to reorder; some 10 ms of work."""
 
 MAX_IDS = 1000
 """Request ids in one call; 5 ms."""
@@ -64,7 +64,7 @@ def context_routes(hooks: ContextHooks, clock: Callable[[], float]) -> list[Rout
 
 
 class _ContextAdmin:
-    """The hooks of all routes, and a reorderer for those who build prompts themselves."""
+    """The hooks of all routes, and a reorderer for clients that build prompts themselves."""
 
     def __init__(self, hooks: ContextHooks, clock: Callable[[], float]) -> None:
         self._hooks = hooks

@@ -1,4 +1,4 @@
-"""Outcomes over HTTP and gRPC, and what is known of the models.
+"""Outcomes over HTTP and gRPC, and the state of the models.
 
     POST /outcomes  {"decision_id": "...", "correct": true}, or {"outcomes": [those, ...]}
     GET /models     evidence, c(m) measured and seen, characters per token
@@ -66,7 +66,7 @@ class _Batch(BaseModel):
 
 
 Told = Callable[[str, bool], None]
-"""Who else hears of an outcome that was taken: the decision, and whether its answer was right."""
+"""Gets every outcome that was taken: the decision, and whether its answer was right."""
 
 
 def routes(
@@ -174,7 +174,7 @@ def _counted(verdicts: Sequence[Verdict]) -> dict[str, int]:
 
 
 def _reporter(authorization: str, named: str, tokens: ReporterTokens | None) -> str | None:
-    """Who reports: the token's reporter, or the name given; None for a wrong or missing token."""
+    """The reporter: the token's, or the name given; None for a wrong or missing token."""
     bound = "" if tokens is None else tokens.reporter(authorization)
     if bound == "":
         return named if _NAME.fullmatch(named) else UNNAMED

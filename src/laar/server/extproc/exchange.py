@@ -47,11 +47,11 @@ class Exchange:
         self._held: Waiting | None = None
         self.let_go = let_go
         self.answers: list[bytes] = []
-        """To be written, and cleared, by the transport."""
+        """Messages that the transport writes, and clears."""
         self.over = False
-        """The transport is to close the stream once the answers are written."""
+        """Whether the transport must close the stream once the answers are written."""
         self.unreadable = False
-        """It is to close it as one whose peer is no Envoy."""
+        """Whether it must close the stream as that of a peer which is no Envoy."""
 
     @property
     def queued(self) -> bool:

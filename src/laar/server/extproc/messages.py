@@ -1,4 +1,4 @@
-"""Protobuf messages to events, actions to protobuf messages: what Envoy says, and what it is told.
+"""Protobuf messages to events (from Envoy), actions to protobuf messages (to Envoy).
 
 A message costs a few microseconds to parse or to write. Answers that never change are serialised
 once.
@@ -98,7 +98,7 @@ def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
 
 
 def _shape(message: pb.ProcessingRequest) -> Shape | None:
-    """The shape, told by a stream's first message, whichever that is."""
+    """The shape, by a stream's first message, whichever that is."""
     if not message.HasField("protocol_config"):
         return None
     full = message.protocol_config.request_body_mode == _FULL_DUPLEX
@@ -112,7 +112,7 @@ def _fields(message: pb.ProcessingRequest) -> list[Mapping[str, pb.Value]]:
 
 
 def _attribute(message: pb.ProcessingRequest, name: str) -> pb.Value | None:
-    """One attribute, whichever filter it came by; None where Envoy does not tell it."""
+    """One attribute, whichever filter it came by; None where Envoy does not send it."""
     return next((fields[name] for fields in _fields(message) if name in fields), None)
 
 
@@ -132,7 +132,7 @@ def _attributes(message: pb.ProcessingRequest) -> tuple[dict[str, str], str]:
 
 
 def _number(message: pb.ProcessingRequest, attribute: str) -> int:
-    """A count that Envoy tells; 0 where it does not."""
+    """A count that Envoy sends; 0 where it does not."""
     value = _attribute(message, attribute)
     if value is None:
         return 0
@@ -202,7 +202,7 @@ def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
 
 
 def _served(message: pb.ProcessingRequest) -> str:
-    """The endpoint of this answer, or the last one asked where Envoy does not tell."""
+    """The endpoint of this answer, or the last one asked where Envoy names none."""
     answered_by = _attribute(message, agreed.ANSWERED_BY)
     if answered_by is not None:
         return _text(answered_by)

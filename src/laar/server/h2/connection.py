@@ -42,7 +42,7 @@ GREETING_S = 10.0
 """Until the peer's preface and settings are here."""
 
 LINGER_S = 1.0
-"""For a peer to read why its connection is closed."""
+"""Seconds for a peer to read why its connection is closed."""
 
 KEEPALIVE_S, ALIVE_S = 30.0, 20.0
 """A silent peer is asked after the first, and given up after the second, as with grpc.aio. An Envoy
@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
     # -- for calls -----------------------------------------------------------------------------
 
     def wants_write(self, call: Call) -> None:
-        """Has a call write, at the end of this read or, outside of one, of this turn."""
+        """Lets a call write, at the end of this read or, outside of one, of this turn."""
         if not call.ready and call.stream_id in self._calls:
             call.ready = True
             self._ready.append(call)
@@ -178,7 +178,7 @@ class Connection(asyncio.Protocol):
         return count <= 0 or self._held_bytes <= HELD_BYTES
 
     def finished(self, call: Call, *, reset: bool) -> None:
-        """Forgets a call whose end is written; `reset` tells a peer that sends to stop."""
+        """Forgets a call whose end is written; `reset` makes a sending peer stop."""
         if reset:
             self._reset(call.stream_id, ErrorCodes.NO_ERROR)
         self._calls.pop(call.stream_id, None)

@@ -69,7 +69,7 @@ class Unframer:
         self._missing = 0  # bytes of the message that has begun
         self._pieces: list[bytes] = []
         self.held_bytes = 0
-        """Of a message that is not whole yet."""
+        """Bytes held of a message that is not whole yet."""
 
     @property
     def midway(self) -> bool:

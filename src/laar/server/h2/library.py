@@ -32,7 +32,8 @@ CONNECTION_WINDOW_BYTES = 16 << 20
 """What a peer may send ahead of us; the rest of a long body waits on its side."""
 
 HEADER_LIST_BYTES = 16 << 10
-"""As gRPC's own limit. Beyond it a call fails, beyond `MAX_HEADER_BLOCK_BYTES` the connection."""
+"""Limit of header lists, equal to gRPC's. Beyond it a call fails, beyond `MAX_HEADER_BLOCK_BYTES`
+the connection."""
 
 _FIRST_WINDOW_BYTES = 65535
 _RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
@@ -52,7 +53,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
 
     @property
     def open_inbound_streams(self) -> int:
-        """None: who calls limits them. Each call went through all streams; this one now and then.
+        """Always 0: the caller limits streams. h2's own walks all streams at each call.
 
         A stream too many would also end the connection, since the peer may not know the limit yet.
         """
@@ -129,7 +130,7 @@ _CONFIG = H2Configuration(
 
 
 def greet(library: Library) -> None:
-    """Has the library say what this side takes."""
+    """Makes the library announce this side's limits."""
     library.initiate_connection()
     library.increment_flow_control_window(CONNECTION_WINDOW_BYTES - _FIRST_WINDOW_BYTES)
 

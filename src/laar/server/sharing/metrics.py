@@ -29,30 +29,34 @@ class SharingMetrics(Collector):
         sharer, sharing = self._sharer, self._sharer.sharing
         yield _gauge(
             "laar_share_connected",
-            "1 while the store, or the hub of the workers, is reached; 0 where it is alone.",
+            "1 while the store, or the hub of the workers, is reachable; 0 while this "
+            "picker is alone.",
             sharer.connected,
         )
         yield _gauge(
-            "laar_share_peers", "Other pickers heard within the lease.", len(sharing.peers)
+            "laar_share_peers",
+            "Other pickers that sent something within the lease.",
+            len(sharing.peers),
         )
         yield _gauge(
             "laar_share_restored_prompts",
-            "Prompts whose blocks this picker took from a snapshot when it started.",
+            "Prompts whose blocks this picker restored from a snapshot at its start.",
             sharer.restored,
         )
         yield _gauge(
             "laar_share_age_seconds",
-            "Age of the last batch of another picker when it was taken, by both wall clocks.",
+            "Age in seconds of the last batch of another picker when it was taken, by the "
+            "two wall clocks.",
             sharing.age_s,
         )
         yield _gauge(
             "laar_share_waiting_bytes",
-            "Records not sent yet; up to share.max_waiting_bytes.",
+            "Bytes of records not sent yet; share.max_waiting_bytes is the limit.",
             sharing.outbox.waiting_bytes,
         )
         records = CounterMetricFamily(
             "laar_share_records",
-            "Records by kind and way: sent to others, taken from others.",
+            "Records by kind and way: sent to other pickers, or taken from them.",
             labels=("kind", "way"),
         )
         for way, counts in (("sent", sharing.outbox.sent), ("taken", sharing.taken)):
@@ -60,16 +64,18 @@ class SharingMetrics(Collector):
                 records.add_metric((kind, way), count)
         yield records
         moved = CounterMetricFamily(
-            "laar_share_bytes", "Bytes of batches, by way.", labels=("way",)
+            "laar_share_bytes",
+            "Bytes of batches, by way: sent to other pickers, or taken from them.",
+            labels=("way",),
         )
         moved.add_metric(("sent",), sharer.sent_bytes)
         moved.add_metric(("taken",), sharer.received_bytes)
         yield moved
         lost = CounterMetricFamily(
             "laar_share_lost",
-            "What did not come through: batches missed, doubled (came again), records dropped "
-            "before they were sent, prefixes that go on from an unknown one, leases that ended, "
-            "and interruptions of the way to the others.",
+            "Losses between pickers: batches missed or doubled (received twice), records "
+            "dropped before they were sent, prefixes whose predecessor is unknown "
+            "(unknown-prefix), leases that ended, and interruptions of the connection.",
             labels=("what",),
         )
         for what, count in (
@@ -84,8 +90,8 @@ class SharingMetrics(Collector):
         yield lost
         refused = CounterMetricFamily(
             "laar_share_refused",
-            "Batches and records that were not read, by reason: no-batch, schema, namespace, "
-            "too-long, key (hashed with another secret), record, fault.",
+            "Batches and records that were refused, by reason: no-batch, schema, "
+            "namespace, too-long, key (hashed with another secret), record, fault.",
             labels=("reason",),
         )
         for reason, count in sharing.refused.items():

@@ -47,7 +47,7 @@ def answer_for(
     wrong: bool = False,
     echo: tuple[str, str] | None = None,
 ) -> Answer:
-    """What to say.
+    """The text of an answer.
 
     Args:
         ask: the request.

@@ -22,7 +22,7 @@ _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0)
 
 
 async def prefilled_elsewhere(address: str, path: str, body: bytes, request_id: str) -> bool:
-    """Has a prompt read; False where that failed, and it has to be read here.
+    """Lets another endpoint read a prompt; False if that failed, and it has to be read here.
 
     Raises:
         ApiError: the other endpoint refused the request.

@@ -91,7 +91,7 @@ class Sockets(Protocol):
 
 
 class Reset(Response):
-    """No answer: the connection is cut."""
+    """Raised to cut the connection without an answer."""
 
     def __init__(self, sockets: Sockets) -> None:
         self._sockets = sockets

@@ -47,7 +47,7 @@ class Controls:
         self._crash = crash
 
     def routes(self) -> list[Route]:
-        """For the application."""
+        """The routes for the application."""
         return [
             Route("/sim/faults", self._show, methods=["GET"]),
             Route("/sim/faults", self._set, methods=["PUT"]),

@@ -100,7 +100,7 @@ class Flight:
         self._news.set()
 
     def lose(self, why: Lost) -> None:
-        """Nothing more will come."""
+        """Ends the flight: nothing more will come."""
         self.lost = self.lost or why
         self._news.set()
 
@@ -164,7 +164,7 @@ class EngineDriver:
         await self._empty.wait()
 
     def submit(self, job: Job) -> Flight:
-        """Gives the engine a job; the flight tells what becomes of it.
+        """Gives the engine a job; the flight shows its outcome.
 
         Raises:
             RequestError: the engine refuses it.

@@ -52,7 +52,7 @@ __all__ = ["Fault", "FaultBook", "FaultKind", "parse_fault"]
 
 
 class FaultKind(StrEnum):
-    """What goes wrong."""
+    """Kinds of faults."""
 
     STATUS = "status"
     FULL = "full"

@@ -50,7 +50,7 @@ _SSE = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
 def told_to_fail(status: int) -> ApiError:
-    """The error of an endpoint that was told to fail with this status."""
+    """The error of an endpoint that was set to fail with this status."""
     return ApiError(status, "This endpoint was told to refuse.")
 
 

@@ -1,4 +1,4 @@
-"""Metrics pages that do not tell the truth, for the faults ``metrics-...``.
+"""Metrics pages with false values, for the faults ``metrics-...``.
 
 A picker reads these pages once a second and must neither believe nonsense nor fall over it. The
 text that a lie is made of is a true page.

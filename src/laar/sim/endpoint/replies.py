@@ -36,7 +36,7 @@ class Usage:
     cached_tokens: int
 
     def openai(self) -> dict[str, object]:
-        """For chats and completions."""
+        """The replies for chats and completions."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
@@ -45,7 +45,7 @@ class Usage:
         }
 
     def responses(self) -> dict[str, object]:
-        """For the Responses API."""
+        """The replies for the Responses API."""
         return {
             "input_tokens": self.prompt_tokens,
             "input_tokens_details": {"cached_tokens": self.cached_tokens},
@@ -55,7 +55,7 @@ class Usage:
         }
 
     def anthropic(self) -> dict[str, object]:
-        """For the Messages API."""
+        """The replies for the Messages API."""
         return {
             "input_tokens": self.prompt_tokens,
             "cache_read_input_tokens": self.cached_tokens,
@@ -167,7 +167,7 @@ class CompletionReply(_OpenAiReply):
     whole_object = "text_completion"
 
     def opening(self, usage: Usage) -> bytes:
-        """Nothing."""
+        """Nothing: such streams have no opening."""
         return b""
 
     def piece(self, text: str, finish: str | None, usage: Usage) -> bytes:

@@ -1,9 +1,9 @@
 """Starts and stops a simulated endpoint: sockets, engine, signals and simulated crashes.
 
-uvicorn does the HTTP. A crash is a real one as far as sockets go: all connections are reset, nobody
-listens for a while, then a new server on the same port has forgotten everything. A shutdown follows
-vLLM: by default streams are cut with an error line at once; with a timeout they may end, while
-health stays green and new requests get odd answers (see `app`).
+uvicorn does the HTTP. A crash is a real one as far as sockets go: all connections are reset, the
+port is closed for a while, then a new server on the same port has forgotten everything. A shutdown
+follows vLLM: by default streams are cut with an error line at once; with a timeout they may end,
+while health stays green and new requests get odd answers (see `app`).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class SimulatedEndpoint:
 
     @property
     def url(self) -> str:
-        """Where it can be reached, without a path."""
+        """The URL of the endpoint, without a path."""
         return f"http://{self.address}"
 
     async def start(self) -> None:

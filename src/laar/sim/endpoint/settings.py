@@ -1,4 +1,4 @@
-"""What a simulated endpoint is told when it starts."""
+"""Settings of a simulated endpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["EndpointSettings", "KvEventSettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvEventSettings:
-    """Where KV events go, as in vLLM's ``--kv-events-config``.
+    """Address of KV events, as in vLLM's ``--kv-events-config``.
 
     Args:
         endpoint: ZMQ address the publisher binds, such as ``tcp://*:5557``; ``tcp://127.0.0.1:*``

@@ -28,7 +28,7 @@ class Timing:
 
     @property
     def ttft_s(self) -> float:
-        """From arrival to the first token."""
+        """Seconds from arrival to the first token."""
         return self.first_token_s - self.arrival_s
 
 

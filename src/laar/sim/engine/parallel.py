@@ -154,7 +154,7 @@ class ParallelEngine:
         )
 
     def _next_of(self, run: _Run, each_token: bool) -> float:
-        """Where the job's next news stands on the scale of work."""
+        """The place of the job's next news on the scale of work."""
         if not run.told:
             return run.first_at
         if each_token and run.told + 1 < run.job.output_tokens:
@@ -162,7 +162,7 @@ class ParallelEngine:
         return run.end_at
 
     def _tell(self, each_token: bool) -> tuple[Progress, ...]:
-        """What there is to tell when the work reaches the target; true from the next step on."""
+        """The report for when the work reaches the target; true from the next step on."""
         for run in self._running.values():
             if run.gone or self._next_of(run, each_token) > self._target:
                 continue
@@ -174,7 +174,7 @@ class ParallelEngine:
         )
 
     def _settle(self) -> None:
-        """The outstanding step is over: what it told is true now."""
+        """Ends the outstanding step: its report is true now."""
         self._work = self._target
         for run, tokens in self._gains:
             run.told += tokens

@@ -180,7 +180,7 @@ def _sourced(file: Path, name: str, kind: type[_T]) -> _T:
 
 
 def _valid(where: str, values: object, kind: type[_T]) -> _T:
-    """Returns `values` as `kind`; a fault is told with the file and the constant."""
+    """Returns `values` as `kind`; an error names the file and the constant."""
     try:
         return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:

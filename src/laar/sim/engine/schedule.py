@@ -68,7 +68,7 @@ class Desk(Protocol):
 
 
 class Scheduler(Protocol):
-    """Who goes next."""
+    """The order of sequences, and the work of each iteration."""
 
     def key(self, seq: Seq) -> tuple[float, ...]:
         """Returns the place in the waiting queue; smallest first, fixed for the sequence's life."""

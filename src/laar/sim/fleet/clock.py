@@ -32,7 +32,7 @@ class VirtualClock:
         heappush(self._due, (max(when, self.now), next(self._order), True, call, args))
 
     def later(self, when: float, call: Callable[..., None], *args: object) -> None:
-        """As `at`, in the background."""
+        """Does as `at`, in the background."""
         heappush(self._due, (max(when, self.now), next(self._order), False, call, args))
 
     def run(self) -> None:

@@ -32,10 +32,10 @@ class Exchange:
 
     @property
     def address(self) -> str:
-        """Where it is, or was served: the first of those named that has not failed."""
+        """The address that serves, or served: the first of those named that has not failed."""
         return (self.decision.address, *self.decision.fallbacks)[len(self.failed)]
 
     @property
     def latency_s(self) -> float:
-        """From sending to the last byte."""
+        """Seconds from sending to the last byte."""
         return self.end_s - self.sent_s

@@ -292,7 +292,7 @@ class VirtualFleet:
         self._hosts[address].submit(replace(job, fetched=fetched), first, end)
 
     def _try_next(self, exchange: Exchange, on_end: OnEnd) -> None:
-        """As Envoy does beside the picker, which hears of it when an answer begins."""
+        """Retries as Envoy does beside the picker, which learns of it when an answer begins."""
         if exchange.cancelled:
             return
         if len(exchange.failed) < len(exchange.decision.fallbacks):

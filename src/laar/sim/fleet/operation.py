@@ -55,7 +55,7 @@ class Operation:
         self._fleet.clock.later(at_s, self._deploy, grace_s)
 
     def scale(self, at_s: float, listed: int, grace_s: float) -> None:
-        """So many endpoints from then on."""
+        """Sets the number of endpoints from a time on."""
         self._fleet.clock.later(at_s, self._scale, listed, grace_s)
 
     def measure(self) -> None:
