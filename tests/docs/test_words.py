@@ -72,7 +72,9 @@ def test_a_page_names_components_and_outcomes(page):
 
 
 @pytest.mark.parametrize(
-    ("texts", "least"), [(helps, 180), (metrics, 80), (settings, 180)], ids=lambda x: str(x)
+    ("texts", "least"),
+    [(helps, 180), (metrics, 80), (settings, 180)],
+    ids=["helps", "metrics", "settings"],
 )
 def test_a_text_names_components_and_stands_alone(texts, least):
     found = list(texts())
