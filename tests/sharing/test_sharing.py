@@ -306,6 +306,24 @@ def test_what_is_no_batch_is_counted(data, reason):
     assert p.refused[reason] == 1
 
 
+def test_a_picker_says_once_that_there_is_something_to_send():
+    p, _, net = pair()
+    net.exchange(0.9)
+    news = []
+    p.outbox.on_news = lambda: news.append(1)
+    decision = p.director.decide(request(), 1.0)
+    p.director.answering(decision, 1.01)
+    assert len(news) == 1
+    net.exchange(1.02)
+    assert p.batches(1.03) == []  # it was all
+    p.director.settle(decision, OK)
+    assert len(news) == 2
+    short = p.director.decide(request("hi"), 1.04)  # no prefix to speak of
+    assert p.batches(1.05)
+    p.director.settle(short, OK)
+    assert len(news) == 3
+
+
 def batch(**fields):
     told = {"v": 2, "ns": "laar", "from": "x/1", "seq": 1, "key": "", "t": 0.0, "open": 0}
     return orjson.dumps(told | {"full": False, "at": [], "load": [], "d": []} | fields)
