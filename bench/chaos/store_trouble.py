@@ -16,7 +16,7 @@ __all__ = ["STORE_TROUBLES", "apart"]
 
 _STREAM, _SNAPSHOT, _KEY = (f"laar:{{laar}}:{name}" for name in ("records", "snapshot", "key"))
 _PAUSE_S = 0.4
-_WRONG = (b"", b"\xff not a batch", b'{"v":99,"ns":"laar"}', b'{"v":1,"ns":"laar","from":7}')
+_WRONG = (b"", b"\xff not a batch", b'{"v":99,"ns":"laar"}', b'{"v":2,"ns":"laar","from":7}')
 
 
 async def _ask(stand: Stand, *command: object) -> Any:

@@ -285,6 +285,36 @@ async def test_deployments_share_a_store_and_nothing_else(server, members, tmp_p
     assert r.sharer.sharing.key == p.sharer.sharing.key
 
 
+async def test_pickers_that_both_send_hear_all_in_order(server, members):
+    await server.start()
+    p, q = await members(1), await members(2)
+    for number in range(60):  # some trips send and read, others only send, the reader waits anew
+        for each in (p, q):
+            each.settle(each.decide(f"{number} " * 100))
+        await asyncio.sleep(0.002 * (number % 12))
+    held = [each.decide() for each in (p, q)]
+    await eventually(lambda: p.in_flight == q.in_flight == 2)
+    for each, decision in zip((p, q), held, strict=True):
+        each.settle(decision)
+    await eventually(lambda: p.in_flight == q.in_flight == 0)
+    for each in (p, q):
+        sharing = each.sharer.sharing
+        assert sharing.missed == sharing.doubled == sharing.unknown_prefixes == 0
+
+
+async def test_an_idle_picker_sends_signs_of_life_and_no_more(server, members):
+    await server.start()
+    p, q = await members(1), await members(2)
+    await eventually(lambda: len(p.sharer.sharing.peers) == 1)
+    made = []
+    batches = p.sharer.sharing.batches
+    p.sharer.sharing.batches = lambda now: made.append(now) or batches(now)
+    await asyncio.sleep(1.5)
+    assert 0 < len(made) < 20  # it looks four times a second whether one is due
+    assert len(q.sharer.sharing.peers) == 1
+    assert q.sharer.sharing.peers.ended_by_lease == 0
+
+
 async def test_a_password_is_read_from_a_file(server, members, tmp_path):
     await server.start()
     await server.ask("CONFIG", "SET", "requirepass", "open sesame")

@@ -294,9 +294,9 @@ def test_a_backlog_is_bounded_and_its_loads_are_not_lost():
         (b"", "no-batch"),
         (b"\xff\x00", "no-batch"),
         (b"[]", "no-batch"),
-        (b'{"v":2,"ns":"laar"}', "schema"),
-        (b'{"v":1,"ns":"other"}', "namespace"),
-        (b'{"v":1,"ns":"laar"}', "no-batch"),
+        (b'{"v":1,"ns":"laar"}', "schema"),
+        (b'{"v":2,"ns":"other"}', "namespace"),
+        (b'{"v":2,"ns":"laar"}', "no-batch"),
         (b"x" * (5 << 20), "too-long"),
     ],
 )
@@ -306,12 +306,73 @@ def test_what_is_no_batch_is_counted(data, reason):
     assert p.refused[reason] == 1
 
 
+def test_a_picker_says_once_that_there_is_something_to_send():
+    p, _, net = pair()
+    net.exchange(0.9)
+    news = []
+    p.outbox.on_news = lambda: news.append(1)
+    decision = p.director.decide(request(), 1.0)
+    p.director.answering(decision, 1.01)
+    assert len(news) == 1
+    net.exchange(1.02)
+    assert p.batches(1.03) == []  # it was all
+    p.director.settle(decision, OK)
+    assert len(news) == 2
+    short = p.director.decide(request("hi"), 1.04)  # no prefix to speak of
+    assert p.batches(1.05)
+    p.director.settle(short, OK)
+    assert len(news) == 3
+
+
+def batch(**fields):
+    told = {"v": 2, "ns": "laar", "from": "x/1", "seq": 1, "key": "", "t": 0.0, "open": 0}
+    return orjson.dumps(told | {"full": False, "at": [], "load": [], "d": []} | fields)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("bad", [-1.0, -1, 1e300, 1 << 63, "1.0", None, True, [1.0], {}])
+def test_loads_that_make_no_sense_are_left_out_one_by_one(bad, full):
+    p, _, _ = pair()
+    p.take(batch(at=[A, B], load=[*[1.0] * 9, *[2.0] * 9], full=full), 1.0)
+    for seq, place in enumerate((0, 4, 8), 2):
+        numbers = [5.0] * 9
+        numbers[place] = bad
+        p.take(batch(seq=seq, at=[A, B], load=[3.0] * 9 + numbers, full=full), 1.0)
+        assert p.refused["record"] == seq - 1
+        assert counted(p)["in_flight"] == 3.0 + (0.0 if full else 2.0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"at": [A]},
+        {"load": [1.0] * 9},
+        {"at": [A], "load": [1.0] * 8},
+        {"at": [A], "load": [[1.0] * 9]},
+        {"at": A, "load": [1.0] * 9 * len(A)},
+        {"at": {A: 1}, "load": [1.0] * 9},
+        {"at": None},
+        {"load": 7},
+    ],
+)
+def test_loads_that_are_no_block_are_no_batch(fields):
+    p, _, _ = pair()
+    p.take(batch(**fields), 1.0)
+    assert p.refused["no-batch"] == 1
+    assert len(p.peers) == 1
+
+
+@pytest.mark.parametrize("address", [7, None, ["10.0.0.1:80"], "x" * 1025])
+def test_a_load_of_no_address_is_left_out(address):
+    p, _, _ = pair()
+    p.take(batch(at=[A, address], load=[1.0] * 18), 1.0)
+    assert p.refused["record"] == 1
+    assert counted(p)["in_flight"] == 1
+
+
 def test_records_that_make_no_sense_are_left_out_one_by_one():
     p, _, _ = pair()
     records = [
-        ["l", A, *[1.0] * 9],
-        ["l", A, *[-1.0] * 9],
-        ["l", A, 1e300, *[1.0] * 8],
         ["p", 1, A, 100, 0, 0, "not base64"],
         ["p", 2, A, 64, 0, 0, "AAAAAAAAAAA=" * 9],
         ["p", 3, A, 640, 3, 12345, "AAAAAAAAAAA="],
@@ -328,8 +389,7 @@ def test_records_that_make_no_sense_are_left_out_one_by_one():
         None,
         ["w", {"w": "x"}, 1.0],
     ]
-    batch = {"v": 1, "ns": "laar", "from": "x/1", "seq": 1, "key": p.key_id, "t": 0.0, "open": 0}
-    p.take(orjson.dumps({**batch, "full": False, "d": records}), 1.0)
+    p.take(batch(key=p.key_id, at=[A], load=[1.0] * 9, d=records), 1.0)
     assert counted(p)["in_flight"] == 1
     assert p.prefixes.beliefs.index.stats().blocks == 0
     p.director.decide(request(), 1.1)

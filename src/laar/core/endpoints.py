@@ -99,8 +99,9 @@ class EndpointTable:
     part of them that was not believed to be cached, `prefill_tokens` what of that is not yet seen
     to answer, `in_flight` the requests, `visiting` those of them that are only read there, for an
     answer from elsewhere (this picker's alone), `failures` the collectors' failures in a row.
-    `model_id` indexes `models`, the distinct first names. `elsewhere` is the part of the `COUNTED`
-    columns that other pickers have in flight, shape ``(slots, 4)``; 0 for a picker that is alone.
+    `model_id` indexes `models`, the distinct first names. The `COUNTED` columns are the rows of
+    `counted`, and `elsewhere` is the part of them that other pickers have in flight; 0 for a picker
+    that is alone.
 
     Not thread-safe: one event loop, or one simulation, owns it.
     """
@@ -138,7 +139,8 @@ class EndpointTable:
         self._members = Membership()
         self._names = Names((), self._members.reserved)
         self.models: list[str] = []
-        self.elsewhere: Floats = np.zeros((0, 4))
+        self.counted: Floats = np.zeros((len(COUNTED), 0))
+        self.elsewhere: Floats = np.zeros((len(COUNTED), 0))
         self.windowed = False
         """Whether any endpoint's window is known."""
         self.roles = False
@@ -150,6 +152,8 @@ class EndpointTable:
         """Changes whenever the set of endpoints or anything in their specs does."""
         self.on_free: Callable[[int], None] = lambda _slot: None
         """Called when a slot is given up, before it can be taken again."""
+        self.on_count: Callable[[int], None] = lambda _slot: None
+        """Called when this picker counts something at a slot, or takes it out."""
         self._grow()
 
     # -- membership ----------------------------------------------------------------------------
@@ -195,7 +199,7 @@ class EndpointTable:
         slot = heapq.heappop(self._free)
         for name, value in _FIRST_VALUES.items():
             getattr(self, name)[slot] = value
-        self.elsewhere[slot] = 0.0
+        self.elsewhere[:, slot] = 0.0
         self._slot_of[address] = slot
         return slot
 
@@ -213,9 +217,10 @@ class EndpointTable:
             if before:
                 grown[:before] = getattr(self, name)
             setattr(self, name, grown)
-        elsewhere = np.zeros((size, len(COUNTED)))
-        elsewhere[:before] = self.elsewhere
-        self.elsewhere = elsewhere
+        more = ((0, 0), (0, size - before))
+        self.counted, self.elsewhere = np.pad(self.counted, more), np.pad(self.elsewhere, more)
+        for name, row in zip(COUNTED, self.counted, strict=True):
+            setattr(self, name, row)
         self._free = list(range(before, size))  # in order: a heap
         self._specs += [None] * (size - before)
         self._capacity = size
@@ -335,6 +340,7 @@ class EndpointTable:
         self.queued_uncached_tokens[slot] += uncached_tokens
         if not answering:
             self.prefill_tokens[slot] += uncached_tokens
+        self.on_count(slot)
 
     def visit(self, slot: int, tokens: float, uncached_tokens: float) -> None:
         """Counts a prompt that is read here for an answer from elsewhere."""
@@ -351,6 +357,7 @@ class EndpointTable:
         """Takes a request's prompt out of the work ahead: it has begun to answer."""
         left = self.prefill_tokens.item(slot) - prefill_tokens
         self.prefill_tokens[slot] = left if left > 0.5 else 0.0
+        self.on_count(slot)
 
     def release(self, slot: int, tokens: float, uncached_tokens: float) -> None:
         """Takes a complete request out of the counters."""
@@ -360,17 +367,15 @@ class EndpointTable:
             self.queued_tokens[slot] -= tokens
             self.queued_uncached_tokens[slot] -= uncached_tokens
         else:  # sums of floats drift; an idle endpoint has exactly nothing queued
-            for name in COUNTED:
-                getattr(self, name)[slot] = 0.0
+            self.counted[:, slot] = 0.0
             if self._specs[slot] is None:
-                address = next(a for a, s in self._slot_of.items() if s == slot)
-                self._free_if_idle(address, slot)
+                self._free_if_idle(self.address(slot), slot)
+        self.on_count(slot)
 
-    def own(self) -> Floats:
-        """What this picker itself has in flight, shape ``(slots, 4)`` in the order of `COUNTED`."""
-        counted = np.column_stack([getattr(self, name) for name in COUNTED])
-        counted -= self.elsewhere
-        counted[counted[:, 0] < 0.5] = 0.0  # sums of floats drift
+    def own(self, slots: Slots) -> Floats:
+        """What this picker itself has in flight at some slots, a row for each of `COUNTED`."""
+        counted = self.counted[:, slots] - self.elsewhere[:, slots]
+        counted *= counted[0] >= 0.5  # sums of floats drift
         floored: Floats = np.maximum(counted, 0.0)
         return floored
 
@@ -379,12 +384,12 @@ class EndpointTable:
 
         Also at an endpoint that leaves: its slot is free once nothing is in flight there.
         """
-        before = self.elsewhere[slot].copy()
-        self.elsewhere[slot] = load
-        idle = self.in_flight[slot] + load[0] - before[0] < 0.5
-        for name, new, old in zip(COUNTED, load, before, strict=True):
-            column = getattr(self, name)
-            column[slot] = 0.0 if idle else max(0.0, column[slot] + new - old)
+        counted, elsewhere = self.counted, self.elsewhere
+        idle = counted.item(0, slot) + load[0] - elsewhere.item(0, slot) < 0.5
+        for row in range(len(COUNTED)):
+            left = counted.item(row, slot) + load[row] - elsewhere.item(row, slot)
+            counted[row, slot] = 0.0 if idle else max(0.0, left)
+            elsewhere[row, slot] = load[row]
         if idle and self._specs[slot] is None:
             address = self.address(slot)
             if address:

@@ -276,6 +276,11 @@ class Engines:
 
     # -- several pickers -----------------------------------------------------------------------
 
+    def told(self, slots: Slots) -> Floats:
+        """What other pickers are told of some slots; see `Traffic.told`."""
+        self._grow()
+        return self.traffic.told(slots)
+
     def elsewhere(
         self,
         slot: int,

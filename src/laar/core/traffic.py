@@ -33,10 +33,8 @@ MAX_AHEAD_S = 600.0
 _MOST_FADED = 50.0  # times its span, until a fading sum is taken again
 
 _ASKED = ("ahead_s", "since", "free_at", "load", "came")
-_OTHER = (
-    *("at", "mean", "flight_s", "done_s", "own_ahead_s"),
-    *("sent", "sent_s", "hidden_s", "own_read_s", "others_ahead_s"),
-)
+_TOLD = ("own_ahead_s", "sent", "sent_s", "hidden_s", "own_read_s")
+_OTHER = ("at", "mean", "flight_s", "done_s", "others_ahead_s")
 
 
 class Traffic:
@@ -71,6 +69,9 @@ class Traffic:
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
         self._size = 0
+        self._asked: Floats = np.zeros((len(_ASKED), 0))
+        self._told: Floats = np.zeros((len(_TOLD), 0))
+        self._other: Floats = np.zeros((len(_OTHER), 0))
         self._rate = self._load = 0.0
         self._load_from = 0.0
         self.arrived_at = -math.inf
@@ -105,6 +106,11 @@ class Traffic:
         """Requests a second that an endpoint of these was sent, or prompts to read, on average."""
         faded = _exp((self._load_from - now) / RATE_S)
         return float(self.came[slots].sum()) * faded / (RATE_S * max(1, len(slots)))
+
+    def told(self, slots: Slots) -> Floats:
+        """What other pickers are told: rows are `own_ahead_s`, `sent` and the three after it."""
+        told: Floats = self._told.take(slots, axis=1)
+        return told
 
     # -- counted -------------------------------------------------------------------------------
 
@@ -177,12 +183,12 @@ class Traffic:
         pace: float,
     ) -> None:
         """Counts what other pickers sent; as `Engines.elsewhere` has it, with the engine's pace."""
-        more = ahead_s - float(self.others_ahead_s[slot])
+        before = self.ahead_s.item(slot)
+        more = ahead_s - self.others_ahead_s.item(slot)
         self.others_ahead_s[slot] = ahead_s
-        if more < 0.0 or not self.ahead_s[slot]:
+        if more < 0.0 or not before:
             self.since[slot] = now
-        left = float(self.ahead_s[slot]) + more
-        self.ahead_s[slot] = left if left > 1e-9 else 0.0
+        self.ahead_s[slot] = before + more if before + more > 1e-9 else 0.0
         self.done_s[slot] += read_s
         if hidden_s > 0.0:
             self._hide(slot, hidden_s, pace, now)
@@ -191,23 +197,18 @@ class Traffic:
 
     def drop(self, slot: int) -> None:
         """Forgets a slot: its endpoint left."""
-        for name in (*_ASKED, *_OTHER):
+        for name in (*_ASKED, *_TOLD, *_OTHER):
             getattr(self, name)[slot] = 0.0
 
     def grow(self, size: int) -> None:
         """Follows the table's size."""
-        before = self._size
-        asked = np.zeros((len(_ASKED), size))
-        if before:
-            asked[:, :before] = self._asked
-        self._asked: Floats = asked
-        for name, row in zip(_ASKED, asked, strict=True):
-            setattr(self, name, row)
-        for name in _OTHER:
-            grown = np.zeros(size)
-            if before:
-                grown[:before] = getattr(self, name)
-            setattr(self, name, grown)
+        more = ((0, 0), (0, size - self._size))
+        self._asked, self._told, self._other = (
+            np.pad(columns, more) for columns in (self._asked, self._told, self._other)
+        )
+        columns = (*self._asked, *self._told, *self._other)
+        for name, column in zip((*_ASKED, *_TOLD, *_OTHER), columns, strict=True):
+            setattr(self, name, column)
         self._size = size
 
     def _hide(self, slot: int, work_s: float, pace: float, now: float) -> None:

@@ -1,11 +1,14 @@
 """Records in batches, as JSON: what pickers send each other.
 
-    {"v": 1, "ns": namespace, "from": origin, "seq": 7, "key": id of the hashes' secret,
-     "t": wall clock, "open": oldest open entry, "full": false, "d": [[tag, field, ...], ...]}
+    {"v": 2, "ns": namespace, "from": origin, "seq": 7, "key": id of the hashes' secret,
+     "t": wall clock, "open": oldest open entry, "full": false,
+     "at": [address, ...], "load": [numbers of the first address, of the second, ...],
+     "d": [[tag, field, ...], ...]}
 
 JSON, since orjson reads and writes it faster than what else is at hand, and an operator can look at
 it. Hashes are base64 of 64-bit integers. Nothing that is read is trusted: a record that makes no
-sense is left out and counted, a batch of another schema or namespace is not read at all.
+sense is left out and counted, a batch of another schema or namespace is not read at all. Loads are
+most of what is sent, so they are one list of numbers, and are checked together.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import math
 import sys
 from array import array
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, NamedTuple
 
 import orjson
@@ -52,7 +56,7 @@ __all__ = [
     "write_hashes",
 ]
 
-SCHEMA = 1
+SCHEMA = 2
 
 MAX_BATCH_BYTES = 4 << 20
 """Longest batch that is read. All loads of 10,000 endpoints are 1 MB, a longest chain 50 kB."""
@@ -61,6 +65,7 @@ MAX_RECORDS = 20_000
 MAX_TEXT_CHARS = 1024
 MAX_BLOCKS = 65_536
 _LARGEST = 1e12
+_NUMBERS = len(Load._fields)
 
 
 class Unreadable(LaarError):  # noqa: N818 - what it is, not that it is an error
@@ -81,8 +86,9 @@ class Batch(NamedTuple):
         sent_at_s: the origin's wall clock, for showing how old records are; nothing depends on it.
         oldest_open: entries before it have ended, whatever was heard of them.
         full: loads that are not in it are zero.
+        loads: by the endpoints' addresses.
         records: what there is to say.
-        bad: records that made no sense.
+        bad: loads and records that made no sense.
     """
 
     origin: str
@@ -91,6 +97,7 @@ class Batch(NamedTuple):
     sent_at_s: float
     oldest_open: int
     full: bool
+    loads: dict[str, Load]
     records: list[Record]
     bad: int = 0
 
@@ -130,6 +137,8 @@ def write_batch(namespace: str, batch: Batch) -> bytes:
             "t": round(batch.sent_at_s, 4),
             "open": batch.oldest_open,
             "full": batch.full,
+            "at": list(batch.loads),
+            "load": list(chain.from_iterable(batch.loads.values())),
             "d": [_written(record) for record in batch.records],
         }
     )
@@ -157,6 +166,7 @@ def read_batch(namespace: str, data: bytes) -> Batch:
         records = told["d"]
         if not isinstance(records, list) or len(records) > MAX_RECORDS:
             raise Unreadable("no-batch")
+        loads, bad = _loads(told["at"], told["load"])
         batch = Batch(
             _text(told["from"]),
             _count(told["seq"]),
@@ -164,11 +174,11 @@ def read_batch(namespace: str, data: bytes) -> Batch:
             _number(told["t"]),
             _count(told["open"]),
             told["full"] is True,
+            loads,
             [],
         )
     except (KeyError, ValueError, TypeError):
         raise Unreadable("no-batch") from None
-    bad = 0
     for record in records:
         try:
             batch.records.append(_READERS[record[0]](*record[1:]))
@@ -179,8 +189,6 @@ def read_batch(namespace: str, data: bytes) -> Batch:
 
 def _written(record: Record) -> tuple[Any, ...]:
     match record:
-        case Load():
-            return ("l", *[round(part, 4) if type(part) is float else part for part in record])
         case Entered():
             return ("p", *record[:-1], write_hashes(record.tail))
         case Ended():
@@ -204,9 +212,31 @@ def _six(number: float) -> float:
 _TAGS = {Cleared: "c", StoredAt: "a", Judged: "j", Weights: "w", Hello: "?", Leaving: "x"}
 
 
-def _load(*fields: Any) -> Load:
-    address, *numbers = fields
-    return Load(_text(address), *(_positive(each) for each in numbers))
+def _loads(addresses: Any, numbers: Any) -> tuple[dict[str, Load], int]:
+    """Loads by address, and how many made no sense."""
+    if type(addresses) is not list or type(numbers) is not list:
+        raise ValueError
+    if len(addresses) > MAX_RECORDS or len(numbers) != _NUMBERS * len(addresses):
+        raise ValueError
+    places = range(0, len(numbers), _NUMBERS)
+    each = list(zip(addresses, (numbers[at : at + _NUMBERS] for at in places), strict=True))
+    good = (
+        each
+        if _are_loads(addresses, numbers)
+        else [one for one in each if _are_loads([one[0]], one[1])]
+    )
+    return {address: Load._make(load) for address, load in good}, len(each) - len(good)
+
+
+def _are_loads(addresses: list[Any], numbers: list[Any]) -> bool:
+    """Whether they are texts, and numbers not below zero. JSON has no NaN."""
+    return not addresses or (
+        set(map(type, addresses)) == {str}
+        and max(map(len, addresses)) <= MAX_TEXT_CHARS
+        and set(map(type, numbers)) <= {int, float}
+        and min(numbers) >= 0.0
+        and max(numbers) < _LARGEST
+    )
 
 
 def _entered(
@@ -283,7 +313,6 @@ def _weights(weights: Any, cost_s: Any) -> Weights:
 
 
 _READERS: dict[str, Callable[..., Record]] = {
-    "l": _load,
     "p": _entered,
     "s": _ended,
     "r": lambda entry: Ended(_count(entry), False, None),

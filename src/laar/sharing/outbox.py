@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from laar.core.endpoints import EndpointTable, Floats
+from laar.core.endpoints import EndpointTable, Slots
 from laar.core.engines import Engines
 from laar.sharing.batches import Batch
 from laar.sharing.records import Entered, Load, Record
@@ -21,7 +21,7 @@ FULL_S = 5.0
 """Between two batches with all loads: that long a lost one can matter."""
 
 _RECORD_BYTES = 64  # of most records, as they are written
-_LEAST_CHANGE = 0.05  # tokens or milliseconds; sums of floats drift
+_NOTHING = Load(*[0.0] * len(Load._fields))
 
 
 class Outbox:
@@ -56,6 +56,9 @@ class Outbox:
         self._beat_s = beat_s
         self._oldest_open = oldest_open
         self._waiting: deque[Record] = deque()
+        self.on_news: Callable[[], None] = lambda: None
+        """Called once something is to be sent, and not again before `batches`."""
+        self._is_told = False
         self.closed = False
         """There is no way to the others and never will be: nothing waits for one."""
         self.waiting_bytes = 0
@@ -65,9 +68,11 @@ class Outbox:
         self._seq = 0
         self._beat_at = float("-inf")
         self._full_at = float("-inf")
-        self._shown = np.zeros((0, 9))
+        self._changed: set[int] = set()
+        self._told: set[str] = set()
         self._addresses: list[str] = []
         self._version = -1
+        table.on_count = self._count
 
     def add(self, record: Record) -> None:
         """Takes a record; the oldest goes where too much waits."""
@@ -75,6 +80,7 @@ class Outbox:
             return
         self._waiting.append(record)
         self.waiting_bytes += _bytes_of(record)
+        self._has_news()
         while self.waiting_bytes > self._max_bytes:
             self.waiting_bytes -= _bytes_of(self._waiting.popleft())
             self.dropped += 1
@@ -82,9 +88,11 @@ class Outbox:
     def send_all_loads(self) -> None:
         """The next batch has every load: a picker does not know them."""
         self._full_at = float("-inf")
+        self._has_news()
 
     def batches(self, now: float, key_id: str) -> list[Batch]:
         """What there is to send; empty where nothing changed and no sign of life is due."""
+        self._is_told = False
         full = now - self._full_at >= FULL_S
         loads = self._loads(full=full)
         if not (loads or self._waiting or full or now - self._beat_at >= self._beat_s):
@@ -93,10 +101,10 @@ class Outbox:
         if full:
             self._full_at = now
         made = []
-        # A full batch says that what is not in it is zero, so it may not be divided.
-        records: list[Record] = list(loads)
+        self.sent["load"] += len(loads)
         while True:
-            while self._waiting and len(records) < max(BATCH_RECORDS, len(loads)):
+            records: list[Record] = []
+            while self._waiting and len(records) < BATCH_RECORDS:
                 record = self._waiting.popleft()
                 self.waiting_bytes -= _bytes_of(record)
                 records.append(record)
@@ -110,70 +118,53 @@ class Outbox:
                     self._wall_clock(),
                     self._oldest_open(),
                     full,
+                    loads,
                     records,
                 )
             )
             if not self._waiting:
                 return made
-            records, full = [], False
+            loads, full = {}, False
 
-    def _loads(self, *, full: bool) -> list[Load]:
-        """The loads of endpoints where they have changed since they were last sent."""
-        gone = self._follow_table()
-        counted = self._counted()
-        rows = counted.any(axis=1) if full else _differ(counted, self._shown)
-        found = np.flatnonzero(rows)
-        self._shown = counted
-        loads = [
-            Load(self._addresses[slot], *counted[slot].tolist())
-            for slot in found.tolist()
-            if self._addresses[slot]
-        ]
-        return [*(Load(address, *[0.0] * 9) for address in gone), *loads]
+    def _count(self, slot: int) -> None:
+        self._changed.add(slot)
+        self._has_news()
+
+    def _has_news(self) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self.on_news()
+
+    def _loads(self, *, full: bool) -> dict[str, Load]:
+        """The loads of endpoints where something was counted since they were last sent."""
+        loads = dict.fromkeys(self._follow_table(), _NOTHING)
+        changed, self._changed = self._changed, set()
+        slots = np.arange(self._table.capacity) if full else np.array([*changed], np.intp)
+        for slot, load in zip(slots.tolist(), self._counted(slots), strict=True):
+            address = self._addresses[slot]
+            if address and (slot in changed or any(load)):
+                loads[address] = Load._make(load)
+                self._told.add(address)
+        return loads
 
     def _follow_table(self) -> list[str]:
-        """Learns the addresses of slots; returns those whose slot has another one now."""
+        """Learns the addresses of slots; returns those told of whose slot has another one now."""
         table = self._table
-        if table.version == self._version and len(self._shown) == table.capacity:
+        if table.version == self._version:
             return []
         self._version = table.version
-        more = table.capacity - len(self._addresses)
-        if more > 0:
-            self._addresses += [""] * more
-            self._shown = np.concatenate([self._shown, np.zeros((more, 9))])
-        gone = []
+        self._addresses += [""] * (table.capacity - len(self._addresses))
         for slot in table.active.tolist():
-            address, known = table.spec(slot).address, self._addresses[slot]
-            if address != known:
-                if known and self._shown[slot].any() and table.slot_counted(known) < 0:
-                    gone.append(known)
-                self._shown[slot] = 0.0
-                self._addresses[slot] = address
+            self._addresses[slot] = table.spec(slot).address
+        gone = [each for each in self._told if table.slot_counted(each) < 0]
+        self._told.difference_update(gone)
         return gone
 
-    def _counted(self) -> Floats:
-        engines, size = self._engines, self._table.capacity
-        counted = np.zeros((size, 9))
-        counted[:, :4] = self._table.own()
-        known = min(size, len(engines.traffic.sent))
-        for place, column in enumerate(
-            (
-                engines.traffic.own_ahead_s,
-                engines.traffic.sent,
-                engines.traffic.sent_s,
-                engines.traffic.hidden_s,
-                engines.traffic.own_read_s,
-            )
-        ):
-            counted[:known, 4 + place] = column[:known]
-        return counted
-
-
-def _differ(one: Floats, other: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    changed: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
-        np.abs(one[:, :4] - other[:, :4]) > _LEAST_CHANGE
-    ).any(axis=1) | (one[:, 4:] != other[:, 4:]).any(axis=1)
-    return changed
+    def _counted(self, slots: Slots) -> list[list[float]]:
+        """All that is there of this picker, a row for each slot; four decimals are enough."""
+        counted = np.concatenate((self._table.own(slots), self._engines.told(slots)))
+        rows: list[list[float]] = counted.round(4).T.tolist()
+        return rows
 
 
 def _bytes_of(record: Record) -> int:

@@ -26,7 +26,7 @@ FORGET_S = 600.0
 
 TAG_CHARS = 6
 
-_NOTHING = Load("", *[0.0] * 9)
+_NOTHING = Load(*[0.0] * len(Load._fields))
 
 
 def tag_of(origin: str) -> str:
@@ -104,25 +104,21 @@ class Peers:
             peer = self._peers[origin] = Peer(origin, tag_of(origin), 0, now, self._entries())
         return peer
 
-    def load(self, peer: Peer, load: Load, now: float) -> None:
-        """Takes a peer's load at an endpoint."""
-        before = peer.loads.get(load.address)
-        if any(load[1:]):
-            peer.loads[load.address] = load
-        else:
-            peer.loads.pop(load.address, None)
-        slot = self._table.slot_counted(load.address)
-        if slot < 0:
-            return
-        first = before is None and not peer.synced  # its past is not news
-        since = load if first else before or _NOTHING
-        self._apply(slot, load.address, now, load, since)
-
-    def all_loads(self, peer: Peer, named: set[str], now: float) -> None:
-        """The peer has sent all its loads: what is not `named` is zero."""
-        for address in [each for each in peer.loads if each not in named]:
-            self.load(peer, _NOTHING._replace(address=address), now)
-        peer.synced = True
+    def take(self, peer: Peer, loads: dict[str, Load], now: float, *, full: bool) -> None:
+        """Takes a peer's loads; with `full` all that it has: what is not there is zero."""
+        if full:
+            loads = loads | {each: _NOTHING for each in peer.loads if each not in loads}
+        for address, load in loads.items():
+            before = peer.loads.get(address)
+            if load == _NOTHING:
+                peer.loads.pop(address, None)
+            else:
+                peer.loads[address] = load
+            slot = self._table.slot_counted(address)
+            if slot >= 0:
+                first = before is None and not peer.synced  # its past is not news
+                self._apply(slot, address, now, load, load if first else before or _NOTHING)
+        peer.synced |= full
 
     def leave(self, peer: Peer, now: float) -> None:
         """Ends all that a peer has in flight."""
@@ -153,12 +149,8 @@ class Peers:
 
     def _apply(self, slot: int, address: str, now: float, load: Load, since: Load) -> None:
         """Sets the sums at an endpoint, and adds what was sent there `since`."""
-        sums = [0.0] * 5
-        for peer in self._peers.values():
-            there = peer.loads.get(address)
-            if there is not None:
-                for place in range(5):
-                    sums[place] += there[1 + place]  # type: ignore[operator]
+        there = [peer.loads.get(address, _NOTHING) for peer in self._peers.values()]
+        sums = there[0] if len(there) == 1 else [*map(sum, zip(*there, strict=True))]
         self._engines.elsewhere(
             slot,
             now,

@@ -1,4 +1,4 @@
-"""What pickers have to say to each other: small typed records.
+"""What pickers have to say to each other: loads by address, and small typed records.
 
 `laar.sharing.batches` writes and reads them.
 """
@@ -35,7 +35,6 @@ class Load(NamedTuple):
     A state, not a change: whichever arrives last is right, and a lost one is made good by the next.
     """
 
-    address: str
     in_flight: float
     queued_tokens: float
     queued_uncached_tokens: float
@@ -127,8 +126,7 @@ class Leaving(NamedTuple):
 
 
 Record = (
-    Load
-    | Entered
+    Entered
     | Ended
     | Cleared
     | StoredAt

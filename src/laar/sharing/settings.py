@@ -24,9 +24,10 @@ class SharingSettings:
     one for each fleet of endpoints; splitting a fleet by pool divides the traffic of the store
     as well."""
     flush_ms: Annotated[float, Ge(1), Le(1000)] = 5.0
-    """Milliseconds for which records are gathered before they are sent, and batches in the store
-    before they are read. With 5 a burst becomes one message, and two pickers see the same idle
-    endpoint for at most 10 ms and a round trip. More costs less CPU."""
+    """Milliseconds for which records are gathered at most before they are sent. A picker reads the
+    store whenever it sends, and otherwise after half as long again. With 5 a burst becomes one
+    message, and two pickers see the same idle endpoint for at most 12.5 ms and a round trip. More
+    costs less CPU."""
     lease_s: Annotated[float, Ge(1), Le(60)] = 3.0
     """Seconds of silence of a picker after which its requests in flight no longer count. A picker
     sends something every third of this time."""

@@ -30,7 +30,6 @@ from laar.sharing.records import (
     Judged,
     Learned,
     Leaving,
-    Load,
     Record,
     Reported,
     StoredAt,
@@ -181,7 +180,8 @@ class Sharing:
             return
         if batch.origin == self.origin:
             return
-        self.refused["record"] += batch.bad
+        if batch.bad:
+            self.refused["record"] += batch.bad
         peer = self.peers.find(batch.origin, now)
         if batch.seq <= peer.seq:
             self.doubled += 1
@@ -196,15 +196,18 @@ class Sharing:
         same_key = batch.key_id == self.key_id
         if not same_key:
             self.refused["key"] += 1
+        self.taken["load"] += len(batch.loads)
+        if is_fresh:
+            try:
+                self.peers.take(peer, batch.loads, now, full=batch.full)
+            except Exception:  # noqa: BLE001 - what another says must not stop this one
+                self.refused["fault"] += 1
         for record in batch.records:
             self.taken[type(record).__name__.lower()] += 1
             try:
                 self._take(record, peer, now, is_fresh=is_fresh, same_key=same_key)
-            except Exception:  # noqa: BLE001 - what another says must not stop this one
+            except Exception:  # noqa: BLE001 - as above
                 self.refused["fault"] += 1
-        if batch.full and is_fresh:
-            named = {each.address for each in batch.records if isinstance(each, Load)}
-            self.peers.all_loads(peer, named, now)
         if peer.entries is not None:
             peer.entries.end_before(batch.oldest_open)
 
@@ -227,9 +230,6 @@ class Sharing:
         self, record: Record, peer: Peer, now: float, *, is_fresh: bool, same_key: bool
     ) -> None:
         match record:
-            case Load():
-                if is_fresh:
-                    self.peers.load(peer, record, now)
             case Entered():
                 if same_key and peer.entries is not None:
                     self._entered(record, peer.entries, now)

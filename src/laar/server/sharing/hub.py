@@ -179,7 +179,8 @@ class HubClient:
         for data in batches:
             _write(writer, _BATCH, data)
         try:
-            await asyncio.wait_for(writer.drain(), _TIMEOUT_S)
+            async with asyncio.timeout(_TIMEOUT_S):
+                await writer.drain()
         except (OSError, TimeoutError) as fault:
             raise _away(fault) from None
 

@@ -138,6 +138,8 @@ class Sharer:
         self._starting = True
         self._running: asyncio.Task[None] | None = None
         self._warm = asyncio.Event()
+        self._news = asyncio.Event()
+        self.sharing.outbox.on_news = self._news.set
         self._unsent: list[bytes] = []
         self.sharing.outbox.closed = carrier is None
 
@@ -191,6 +193,7 @@ class Sharer:
         while True:
             await asyncio.sleep(_LOOK_S)
             self.sharing.look(self._clock())
+            self._news.set()  # or a sign of life is due
 
     async def _run(self) -> None:
         self._running = asyncio.current_task()
@@ -237,14 +240,18 @@ class Sharer:
             await cancel(parts)
 
     async def _keep_sending(self) -> None:
+        """Sends at the next of the moments that are `flush_ms` apart; idle, it is not woken."""
+        flush_s, began = self._settings.flush_ms / 1e3, self._clock()
         while True:
+            await self._news.wait()
+            await asyncio.sleep(flush_s - (self._clock() - began) % flush_s)
             await self._send()
-            await asyncio.sleep(self._settings.flush_ms / 1e3)
 
     async def _send(self) -> None:
         """Sends what waits; what could not be sent is sent again, under its number."""
         assert self.carrier is not None
         if not self._unsent:
+            self._news.clear()
             self._unsent = self.sharing.batches(self._clock())
         if self._unsent:
             await self.carrier.send(self._unsent)

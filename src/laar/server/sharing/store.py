@@ -7,17 +7,19 @@ Keys, all with the namespace as their hash tag, so that they are on one node of 
     laar:{ns}:turn       expires when the next snapshot is due
     laar:{ns}:key        secret of the hashes, where no `secret_file` is given
 
-Sending and receiving have a connection each. No call waits longer than a second.
+Sending, receiving and the rest have a connection each: the client's own, below its commands and its
+pool, which cost more than what they carry here. No answer is awaited longer than a second.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from laar.errors import SettingError
 from laar.server.sharing.carrier import Away, Begun, Received
@@ -31,8 +33,6 @@ _TIMEOUT_S = 1.0
 _BLOCK_MS = 1000
 _AT_ONCE = 200  # entries of one read
 _KEPT_S = 86_400  # without a picker the store forgets all in a day
-
-T = TypeVar("T")
 
 
 class Seen(NamedTuple):
@@ -59,7 +59,7 @@ class Store:
         self, share: Share, settings: SharingSettings, *, origin: str, secret: bytes | None
     ) -> None:
         try:
-            import redis.asyncio as client
+            from redis.asyncio import ConnectionPool
             from redis.asyncio.retry import Retry
             from redis.backoff import NoBackoff
             from redis.exceptions import RedisError
@@ -73,7 +73,8 @@ class Store:
         self._origin = origin.encode()
         self._interval_ms = int(settings.snapshot_interval_s * 1000)
         self._history_ms = int(settings.history_s * 1000)
-        self._gather_s = settings.flush_ms / 1e3
+        # A picker that sends reads at each of its sends, which are one or two `flush_ms` apart.
+        self._patience_s = 1.5 * settings.flush_ms / 1e3
         self._where = share.url.partition("://")[2]
         base = f"laar:{{{settings.namespace}}}:"
         self._records, self._snapshot = base + "records", base + "snapshot"
@@ -81,6 +82,7 @@ class Store:
         options: dict[str, Any] = {
             "username": share.username,
             "password": _read(share),
+            "socket_timeout": None,  # one is kept for each call
             "socket_connect_timeout": _TIMEOUT_S,
             "retry": Retry(NoBackoff(), 0),
             "protocol": 2,
@@ -88,123 +90,147 @@ class Store:
         }
         if share.url.startswith("rediss"):
             options |= _tls(share)
-        options = {name: value for name, value in options.items() if value is not None}
-        self._client: Any = client.Redis.from_url(share.url, socket_timeout=_TIMEOUT_S, **options)
-        self._reader: Any = client.Redis.from_url(
-            share.url, socket_timeout=_TIMEOUT_S + _BLOCK_MS / 1e3, **options
-        )
-        self.place = "0-0"
+        pool: Any = ConnectionPool.from_url(share.url, **options)
+        self._sender, self._reader, self._other = (pool.make_connection() for _ in range(3))
+        self.place = self._read_to = "0-0"
         self._used = b""  # the key
+        self._reading = asyncio.Lock()
+        self._came: asyncio.Queue[tuple[list[Received], str]] = asyncio.Queue()
+        self._behind = False  # there is more to catch up with
         self._clock_ms = 0.0  # of the store, less the loop's
 
     async def open(self, key: bytes, *, starting: bool) -> Begun:
         """See `Carrier`."""
-        seconds, micros = await self._ask(self._client.time())
-        self._clock_ms = seconds * 1e3 + micros / 1e3 - asyncio.get_running_loop().time() * 1e3
+        await self.close()
+        self._clock_ms = await self._time_ms() - asyncio.get_running_loop().time() * 1e3
         self._used = await self._agreed(self._secret or key)
-        await self._see_where()
         snapshot = None
         if starting:
-            size = await self._ask(self._client.strlen(self._snapshot))
-            if 0 < size <= MAX_SNAPSHOT_BYTES:
-                snapshot = await self._ask(self._client.get(self._snapshot))
+            if 0 < await self._ask("STRLEN", self._snapshot) <= MAX_SNAPSHOT_BYTES:
+                snapshot = await self._ask("GET", self._snapshot)
             self.place = f"{max(0, int(self._now_ms()) - self._history_ms)}-0"
+        last = await self._last()
+        if last is None or last < _number(self.place):
+            self.place = "0-0"  # the store has lost its entries: an older place is beyond its end
+        await self._call(self._reader, ("XREAD", "STREAMS", self._records, "$"))  # whether it may
+        self._read_to, self._came, self._behind = self.place, asyncio.Queue(), False
         return Begun(key=self._used, snapshot=snapshot)
 
     async def _agreed(self, key: bytes) -> bytes:
         """The key that all use, which is this one where the store has none."""
         if self._secret is not None:
             return key
-        await self._ask(self._client.set(self._key, key.hex(), nx=True))
-        return _key(await self._ask(self._client.get(self._key)))
+        await self._ask("SET", self._key, key.hex(), "NX")
+        return _key(await self._ask("GET", self._key))
 
     async def look(self) -> Seen:
         """Asks how the store is; changes nothing there. Raises `Away` as the others do."""
         began = time.perf_counter()
-        seconds, micros = await self._ask(self._client.time())
+        now_ms = await self._time_ms()
         took_s = time.perf_counter() - began
-        last = await self._ask(self._client.xrevrange(self._records, count=1))
-        now_ms = seconds * 1e3 + micros / 1e3
-        age_s = max(0.0, now_ms - _number(last[0][0])[0]) / 1e3 if last else None
-        return Seen(took_s, age_s)
+        last = await self._last()
+        return Seen(took_s, max(0.0, now_ms - last[0]) / 1e3 if last else None)
 
-    async def _see_where(self) -> None:
-        """Begins again where the store has lost its entries: an older place is beyond its end."""
-        last = await self._ask(self._client.xrevrange(self._records, count=1))
-        if not last or _number(last[0][0]) < _number(self.place):
-            self.place = "0-0"
-        await self._ask(self._reader.xread({self._records: "$"}, count=1))  # whether it may
+    async def _last(self) -> tuple[int, int] | None:
+        """The place of the last entry."""
+        last = await self._ask("XREVRANGE", self._records, "+", "-", "COUNT", 1)
+        return _number(last[0][0]) if last else None
 
     def after(self, place: str) -> None:
         """See `Carrier`."""
         if _number(place) > _number(self.place):
-            self.place = place
+            self.place = self._read_to = place
 
     async def send(self, batches: Sequence[bytes]) -> None:
-        """See `Carrier`."""
+        """See `Carrier`. What the others have sent is read on the same trip."""
         oldest = f"{max(0, int(self._now_ms()) - self._history_ms)}-0"
-        pipe = self._client.pipeline(transaction=False)
-        for data in batches:
-            pipe.xadd(self._records, {"o": self._origin, "b": data}, minid=oldest, approximate=True)
-        await self._ask(pipe.execute())
+        trimmed = ("XADD", self._records, "MINID", "~", oldest, "*")
+        adds = [(*trimmed, "o", self._origin, "b", data) for data in batches]
+        # A reader that waits there is woken by these; what came before is to be taken first.
+        if self._reading.locked() or not self._came.empty():
+            await self._call(self._sender, *adds)
+            return
+        async with self._reading:
+            *_, answer = await self._call(self._sender, *adds, self._read())
+            if answer:
+                self._note(answer)
 
     async def receive(self) -> AsyncIterator[list[Received]]:
         """See `Carrier`."""
         while True:
-            answer = await self._ask(
-                self._reader.xread({self._records: self.place}, count=_AT_ONCE, block=_BLOCK_MS)
-            )
-            entries = answer[0][1] if answer else []
-            received = []
-            for entry, fields in entries:
-                if fields and fields.get(b"o") != self._origin:
-                    age_s = max(0.0, self._now_ms() - _number(entry)[0]) / 1e3
-                    received.append(Received(fields.get(b"b", b""), age_s))
+            received, place = await self._next()
             yield received
-            if entries:
-                self.place = entries[-1][0].decode()
-            if 0 < len(entries) < _AT_ONCE:
-                # A read costs as much for one entry as for many: the next ones gather, as they do
-                # at their sender. Where there is more to catch up with, the next read follows.
-                await asyncio.sleep(self._gather_s)
+            self.place = place
+
+    async def _next(self) -> tuple[list[Received], str]:
+        """What came with the answer to a batch; waits for more where none is sent for a while."""
+        try:
+            async with asyncio.timeout(0.0 if self._behind else self._patience_s):
+                return await self._came.get()
+        except TimeoutError:
+            pass
+        async with self._reading:
+            if self._came.empty():
+                self._note(*await self._call(self._reader, self._read("BLOCK", _BLOCK_MS)))
+        return self._came.get_nowait()
+
+    def _read(self, *options: object) -> tuple[Any, ...]:
+        return ("XREAD", "COUNT", _AT_ONCE, *options, "STREAMS", self._records, self._read_to)
+
+    def _note(self, answer: Any) -> None:
+        """Takes the answer to `_read`."""
+        entries = answer[0][1] if answer else []
+        received = []
+        for entry, parts in entries:
+            fields = dict(zip(parts[::2], parts[1::2], strict=True))
+            if fields.get(b"o") != self._origin:
+                age_s = max(0.0, self._now_ms() - _number(entry)[0]) / 1e3
+                received.append(Received(fields.get(b"b", b""), age_s))
+        if entries:
+            self._read_to = entries[-1][0].decode()
+        self._behind = len(entries) == _AT_ONCE
+        self._came.put_nowait((received, self._read_to))
 
     async def is_my_turn(self) -> bool:
         """See `Carrier`."""
+        await self._other.disconnect(nowait=True)  # a store may close what is idle for long
         # A store that was emptied has lost the key, and a picker that starts brings another.
         if await self._agreed(self._used) != self._used:
             raise Away(f"the store {self._where} has another key for hashes")
-        mine = self._client.set(self._turn, self._origin, nx=True, px=self._interval_ms)
-        return bool(await self._ask(mine))
+        mine = await self._ask("SET", self._turn, self._origin, "NX", "PX", self._interval_ms)
+        return mine is not None
 
     async def put_snapshot(self, data: bytes) -> None:
         """See `Carrier`."""
-        await self._ask(self._client.set(self._snapshot, data, ex=_KEPT_S))
+        await self._ask("SET", self._snapshot, data, "EX", _KEPT_S)
         for name in (self._records, self._key):
-            await self._ask(self._client.expire(name, _KEPT_S))
+            await self._ask("EXPIRE", name, _KEPT_S)
 
     async def close(self) -> None:
         """See `Carrier`."""
-        for client in (self._client, self._reader):
-            try:
-                await client.aclose()
-            except self._faults:
-                continue
+        for connection in (self._sender, self._reader, self._other):
+            with contextlib.suppress(*self._faults):
+                await connection.disconnect()
 
     def _now_ms(self) -> float:
         return self._clock_ms + asyncio.get_running_loop().time() * 1e3
 
-    async def _ask(self, call: Awaitable[T]) -> T:
-        # In a task of its own: the client may swallow a cancellation that comes with the answer.
-        asking = asyncio.ensure_future(call)
+    async def _time_ms(self) -> float:
+        seconds, micros = await self._ask("TIME")
+        return int(seconds) * 1e3 + int(micros) / 1e3
+
+    async def _ask(self, *command: Any) -> Any:
+        return (await self._call(self._other, command))[0]
+
+    async def _call(self, connection: Any, *commands: tuple[Any, ...]) -> list[Any]:
+        """Sends commands, opening the connection where it is not; returns their answers."""
+        within_s = _TIMEOUT_S + (_BLOCK_MS / 1e3 if connection is self._reader else 0.0)
         try:
-            await asyncio.wait([asking])
-        except asyncio.CancelledError:
-            asking.add_done_callback(lambda done: done.cancelled() or done.exception())
-            asking.cancel()
-            raise
-        try:
-            return asking.result()
+            async with asyncio.timeout(within_s):
+                await connection.send_packed_command(connection.pack_commands(commands))
+                return [await connection.read_response() for _ in commands]
         except self._faults as fault:
+            await connection.disconnect(nowait=True)  # answers that were not read would be the next
             text = str(fault).splitlines()[0][:200] if str(fault) else type(fault).__name__
             raise Away(f"the store {self._where} can't be used ({text})") from None
 
