@@ -276,10 +276,10 @@ class Engines:
 
     # -- several pickers -----------------------------------------------------------------------
 
-    def told(self, slots: Slots) -> Floats:
-        """What other pickers are told of some slots; see `Traffic.told`."""
+    def shared(self, slots: Slots) -> Floats:
+        """The counters of some slots for other pickers; see `Traffic.shared`."""
         self._grow()
-        return self.traffic.told(slots)
+        return self.traffic.shared(slots)
 
     def elsewhere(
         self,

@@ -33,7 +33,7 @@ MAX_AHEAD_S = 600.0
 _MOST_FADED = 50.0  # times its span, until a fading sum is taken again
 
 _ASKED = ("ahead_s", "since", "free_at", "load", "came")
-_TOLD = ("own_ahead_s", "sent", "sent_s", "hidden_s", "own_read_s")
+_SHARED = ("own_ahead_s", "sent", "sent_s", "hidden_s", "own_read_s")
 _OTHER = ("at", "mean", "flight_s", "done_s", "others_ahead_s")
 
 
@@ -70,7 +70,7 @@ class Traffic:
         self._table = table
         self._size = 0
         self._asked: Floats = np.zeros((len(_ASKED), 0))
-        self._told: Floats = np.zeros((len(_TOLD), 0))
+        self._shared: Floats = np.zeros((len(_SHARED), 0))
         self._other: Floats = np.zeros((len(_OTHER), 0))
         self._rate = self._load = 0.0
         self._load_from = 0.0
@@ -107,10 +107,10 @@ class Traffic:
         faded = _exp((self._load_from - now) / RATE_S)
         return float(self.came[slots].sum()) * faded / (RATE_S * max(1, len(slots)))
 
-    def told(self, slots: Slots) -> Floats:
-        """What other pickers are told: rows are `own_ahead_s`, `sent` and the three after it."""
-        told: Floats = self._told.take(slots, axis=1)
-        return told
+    def shared(self, slots: Slots) -> Floats:
+        """The counters for other pickers: rows are `own_ahead_s`, `sent` and the three after it."""
+        shared: Floats = self._shared.take(slots, axis=1)
+        return shared
 
     # -- counted -------------------------------------------------------------------------------
 
@@ -197,17 +197,17 @@ class Traffic:
 
     def drop(self, slot: int) -> None:
         """Forgets a slot: its endpoint left."""
-        for name in (*_ASKED, *_TOLD, *_OTHER):
+        for name in (*_ASKED, *_SHARED, *_OTHER):
             getattr(self, name)[slot] = 0.0
 
     def grow(self, size: int) -> None:
         """Follows the table's size."""
         more = ((0, 0), (0, size - self._size))
-        self._asked, self._told, self._other = (
-            np.pad(columns, more) for columns in (self._asked, self._told, self._other)
+        self._asked, self._shared, self._other = (
+            np.pad(columns, more) for columns in (self._asked, self._shared, self._other)
         )
-        columns = (*self._asked, *self._told, *self._other)
-        for name, column in zip((*_ASKED, *_TOLD, *_OTHER), columns, strict=True):
+        columns = (*self._asked, *self._shared, *self._other)
+        for name, column in zip((*_ASKED, *_SHARED, *_OTHER), columns, strict=True):
             setattr(self, name, column)
         self._size = size
 

@@ -162,7 +162,7 @@ class Outbox:
 
     def _counted(self, slots: Slots) -> list[list[float]]:
         """All that is there of this picker, a row for each slot; four decimals are enough."""
-        counted = np.concatenate((self._table.own(slots), self._engines.told(slots)))
+        counted = np.concatenate((self._table.own(slots), self._engines.shared(slots)))
         rows: list[list[float]] = counted.round(4).T.tolist()
         return rows
 
