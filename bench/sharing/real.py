@@ -80,7 +80,10 @@ def _cpu_s(processes: Sequence[psutil.Process]) -> float:
 
 
 async def cost(figures: Figures, *, store: str, rate: float, seconds: float) -> None:
-    """CPU a request of two pickers that share, beside two that do not, by turns."""
+    """CPU a request of two pickers that share, beside two that do not, by turns.
+
+    All that the pickers take in that time: to be ready to send and to hear is a cost as well.
+    """
     async with AsyncExitStack() as stack:
         sharing = await stack.enter_async_context(_stand(pickers=2, store=store))
         alone = await stack.enter_async_context(_stand(pickers=2))
@@ -89,13 +92,10 @@ async def cost(figures: Figures, *, store: str, rate: float, seconds: float) -> 
         for number in range(ROUNDS + 1):
             for name, stand in (("alone", alone), ("sharing", sharing)):
                 processes = _processes(stand.pickers)
-                idle = _cpu_s(processes)
-                await asyncio.sleep(1.0)
-                idle = _cpu_s(processes) - idle
                 talkers = Talkers(stand.url, clients=CLIENTS, rate=rate, seed=number)
-                before, began = _cpu_s(processes), time.monotonic()
+                before = _cpu_s(processes)
                 ended = await talkers.during(seconds)
-                spent = _cpu_s(processes) - before - idle * (time.monotonic() - began)
+                spent = _cpu_s(processes) - before
                 if failed(ended):
                     raise RuntimeError(f"{failed(ended)} of {len(ended)} requests failed")
                 if number:  # the first round warms up
