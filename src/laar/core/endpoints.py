@@ -14,6 +14,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,7 @@ __all__ = [
     "EndpointTable",
     "Floats",
     "Mask",
+    "N",
     "Reading",
     "Served",
     "Slots",
@@ -48,6 +50,8 @@ Slots = NDArray[np.intp]
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 """A truth for each of some endpoints: True for those that stay."""
+N = TypeVar("N", float, Floats)
+"""A number, of one endpoint, or an array over some: one formula for both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

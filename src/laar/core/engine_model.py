@@ -5,14 +5,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
-from laar.core.endpoints import Floats
+import numpy as np
+
+from laar.core.endpoints import Floats, N
 from laar.core.lines import Line
 
-__all__ = ["CONTEXT_TOKENS", "ERROR", "MAX_MODELS", "Constants", "EngineModel", "Sample", "priors"]
+__all__ = [
+    "CONTEXT_TOKENS",
+    "ERROR",
+    "MAX_MODELS",
+    "Constants",
+    "EndpointConstants",
+    "EngineModel",
+    "Sample",
+    "priors",
+]
 
 MAX_MODELS = 1024
 
@@ -28,39 +38,46 @@ _KNOWN_BASE_S = 0.2  # an artifact's base above this has an answer's decoding in
 _LEAST_SLOWED = 0.01  # of an answer, for each other one: vLLM's, at least
 
 
-@dataclass(kw_only=True)
-class Constants:
-    """The constants of some endpoints; arrays over them, the pace already in where it belongs.
+class Constants(NamedTuple, Generic[N]):
+    """The constants of an endpoint, or of several; the pace already in where it belongs.
 
-    `base_s`, `read` and `waits` (real seconds for one by c(m), of this prompt and of those ahead),
-    `slowed` (s), `turns` (w), `answer_s` and `beside_s` (d0 and d1), `bend` (q, for each token of
-    context) as in `laar.core.engines`; `slots` is how many requests an engine runs at once,
-    infinite where that was never seen (`ever_full`: it was, of one of them).
+    As in `laar.core.engines`:
+
+    Args:
+        base_s: seconds that do not grow with the prompt.
+        read: real seconds for one by c(m), of this prompt.
+        slowed: s, the share that each other one there slows it by.
+        waits: real seconds for one by c(m), of the prompts ahead.
+        turns: w, the share of a prompt that others there wait.
+        answer_s: d0, of an answer alone.
+        beside_s: d1, more for each other one there.
+        bend: q, for each token of context.
+        slots: requests that the engine runs at once; infinite where that was never seen.
     """
 
-    base_s: Floats
-    read: Floats
-    slowed: Floats
-    waits: Floats
-    turns: Floats
-    answer_s: Floats
-    beside_s: Floats
-    bend: Floats
-    slots: Floats
-    ever_full: bool
+    base_s: N
+    read: N
+    slowed: N
+    waits: N
+    turns: N
+    answer_s: N
+    beside_s: N
+    bend: N
+    slots: N
 
-    @property
-    def columns(self) -> tuple[Floats, ...]:
-        """All of the arrays, in their order."""
-        return (
-            *(self.base_s, self.read, self.slowed, self.waits),
-            *(self.turns, self.answer_s, self.beside_s, self.bend, self.slots),
-        )
+
+class EndpointConstants(Constants[Floats]):
+    """The constants of some endpoints, arrays over them."""
 
     @cached_property
-    def rows(self) -> list[tuple[float, ...]]:
+    def ever_full(self) -> bool:
+        """Whether one of the engines was seen to be full."""
+        return bool(np.isfinite(self.slots).any())
+
+    @cached_property
+    def rows(self) -> list[Constants[float]]:
         """The same endpoint by endpoint, as plain numbers."""
-        return list(zip(*[column.tolist() for column in self.columns], strict=True))
+        return [Constants(*row) for row in zip(*[each.tolist() for each in self], strict=True)]
 
 
 class Sample(NamedTuple):

@@ -40,7 +40,7 @@ from laar.core.engine_model import (
     CONTEXT_TOKENS,
     ERROR,
     MAX_MODELS,
-    Constants,
+    EndpointConstants,
     EngineModel,
     Sample,
     priors,
@@ -92,14 +92,14 @@ class Engines:
         self._paces = Paces(table)
         self._batches = Batches(table)
         self._size = 0
-        self._kept: tuple[object, object, Constants] | None = None
+        self._kept: tuple[object, object, EndpointConstants] | None = None
         self.on_sample: Callable[[int, Sample], None] | None = None
         """Gets what an answer taught about a slot, before it is learned."""
         self._grow()
 
     # -- asked at a decision -------------------------------------------------------------------
 
-    def constants(self, slots: Slots, base_s: Floats) -> Constants:
+    def constants(self, slots: Slots, base_s: Floats) -> EndpointConstants:
         """The constants of some endpoints; `base_s` is what the artifact says of each."""
         self._grow()
         if self._batches.look(self.traffic.done_s):
@@ -118,8 +118,7 @@ class Engines:
                 rows.append(model.constants())
         b, c, s, wc, d0, d1, bend = np.array(rows).T[:, model_id]
         first, rest = self._paces.first[slots], self._paces.rest[slots]
-        room = self._batches.most_at_once[slots]
-        made = Constants(
+        made = EndpointConstants(
             base_s=first * b,
             read=first * c,
             slowed=s,
@@ -128,8 +127,7 @@ class Engines:
             answer_s=rest * d0,
             beside_s=rest * d1,
             bend=bend,
-            slots=room,
-            ever_full=bool(np.isfinite(room).any()),
+            slots=self._batches.most_at_once[slots],
         )
         self._kept = slots, models, made
         return made

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Generic, NamedTuple
 
 import numpy as np
 
-from laar.core.endpoints import EndpointTable, Floats, Slots
+from laar.core.endpoints import EndpointTable, Floats, N, Slots
 
-__all__ = ["FEW_CAME", "Traffic", "seconds_ahead"]
+__all__ = ["FEW_CAME", "Asked", "Traffic", "seconds_ahead"]
 
 MEAN_S = 60.0
 """Over which the mean number in flight is taken."""
@@ -32,7 +32,26 @@ MAX_AHEAD_S = 600.0
 
 _MOST_FADED = 50.0  # times its span, until a fading sum is taken again
 
-_ASKED = ("ahead_s", "since", "free_at", "load", "came")
+
+class Asked(NamedTuple, Generic[N]):
+    """What an endpoint was asked for, or several were.
+
+    Args:
+        ahead_s: seconds by c(m) of prompts that are not read yet.
+        since: when the first of them began to be read.
+        free_at: when those are read whose first token is not seen.
+        load: seconds of prompts (by c(m)) that were sent a second, of late.
+        came: the requests that say so (`FEW_CAME`).
+    """
+
+    ahead_s: N
+    since: N
+    free_at: N
+    load: N
+    came: N
+
+
+_ASKED = Asked._fields
 _SHARED = ("own_ahead_s", "sent", "sent_s", "hidden_s", "own_read_s")
 _OTHER = ("at", "mean", "flight_s", "done_s", "others_ahead_s")
 
@@ -79,16 +98,13 @@ class Traffic:
 
     # -- asked ---------------------------------------------------------------------------------
 
-    def asked(self, slots: Slots, now: float) -> tuple[Floats, float]:
-        """What some endpoints were asked for, and the mean of their loads.
-
-        Rows are `ahead_s`, `since` and `free_at`, and of late `load`, seconds of prompts (by c(m))
-        that each is sent a second, and `came`, the requests that say so (`FEW_CAME`).
-        """
-        asked: Floats = self._asked.take(slots, axis=1)
-        recent = asked[-2:]
+    def asked(self, slots: Slots, now: float) -> tuple[Asked[Floats], float]:
+        """What some endpoints were asked for, and the mean of their loads."""
+        rows: Floats = self._asked.take(slots, axis=1)
+        recent = rows[-2:]  # `load` and `came`
         recent *= _exp((self._load_from - now) / RATE_S)
-        return asked, float(np.add.reduce(asked[-2])) / len(slots)
+        asked = Asked(*rows)
+        return asked, float(np.add.reduce(asked.load)) / len(slots)
 
     def mean_in_flight(self, slots: Slots, now: float) -> Floats:
         """Requests in flight, on average of late."""
@@ -235,8 +251,13 @@ class Traffic:
 
 
 def seconds_ahead(
-    most: Callable[[Any, Any], Any], ahead_s: Any, since: Any, free_at: Any, now: Any, read: Any
-) -> Any:
+    most: Callable[[N | float, N | float], N],
+    ahead_s: N,
+    since: N,
+    free_at: N,
+    now: N | float,
+    read: N,
+) -> N:
     """Seconds by c(m) of prompts that are not read yet, of one endpoint or of several.
 
     Args:

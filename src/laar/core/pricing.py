@@ -1,0 +1,202 @@
+"""The formula of the cost, for one candidate or for all of them at once.
+
+`laar.core.outlook` says what the terms mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, NamedTuple
+
+import numpy as np
+
+from laar.core.cost import CostWeights
+from laar.core.endpoints import Floats, N
+from laar.core.engine_model import Constants
+from laar.core.traffic import FEW_CAME, seconds_ahead
+
+__all__ = ["FIRST", "Candidate", "Fleet", "Price", "price", "price_few"]
+
+MAX_LOAD = 0.8
+"""Busy periods grow without bound as an endpoint's load goes to 1; it is not known so well."""
+
+FIRST = 2.0
+"""What a second before the first token weighs: it counts for that token and for the end."""
+
+PATIENT, URGENT = 0.05, 4.0
+"""What a second of waiting weighs before the client's objective is over, and after."""
+
+
+class _Bounds(NamedTuple, Generic[N]):
+    """The smaller and the larger of two."""
+
+    least: Callable[[N | float, N | float], N]
+    most: Callable[[N | float, N | float], N]
+
+
+_ONE: _Bounds[float] = _Bounds(min, max)
+"""Of numbers, for one candidate."""
+_EACH: _Bounds[Floats] = _Bounds(np.minimum, np.maximum)
+"""Of arrays, for all of them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Fleet:
+    """What is the same for all candidates.
+
+    Args:
+        weights: of the round trip, of waiting and of the others.
+        rate: requests a second that come to an endpoint.
+        mean_work_s: seconds by c(m) of a prompt.
+        ever_full: an engine was seen to be full, or its cache.
+        mean_load: seconds of prompts (by c(m)) that an endpoint is sent a second.
+    """
+
+    weights: CostWeights
+    rate: float
+    mean_work_s: float
+    ever_full: bool
+    mean_load: float
+
+
+class Candidate(NamedTuple, Generic[N]):
+    """What is known of one candidate, or of all: then each is an array over them.
+
+    Args:
+        tokens: of the prompt.
+        cached_tokens: the part of them that is believed to be cached.
+        seconds_per_token: c(m).
+        in_flight: requests there.
+        rtt_s: round trip.
+        again: which share of what its cache pushes out is asked for again.
+        crowded: which share of what runs there has to end before there is room in the cache.
+        ahead_s: as in `laar.core.traffic.Asked`, as are the next four.
+        since: as above.
+        free_at: as above.
+        load: as above.
+        came: as above.
+        engine: what its engine is like.
+    """
+
+    tokens: N
+    cached_tokens: N
+    seconds_per_token: N
+    in_flight: N
+    rtt_s: N
+    again: N
+    crowded: N
+    ahead_s: N
+    since: N
+    free_at: N
+    load: N
+    came: N
+    engine: Constants[N]
+
+
+class Price(NamedTuple, Generic[N]):
+    """What a request costs at a candidate, in seconds, or at all: then each is an array over them.
+
+    Args:
+        base_s: that do not grow with the prompt, to the end of the answer.
+        read_s: of reading what is not cached.
+        queue_s: for the others there, before the first token and after.
+        ttft_s: to the first token.
+        latency_s: to the end of the answer.
+        own_s: of the request, as the cost weighs them.
+        others_s: of the others, as the cost weighs them.
+        total_s: of both.
+        copy_s: the part of it that a copy of the prompt there costs.
+        evicted_s: the part of the others' for what the prompt pushes out of the cache.
+    """
+
+    base_s: N
+    read_s: N
+    queue_s: N
+    ttft_s: N
+    latency_s: N
+    own_s: N
+    others_s: N
+    total_s: N
+    copy_s: N
+    evicted_s: N
+
+
+def price(
+    fleet: Fleet, of: Candidate[Floats], now: Floats | float, objective_s: Floats | float | None
+) -> Price[Floats]:
+    """What a request costs at all candidates.
+
+    Args:
+        fleet: what is the same for all.
+        of: the candidates.
+        now: when the request comes there.
+        objective_s: how soon the client wants its first token after that; None for no objective.
+    """
+    return Price(*_formula(_EACH, fleet, of, now, objective_s))
+
+
+def price_few(
+    fleet: Fleet, few: Iterable[Candidate[float]], now: float, objective_s: float | None
+) -> Price[Floats]:
+    """The same one by one: of few candidates, arrays cost more."""
+    rows = [_formula(_ONE, fleet, one, now, objective_s) for one in few]
+    return Price(*np.array(rows).T)
+
+
+def _formula(
+    bounds: _Bounds[N],
+    fleet: Fleet,
+    of: Candidate[N],
+    now: N | float,
+    objective_s: N | float | None,
+) -> tuple[N, N, N, N, N, N, N, N, N, N]:
+    """The fields of `Price`, in their order: to make one for each candidate takes too long."""
+    least, most = bounds
+    weights, engine = fleet.weights, of.engine
+    tokens, cached_tokens, n = of.tokens, of.cached_tokens, of.in_flight
+    reads, slows, waits, turns = engine.read, engine.slowed, engine.waits, engine.turns
+    base, alone_s, beside_s = engine.base_s, engine.answer_s, engine.beside_s
+    read = reads * of.seconds_per_token * (tokens - cached_tokens)
+    read = read * (1.0 + 0.5 * engine.bend * (tokens + cached_tokens))
+    queued: N | float = 0.0
+    room_s: N | float = 0.0
+    if fleet.ever_full:  # the wait for a place, or for room in the cache
+        over = most(n + 1.0 - engine.slots, 0.0)
+        n = least(n, engine.slots)
+        slower = 1.0 + slows * n
+        life_s = base + reads * fleet.mean_work_s * slower + alone_s + beside_s * n
+        queued = over * life_s / engine.slots
+        room_s = of.crowded * life_s
+    slowed = slows * n
+    beside = 0.5 * beside_s * n
+    ahead_s = seconds_ahead(most, of.ahead_s, of.since, of.free_at, now, reads)
+    wait = waits * ahead_s + queued + room_s
+    # Where few requests came, mostly what all were sent on average.
+    came = of.came
+    load = (of.load * came + FEW_CAME * fleet.mean_load) / (came + FEW_CAME)
+    idle = 1.0 - least(MAX_LOAD, waits * load)
+    answer = (alone_s + beside) / idle
+    alone = base + read + read * slowed
+    first = alone + wait
+
+    # What it costs the others.
+    later = fleet.rate * (turns * (wait + 0.5 * read) / idle + 0.5 * slows * read)
+    work = read * (slowed + turns * n + FIRST * later)
+    evicted = of.again * (FIRST * (read + read * slowed) + work)
+    work = work + evicted
+    full_s = queued * (MAX_LOAD / (1.0 - MAX_LOAD)) + room_s
+    others = weights.k_delay * (work + beside + FIRST * full_s)
+
+    # The way there and the wait weigh by the objective, where there is one.
+    rtt = of.rtt_s
+    way = weights.k_rtt * rtt + weights.k_queue * wait
+    if objective_s is not None:
+        late = least(most(rtt + first - objective_s, 0.0), rtt + wait)
+        way = PATIENT * (way - late) + URGENT * late
+    own = FIRST * (alone + way) + answer
+    fixed = base + alone_s
+    ttft = rtt + first
+    copy = read + read * slowed + work
+    queue = first + answer - (fixed + read)
+    return fixed, read, queue, ttft, ttft + answer, own, others, own + others, copy, evicted

@@ -1,0 +1,73 @@
+"""What one decision is priced from: the candidates, the fleet, and what is learned of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from laar.core.cost import CostWeights
+from laar.core.endpoints import Floats
+from laar.core.engine_model import EndpointConstants
+from laar.core.engines import Engines
+from laar.core.interfaces import View
+from laar.core.pricing import Candidate, Fleet
+
+__all__ = ["Scene", "scene_of"]
+
+_FAR_S = 1e15  # clocks that jump stay numbers
+
+
+@dataclass(slots=True)
+class Scene:
+    """What one decision is priced from.
+
+    Args:
+        view: what is known of the candidates.
+        engines: what is learned of engines.
+        constants: of the candidates' engines.
+        fleet: what is the same for all candidates.
+        candidates: the columns of the price.
+        now: the moment, a number in any case.
+    """
+
+    view: View
+    engines: Engines
+    constants: EndpointConstants
+    fleet: Fleet
+    candidates: Candidate[Floats]
+    now: float
+
+
+def scene_of(view: View, weights: CostWeights) -> Scene:
+    """Gathers what the candidates of a view are priced from."""
+    slots = view.slots
+    now = max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
+    engines = view.engines or Engines(view.table)
+    constants = engines.constants(slots, view.base_s)
+    asked, mean_load = engines.traffic.asked(slots, now)
+    rate, load = engines.traffic.arrivals(now)
+    crowded = engines.crowded(slots, view.tokens)
+    fleet = Fleet(
+        weights=weights,
+        rate=rate / len(slots),
+        mean_work_s=load / rate if rate > 0.0 else 0.0,
+        ever_full=constants.ever_full or crowded is not None,
+        mean_load=mean_load,
+    )
+    candidates = Candidate(
+        tokens=view.tokens,
+        cached_tokens=view.cached_tokens,
+        seconds_per_token=view.seconds_per_token,
+        in_flight=view.in_flight,
+        rtt_s=view.rtt_s,
+        again=np.zeros(len(slots)) if view.again is None else view.again,
+        crowded=np.zeros(len(slots)) if crowded is None else crowded,
+        ahead_s=asked.ahead_s,
+        since=asked.since,
+        free_at=asked.free_at,
+        load=asked.load,
+        came=asked.came,
+        engine=constants,
+    )
+    return Scene(view, engines, constants, fleet, candidates, now)
