@@ -166,9 +166,11 @@ class Chooser:
             prefillers = group.prefillers
         earlier = parse_tried(request.tried, self._table.models)
         self.ignored_tried += earlier.ignored
-        view, chain, degraded = self._views.view(request, earlier.models, group, prefillers, now)
         policy = self._policy(request)
-        version = self._tune(policy, view)
+        tuned = self._tuned(policy, request, now)
+        view, chain, degraded = self._views.view(
+            request, earlier.models, group, prefillers, tuned.values if tuned else None, now
+        )
         tries = trial is not None
         ranked = self._rank(policy, view, room, group.standing, degraded, on_trial=tries)
         at = ranked.order[0]
@@ -202,7 +204,7 @@ class Chooser:
             eligible=ranked.eligible,
             position=at,
             chain=chain,
-            weights_version=version,
+            weights_version=tuned.version if tuned else 0,
             engine_priority=_priority(request, view, priority) if spec.priority_field else None,
             trial=ranked.on_trial,
             left_out=group.standing.left_out if group.standing is not None else None,
@@ -298,20 +300,17 @@ class Chooser:
             return None
         return self._health.due(standing, now)
 
-    def _tune(self, policy: Policy, view: View) -> int:
-        """Asks the tuner for this decision's weights; returns the version to report on, 0 for none.
+    def _tuned(self, policy: Policy, request: Request, now: float) -> Weights | None:
+        """The tuner's weights for this decision; None for the policy's own.
 
         Weights stay the same until a decision has used them: previews, and requests that have to
         wait, leave no hole in a window.
         """
-        if self._weights is None or policy.name != self.settings.policy or view.request.shadow:
-            return 0
+        if self._weights is None or policy.name != self.settings.policy or request.shadow:
+            return None
         if self._next_weights is None:
-            self._next_weights = self._weights(view.now)
-            if self._next_weights is None:
-                return 0
-        view.weights = self._next_weights.values
-        return self._next_weights.version
+            self._next_weights = self._weights(now)
+        return self._next_weights
 
     def _exhausted(self, policy: Policy, view: View, group: Group, tried: Sequence[str]) -> bool:
         """Whether a failure of this attempt should be the last: all tried, or not worth it."""

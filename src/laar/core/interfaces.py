@@ -216,8 +216,10 @@ class NoPrefixes:
 class View:
     """The request and, for each candidate, the estimates that filters, scorers and pickers use.
 
-    Arrays have the shape ``(n,)`` and are aligned with `slots`. Only `terms` and `reason` may be
-    written to.
+    Arrays have the shape ``(n,)`` and are aligned with `slots`. A scorer may set `terms` and
+    `reason`, and one that prices the answers in `apart`; the policy adds to `faults`, and takes
+    `terms` and `reason` back where they are no longer true. Nothing else is set once the view is
+    made, and arrays are never written to.
 
     Args:
         request: as read.

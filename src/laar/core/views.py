@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -74,6 +74,7 @@ class Views:
         tried: Sequence[str],
         group: Group,
         prefillers: Prefillers | None,
+        weights: Mapping[str, float] | None,
         now: float,
     ) -> tuple[View, Chain | None, str]:
         """What scorers may want of the candidates; the prefix chain; a reason if degraded."""
@@ -106,6 +107,7 @@ class Views:
             )
             tokens, cached = tokens[:own], cached[:own]
             again = None if again is None else again[:own]
+        base_s = known.base_s[model_id]
         view = View(
             request=request,
             now=now,
@@ -120,7 +122,7 @@ class Views:
             probability=known.probability[model_id],
             evidence=known.evidence[model_id],
             seconds_per_token=known.seconds_per_token[model_id],
-            base_s=known.base_s[model_id],
+            base_s=base_s,
             times_tried=self._times_tried(tried, model_id),
             cell=known.cell,
             engines=self._engines,
@@ -130,11 +132,12 @@ class Views:
             apart=apart,
             published=None if known.published is None else known.published[model_id],
             reported=None if known.reported is None else known.reported[model_id],
+            answers=group.answers,
+            pace=group.pace,
+            typical_s=group.typical_s,
+            load_s=self._load_s(request.model, slots, base_s),
+            weights=weights,
         )
-        view.load_s = self._load_s(view)
-        if group.answers is not None:  # some endpoint is in trouble
-            view.answers = group.answers
-            view.pace, view.typical_s = group.pace, group.typical_s
         return view, chain, reason
 
     def after(self, view: View, tried: Sequence[str]) -> tuple[Floats, Mask] | None:
@@ -165,13 +168,13 @@ class Views:
         demand, again = self._prefixes.demand(chain, now), self._prefixes.again(chain, shares, now)
         return chain, tokens, cached, demand, None if again is None else again[slots]
 
-    def _load_s(self, view: View) -> Floats | None:
+    def _load_s(self, name: str, slots: Slots, base_s: Floats) -> Floats | None:
         """Seconds until the adapter that the request names is at hand, of each candidate."""
-        name, load_s = view.request.model, self.settings.adapter_load_s
+        load_s = self.settings.adapter_load_s
         if not load_s or not self._table.weights(name):
             return None
-        of = self._engines.constants(view.slots, view.base_s)
-        return self._adapters.price(view.slots, name, load_s, float(of.answer_s.mean()))
+        of = self._engines.constants(slots, base_s)
+        return self._adapters.price(slots, name, load_s, float(of.answer_s.mean()))
 
     def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:
         if not tried:

@@ -1,14 +1,14 @@
 """What remains of a decision when its prompt is gone: a `DecisionRecord`, to explain it by.
 
-Ids, names, counts, and references to the arrays the scorers saw. It costs a microsecond to make, so
-every decision can leave one; rows and words are made from it on request. It never holds a span of
-the prompt: the text must neither fill the memory nor be shown.
+Ids, names, counts, and references to the arrays the scorers saw. It costs some microseconds to
+make, so every decision can leave one; rows and words are made from it on request. It never holds a
+span of the prompt: the text must neither fill the memory nor be shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from laar.core.eligible import Eligible
@@ -84,12 +84,12 @@ def record_of(
 ) -> DecisionRecord:
     """Keeps what explains a decision; `specs` are the table's endpoints by slot.
 
-    The decision's view loses its request: it outlives it here, and must not keep the prompt.
+    The view is kept without its request: it outlives it here, and must not keep the prompt.
     """
     request, view = decision.request, decision.view
     readings = None
     if view is not None:
-        view.request = _NO_REQUEST
+        view = replace(view, request=_NO_REQUEST)
         if len(view.slots) != len(table):
             readings = _readings(table)
     return DecisionRecord(
