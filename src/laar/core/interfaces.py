@@ -26,6 +26,7 @@ from laar.prefix import Chain, Receipt
 from laar.tuning import Observed, Weights
 
 __all__ = [
+    "BY_CANDIDATE",
     "Assessment",
     "Assessor",
     "Demand",
@@ -301,17 +302,17 @@ class View:
         if self.apart is not None:
             kin_of = self.apart.of.kin_of[positions]
             some.apart = replace(self.apart, of=replace(self.apart.of, kin_of=kin_of))
-        for name in _BY_CANDIDATE:
+        for name in BY_CANDIDATE:
             array = getattr(self, name)
             if isinstance(array, np.ndarray):
                 setattr(some, name, array[positions])
         return some
 
 
-_BY_CANDIDATE = (
+BY_CANDIDATE = (
     *("slots", "tokens", "cached_tokens", "queued_tokens", "in_flight", "rtt_s", "probability"),
     *("evidence", "seconds_per_token", "base_s", "times_tried", "published", "reported"),
-    *("answers", "pace", "typical_s", "load_s"),
+    *("again", "answers", "pace", "typical_s", "load_s"),
 )
 """Fields of a view that are arrays over the candidates, if they are known."""
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from laar.core.endpoints import Floats, Mask
-from laar.core.interfaces import Filter, Picker, Scorer, View
+from laar.core.interfaces import BY_CANDIDATE, Filter, Picker, Scorer, View
 from laar.core.policy import Policy
 
 __all__ = ["BrokenPromiseError", "GuardedFilter", "GuardedPicker", "GuardedScorer", "guarded"]
@@ -24,10 +24,6 @@ MAX_REASONS = 16
 """Reason codes of one scorer that metrics count by; any beyond is left out."""
 
 _REASON = re.compile(r"[a-z][a-z0-9-]{0,39}")
-_SHARED = (
-    *("slots", "tokens", "cached_tokens", "queued_tokens", "in_flight", "rtt_s", "probability"),
-    *("evidence", "seconds_per_token", "base_s", "times_tried", "answers", "pace", "published"),
-)
 
 
 class BrokenPromiseError(Exception):
@@ -119,7 +115,7 @@ def _protect(view: View) -> None:
 
     Some of them are kept from one decision to the next.
     """
-    for name in _SHARED:
+    for name in BY_CANDIDATE:
         array = getattr(view, name)
         if isinstance(array, np.ndarray):
             array.flags.writeable = False

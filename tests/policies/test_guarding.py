@@ -1,0 +1,57 @@
+"""The guards around parts of other packages."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+import laar.testing
+from laar.core.interfaces import BY_CANDIDATE, View
+from laar.policies.guarding import GuardedFilter, GuardedPicker, GuardedScorer
+
+_ARRAYS = [each.name for each in fields(View) if "Floats" in each.type or "Slots" in each.type]
+
+
+def full_view():
+    view = laar.testing.make_view(3)
+    unknown = [name for name in _ARRAYS if not isinstance(getattr(view, name), np.ndarray)]
+    return replace(view, **{name: np.ones(3) for name in unknown})
+
+
+class Writes:
+    def __init__(self, name):
+        self.name = name
+
+    def keep(self, view):
+        getattr(view, self.name)[0] = 7
+        return np.ones(len(view.slots), bool)
+
+    def score(self, view):
+        return self.keep(view).astype(float)
+
+    def order(self, scores, view):
+        self.keep(view)
+        return range(len(scores))
+
+
+def test_every_array_of_a_view_is_named():
+    assert set(BY_CANDIDATE) == set(_ARRAYS)
+
+
+@pytest.mark.parametrize("name", _ARRAYS)
+def test_a_part_that_writes_to_an_array_of_the_view_raises(name):
+    for part in (
+        lambda view: GuardedFilter(Writes(name), "p").keep(view),
+        lambda view: GuardedScorer(Writes(name), "p").score(view),
+        lambda view: GuardedPicker(Writes(name), "p").order(np.ones(3), view),
+    ):
+        view = full_view()
+        before = getattr(view, name).copy()
+        with pytest.raises(ValueError, match="read-only"):
+            part(view)
+        assert (getattr(view, name) == before).all()
+
+
+def test_some_of_a_view_has_some_of_each_array():
+    some = full_view().at(np.array([2, 0]))
+    assert {len(getattr(some, name)) for name in _ARRAYS} == {2}
