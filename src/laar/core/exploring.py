@@ -41,8 +41,7 @@ def to_explore(view: View, may: Mask | None, scores: Floats, share: float) -> in
         return None
     if request.tried or request.objective or request.ttft_objective_s is not None:
         return None
-    left = scores if may is None else np.where(may, scores, -1.0)
-    best = int(left.argmax())
+    best = int(scores.argmax()) if may is None else _best_of(may, scores)
     model_id = view.table.model_id[view.slots]
     others = model_id != model_id[best]
     if not np.count_nonzero(others):
@@ -53,4 +52,10 @@ def to_explore(view: View, may: Mask | None, scores: Floats, share: float) -> in
         thin &= may
     if not thin.any() or view.rng.random() >= share:
         return None
-    return int(np.where(thin, scores, -1.0).argmax())
+    return _best_of(thin, scores)
+
+
+def _best_of(mask: Mask, scores: Floats) -> int:
+    """The position with the best score among those that a mask keeps, at least one."""
+    kept = mask.nonzero()[0]
+    return int(kept[scores[kept].argmax()])

@@ -28,7 +28,6 @@ __all__ = [
     "ENDPOINT",
     "END_ATTRIBUTES",
     "HEAD",
-    "NOT_ELIGIBLE",
     "TAIL",
     "Column",
     "Field",
@@ -38,8 +37,9 @@ __all__ = [
     "values_of",
 ]
 
-NOT_ELIGIBLE = -1.0
-"""The score in a record of a candidate that was taken out; the scores of others are in [0, 1]."""
+_TAKEN_OUT = -1.0
+"""What readers of a record get as the score of a candidate that was taken out, where its mask
+(`DecisionRecord.eligible`) is not: logs and spans hold columns of numbers."""
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -183,7 +183,7 @@ def _scores(of: DecisionRecord) -> Floats:
     assert of.scores is not None
     if of.eligible is None:
         return of.scores
-    return np.where(of.eligible.may, of.scores, NOT_ELIGIBLE)
+    return np.where(of.eligible.may, of.scores, _TAKEN_OUT)
 
 
 def values_of(fields: Iterable[Field[T]], of: T) -> dict[str, object]:
