@@ -10,12 +10,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Literal, ParamSpec, TypeVar
 
+from laar.core.interfaces import PolicyPart
+
 __all__ = ["Faults", "Part", "Reasoned", "guarded"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Reasoned = Literal["assessor", "prefixes", "filter", "scorer", "picker"]
+Reasoned = Literal["assessor", "prefixes", PolicyPart]
 """Parts whose fault is the reason of a decision: `degraded-assessor` and so on."""
 
 Part = Reasoned | Literal["health", "learning", "tuner", "watching"]

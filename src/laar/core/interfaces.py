@@ -38,6 +38,7 @@ __all__ = [
     "NoRoomError",
     "Picker",
     "PlainAssessor",
+    "PolicyPart",
     "Prefixes",
     "Scorer",
     "View",
@@ -291,7 +292,7 @@ class View:
     apart: Apart | None = None
     faults: tuple[Fault, ...] = ()
 
-    def fault(self, part: Part, extension: object, error: Exception) -> None:
+    def fault(self, part: PolicyPart, extension: object, error: Exception) -> None:
         """Notes that a part of the policy failed, and the decision went on without it."""
         self.faults = (*self.faults, Fault(part, extension, error))
 
@@ -316,7 +317,8 @@ BY_CANDIDATE = (
 )
 """Fields of a view that are arrays over the candidates, if they are known."""
 
-Part = Literal["filter", "scorer", "picker"]
+PolicyPart = Literal["filter", "scorer", "picker"]
+"""Parts of a policy that may fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +331,7 @@ class Fault:
         error: what it raised; the text may hold some of a prompt.
     """
 
-    part: Part
+    part: PolicyPart
     extension: object
     error: Exception
 
