@@ -20,6 +20,7 @@ from laar.core.endpoints import Floats
 from laar.declaring import FIXED, Applies
 
 __all__ = [
+    "IN_FLIGHT_TOKENS",
     "TUNABLE",
     "CostWeights",
     "Terms",
@@ -35,6 +36,10 @@ by an estimate this small would rank endpoints by the noise in it."""
 TUNABLE = {"k_rtt": (0.005, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)}
 """Weights the tuner may set, each with its floor and cap. No floor is zero: a climb that finds it
 can switch a term off finds, sooner or later, that the objective does not see what that costs."""
+
+IN_FLIGHT_TOKENS = 100.0
+"""What a request in flight delays another, in tokens to read: 80 decoded tokens at 0.12 ms for each
+sequence of a batch are about 100."""
 
 _PAST_A_NEAR_TIE = 1.1
 _MAX_PENALTY = 1e100  # costs stay finite however often a model was tried
@@ -61,9 +66,8 @@ class CostWeights:
     k_delay: Annotated[float, Ge(0), Le(1000)] = 1.0
     """Weight of the seconds that a request costs other requests: those present, and those that
     arrive during its prefill. 0 considers the request alone."""
-    in_flight_tokens: Annotated[float, FIXED] = 100.0
-    """What a request in flight counts for besides its prompt, in uncached tokens of this one: 80
-    decoded tokens at 0.12 ms for each sequence of a batch are about 100."""
+    in_flight_tokens: Annotated[float, FIXED] = IN_FLIGHT_TOKENS
+    """What a request in flight counts for besides its prompt, in uncached tokens of this one."""
     retry_penalty: Annotated[float, Ge(1), Le(1e6)] = 100.0
     """Factor on a model's cost for each time that it was tried. At the default it is used again
     only when no other model is left."""

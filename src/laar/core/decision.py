@@ -37,9 +37,6 @@ Retries = Literal["as-scored", "new-model"]
 NEW_MODEL: Retries = "new-model"
 """Value of `DirectorSettings.retries`: prefer a model that was not tried."""
 
-_CROWD_TOKENS = 100.0
-"""What a request in flight delays another, in tokens: 80 decoded ones at 0.12 ms."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectorSettings:
@@ -245,29 +242,6 @@ class Decision:
         if self.view is None or self.view.terms is None:
             return None
         return float(self.view.terms.cost_s[self.position])
-
-    @property
-    def usual_s(self) -> float:
-        """The seconds that an endpoint of the usual pace would take, for health to compare with.
-
-        What is learned of endpoints must not excuse one that became slow. Of a policy that prices
-        another way, its own price; of one that does not price, the prefill's seconds.
-        """
-        view, at = self.view, self.position
-        assert view is not None
-        terms = view.terms
-        if terms is None:
-            return self.uncached_tokens * float(view.seconds_per_token[at])
-        if terms.ttft_s is None:
-            slow_s = 0.0 if terms.slow_s is None else float(terms.slow_s[at])
-            return float(terms.latency_s[at]) - slow_s
-        ahead = view.table.prefill_tokens
-        work_tokens = self.uncached_tokens + float(ahead[self.flight.slot])
-        if self.prefiller is not None:
-            work_tokens += self.prefiller.uncached_tokens + float(ahead[self.prefiller.slot])
-        crowd_tokens = _CROWD_TOKENS * float(view.in_flight[at])
-        work_s = float(view.seconds_per_token[at]) * (work_tokens + crowd_tokens)
-        return float(view.rtt_s[at] + view.base_s[at]) + work_s
 
 
 @dataclass(slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from laar.core.decision import (
 )
 from laar.core.endpoints import EndpointTable, Floats
 from laar.core.engines import Engines
+from laar.core.expected import usual_s
 from laar.core.guards import Faults, guarded
 from laar.core.interfaces import (
     Assessor,
@@ -308,7 +309,7 @@ class Director:
                 prefiller.slot,
                 decision.model,
                 stream=decision.request.stream,
-                predicted_s=decision.usual_s,
+                predicted_s=usual_s(decision),
                 tokens=decision.tokens,
                 now=now,
                 trial=prefiller.trial,
@@ -351,7 +352,7 @@ class Director:
             flight.slot,
             flight.model,
             stream=decision.request.stream,
-            predicted_s=decision.usual_s,
+            predicted_s=usual_s(decision),
             tokens=decision.tokens,
             now=now,
             rtt_s=float(decision.view.rtt_s[decision.position]) if decision.view else 0.0,

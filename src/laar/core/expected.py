@@ -1,0 +1,31 @@
+"""What health compares an answer's time with: that of an endpoint of the usual pace."""
+
+from __future__ import annotations
+
+from laar.core.cost import IN_FLIGHT_TOKENS
+from laar.core.decision import Decision
+
+__all__ = ["usual_s"]
+
+
+def usual_s(decision: Decision) -> float:
+    """The seconds that an endpoint of the usual pace would take, for health to compare with.
+
+    What is learned of endpoints must not excuse one that became slow. Of a policy that prices
+    another way, its own price; of one that does not price, the prefill's seconds.
+    """
+    view, at = decision.view, decision.position
+    assert view is not None
+    terms = view.terms
+    if terms is None:
+        return decision.uncached_tokens * float(view.seconds_per_token[at])
+    if terms.ttft_s is None:
+        slow_s = 0.0 if terms.slow_s is None else float(terms.slow_s[at])
+        return float(terms.latency_s[at]) - slow_s
+    ahead, prefiller = view.table.prefill_tokens, decision.prefiller
+    work_tokens = decision.uncached_tokens + float(ahead[decision.flight.slot])
+    if prefiller is not None:
+        work_tokens += prefiller.uncached_tokens + float(ahead[prefiller.slot])
+    crowd_tokens = IN_FLIGHT_TOKENS * float(view.in_flight[at])
+    work_s = float(view.seconds_per_token[at]) * (work_tokens + crowd_tokens)
+    return float(view.rtt_s[at] + view.base_s[at]) + work_s
