@@ -19,7 +19,7 @@ from bench.bench_decision import DISTINCT, messages, time_answer
 from laar.core.decision import Completion
 from laar.core.endpoints import EndpointSpec, Reading
 from laar.core.request import Api, Request
-from laar.explain.record import record
+from laar.explain.record import shown
 from laar.server.runner import Runner
 from laar.settings import Settings
 
@@ -66,15 +66,15 @@ def _recording() -> None:
         for decision in decisions:
             memory.settled(decision, END)
         ended = time.thread_time()
-        accounts = list(memory.latest(len(decisions)))
+        records = list(memory.latest(len(decisions)))
         lines = time.thread_time()
-        for account in accounts:
-            orjson.dumps(record(account))
+        for record in records:
+            orjson.dumps(shown(record))
         wrote = time.thread_time()
         for name, seconds, count in (
             ("remember", decided - began, len(decisions)),
             ("end", ended - decided, len(decisions)),
-            ("log line", wrote - lines, len(accounts)),
+            ("log line", wrote - lines, len(records)),
         ):
             best[name] = min(best[name], seconds / count * 1e6)
     total = sum(best.values())

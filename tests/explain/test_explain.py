@@ -16,7 +16,7 @@ from laar.core.interfaces import Assessment, NoPrefixes
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.explain.decision_record import record_of
-from laar.explain.record import MAX_ROWS, explained, record
+from laar.explain.record import MAX_ROWS, explained, shown
 from laar.policies import build_policies
 from laar.prefix import Chain
 from laar.telemetry.decisions import DecisionMemory
@@ -82,14 +82,14 @@ def request(model="auto", **fields):
     )
 
 
-def account(director, asked=None, now=0.0):
+def record(director, asked=None, now=0.0):
     table = director.table
     specs = {int(slot): table.spec(int(slot)) for slot in table.active}
     return record_of(director.decide(asked or request(), now), specs, table, 1000.0)
 
 
 def told(director, asked=None, now=0.0):
-    return explained(account(director, asked, now))
+    return explained(record(director, asked, now))
 
 
 TWO = (("10.0.0.7:80", "granite"), ("10.0.0.8:80", "phi"))
@@ -233,7 +233,7 @@ def test_reasons_are_those_of_the_moment_of_the_decision():
     director = fleet(Known(granite=(0.9, 1e-5, 0), phi=(0.9, 1e-5, 0)), *TWO)
     slot = director.table.slot("10.0.0.8:80")
     director.table.failures[slot] = 7
-    kept = account(director)
+    kept = record(director)
     director.table.failures[slot] = 0
     director.table.replace("test", [])
     assert "7 scrapes" in explained(kept)["filtered"][0]["why"]
@@ -245,31 +245,31 @@ def test_reasons_are_those_of_the_moment_of_the_decision():
 def test_records_logs_and_spans_keep_their_fields_in_their_order():
     """Those who read them sort and select by these names."""
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
-    kept = account(director, request(tried="phi"))
+    kept = record(director, request(tried="phi"))
     kept.end = Completion(status=200, cause="complete", latency_s=2.5, ttft_s=0.5, cached_tokens=9)
-    shown = record(kept)
-    assert " ".join(shown) == (
+    line = shown(kept)
+    assert " ".join(line) == (
         "id time request_id trace_id mode policy reason asked_model language bucket_tokens task "
         "body_bytes endpoint model picked candidates candidates_total tried_models exhausted "
         "completion"
     )
-    assert " ".join(shown["completion"]) == (
+    assert " ".join(line["completion"]) == (
         "status cause served latency_s ttft_s prompt_tokens completion_tokens cached_tokens failed"
     )
     beliefs = (
         "endpoint model region probability evidence tokens cached_tokens queued_tokens score rtt_s"
     )
     terms = "base_s prefill_s queue_s slow_s penalty latency_s answers cost_s ttft_s others_s"
-    candidate = shown["candidates"][shown["picked"]]
+    candidate = line["candidates"][line["picked"]]
     assert " ".join(candidate) == f"{beliefs} {terms}"
     read_s = 1.24 * (1.0 + 0.5 * 2.0 * 62_000 / 65_536)
     assert candidate["cost_s"] == pytest.approx((0.5 + 2.0 * read_s) / 0.9)
-    plain = record(account(director, request(policy="least-loaded")))
+    plain = shown(record(director, request(policy="least-loaded")))
     assert " ".join(plain["candidates"][0]) == beliefs
-    opaque = record(account(director, Request(id="r", api=Api.OPAQUE)))
+    opaque = shown(record(director, Request(id="r", api=Api.OPAQUE)))
     assert " ".join(opaque["candidates"][0]) == "endpoint model region"
 
-    told = attributes(record(kept, ranked=True))
+    told = attributes(shown(kept, ranked=True))
     assert set(told) == {
         *(f"laar.decision.{name}" for name in ("id", "mode", "policy", "reason", "endpoint")),
         *(f"laar.decision.{name}" for name in ("model", "candidates", "exhausted")),
@@ -293,19 +293,19 @@ def test_records_logs_and_spans_keep_their_fields_in_their_order():
 def test_many_candidates_make_a_record_of_the_best():
     known = Known(**{f"m{i}": (0.5, 1e-5 * (i + 1), 0.5) for i in range(3 * MAX_ROWS)})
     director = fleet(known, *((f"10.0.{i}.1:80", f"m{i}") for i in range(3 * MAX_ROWS)))
-    for make in (explained, record):
-        shown = make(account(director))
-        assert len(shown["candidates"]) == MAX_ROWS
-        assert shown["candidates_total"] == 3 * MAX_ROWS
-        assert shown["candidates"][shown["picked"]]["endpoint"] == shown["endpoint"]
-        assert shown["candidates"][shown["picked"]]["model"] == "m0"
+    for make in (explained, shown):
+        made = make(record(director))
+        assert len(made["candidates"]) == MAX_ROWS
+        assert made["candidates_total"] == 3 * MAX_ROWS
+        assert made["candidates"][made["picked"]]["endpoint"] == made["endpoint"]
+        assert made["candidates"][made["picked"]]["model"] == "m0"
 
 
 def test_nothing_kept_holds_the_prompt():
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
-    kept = account(director)
+    kept = record(director)
     seen, todo = set(), [kept]
-    while todo:  # everything that the account keeps alive, but for types and modules
+    while todo:  # everything that the record keeps alive, but for types and modules
         thing = todo.pop()
         if id(thing) in seen or isinstance(thing, type) or callable(thing):
             continue
@@ -385,7 +385,7 @@ def test_each_candidate_that_was_taken_out_says_by_what(kept, tried, room, picke
     director.use(DirectorSettings(policy="only", retries="new-model"), {"only": policy})
     decision = director.decide(request(tried=tried), 0.0, lambda _view: np.array(room, bool))
     assert decision.address == picked
-    shown = explained(DecisionMemory(director.table, wall_clock=lambda: 0.0).account(decision))
+    shown = explained(DecisionMemory(director.table, wall_clock=lambda: 0.0).record(decision))
     words = {
         "policy": "was left out by a filter of only",
         "room": "has no room",

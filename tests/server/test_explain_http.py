@@ -253,8 +253,8 @@ async def test_the_time_to_a_correct_answer_runs_from_the_first_attempt(tmp_path
         first = ask(runner, tried="")
         settle(runner, first)
         second = ask(runner, tried=first.model)
-        second_account = runner.picker.observability.memory.get(second.id)
-        second_account.now = runner.picker.observability.memory.get(first.id).now + 10.0
+        second_record = runner.picker.observability.memory.get(second.id)
+        second_record.now = runner.picker.observability.memory.get(first.id).now + 10.0
         settle(runner, second, latency_s=2.0)
         runner.picker.learning.reports.report(second.id, True, runner.picker.clock())
         async with http.get(f"{url}/events", timeout=None) as answer:

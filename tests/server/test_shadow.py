@@ -46,9 +46,9 @@ async def test_envoy_chooses_and_the_picker_follows_and_compares(gateway, http, 
         return all(memory.get(id_).end is not None for id_ in served)
 
     await eventually(all_ended, what="every request's end")
-    accounts = [memory.get(id_) for id_ in served]
-    assert {account.id: account.served for account in accounts} == served
-    agreed = sum(account.served == account.picked for account in accounts)
+    records = [memory.get(id_) for id_ in served]
+    assert {record.id: record.served for record in records} == served
+    agreed = sum(record.served == record.picked for record in records)
     assert 0 < agreed < 24  # least request and the tie's chance agree now and then
     assert not runner.picker.table.in_flight.any()
     page = runner.picker.metrics.page().decode()

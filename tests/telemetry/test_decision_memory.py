@@ -49,7 +49,7 @@ def request(**fields):
 def test_decisions_are_found_by_id_newest_first_until_they_are_too_many():
     made, memory = remembering(max_decisions=3)
     ids = [made.decide(request(), 0.0).id for _ in range(5)]
-    assert [account.id for account in memory.latest(9)] == ids[:1:-1]
+    assert [record.id for record in memory.latest(9)] == ids[:1:-1]
     assert memory.get(ids[0]) is None
     assert memory.explained(memory.get(ids[4]))["id"] == ids[4]
     assert memory.decided_total == 5

@@ -30,69 +30,69 @@ _LANGUAGES = {
 }
 
 
-def sentence(account: DecisionRecord) -> str:
+def sentence(record: DecisionRecord) -> str:
     """Why it won, in words, what degraded, and where the prompt is read if that was a choice."""
-    return _who_won(account) + _read_elsewhere(account)
+    return _who_won(record) + _read_elsewhere(record)
 
 
-def _read_elsewhere(account: DecisionRecord) -> str:
+def _read_elsewhere(record: DecisionRecord) -> str:
     """Where the prompt is read, if there was a choice, and what that saves."""
-    apart = None if account.view is None else account.view.apart
+    apart = None if record.view is None else record.view.apart
     if apart is None or apart.saved_s is None:
         return ""
-    saved_s = float(apart.saved_s[account.position])
-    if account.prefiller:
+    saved_s = float(apart.saved_s[record.position])
+    if record.prefiller:
         way = f"costs {_seconds(saved_s)} less" if saved_s > 0.0 else "costs no less"
-        return f" {account.prefiller} reads its prompt: that {way} than beside its own answers."
+        return f" {record.prefiller} reads its prompt: that {way} than beside its own answers."
     if saved_s > 0.0:
         return f" It reads its prompt itself: elsewhere would cost {_seconds(saved_s)} more."
     return ""
 
 
-def _who_won(account: DecisionRecord) -> str:
-    winner = f"{account.model} at {account.picked}"
-    view, scores = account.view, account.scores
+def _who_won(record: DecisionRecord) -> str:
+    winner = f"{record.model} at {record.picked}"
+    view, scores = record.view, record.scores
     if view is None or scores is None:
         return f"{winner} was drawn at random: the body of this kind of request is not read."
-    degraded = _DEGRADED.get(account.reason, "")
-    if account.reason == "trial":
+    degraded = _DEGRADED.get(record.reason, "")
+    if record.reason == "trial":
         return f"{winner} is on trial: it failed, and this request shows whether it is back."
-    if account.reason == EXPLORE and view.reported is not None:
-        known = view.evidence[account.position] + view.reported[account.position]
+    if record.reason == EXPLORE and view.reported is not None:
+        known = view.evidence[record.position] + view.reported[record.position]
         return (
             f"{winner} was explored: only {known:.0f} outcomes of its model are known on such "
             "requests, and it does not take much longer."
         )
-    if view.unlike and account.policy.startswith("laar"):
+    if view.unlike and record.policy.startswith("laar"):
         degraded += " It is unlike anything measured: the models' base rates were used."
     if len(view.slots) == 1:
         return f"{winner} was the only candidate.{degraded}"
-    rival = ranking(account)[1]
-    name = _name(account, view, rival)
-    cause, why = why_not(account, rival)
+    rival = ranking(record)[1]
+    name = _name(record, view, rival)
+    cause, why = why_not(record, rival)
     if cause in ("tried", "policy"):
         return f"{winner} won: {name} {why}.{degraded}"
     if cause is not None:
         return f"{winner} was the only candidate left: {name} {why}.{degraded}"
-    mine, other = float(scores[account.position]), float(scores[rival])
+    mine, other = float(scores[record.position]), float(scores[rival])
     if mine < (1.0 - NEAR_TIE) * other:
         return (
-            f"{winner} was drawn by the picker of {account.policy}, with a score of {mine:.3g} "
+            f"{winner} was drawn by the picker of {record.policy}, with a score of {mine:.3g} "
             f"against {other:.3g} of {name}.{degraded}"
         )
     if view.terms is None and mine == other:
-        return f"{winner} won a draw: {name} has the same score by {account.policy}.{degraded}"
+        return f"{winner} won a draw: {name} has the same score by {record.policy}.{degraded}"
     if view.terms is None:
         return (
-            f"{winner} won by the score of {account.policy}: {mine:.3g} against {other:.3g} of "
+            f"{winner} won by the score of {record.policy}: {mine:.3g} against {other:.3g} of "
             f"{name}.{degraded}"
         )
     if other >= (1.0 - NEAR_TIE) * mine:
         reason = f"cost the same within {NEAR_TIE:.0%}, and it had the least queued or the luck"
         return f"{winner} won a tie: {name} {reason}.{degraded}"
-    margin_s = float(view.terms.cost_s[rival] - view.terms.cost_s[account.position])
-    why = _why(view, view.terms, account.position, rival)
-    switch = _switch(account, view, view.terms)
+    margin_s = float(view.terms.cost_s[rival] - view.terms.cost_s[record.position])
+    why = _why(view, view.terms, record.position, rival)
+    switch = _switch(record, view, view.terms)
     return f"{winner} won by {_seconds(margin_s)}: {name} {why}.{switch}{degraded}"
 
 
@@ -107,10 +107,10 @@ _DEGRADED = {
 }
 
 
-def _name(account: DecisionRecord, view: View, rival: int) -> str:
+def _name(record: DecisionRecord, view: View, rival: int) -> str:
     """The rival's model, or its address when the winner serves the same one."""
-    spec = account.specs[int(view.slots[rival])]
-    return spec.address if spec.models[0] == account.model else spec.models[0]
+    spec = record.specs[int(view.slots[rival])]
+    return spec.address if spec.models[0] == record.model else spec.models[0]
 
 
 def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
@@ -145,7 +145,7 @@ def _beyond_itself(terms: Terms, winner: int, rival: int) -> str:
     return "answers less surely"
 
 
-def _switch(account: DecisionRecord, view: View, terms: Terms) -> str:
+def _switch(record: DecisionRecord, view: View, terms: Terms) -> str:
     """What another model than the one that holds the prompt costs and brings, if that is a choice.
 
     Staying is with the endpoint whose cache spares most; switching is to the model picked, or, if
@@ -154,25 +154,25 @@ def _switch(account: DecisionRecord, view: View, terms: Terms) -> str:
     warm = int(np.argmax(view.cached_tokens * view.seconds_per_token))
     if view.cached_tokens[warm] <= 0:
         return ""
-    picked = account.position
-    stays = account.specs[int(view.slots[picked])].models[0] == _model(account, view, warm)
+    picked = record.position
+    stays = record.specs[int(view.slots[picked])].models[0] == _model(record, view, warm)
     other = int(np.argmax(view.probability)) if stays else picked
-    if _model(account, view, other) == _model(account, view, warm):
+    if _model(record, view, other) == _model(record, view, warm):
         return ""
     before, after = float(view.probability[warm]), float(view.probability[other])
     spared = float(terms.prefill_s[other] - terms.prefill_s[warm])
     if spared <= 0 or after <= before:
         return ""
     would = "would raise" if stays else "raises"
-    stay, switch = _model(account, view, warm), _model(account, view, other)
+    stay, switch = _model(record, view, warm), _model(record, view, other)
     return (
         f" Staying with {stay} saves {_seconds(spared)} of prefill; switching to {switch} {would} "
         f"P from {before:.2f} to {after:.2f}."
     )
 
 
-def _model(account: DecisionRecord, view: View, candidate: int) -> str:
-    return account.specs[int(view.slots[candidate])].models[0]
+def _model(record: DecisionRecord, view: View, candidate: int) -> str:
+    return record.specs[int(view.slots[candidate])].models[0]
 
 
 def _on(view: View) -> str:
@@ -221,22 +221,22 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
-def why_not(account: DecisionRecord, at: int) -> tuple[Cause | None, str]:
+def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:
     """What took out the candidate at a position, and in words; None and nothing if it was left."""
-    cause = None if account.eligible is None else account.eligible.cause(at)
+    cause = None if record.eligible is None else record.eligible.cause(at)
     if cause == "window":
-        assert account.view is not None
-        limit = account.specs[int(account.view.slots[at])].max_model_len
+        assert record.view is not None
+        limit = record.specs[int(record.view.slots[at])].max_model_len
         return cause, f"takes no more than {_tokens(limit or 0)} tokens"
     words = {"room": "has no room", "tried": "was tried already"}
-    words["policy"] = f"was left out by a filter of {account.policy}"
+    words["policy"] = f"was left out by a filter of {record.policy}"
     return cause, words.get(cause or "", "")
 
 
-def ranking(account: DecisionRecord) -> list[int]:
+def ranking(record: DecisionRecord) -> list[int]:
     """Positions of the candidates by rank, the picked one first."""
-    first, scores = account.position, account.scores
+    first, scores = record.position, record.scores
     assert scores is not None
-    masks = () if account.eligible is None else account.eligible.masks
+    masks = () if record.eligible is None else record.eligible.masks
     order: list[int] = by_score(scores, masks).tolist()
     return [first, *(i for i in order if i != first)]

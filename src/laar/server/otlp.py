@@ -101,12 +101,12 @@ class Exports:
         if self._records is not None:
             self._records.share = settings.decisions.log_sample
 
-    def settled(self, account: DecisionRecord) -> None:
+    def settled(self, record: DecisionRecord) -> None:
         """Takes a decision whose request has ended."""
         if self._records is not None:
-            self._records.settled(account)  # names the span, which is gone once it has ended
+            self._records.settled(record)  # names the span, which is gone once it has ended
         if self.spans is not None:
-            self.spans.settled(account)
+            self.spans.settled(record)
 
     def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         """Begins to send; what has to run beside serving, by name.

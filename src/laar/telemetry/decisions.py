@@ -1,7 +1,7 @@
 """The last decisions, to explain them: bounded in number and in bytes, and without prompts.
 
-Recording is on the request path, so it stores references and counts (about two microseconds);
-records are made on request. An account weighs some 2 KB and 100 bytes for each candidate:
+Recording is on the request path, so it stores references and counts (some eight microseconds);
+records are made on request. A record weighs some 2 KB and 100 bytes for each candidate:
 in a fleet of a thousand endpoints the byte limit ends the memory first.
 """
 
@@ -36,7 +36,7 @@ class DecisionMemory:
     Args:
         table: the endpoints.
         wall_clock: seconds since the epoch.
-        on_settled: called with each account once its request has ended.
+        on_settled: called with each record once its request has ended.
         reports: what was reported of answers, and which attempt followed which.
         max_decisions: how many are remembered.
         max_bytes: how much memory they may take, by estimate.
@@ -47,7 +47,7 @@ class DecisionMemory:
         table: EndpointTable,
         *,
         wall_clock: Callable[[], float],
-        on_settled: Callable[[DecisionRecord], None] = lambda _account: None,
+        on_settled: Callable[[DecisionRecord], None] = lambda _record: None,
         reports: OutcomeReports | None = None,
         max_decisions: int = MAX_DECISIONS,
         max_bytes: int = MAX_BYTES,
@@ -58,7 +58,7 @@ class DecisionMemory:
         self.reports = reports
         self._max_decisions = max_decisions
         self._max_bytes = max_bytes
-        self._accounts: OrderedDict[str, DecisionRecord] = OrderedDict()
+        self._records: OrderedDict[str, DecisionRecord] = OrderedDict()
         self._open: dict[str, DecisionRecord] = {}  # of requests in flight, remembered or not
         self._bytes = 0
         self._specs_version = -1
@@ -67,16 +67,16 @@ class DecisionMemory:
 
     def decided(self, decision: Decision) -> None:
         """Remembers a decision; the oldest makes room."""
-        account = self.account(decision)
+        record = self.record(decision)
         self.decided_total += 1
-        self._accounts[account.id] = self._open[account.id] = account
-        self._bytes += _size(account)
-        while len(self._accounts) > self._max_decisions or self._bytes > self._max_bytes:
-            _, oldest = self._accounts.popitem(last=False)
+        self._records[record.id] = self._open[record.id] = record
+        self._bytes += _size(record)
+        while len(self._records) > self._max_decisions or self._bytes > self._max_bytes:
+            _, oldest = self._records.popitem(last=False)
             self._bytes -= _size(oldest)
 
-    def account(self, decision: Decision) -> DecisionRecord:
-        """The account of a decision, without remembering it."""
+    def record(self, decision: Decision) -> DecisionRecord:
+        """The record of a decision, without remembering it."""
         table = self._table
         if self._specs_version != table.version:
             self._specs_version = table.version
@@ -85,29 +85,29 @@ class DecisionMemory:
 
     def settled(self, decision: Decision, end: Completion) -> None:
         """Notes how a decision's request ended, be it remembered still or not."""
-        account, flight = self._open.pop(decision.id, None), decision.flight
-        if account is not None:
-            account.end = end
-            account.failed = flight.failed
-            account.served = flight.address if flight.served or not account.shadow else ""
-            self._on_settled(account)
+        record, flight = self._open.pop(decision.id, None), decision.flight
+        if record is not None:
+            record.end = end
+            record.failed = flight.failed
+            record.served = flight.address if flight.served or not record.shadow else ""
+            self._on_settled(record)
 
     def get(self, decision_id: str) -> DecisionRecord | None:
-        """The account with this id, while it is remembered."""
-        return self._accounts.get(decision_id)
+        """The record with this id, while it is remembered."""
+        return self._records.get(decision_id)
 
     def latest(self, count: int) -> Iterator[DecisionRecord]:
         """The last `count`, newest first."""
-        return islice(reversed(self._accounts.values()), count)
+        return islice(reversed(self._records.values()), count)
 
-    def explained(self, account: DecisionRecord) -> dict[str, object]:
+    def explained(self, record: DecisionRecord) -> dict[str, object]:
         """The record for a reader."""
-        shown = explained(account)
-        correct = self.reports.outcome_of(account.id) if self.reports is not None else None
+        shown = explained(record)
+        correct = self.reports.outcome_of(record.id) if self.reports is not None else None
         return shown if correct is None else shown | {"correct": correct}
 
     def __len__(self) -> int:
-        return len(self._accounts)
+        return len(self._records)
 
     @property
     def held_bytes(self) -> int:
@@ -115,7 +115,7 @@ class DecisionMemory:
         return self._bytes
 
 
-def _size(account: DecisionRecord) -> int:
-    candidates = 0 if account.view is None else len(account.view.slots)
-    readings = 0 if account.readings is None else len(account.readings.failures)
+def _size(record: DecisionRecord) -> int:
+    candidates = 0 if record.view is None else len(record.view.slots)
+    readings = 0 if record.readings is None else len(record.readings.failures)
     return _BYTES + _BYTES_PER_CANDIDATE * candidates + _BYTES_PER_READING * readings

@@ -71,9 +71,9 @@ class History:
         """Counts a decision."""
         self._at(now).decisions += 1
 
-    def settled(self, account: DecisionRecord, now: float) -> None:
+    def settled(self, record: DecisionRecord, now: float) -> None:
         """Counts the end of a request."""
-        end = account.end
+        end = record.end
         if end is None:
             return
         current = self._at(now)

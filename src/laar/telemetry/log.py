@@ -17,7 +17,7 @@ from pathlib import Path
 import orjson
 
 from laar.explain.decision_record import DecisionRecord
-from laar.explain.record import record
+from laar.explain.record import shown
 
 __all__ = ["DecisionLog"]
 
@@ -30,7 +30,7 @@ _MODE = 0o640
 
 
 class DecisionLog:
-    """Writes accounts to a file.
+    """Writes records to a file.
 
     Args:
         path: of the file; old ones are called ``<path>.1`` (the newest) and so on.
@@ -62,14 +62,14 @@ class DecisionLog:
         self.written = 0
         self.dropped = 0
 
-    def add(self, account: DecisionRecord) -> None:
+    def add(self, record: DecisionRecord) -> None:
         """Queues a settled decision, if it is drawn and there is room."""
         if self.sample < 1.0 and self._rng.random() >= self.sample:
             return
         if len(self._queue) >= MAX_QUEUED:
             self.dropped += 1
             return
-        self._queue.append(account)
+        self._queue.append(record)
 
     async def run(self) -> None:
         """Writes until cancelled, then what is left."""
@@ -78,7 +78,7 @@ class DecisionLog:
                 await asyncio.sleep(_INTERVAL_S)
                 await self.flush()
         finally:
-            lines = [self._line(account) for account in self._queue]
+            lines = [self._line(record) for record in self._queue]
             self._queue.clear()
             if lines:
                 self._note(len(lines), self._write(b"".join(lines)))
@@ -93,8 +93,8 @@ class DecisionLog:
         if lines:
             self._note(len(lines), await asyncio.to_thread(self._write, b"".join(lines)))
 
-    def _line(self, account: DecisionRecord) -> bytes:
-        return orjson.dumps(record(account), option=orjson.OPT_APPEND_NEWLINE)
+    def _line(self, record: DecisionRecord) -> bytes:
+        return orjson.dumps(shown(record), option=orjson.OPT_APPEND_NEWLINE)
 
     def _note(self, lines: int, fault: str | None) -> None:
         if fault is None:

@@ -94,10 +94,10 @@ class PageModel:
 
     def fleet(self, now: float) -> dict[str, object]:
         """The endpoints and what is wrong, without the decisions."""
-        accounts = list(self._memory.latest(_RECENT))
+        records = list(self._memory.latest(_RECENT))
         return {
             "about": self._about,
-            "fleet": self._fleet(now, accounts),
+            "fleet": self._fleet(now, records),
             "fleet_total": len(self._table),
             "problems": dict(islice(self._metrics.problems.items(), _PROBLEMS)),
         }
@@ -109,7 +109,7 @@ class PageModel:
     def frame(self, now: float) -> dict[str, object]:
         """Everything the page shows; `now` is the clock of the readings."""
         memory = self._memory
-        accounts = list(memory.latest(_WINDOW))
+        records = list(memory.latest(_WINDOW))
         before, total = self._last
         self._last = (now, memory.decided_total)
         rate = (memory.decided_total - total) / (now - before) if now > before else math.nan
@@ -117,25 +117,25 @@ class PageModel:
             "about": self._about,
             "rate": rate,
             "decisions_total": memory.decided_total,
-            "fleet": self._fleet(now, accounts),
+            "fleet": self._fleet(now, records),
             "fleet_total": len(self._table),
-            "decisions": [memory.explained(a) for a in islice(accounts, SHOWN_DECISIONS)],
-            "window": len(accounts),
-            "ttft_s": _percentiles(a.end.ttft_s for a in accounts if a.end),
-            "latency_s": _percentiles(a.end.latency_s for a in accounts if a.end and a.end.ok),
-            "reasons": Counter(a.reason for a in accounts),
-            "models": Counter(a.model for a in accounts),
-            "endpoints": Counter(a.served or a.picked for a in accounts),
-            "failed": sum(1 for a in accounts if a.end and not a.end.ok),
-            "predicted": _predicted(accounts),
-            "retries": _retries(accounts, memory),
-            "shadow": _shadow(accounts),
+            "decisions": [memory.explained(a) for a in islice(records, SHOWN_DECISIONS)],
+            "window": len(records),
+            "ttft_s": _percentiles(a.end.ttft_s for a in records if a.end),
+            "latency_s": _percentiles(a.end.latency_s for a in records if a.end and a.end.ok),
+            "reasons": Counter(a.reason for a in records),
+            "models": Counter(a.model for a in records),
+            "endpoints": Counter(a.served or a.picked for a in records),
+            "failed": sum(1 for a in records if a.end and not a.end.ok),
+            "predicted": _predicted(records),
+            "retries": _retries(records, memory),
+            "shadow": _shadow(records),
             "problems": dict(islice(self._metrics.problems.items(), _PROBLEMS)),
         }
 
-    def _fleet(self, now: float, accounts: Sequence[DecisionRecord]) -> list[dict[str, object]]:
+    def _fleet(self, now: float, records: Sequence[DecisionRecord]) -> list[dict[str, object]]:
         table = self._table
-        probability = self._probability(accounts)
+        probability = self._probability(records)
         slots: list[int] = table.active.tolist()
         health = {slot: self._health(slot, now) for slot in slots}
         if len(slots) > MAX_FLEET:
@@ -166,13 +166,13 @@ class PageModel:
             )
         return rows
 
-    def _probability(self, accounts: Sequence[DecisionRecord]) -> Floats:
+    def _probability(self, records: Sequence[DecisionRecord]) -> Floats:
         """The mean P(correct) that the last requests gave each endpoint; NaN without one."""
         total, count = np.zeros(self._table.capacity), np.zeros(self._table.capacity)
-        for account in accounts[:_RECENT]:
-            if account.view is not None:
-                total[account.view.slots] += account.view.probability
-                count[account.view.slots] += 1
+        for record in records[:_RECENT]:
+            if record.view is not None:
+                total[record.view.slots] += record.view.probability
+                count[record.view.slots] += 1
         mean: Floats = np.divide(total, count, out=np.full(len(total), math.nan), where=count > 0)
         return mean
 
@@ -199,12 +199,12 @@ def _percentiles(values: Iterable[float | None]) -> dict[str, object]:
     return {"n": len(known), "p50": p50, "p90": p90, "p99": p99}
 
 
-def _predicted(accounts: Sequence[DecisionRecord]) -> dict[str, object]:
+def _predicted(records: Sequence[DecisionRecord]) -> dict[str, object]:
     """Predicted and measured figures, where the picked endpoint served."""
     ttft, latency, cached = [], [], []
-    for account in accounts:
-        end, view, at = account.end, account.view, account.position
-        if end is None or not end.ok or view is None or account.served != account.picked:
+    for record in records:
+        end, view, at = record.end, record.view, record.position
+        if end is None or not end.ok or view is None or record.served != record.picked:
             continue
         if view.terms is not None:
             expected = float(view.terms.latency_s[at])
@@ -226,20 +226,20 @@ def _predicted(accounts: Sequence[DecisionRecord]) -> dict[str, object]:
     }
 
 
-def _retries(accounts: Sequence[DecisionRecord], memory: DecisionMemory) -> dict[str, object]:
+def _retries(records: Sequence[DecisionRecord], memory: DecisionMemory) -> dict[str, object]:
     """Attempts by number, and the time to a correct answer of the chains that are known whole."""
     attempts: dict[int, list[int]] = {}
     times = []
-    for account in accounts:
-        row = attempts.setdefault(len(account.tried) + 1, [0, 0, 0])
-        correct = memory.reports.outcome_of(account.id) if memory.reports else None
+    for record in records:
+        row = attempts.setdefault(len(record.tried) + 1, [0, 0, 0])
+        correct = memory.reports.outcome_of(record.id) if memory.reports else None
         row[0] += 1
         row[1] += correct is not None
         row[2] += correct is True
-        if correct and account.end is not None:
-            began = _chain_began(account, memory)
+        if correct and record.end is not None:
+            began = _chain_began(record, memory)
             if began is not None:
-                times.append(account.now + account.end.latency_s - began)
+                times.append(record.now + record.end.latency_s - began)
     return {
         "attempts": [
             {"attempt": n, "decisions": row[0], "judged": row[1], "correct": row[2]}
@@ -249,36 +249,36 @@ def _retries(accounts: Sequence[DecisionRecord], memory: DecisionMemory) -> dict
     }
 
 
-def _chain_began(account: DecisionRecord, memory: DecisionMemory) -> float | None:
+def _chain_began(record: DecisionRecord, memory: DecisionMemory) -> float | None:
     """The time of a chain's first decision; None when a link is not remembered."""
-    for _ in range(len(account.tried)):
-        previous = memory.reports.previous_of(account.id) if memory.reports else None
+    for _ in range(len(record.tried)):
+        previous = memory.reports.previous_of(record.id) if memory.reports else None
         found = memory.get(previous) if previous is not None else None
         if found is None:
             return None
-        account = found
-    return account.now
+        record = found
+    return record.now
 
 
-def _shadow(accounts: Sequence[DecisionRecord]) -> dict[str, object]:
+def _shadow(records: Sequence[DecisionRecord]) -> dict[str, object]:
     """How often the serving picker chose as laar would have, and the gain of laar's choice.
 
     `saved_s` and `more_correct` are means over the requests whose served endpoint was a candidate:
     expected seconds to a correct answer, and P(correct), by laar's own estimate.
     """
-    seen = [a for a in accounts if a.shadow and a.served]
+    seen = [a for a in records if a.shadow and a.served]
     saved, more = [], []
-    for account in seen:
-        view = account.view
+    for record in seen:
+        view = record.view
         if view is None or view.terms is None:
             continue
-        at = next((i for i, s in enumerate(view.slots) if _is(account, int(s))), None)
+        at = next((i for i, s in enumerate(view.slots) if _is(record, int(s))), None)
         if at is not None:
             cost, right = view.terms.cost_s, view.probability
-            saved.append(float(cost[at] - cost[account.position]))
-            more.append(float(right[account.position] - right[at]))
+            saved.append(float(cost[at] - cost[record.position]))
+            more.append(float(right[record.position] - right[at]))
     return {
-        "decisions": sum(1 for a in accounts if a.shadow),
+        "decisions": sum(1 for a in records if a.shadow),
         "known": len(seen),
         "agreed": sum(1 for a in seen if a.served == a.picked),
         "saved_s": float(np.mean(saved)) if saved else None,
@@ -286,5 +286,5 @@ def _shadow(accounts: Sequence[DecisionRecord]) -> dict[str, object]:
     }
 
 
-def _is(account: DecisionRecord, slot: int) -> bool:
-    return account.specs[slot].address == account.served
+def _is(record: DecisionRecord, slot: int) -> bool:
+    return record.specs[slot].address == record.served

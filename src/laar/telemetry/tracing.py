@@ -28,7 +28,7 @@ from laar.core.request import Request, Trace
 from laar.errors import RequestError
 from laar.explain import fields
 from laar.explain.decision_record import DecisionRecord
-from laar.explain.record import record
+from laar.explain.record import shown
 from laar.telemetry.otlp import Sender
 
 __all__ = ["NAME", "RUNNERS_UP", "LogRecords", "Spans"]
@@ -103,11 +103,11 @@ class Spans:
             return None
         return Trace(trace_id=format_trace_id(span.get_span_context().trace_id), span=span)
 
-    def settled(self, account: DecisionRecord) -> None:
+    def settled(self, record: DecisionRecord) -> None:
         """Ends the span of a decision whose request has ended, where it has one."""
-        if account.trace is not None:
-            told = attributes(record(account, ranked=True))
-            self._end(account.trace, told, round(account.time_s * 1e9))
+        if record.trace is not None:
+            told = attributes(shown(record, ranked=True))
+            self._end(record.trace, told, round(record.time_s * 1e9))
 
     def refused(self, request: Request, error: RequestError) -> None:
         """Ends the span of a request that got no endpoint, where it has one."""
@@ -154,43 +154,43 @@ class LogRecords:
         """Starts to send."""
         self._provider.add_log_record_processor(self._sender.begin(BatchLogRecordProcessor))
 
-    def settled(self, account: DecisionRecord) -> None:
+    def settled(self, record: DecisionRecord) -> None:
         """Makes a record of a decision whose request has ended, if it is drawn."""
         if self.share < 1.0 and self._rng.random() >= self.share:
             return
-        shown, trace = record(account), account.trace
+        line, trace = shown(record), record.trace
         self._logger.emit(
-            timestamp=round(account.time_s * 1e9),
+            timestamp=round(record.time_s * 1e9),
             context=None if trace is None else set_span_in_context(trace.span),
             severity_number=SeverityNumber.INFO,
             event_name=NAME,
-            body=orjson.dumps(shown).decode(),
-            attributes=_said(_renamed(shown, fields.ATTRIBUTES)),
+            body=orjson.dumps(line).decode(),
+            attributes=_said(_renamed(line, fields.ATTRIBUTES)),
         )
         self._sender.made += 1
 
 
-def attributes(shown: Mapping[str, Any]) -> dict[str, object]:
+def attributes(of: Mapping[str, Any]) -> dict[str, object]:
     """A span's attributes, from a ranked record; `laar.chosen.*` and arrays `laar.runners_up.*`."""
-    told = _renamed(shown, fields.ATTRIBUTES)
-    chosen, *others = shown["candidates"][: 1 + RUNNERS_UP]
+    told = _renamed(of, fields.ATTRIBUTES)
+    chosen, *others = of["candidates"][: 1 + RUNNERS_UP]
     for name, value in chosen.items():
         if fields.in_spans(name, fields.Spans.CHOSEN):
             told[f"laar.chosen.{name}"] = value
     for name in chosen:
         if others and fields.in_spans(name, fields.Spans.OTHERS):
             told[f"laar.runners_up.{name}"] = [row[name] for row in others]
-    end = shown.get("completion")
+    end = of.get("completion")
     if end is not None:
         told |= _renamed(end, fields.END_ATTRIBUTES)
         told["http.response.status_code"] = end["status"] or None
-        if end["served"] == shown["endpoint"]:
-            told["gen_ai.response.model"] = shown["model"]
+        if end["served"] == of["endpoint"]:
+            told["gen_ai.response.model"] = of["model"]
     return told
 
 
-def _renamed(shown: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, object]:
-    return {names[name]: value for name, value in shown.items() if name in names}
+def _renamed(of: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, object]:
+    return {names[name]: value for name, value in of.items() if name in names}
 
 
 def _said(told: Mapping[str, object]) -> dict[str, Any]:

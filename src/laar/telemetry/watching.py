@@ -68,15 +68,15 @@ class WatchingMetrics(Collector):
         self._ratio_sum = 0.0
         self._tokens = {"believed": 0.0, "found": 0.0, "prompt": 0.0}
 
-    def settled(self, account: DecisionRecord) -> None:
+    def settled(self, record: DecisionRecord) -> None:
         """Counts a request that has ended."""
-        if account.shadow:
-            known = "yes" if account.served == account.picked else "no"
-            self._shadow[known if account.served else "unknown"] += 1
-        end, view = account.end, account.view
-        if end is None or view is None or not end.ok or account.served != account.picked:
+        if record.shadow:
+            known = "yes" if record.served == record.picked else "no"
+            self._shadow[known if record.served else "unknown"] += 1
+        end, view = record.end, record.view
+        if end is None or view is None or not end.ok or record.served != record.picked:
             return
-        at = account.position
+        at = record.position
         if end.ttft_s is not None and view.terms is not None:
             self._ttft[0] += 1
             predicted = float(view.terms.all_ttft_s[at])

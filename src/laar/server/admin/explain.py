@@ -109,7 +109,7 @@ class Explainer:
             RequestError: as `explain`.
         """
         decision = self._director.preview(request, self._clock())
-        return self._memory.explained(self._memory.account(decision))
+        return self._memory.explained(self._memory.record(decision))
 
     def read(self, body: bytes, headers: Mapping[str, str]) -> CoreRequest:
         """Reads a request, as `explain` does; may run on another thread.
@@ -171,12 +171,12 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
         if kind not in KINDS:
             return _refused(RequestError(400, "bad-kind", unknown("kind", kind, KINDS)))
         found = islice(_matching(memory, kind, text.lower()), int(wanted))
-        shown = [memory.explained(account) for account in found]
+        shown = [memory.explained(record) for record in found]
         return _json({"decisions": shown, "remembered": len(memory)})
 
     async def decision(request: Request) -> Response:
-        account = memory.get(request.path_params["id"])
-        if account is None:
+        record = memory.get(request.path_params["id"])
+        if record is None:
             return _refused(
                 RequestError(
                     404,
@@ -185,7 +185,7 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
                     "decision log (decisions.log) keeps more",
                 )
             )
-        return _json(memory.explained(account))
+        return _json(memory.explained(record))
 
     return [
         Route("/explain", explain, methods=["POST"]),
@@ -196,25 +196,25 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
 
 def _matching(memory: DecisionMemory, kind: str, text: str) -> Iterator[DecisionRecord]:
     """Remembered decisions of a kind that hold a text in a name or an id, newest first."""
-    for account in memory.latest(len(memory)):
-        names = (account.id, account.request_id, account.asked_model, account.model)
-        more = (account.picked, account.served, account.reason, account.policy, *account.tried)
+    for record in memory.latest(len(memory)):
+        names = (record.id, record.request_id, record.asked_model, record.model)
+        more = (record.picked, record.served, record.reason, record.policy, *record.tried)
         if text and not any(text in name.lower() for name in (*names, *more)):
             continue
-        if _is_of(memory, account, kind):
-            yield account
+        if _is_of(memory, record, kind):
+            yield record
 
 
-def _is_of(memory: DecisionMemory, account: DecisionRecord, kind: str) -> bool:
-    end = account.end
+def _is_of(memory: DecisionMemory, record: DecisionRecord, kind: str) -> bool:
+    end = record.end
     if kind == "failed":
         return end is not None and not end.ok
     if kind == "slow":
         return end is not None and end.latency_s >= SLOW_S
     if kind == "retried":
-        return bool(account.tried)
+        return bool(record.tried)
     if kind == "wrong":
-        return memory.reports is not None and memory.reports.outcome_of(account.id) is False
+        return memory.reports is not None and memory.reports.outcome_of(record.id) is False
     return True
 
 

@@ -111,7 +111,7 @@ class Observability:
         self.memory = DecisionMemory(
             director.table,
             wall_clock=time.time,
-            on_settled=self._account_settled,
+            on_settled=self._record_settled,
             reports=reports,
             max_decisions=kept.remember,
         )
@@ -161,12 +161,12 @@ class Observability:
         """Records the end of a request."""
         self.memory.settled(decision, end)
 
-    def _account_settled(self, account: DecisionRecord) -> None:
-        self._figures.settled(account)
-        self.history.settled(account, self._clock())
+    def _record_settled(self, record: DecisionRecord) -> None:
+        self._figures.settled(record)
+        self.history.settled(record, self._clock())
         if self.log is not None:
-            self.log.add(account)
-        self.exports.settled(account)
+            self.log.add(record)
+        self.exports.settled(record)
 
     def routes(self) -> list[BaseRoute]:
         """The admin port's part."""
