@@ -25,6 +25,8 @@ async def main():
         print(*(child.pid for child in children), flush=True)
         await asyncio.sleep(600)
 
+# A shell that runs the tests in the background has it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 asyncio.run(main())
 """
 
