@@ -36,9 +36,9 @@ class _Bounds(NamedTuple, Generic[N]):
 
 
 _ONE: _Bounds[float] = _Bounds(min, max)
-"""Of numbers, for one candidate."""
+"""For numbers, of one candidate."""
 _EACH: _Bounds[Floats] = _Bounds(np.minimum, np.maximum)
-"""Of arrays, for all of them."""
+"""For arrays, of all candidates."""
 
 
 @dataclass(slots=True, kw_only=True)
