@@ -1,13 +1,14 @@
 """The formula of the cost: each price under its own name, one by one and over arrays."""
 
 import math
+from inspect import signature
 
 import numpy as np
 import pytest
 
 from laar.core.cost import CostWeights
 from laar.core.engine_model import Constants
-from laar.core.pricing import Candidate, Fleet, price, price_few
+from laar.core.pricing import Candidate, Fleet, _formula, price, price_few
 
 NOW = 5.0
 FLEET = Fleet(weights=CostWeights(), rate=0.0, mean_work_s=0.0, ever_full=False, mean_load=0.0)
@@ -58,7 +59,7 @@ def over(one):
 
 
 def test_each_price_has_the_name_of_what_it_is():
-    one = price_few(FLEET, [CANDIDATE] * 2, NOW, None)
+    one = price_few(FLEET, over(CANDIDATE), [ENGINE] * 2, NOW, None)
     many = price(FLEET, over(CANDIDATE), NOW, None)
     assert one._fields == many._fields == tuple(BY_HAND)
     for name, seconds in BY_HAND.items():
@@ -78,5 +79,13 @@ def test_each_price_has_the_name_of_what_it_is():
     ],
 )
 def test_each_input_goes_where_its_name_says(changed, name, seconds):
-    priced = price_few(FLEET, [CANDIDATE._replace(**changed)], NOW, None)
-    assert getattr(priced, name).item() == pytest.approx(seconds)
+    one = CANDIDATE._replace(**changed)
+    for priced in (
+        price_few(FLEET, over(one), [one.engine] * 2, NOW, None),
+        price(FLEET, over(one), NOW, None),
+    ):
+        assert getattr(priced, name).tolist() == pytest.approx([seconds] * 2)
+
+
+def test_the_formula_takes_a_candidate_in_its_order():
+    assert tuple(signature(_formula).parameters)[4:] == Candidate._fields

@@ -77,7 +77,7 @@ class EndpointConstants(Constants[Floats]):
     @cached_property
     def rows(self) -> list[Constants[float]]:
         """The same endpoint by endpoint, as plain numbers."""
-        return list(map(Constants._make, zip(*[each.tolist() for each in self], strict=True)))
+        return [Constants._make(row) for row in zip(*[each.tolist() for each in self], strict=True)]
 
 
 class Sample(NamedTuple):

@@ -55,7 +55,7 @@ from laar.core.cost import CostWeights, Terms, TunedWeights, scores_of_costs, un
 from laar.core.endpoints import Floats
 from laar.core.interfaces import Demand, View
 from laar.core.pairs import read_elsewhere
-from laar.core.pricing import FIRST, Candidate, Price, price, price_few
+from laar.core.pricing import FIRST, Price, price, price_few
 from laar.core.scene import Scene, scene_of
 
 __all__ = ["Outlook"]
@@ -103,8 +103,7 @@ def _priced(scene: Scene) -> Price[Floats]:
     now, objective_s = scene.now, scene.view.request.ttft_objective_s
     if len(of.read) > _FEW:
         return price(fleet, each, now, objective_s)
-    rows = zip(*[column.tolist() for column in each[:-1]], of.rows, strict=True)
-    return price_few(fleet, map(Candidate._make, rows), now, objective_s)
+    return price_few(fleet, each, of.rows, now, objective_s)
 
 
 def _loaded(priced: Price[Floats], load_s: Floats) -> Price[Floats]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple
 
@@ -133,31 +133,52 @@ def price(
         now: when the request comes there.
         objective_s: how soon the client wants its first token after that; None for no objective.
     """
-    return Price(*_formula(_EACH, fleet, of, now, objective_s))
+    return Price(*_formula(_EACH, fleet, now, objective_s, *of))
 
 
 def price_few(
-    fleet: Fleet, few: Iterable[Candidate[float]], now: float, objective_s: float | None
+    fleet: Fleet,
+    of: Candidate[Floats],
+    engines: Sequence[Constants[float]],
+    now: float,
+    objective_s: float | None,
 ) -> Price[Floats]:
-    """The same one by one: of few candidates, arrays cost more."""
-    rows = [_formula(_ONE, fleet, one, now, objective_s) for one in few]
-    return Price(*np.array(rows).T)
+    """The same one by one: for few candidates, arrays cost more. `engines` are those of `of`."""
+    columns = [column.tolist() for column in of[:-1]]
+    rows = zip(*columns, engines, strict=True)
+    return Price(*np.array([_formula(_ONE, fleet, now, objective_s, *row) for row in rows]).T)
 
 
 def _formula(
     bounds: _Bounds[N],
     fleet: Fleet,
-    of: Candidate[N],
     now: N | float,
     objective_s: N | float | None,
+    # The fields of `Candidate`, in their order.
+    tokens: N,
+    cached_tokens: N,
+    seconds_per_token: N,
+    in_flight: N,
+    rtt_s: N,
+    again: N,
+    crowded: N,
+    ahead_s: N,
+    since: N,
+    free_at: N,
+    load: N,
+    came: N,
+    engine: Constants[N],
 ) -> tuple[N, N, N, N, N, N, N, N, N, N]:
-    """The fields of `Price`, in their order: to make one for each candidate takes too long."""
+    """The fields of `Price`, in their order.
+
+    To make a `Candidate` and a `Price` for each candidate would take 3 % of a decision. So their
+    fields are passed in their order, here alone; `tests/core/test_pricing.py` holds it.
+    """
     least, most = bounds
-    weights, engine = fleet.weights, of.engine
-    tokens, cached_tokens, n = of.tokens, of.cached_tokens, of.in_flight
+    weights, n = fleet.weights, in_flight
     reads, slows, waits, turns = engine.read, engine.slowed, engine.waits, engine.turns
     base, alone_s, beside_s = engine.base_s, engine.answer_s, engine.beside_s
-    read = reads * of.seconds_per_token * (tokens - cached_tokens)
+    read = reads * seconds_per_token * (tokens - cached_tokens)
     read = read * (1.0 + 0.5 * engine.bend * (tokens + cached_tokens))
     queued: N | float = 0.0
     room_s: N | float = 0.0
@@ -167,14 +188,12 @@ def _formula(
         slower = 1.0 + slows * n
         life_s = base + reads * fleet.mean_work_s * slower + alone_s + beside_s * n
         queued = over * life_s / engine.slots
-        room_s = of.crowded * life_s
+        room_s = crowded * life_s
     slowed = slows * n
     beside = 0.5 * beside_s * n
-    ahead_s = seconds_ahead(most, of.ahead_s, of.since, of.free_at, now, reads)
-    wait = waits * ahead_s + queued + room_s
+    wait = waits * seconds_ahead(most, ahead_s, since, free_at, now, reads) + queued + room_s
     # Where few requests came, mostly what all were sent on average.
-    came = of.came
-    load = (of.load * came + FEW_CAME * fleet.mean_load) / (came + FEW_CAME)
+    load = (load * came + FEW_CAME * fleet.mean_load) / (came + FEW_CAME)
     idle = 1.0 - least(MAX_LOAD, waits * load)
     answer = (alone_s + beside) / idle
     alone = base + read + read * slowed
@@ -183,20 +202,19 @@ def _formula(
     # What it costs the others.
     later = fleet.rate * (turns * (wait + 0.5 * read) / idle + 0.5 * slows * read)
     work = read * (slowed + turns * n + FIRST * later)
-    evicted = of.again * (FIRST * (read + read * slowed) + work)
+    evicted = again * (FIRST * (read + read * slowed) + work)
     work = work + evicted
     full_s = queued * (MAX_LOAD / (1.0 - MAX_LOAD)) + room_s
     others = weights.k_delay * (work + beside + FIRST * full_s)
 
     # The way there and the wait weigh by the objective, where there is one.
-    rtt = of.rtt_s
-    way = weights.k_rtt * rtt + weights.k_queue * wait
+    way = weights.k_rtt * rtt_s + weights.k_queue * wait
     if objective_s is not None:
-        late = least(most(rtt + first - objective_s, 0.0), rtt + wait)
+        late = least(most(rtt_s + first - objective_s, 0.0), rtt_s + wait)
         way = PATIENT * (way - late) + URGENT * late
     own = FIRST * (alone + way) + answer
     fixed = base + alone_s
-    ttft = rtt + first
+    ttft = rtt_s + first
     copy = read + read * slowed + work
     queue = first + answer - (fixed + read)
     return fixed, read, queue, ttft, ttft + answer, own, others, own + others, copy, evicted
