@@ -101,7 +101,7 @@ class Batches:
         held = self.each * self._table.queued_tokens[slots]
         room = self._table.capacity_tokens[slots]
         over = held + self.each * tokens - room
-        if not (over > 0.0).any():  # NaN, a cache of unknown size, is not
+        if not np.count_nonzero(over > 0.0):  # NaN, a cache of unknown size, is not
             return None
         return np.minimum(np.fmax(over, 0.0) / np.fmax(np.fmin(held, room), 1.0), _MOST_OVER)
 

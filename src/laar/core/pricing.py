@@ -171,23 +171,22 @@ def _formula(
 ) -> tuple[N, N, N, N, N, N, N, N, N, N]:
     """The fields of `Price`, in their order.
 
-    To make a `Candidate` and a `Price` for each candidate would take 3 % of a decision. So their
-    fields are passed in their order, here alone; `tests/core/test_pricing.py` holds it.
+    To make a `Candidate` and a `Price` for each candidate takes 3 % of a decision. So here alone
+    fields go by their order, and those of `Constants`; `tests/core/test_pricing.py` holds them to it.
     """
     least, most = bounds
     weights, n = fleet.weights, in_flight
-    reads, slows, waits, turns = engine.read, engine.slowed, engine.waits, engine.turns
-    base, alone_s, beside_s = engine.base_s, engine.answer_s, engine.beside_s
+    base, reads, slows, waits, turns, alone_s, beside_s, bend, places = engine
     read = reads * seconds_per_token * (tokens - cached_tokens)
-    read = read * (1.0 + 0.5 * engine.bend * (tokens + cached_tokens))
+    read = read * (1.0 + 0.5 * bend * (tokens + cached_tokens))
     queued: N | float = 0.0
     room_s: N | float = 0.0
     if fleet.ever_full:  # the wait for a place, or for room in the cache
-        over = most(n + 1.0 - engine.slots, 0.0)
-        n = least(n, engine.slots)
+        over = most(n + 1.0 - places, 0.0)
+        n = least(n, places)
         slower = 1.0 + slows * n
         life_s = base + reads * fleet.mean_work_s * slower + alone_s + beside_s * n
-        queued = over * life_s / engine.slots
+        queued = over * life_s / places
         room_s = crowded * life_s
     slowed = slows * n
     beside = 0.5 * beside_s * n
