@@ -172,7 +172,7 @@ def _formula(
     """The fields of `Price`, in their order.
 
     To make a `Candidate` and a `Price` for each candidate takes 3 % of a decision. So here alone
-    fields go by their order, and those of `Constants`; `tests/core/test_pricing.py` holds them to it.
+    fields go by their order, those of `Constants` as well; `tests/core/test_pricing.py` checks it.
     """
     least, most = bounds
     weights, n = fleet.weights, in_flight
