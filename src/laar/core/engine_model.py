@@ -72,7 +72,7 @@ class EndpointConstants(Constants[Floats]):
     @cached_property
     def ever_full(self) -> bool:
         """Whether one of the engines was seen to be full."""
-        return np.count_nonzero(np.isfinite(self.slots)) > 0
+        return bool(np.count_nonzero(np.isfinite(self.slots)))
 
     @cached_property
     def rows(self) -> list[Constants[float]]:
