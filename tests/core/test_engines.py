@@ -231,6 +231,17 @@ def test_no_answer_pushes_a_constant_out_of_its_range(ttft, latency, work, token
     assert (constants.read > 0.0).all()
 
 
+def test_samples_that_cannot_be_solved_are_left_out():
+    line = Line(prior=(1.0, 0.0), doubt=(1.0, 1.0), low=(0.0, 0.0), high=(100.0, 100.0))
+    with np.errstate(all="ignore"):
+        for _ in range(40):
+            line.learn((9e8, 9e8), 1.0, 1e-8)
+        for number in range(600):
+            x = number % 10
+            line.learn((1.0, x), 2.0 + 0.5 * x, 0.3)
+    assert line.now == pytest.approx([2.0, 0.5], abs=0.1)
+
+
 def test_a_line_is_found_despite_outliers_and_followed_when_it_changes():
     rng = random.Random(3)
     line = Line(prior=(1.0, 0.0), doubt=(1.0, 1.0), low=(0.0, 0.0), high=(100.0, 100.0))

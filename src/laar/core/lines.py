@@ -76,10 +76,13 @@ class Line:
         self._pending.clear()
         fade = FORGET ** len(rows)
         left = rows[:, :-1]
-        self._squares = fade * self._squares + left.T @ left
+        squares = fade * self._squares + left.T @ left
         products = fade * np.array(self._products) + left.T @ rows[:, -1]
-        self._products = products.tolist()
-        solved = np.linalg.solve(self._squares + np.diag(self._prior), products + self._expected)
+        try:
+            solved = np.linalg.solve(squares + np.diag(self._prior), products + self._expected)
+        except np.linalg.LinAlgError:  # features so large that all else is lost beside them
+            return False
+        self._squares, self._products = squares, products.tolist()
         self._take(solved.tolist())
         return True
 
