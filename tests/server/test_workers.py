@@ -19,23 +19,12 @@ from laar.envoy import BootstrapOptions, EnvoyProcess
 from laar.lab.live.processes import LaarProcess
 from support import RecordingUpstream, eventually, free_port
 from support.bootstraps import rendered
+from support.waiting import consecutive_ports
 
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(240)]
 
 BURST = 192
 """Three times the streams that a connection to a worker should have."""
-
-
-def consecutive_ports():
-    """A free port whose successor is free as well."""
-    while True:
-        port = free_port()
-        with socket.socket() as one:
-            try:
-                one.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
 
 
 class Machine:
@@ -95,6 +84,7 @@ class Machine:
         return float(found[1]) if found else 0.0
 
     async def together(self):
+        self.process.check_alive()
         return [await self.metric(index, "laar_share_peers") for index in (0, 1)] == [1.0, 1.0]
 
     def workers(self):

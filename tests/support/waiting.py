@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable
 
+from laar.errors import LaarError
 from laar.lab.live import processes
 
-_PORTS = range(10_000, 18_000)
+_PORTS = range(10_000, 17_000)
 """Below those that the lab's own commands take."""
+_PAIRS = range(17_000, 18_000)
+"""Where two in a row are of one worker of this run."""
 _given: set[int] = set()
 """A port that one test took is closed, or yet to be bound: two of one picker must differ."""
 
@@ -26,6 +30,17 @@ def free_ports(count: int) -> list[int]:
     found = processes.free_ports(count, mine)
     _given.update(found)
     return found
+
+
+def consecutive_ports() -> int:
+    """A loopback TCP port that was free just now, as its successor was."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    firsts = range(_PAIRS.start + 2 * worker, _PAIRS.stop, 2 * workers)
+    while True:
+        (first,) = processes.free_ports(1, firsts)
+        with contextlib.suppress(LaarError):
+            return processes.free_ports(1, [first + 1])[0] - 1
 
 
 def free_port() -> int:
