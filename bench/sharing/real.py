@@ -16,7 +16,7 @@ import psutil
 from bench.chaos.guard import Child
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
 from bench.sharing.figures import Figures, rank
-from bench.sharing.talking import Talkers, failed, hit_rate, took_s
+from bench.sharing.talking import Talkers, Turned, failed, hit_rate, took_s
 
 __all__ = ["cost", "kill", "outage", "workers"]
 
@@ -94,10 +94,8 @@ async def cost(figures: Figures, *, store: str, rate: float, seconds: float) -> 
                 processes = _processes(stand.pickers)
                 talkers = Talkers(stand.url, clients=CLIENTS, rate=rate, seed=number)
                 before = _cpu_s(processes)
-                ended = await talkers.during(seconds)
+                ended = await _answered(talkers, seconds)
                 spent = _cpu_s(processes) - before
-                if failed(ended):
-                    raise RuntimeError(f"{failed(ended)} of {len(ended)} requests failed")
                 if number:  # the first round warms up
                     sums[name].append(spent / len(ended))
                     hits[name].append(hit_rate(ended))
@@ -136,10 +134,8 @@ async def workers(figures: Figures, *, seconds: float) -> None:
                 processes = _processes(stand.pickers)
                 talkers = Talkers(stand.url, clients=WORKER_CLIENTS, seed=number)
                 before, began = _cpu_s(processes), time.monotonic()
-                ended = await talkers.during(seconds if number else WARM_S)
+                ended = await _answered(talkers, seconds if number else WARM_S)
                 took = time.monotonic() - began
-                if failed(ended):
-                    raise RuntimeError(f"{failed(ended)} of {len(ended)} requests failed")
                 if number:
                     rates[many].append(len(ended) / took)
                     costs[many].append((_cpu_s(processes) - before) / len(ended))
@@ -148,9 +144,7 @@ async def workers(figures: Figures, *, seconds: float) -> None:
         for number in range(ROUNDS):
             for many, stand in stands.items():
                 talkers = Talkers(stand.url, clients=WORKER_CLIENTS, rate=half, seed=100 + number)
-                ended = await talkers.during(seconds)
-                if failed(ended):
-                    raise RuntimeError(f"{failed(ended)} of {len(ended)} requests failed")
+                ended = await _answered(talkers, seconds)
                 hits[many].append(hit_rate(ended))
         if apart:
             _pin([psutil.Process()], cores)
@@ -175,6 +169,14 @@ async def workers(figures: Figures, *, seconds: float) -> None:
     ratio = _mean(hits[2]) / _mean(hits[1])
     name = "hit rate, two workers beside one, half as fast"
     figures.add("workers", name, ratio, "x", at_least=TARGET_HITS)
+
+
+async def _answered(talkers: Talkers, seconds: float) -> list[Turned]:
+    """What ended in a while; fails where a request did."""
+    ended = await talkers.during(seconds)
+    if failed(ended):
+        raise RuntimeError(f"{failed(ended)} of {len(ended)} requests failed")
+    return ended
 
 
 async def _workers_meet(stand: Stand) -> None:

@@ -18,10 +18,15 @@ _given: set[int] = set()
 """A port that one test took is closed, or yet to be bound: two of one picker must differ."""
 
 
+def _worker() -> tuple[int, int]:
+    """Which worker of this run it is, from 0, and how many there are."""
+    name = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    return int(name.removeprefix("gw")), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
+
 def free_ports(count: int) -> list[int]:
     """Loopback TCP ports that were free just now; no other worker of this run looks at them."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    worker, workers = _worker()
     mine = [
         port for port in range(_PORTS.start + worker, _PORTS.stop, workers) if port not in _given
     ]
@@ -34,8 +39,7 @@ def free_ports(count: int) -> list[int]:
 
 def consecutive_ports() -> int:
     """A loopback TCP port that was free just now, as its successor was."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    worker, workers = _worker()
     firsts = range(_PAIRS.start + 2 * worker, _PAIRS.stop, 2 * workers)
     while True:
         (first,) = processes.free_ports(1, firsts)

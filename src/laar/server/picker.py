@@ -96,8 +96,7 @@ class Picker:
             if settings.prefix.enabled
             else NoPrefixes()
         )
-        beliefs = self.prefixes if isinstance(self.prefixes, PrefixBeliefs) else None
-        self.metrics.add(PrefixMetrics(beliefs.index.stats if beliefs else None))
+        self.metrics.add(PrefixMetrics(self._beliefs.index.stats if self._beliefs else None))
         self.tokenized = self._tokenized()
         self.tuner = (
             TunerKeeper(settings.tuner, settings.routing.weights.tunable(), problems=self.problems)
@@ -199,23 +198,28 @@ class Picker:
         self.director.adapters.read(slot, reading.adapters, reading.max_adapters)
         if self.context.in_use is not None:  # sums up all endpoints for each one's reading
             tokens = self.table.cache_tokens()
-            beliefs = self.prefixes if isinstance(self.prefixes, PrefixBeliefs) else None
+            beliefs = self._beliefs
             density = beliefs.bytes_per_token() if beliefs else BYTES_PER_TOKEN
             self.context.set_capacity(None if math.isnan(tokens) else tokens * density)
             known = not math.isnan(reading.capacity_tokens)  # else what it holds is a guess
             if known and beliefs is not None:
                 self.context.holds_since(address, beliefs.oldest_at(slot))
 
+    @property
+    def _beliefs(self) -> PrefixBeliefs | None:
+        """None where no prefixes are kept."""
+        return self.prefixes if isinstance(self.prefixes, PrefixBeliefs) else None
+
     # -- parts ---------------------------------------------------------------------------------
 
     def _tokenized(self) -> TokenizedPrompts | None:
         """Tokenizes prompts where the settings say how; None where not."""
-        prefix, prefixes = self.settings.prefix, self.prefixes
+        prefix, beliefs = self.settings.prefix, self._beliefs
         tokenizers = read_tokenizers(prefix.tokenizers)
-        if not isinstance(prefixes, PrefixBeliefs) or not (tokenizers or prefix.ask_engines):
+        if beliefs is None or not (tokenizers or prefix.ask_engines):
             return None
         made = TokenizedPrompts(
-            prefixes,
+            beliefs,
             self.table,
             tokenizers,
             ask_engines=prefix.ask_engines,

@@ -10,7 +10,7 @@ import numpy as np
 from laar.core.endpoints import EndpointTable, Slots
 from laar.core.engines import Engines
 from laar.sharing.batches import Batch
-from laar.sharing.records import Entered, Load, Record
+from laar.sharing.records import NO_LOAD, Entered, Load, Record
 
 __all__ = ["BATCH_RECORDS", "Outbox"]
 
@@ -21,7 +21,6 @@ FULL_S = 5.0
 """Between two batches with all loads: that long a lost one can matter."""
 
 _RECORD_BYTES = 64  # of most records, as they are written
-_NOTHING = Load(*[0.0] * len(Load._fields))
 
 
 class Outbox:
@@ -137,7 +136,7 @@ class Outbox:
 
     def _loads(self, *, full: bool) -> dict[str, Load]:
         """The loads of endpoints where something was counted since they were last sent."""
-        loads = dict.fromkeys(self._follow_table(), _NOTHING)
+        loads = dict.fromkeys(self._follow_table(), NO_LOAD)
         changed, self._changed = self._changed, set()
         slots = np.arange(self._table.capacity) if full else np.array([*changed], np.intp)
         for slot, load in zip(slots.tolist(), self._counted(slots), strict=True):

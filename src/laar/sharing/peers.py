@@ -14,7 +14,7 @@ from hashlib import blake2b
 from laar.core.endpoints import EndpointTable
 from laar.core.engines import Engines
 from laar.sharing.prefixes import Entries
-from laar.sharing.records import Load
+from laar.sharing.records import NO_LOAD, Load
 
 __all__ = ["TAG_CHARS", "Peer", "Peers", "tag_of"]
 
@@ -25,8 +25,6 @@ FORGET_S = 600.0
 """A picker not heard for so long is forgotten, with the numbers of its batches."""
 
 TAG_CHARS = 6
-
-_NOTHING = Load(*[0.0] * len(Load._fields))
 
 
 def tag_of(origin: str) -> str:
@@ -107,17 +105,17 @@ class Peers:
     def take(self, peer: Peer, loads: dict[str, Load], now: float, *, full: bool) -> None:
         """Takes a peer's loads; with `full` all that it has: what is not there is zero."""
         if full:
-            loads = loads | {each: _NOTHING for each in peer.loads if each not in loads}
+            loads = loads | {each: NO_LOAD for each in peer.loads if each not in loads}
         for address, load in loads.items():
             before = peer.loads.get(address)
-            if load == _NOTHING:
+            if load == NO_LOAD:
                 peer.loads.pop(address, None)
             else:
                 peer.loads[address] = load
             slot = self._table.slot_counted(address)
             if slot >= 0:
                 first = before is None and not peer.synced  # its past is not news
-                self._apply(slot, address, now, load, load if first else before or _NOTHING)
+                self._apply(slot, address, now, load, load if first else before or NO_LOAD)
         peer.synced |= full
 
     def leave(self, peer: Peer, now: float) -> None:
@@ -127,7 +125,7 @@ class Peers:
         for address in loads:
             slot = self._table.slot_counted(address)
             if slot >= 0:
-                self._apply(slot, address, now, _NOTHING, _NOTHING)
+                self._apply(slot, address, now, NO_LOAD, NO_LOAD)
         if peer.entries is not None:
             peer.entries.leave()
 
@@ -145,11 +143,11 @@ class Peers:
             for address in {each for peer in self._peers.values() for each in peer.loads}:
                 slot = self._table.slot_counted(address)
                 if slot >= 0:
-                    self._apply(slot, address, now, _NOTHING, _NOTHING)
+                    self._apply(slot, address, now, NO_LOAD, NO_LOAD)
 
     def _apply(self, slot: int, address: str, now: float, load: Load, since: Load) -> None:
         """Sets the sums at an endpoint, and adds what was sent there `since`."""
-        there = [peer.loads.get(address, _NOTHING) for peer in self._peers.values()]
+        there = [peer.loads.get(address, NO_LOAD) for peer in self._peers.values()]
         sums = there[0] if len(there) == 1 else [*map(sum, zip(*there, strict=True))]
         self._engines.elsewhere(
             slot,

@@ -13,6 +13,7 @@ from laar.core.engine_model import Sample
 from laar.health import Word
 
 __all__ = [
+    "NO_LOAD",
     "Cleared",
     "Ended",
     "Entered",
@@ -44,6 +45,10 @@ class Load(NamedTuple):
     sent_s: float
     hidden_s: float
     read_s: float
+
+
+NO_LOAD = Load(*[0.0] * len(Load._fields))
+"""Nothing in flight, and nothing sent."""
 
 
 class Entered(NamedTuple):
