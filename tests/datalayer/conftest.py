@@ -28,6 +28,8 @@ class Recorder:
     problems: dict[str, str] = field(default_factory=dict)
     past_problems: list[str] = field(default_factory=list)
     kv_events: list[tuple[Any, ...]] = field(default_factory=list)
+    kv_past: list[bool] = field(default_factory=list)
+    """Of each that stores or clears, whether it was of the past."""
     names: list[tuple[str, Served]] = field(default_factory=list)
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
@@ -50,14 +52,16 @@ class Recorder:
             self.problems[source] = message
             self.past_problems.append(message)
 
-    def stored(self, address: str, event: Stored) -> None:
+    def stored(self, address: str, event: Stored, *, past: bool = False) -> None:
         self.kv_events.append(("stored", address, tuple(event.hashes), event.parent))
+        self.kv_past.append(past)
 
     def removed(self, address: str, block_hashes: Sequence[Any]) -> None:
         self.kv_events.append(("removed", address, tuple(block_hashes)))
 
-    def cleared(self, address: str) -> None:
+    def cleared(self, address: str, *, past: bool = False) -> None:
         self.kv_events.append(("cleared", address))
+        self.kv_past.append(past)
 
     def lost(self, address: str) -> None:
         self.kv_events.append(("lost", address))

@@ -311,3 +311,4 @@ async def test_who_comes_late_learns_all_that_the_engine_has_done(
         return [kind for kind, *_ in recorder.kv_events]
 
     await until(lambda: kinds() == ["cleared", "removed", "removed", "removed", "removed"])
+    assert recorder.kv_past == [True]

@@ -35,8 +35,8 @@ class Engine:
     def names(self, text: str, salt: str = "") -> array[int]:
         return hash_blocks(ids_of(text), SIZE, root("engine", salt) ^ 0x5555)
 
-    def run(self, text: str, salt: str = "") -> None:
-        """Puts a prompt into the cache."""
+    def run(self, text: str, salt: str = "", *, past: bool = False) -> None:
+        """Puts a prompt into the cache; `past` reports it late."""
         names, ids = self.names(text, salt), ids_of(text)
         fresh = next((at for at, name in enumerate(names) if name not in self.held), len(names))
         if fresh < len(names):
@@ -49,7 +49,7 @@ class Engine:
                 extra=extra,
             )
             self.held += names[fresh:]
-            self.beliefs.stored(self.slot, "m", event)
+            self.beliefs.stored(self.slot, "m", event, past=past)
 
     def let_go(self, names: list[int]) -> None:
         self.held = [name for name in self.held if name not in names]
@@ -247,3 +247,40 @@ def test_what_is_left_was_used_later_once_the_first_block_of_an_older_prompt_is_
     engine.let_go(list(engine.names(older))[:1])
     assert beliefs.oldest_at(0) == 7.0
     assert beliefs.oldest_at(9) == -math.inf  # no such endpoint
+
+
+def test_a_root_of_the_past_is_not_taken_for_that_of_the_request_under_way() -> None:
+    beliefs = beliefs_of(1)
+    engine, old, text = Engine(beliefs, 0), text_of(1, 640), text_of(2, 640)
+    receipt = beliefs.insert(0, beliefs.chain(request(text)), 0.0)
+    engine.run(old, past=True)  # before the picker listened
+    engine.run(text)
+    beliefs.settle(receipt, None)
+    engine.let_go(list(engine.names(old)))
+    assert share(beliefs, text) > 0.95
+    engine.let_go(list(engine.names(text)))
+    assert share(beliefs, text) == 0.0
+
+
+def test_a_root_that_another_picker_sent_is_not_taken_for_one_that_was_there() -> None:
+    beliefs = beliefs_of(1)
+    engine, text, others = Engine(beliefs, 0), text_of(1, 640), text_of(2, 640)
+    served(beliefs, text)
+    more = beliefs.chain(request(text + "and more of it "))
+    receipt = beliefs.insert(0, more, 0.0)  # its root is in the cache already
+    engine.run(others)
+    beliefs.settle(receipt, None)
+    engine.let_go(list(engine.names(others)))
+    assert share(beliefs, text) > 0.95
+
+
+def test_a_cache_that_was_empty_in_the_past_holds_what_was_sent_since() -> None:
+    beliefs = beliefs_of(1)
+    text, other = text_of(1, 640), text_of(2, 640)
+    served(beliefs, text)
+    served(beliefs, other)
+    known(beliefs, other)
+    beliefs.emptied(0, "m", past=True)
+    Engine(beliefs, 0).run(text, past=True)
+    assert share(beliefs, text) > 0.95
+    assert share(beliefs, other) == 0.0  # its blocks are known, and no event has them

@@ -296,16 +296,17 @@ class PrefixBeliefs:
 
     # -- the engines' own events ---------------------------------------------------------------
 
-    def stored(self, slot: int, model: str, event: Stored) -> None:
+    def stored(self, slot: int, model: str, event: Stored, *, past: bool = False) -> None:
         """Blocks entered a slot's cache.
 
         Where a prompt begins there whose first block is new to the slot, the text index learns
-        the engine's name of it, if that can only be the one request under way.
+        the engine's name of it, if that can only be the one request under way. Events of the past
+        are of requests that may have ended, and name none.
         """
         self.blocks_held.stored(slot, model, event)
-        if event.parent is None and event.hashes and slot < self._slots:
+        if event.parent is None and event.hashes and not past and slot < self._slots:
             known = self._roots.setdefault(slot, {})
-            begun = self.index.open_roots(slot).difference(known.values())
+            begun = self.index.new_roots(slot).difference(known.values())
             if len(begun) == 1 and len(known) < MAX_ROOTS:
                 known[event.hashes[0]] = begun.pop()
 
@@ -317,11 +318,16 @@ class PrefixBeliefs:
             if first is not None:
                 self.index.forget_root(slot, first)
 
-    def emptied(self, slot: int, model: str) -> None:
-        """A slot's cache is empty; its events are followed from here on."""
+    def emptied(self, slot: int, model: str, *, past: bool = False) -> None:
+        """A slot's cache is empty; its events are followed from here on.
+
+        In the past it was so before this picker listened: what requests have taught since, or a
+        snapshot has brought, stays.
+        """
         self.blocks_held.emptied(slot, model)
         self._roots.pop(slot, None)
-        self.clear(slot)
+        if not past:
+            self.clear(slot)
 
     def restarted(self, slot: int) -> None:
         """A slot's engine was seen to have restarted."""

@@ -68,14 +68,17 @@ class ServedSink(ProblemSink, Protocol):
 class KvEventSink(ProblemSink, Protocol):
     """Takes the KV cache events of engines. Hashes are the engine's own."""
 
-    def stored(self, address: str, event: Stored) -> None:
-        """Blocks entered the cache of `address`."""
+    def stored(self, address: str, event: Stored, *, past: bool = False) -> None:
+        """Blocks entered the cache of `address`; `past` for a report that was asked for again."""
 
     def removed(self, address: str, block_hashes: Sequence[int | bytes]) -> None:
         """Blocks left the cache of `address`."""
 
-    def cleared(self, address: str) -> None:
-        """The cache of `address` is empty, and what enters it from now on is reported."""
+    def cleared(self, address: str, *, past: bool = False) -> None:
+        """The cache of `address` is empty, and what enters it from now on is reported.
+
+        `past`: it was empty before this picker listened; the events since then follow.
+        """
 
     def lost(self, address: str) -> None:
         """Events of `address` were lost: nothing may be believed of its cache."""

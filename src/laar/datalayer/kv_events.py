@@ -140,7 +140,8 @@ class KvEvents:
                         self._sink.lost(address)
                     start = expected if gap else None
                     await self._catch_up(context, address, replay, start, number)
-                self._pass_on(address, events)
+                for event in events:
+                    self._pass_on(address, event)
                 self._sink.problem(source, None)
                 expected = number + 1
 
@@ -156,7 +157,7 @@ class KvEvents:
 
         Without a start all that the engine keeps; the first of those may have any number.
         """
-        following = start
+        following, history = start, start is None
         try:
             async with (
                 asyncio.timeout(REPLAY_S),
@@ -166,24 +167,26 @@ class KvEvents:
                     if number >= until:
                         break
                     if number == 0:
-                        self._sink.cleared(address)
+                        self._sink.cleared(address, past=history)
                     elif following not in (None, number):
                         self._sink.lost(address)
-                    self._pass_on(address, events)
+                    for event in events:
+                        self._pass_on(address, event, past=True, history=history)
                     following = number + 1
         except (TimeoutError, ValueError, zmq.ZMQError):
             pass  # what is missing shows below
         if following not in (None, until):
             self._sink.lost(address)
 
-    def _pass_on(self, address: str, events: Sequence[Event]) -> None:
-        for event in events:
-            if isinstance(event, Stored):
-                self._sink.stored(address, event)
-            elif isinstance(event, Removed):
-                self._sink.removed(address, event.hashes)
-            else:
-                self._sink.cleared(address)
+    def _pass_on(
+        self, address: str, event: Event, *, past: bool = False, history: bool = False
+    ) -> None:
+        if isinstance(event, Stored):
+            self._sink.stored(address, event, past=past)
+        elif isinstance(event, Removed):
+            self._sink.removed(address, event.hashes)
+        else:
+            self._sink.cleared(address, past=history)
 
 
 async def _again(

@@ -277,9 +277,17 @@ class PrefixIndex:
         claims = self._caches[slot].claims.values()
         return chain.fraction(max((shared_blocks(one, chain.hashes) for one in claims), default=0))
 
-    def open_roots(self, slot: int) -> set[int]:
-        """First blocks of the prompts of requests still open at the slot."""
-        return {claim[0] for claim in self._caches[slot].claims.values() if claim}
+    def new_roots(self, slot: int) -> set[int]:
+        """First blocks of prompts that only requests still open at the slot have used there.
+
+        The engine stores such a block, and reports it. One that an ended request had used before is
+        in its cache.
+        """
+        cache = self._caches[slot]
+        firsts = {claim[0] for claim in cache.claims.values() if claim}
+        return {
+            first for first in firsts if (use := cache.by_head.get(first)) is None or not use.proven
+        }
 
     def forget_root(self, slot: int, root: int) -> None:
         """Forget what begins with a block that the slot's engine has let go; claims stay."""

@@ -99,11 +99,11 @@ class FleetState:
         """Takes all model rewrites of a pool."""
         self._rules.replace_rewrites(source, rewrites)
 
-    def stored(self, address: str, event: Stored) -> None:
+    def stored(self, address: str, event: Stored, *, past: bool = False) -> None:
         """Blocks entered the endpoint's cache."""
         slot = self._table.slot(address)
         if slot >= 0 and isinstance(self._prefixes, PrefixBeliefs):
-            self._prefixes.stored(slot, self._table.spec(slot).models[0], event)
+            self._prefixes.stored(slot, self._table.spec(slot).models[0], event, past=past)
 
     def removed(self, address: str, block_hashes: Sequence[int | bytes]) -> None:
         """Blocks left the endpoint's cache."""
@@ -111,13 +111,14 @@ class FleetState:
         if slot >= 0 and isinstance(self._prefixes, PrefixBeliefs):
             self._prefixes.removed(slot, block_hashes)
 
-    def cleared(self, address: str) -> None:
-        """Forgets what the endpoint's cache is believed to hold: it is empty."""
+    def cleared(self, address: str, *, past: bool = False) -> None:
+        """Forgets the content of the endpoint's cache: it is empty, or was in the past."""
         slot = self._table.slot(address)
         if slot >= 0:
             if isinstance(self._prefixes, PrefixBeliefs):
-                self._prefixes.emptied(slot, self._table.spec(slot).models[0])
-            self._on_empty(address)
+                self._prefixes.emptied(slot, self._table.spec(slot).models[0], past=past)
+            if not past:
+                self._on_empty(address)
 
     def lost(self, address: str) -> None:
         """Forgets what the endpoint's cache is believed to hold: its events were lost."""
