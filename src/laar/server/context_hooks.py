@@ -82,7 +82,7 @@ class _Reworked:
 
     @property
     def context(self) -> tuple[int, ...]:
-        """What the documents begin with."""
+        """Hashes of the first documents, as sent, each of more of them than the one before."""
         return self._result.context
 
     def asked(self, request: str, now: float) -> None:

@@ -35,7 +35,7 @@ class FleetState:
         problems: gets the problems of collectors, and of Envoy's file.
         rules: keeps objectives and rewrites.
         eds_file: endpoints file for Envoy; None where Envoy learns the endpoints elsewhere.
-        on_change: called after the set of endpoints changed and Envoy's file says so.
+        on_change: called after the set of endpoints changed and Envoy's file is written.
         on_reading: called with each metrics page's numbers, by address.
         on_empty: called with the address of an endpoint whose cache is empty now, or that left.
     """
@@ -182,7 +182,7 @@ class FleetState:
 
 
 def _write_eds(path: Path, specs: Sequence[EndpointSpec]) -> str | None:
-    """Writes Envoy's endpoints file; returns what is wrong, if anything is."""
+    """Writes Envoy's endpoints file; returns the text of the problem, if any."""
     addresses = []
     for spec in specs:
         host, port = split_address(spec.address)

@@ -67,13 +67,13 @@ class _Read:
 
     @property
     def applied(self) -> list[str]:
-        """What changes now; the artifact may without its path."""
+        """Paths of the settings that change now; the artifact's even if only its content does."""
         artifact = ["accuracy.capability"] if self.capability is not None else []
         return list(dict.fromkeys([*self.change.applied, *artifact]))
 
 
 class SettingsReloader(Collector):
-    """What is in effect, where it came from, and what waits for a restart.
+    """The settings in effect, their origins, and the changes that wait for a restart.
 
     Args:
         loaded: the settings to begin with; nothing is followed where they came from no file.
@@ -183,7 +183,7 @@ class SettingsReloader(Collector):
     # -- showing -------------------------------------------------------------------------------
 
     def shown(self) -> dict[str, Any]:
-        """The settings in effect, the origin of each, and what is written but not in effect."""
+        """The settings in effect, the origin of each, and the changes that wait for a restart."""
         running = self.settings.model_dump(mode="json")
         wanted = self._wanted.settings.model_dump(mode="json") if self._pending else {}
         pending = {

@@ -56,8 +56,8 @@ class Runner:
     """Runs one picker.
 
     Args:
-        settings: to run with; the files they were loaded from are followed.
-        seed: of every random draw; None for chance.
+        settings: the loaded settings; the files they were loaded from are followed.
+        seed: seed of every random draw; None for chance.
         worker: where it is one of several processes on the same ports; None for one alone.
 
     Raises:

@@ -40,7 +40,7 @@ class ReporterTokens:
     """The tokens that outcomes may be sent with.
 
     Args:
-        names: of reporters by token; an empty name for a token that binds none.
+        names: names of reporters by token; an empty name for a token that binds none.
     """
 
     def __init__(self, names: Mapping[str, str]) -> None:
@@ -50,7 +50,7 @@ class ReporterTokens:
         """The reporter whose token it is, empty for a token that binds none; None for no token."""
         scheme, _, sent = authorization.partition(" ")
         given, found = sent.strip().encode(), None
-        for token, name in self._names:  # all of them: the time must not tell which one is near
+        for token, name in self._names:  # all of them: the time must not reveal which one is near
             if hmac.compare_digest(given, token):
                 found = name
         return found if scheme.lower() == "bearer" else None

@@ -80,7 +80,7 @@ def run_workers(loaded: Loaded, count: int, command: Sequence[str]) -> None:
 
     Args:
         loaded: the settings; each worker reads them again.
-        count: of workers.
+        count: number of workers.
         command: starts one; its index and the parent's directory are added.
 
     Raises:

@@ -62,7 +62,7 @@ class Observability:
         director: whose decisions.
         metrics: gets the figures of observability.
         reports: outcomes.
-        rules: of the gateway, for explaining.
+        rules: the gateway's rules, for explaining.
         clock: monotonic seconds.
         rng: samples the log.
         calibrated: whether the accuracy of any model is known.

@@ -38,7 +38,7 @@ class TunerKeeper:
     """The tuner of one picker, and what outlives it.
 
     Args:
-        settings: of the climb; enabled.
+        settings: settings of the climb, which is enabled.
         initial: the weights of the cost by name, to start from.
         problems: gets a state file that cannot be written.
     """

@@ -58,17 +58,17 @@ class ExternalProcessor:
 
     Args:
         director: decides and settles.
-        settings: of the streams.
+        settings: settings of the streams.
         sampler: says which native requests have their answer read.
         clock: monotonic seconds.
-        metrics: what is counted.
+        metrics: the counters.
         rules: the cluster's priorities and model rewrites.
         enforced: says whose decisions count; None: all do.
         flow: holds requests while the fleet is full; None sends each at once.
         hook: may change request bodies; None leaves all as they are.
         held: counts unfinished bodies of the gateway shape; None sets no limit.
-        spans: of the decisions whose clients trace; None when nothing is traced.
-        longest_hold_s: for which flow control may hold a request.
+        spans: writes the spans of decisions whose clients trace; None when nothing is traced.
+        longest_hold_s: seconds for which flow control may hold a request.
     """
 
     def __init__(

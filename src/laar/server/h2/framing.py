@@ -1,4 +1,4 @@
-"""What gRPC puts on HTTP/2: messages with a length before them, statuses, time-outs.
+"""The parts of gRPC over HTTP/2: messages with a length before them, statuses, time-outs.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 """

@@ -68,8 +68,8 @@ class Budget:
     """How many events of a kind are taken: a burst, and then a steady rate.
 
     Args:
-        burst: at once.
-        per_s: each second.
+        burst: events that are taken at once.
+        per_s: events that are taken each second.
         now: monotonic seconds.
     """
 
@@ -92,7 +92,7 @@ class Budget:
         return True
 
     def earn(self, count: float) -> None:
-        """Gives some back, for what was of use."""
+        """Gives some back, for useful events; never beyond the burst."""
         self._left = min(self._burst, self._left + count)
 
 

@@ -1,7 +1,7 @@
 """The sharing of a running picker: its tasks, its way to the others, its snapshots.
 
-Without a way to the others the picker goes on alone, and says so as a problem: what it learns
-waits, and goes out when the way is open again. Requests never wait for any of it.
+Without a way to the others the picker goes on alone, and reports a problem. Its own records wait,
+and go out when the way is open again. Requests never wait for any of it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Sharer:
     """Runs the sharing of one picker.
 
     Args:
-        director: of the picker.
+        director: director of the picker.
         share: the settings.
         carrier: the way to the others; None for snapshots on disk only.
         origin: as the carrier knows this picker.
@@ -159,7 +159,7 @@ class Sharer:
     # -- life ----------------------------------------------------------------------------------
 
     def tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """What is to run, by name."""
+        """The tasks to run, by name."""
         if self.carrier is None:
             return {"snapshot": self._keep_file}
         return {"share": self._run, "leases": self._look}
@@ -182,7 +182,7 @@ class Sharer:
             self.sharing.leaving()
             with contextlib.suppress(Away, TimeoutError):
                 async with asyncio.timeout(1.0):
-                    if self._unsent:  # what was being sent goes first
+                    if self._unsent:  # the batches that were being sent go first
                         await self._send()
                     await self._send()
         await self.carrier.close()

@@ -49,7 +49,7 @@ class Store:
         share: where the store is, and how to log in.
         settings: namespace and times.
         origin: this picker; its own entries are not received.
-        secret: of the hashes, from the settings; None to find one in the store.
+        secret: secret of the hashes, from the settings; None to find one in the store.
 
     Raises:
         SettingError: the extra is not installed, or a file cannot be read.
@@ -146,7 +146,7 @@ class Store:
         oldest = f"{max(0, int(self._now_ms()) - self._history_ms)}-0"
         trimmed = ("XADD", self._records, "MINID", "~", oldest, "*")
         adds = [(*trimmed, "o", self._origin, "b", data) for data in batches]
-        # A reader that waits there is woken by these; what came before is to be taken first.
+        # A reader that waits there is woken by these; earlier batches are to be taken first.
         if self._reading.locked() or not self._came.empty():
             await self._call(self._sender, *adds)
             return
@@ -163,7 +163,7 @@ class Store:
             self.place = place
 
     async def _next(self) -> tuple[list[Received], str]:
-        """What came with the answer to a batch; waits for more where none is sent for a while."""
+        """The batches that a send has read; reads itself where none is sent for a while."""
         try:
             async with asyncio.timeout(0.0 if self._behind else self._patience_s):
                 return await self._came.get()
@@ -193,7 +193,7 @@ class Store:
 
     async def is_my_turn(self) -> bool:
         """See `Carrier`."""
-        await self._other.disconnect(nowait=True)  # a store may close what is idle for long
+        await self._other.disconnect(nowait=True)  # a store may close an idle one
         # A store that was emptied has lost the key, and a picker that starts brings another.
         if await self._agreed(self._used) != self._used:
             raise Away(f"the store {self._where} has another key for hashes")
