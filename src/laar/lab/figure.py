@@ -15,19 +15,19 @@ _PANEL_INCHES = (6.4, 4.2)
 
 
 FEWEST_RUNS = 5
-"""Below so many runs an interval says more of the t distribution than of the figure."""
+"""Fewest runs for error bars: below it an interval shows the t distribution, not the figure."""
 
 _HEADROOM = 1.25
 
 
 def draw(report: Report, path: Path, title: str, *, runs: int | None = None) -> None:
-    """Writes the figure; the file's ending says the format.
+    """Writes the figure; the file's ending sets the format.
 
     Args:
         report: whose charts to draw.
-        path: of the file.
-        title: above all panels.
-        runs: that the estimates are over; no error bars below `FEWEST_RUNS`. None: as they are.
+        path: path of the file.
+        title: title above all panels.
+        runs: runs behind the estimates; no error bars below `FEWEST_RUNS`. None: as they are.
 
     Raises:
         SettingError: there is nothing to draw, the format is unknown, or the file can't be written.

@@ -1,7 +1,7 @@
 """The lab's statistics, all of them: means with 95 % intervals, tests, and what a test can see.
 
 Policies run on the same seeds meet the same requests and the same network, so their difference by
-seed varies far less than either: what is compared is paired by seed. Ratios are compared by their
+seed varies far less than either: comparisons are paired by seed. Ratios are compared by their
 logarithms, whose mean and interval go back through the exponential: a ratio of 2 and one of 1/2
 cancel. Intervals and tests are Student's. Few seeds make an interval wide and a test blind; so
 nothing here is shown more easily with less data.
@@ -108,7 +108,7 @@ def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
 
 
 def detectable(values: Sequence[float]) -> float:
-    """The smallest effect that so many seeds of such scatter show with a chance of `POWER`.
+    """The smallest effect that as many seeds of such scatter show with a chance of `POWER`.
 
     In the unit of the values; NaN from fewer than two.
     """

@@ -132,7 +132,7 @@ class Lengths:
     ids: array[int]
 
     def prompt(self, block_tokens: int, salt: int = 0) -> Prompt:
-        """What is sent; the same ids under another salt share nothing."""
+        """The prompt to send; the same ids under another salt share nothing."""
         # An id of a long block becomes ids of its short ones; of a last, partial block those that
         # are full.
         stride = block_tokens // BLOCK_TOKENS

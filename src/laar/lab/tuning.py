@@ -46,10 +46,10 @@ def tune(
         trace: begins the schedule again.
         sites: the fleet.
         picker: its policy is the one that is tuned.
-        settings: of the climb.
+        settings: settings of the climb.
         initial: weights to start from, by the names in the bounds.
-        seed: of the network and of ties.
-        policies: by name; None for the product's.
+        seed: seed of the network and of ties.
+        policies: policies by name; None for the product's.
         on_end: called with each request as it ends.
 
     Raises:

@@ -86,7 +86,7 @@ def run_conversations(way: str, count: int, seed: int) -> dict[str, float]:
 
 
 def turn_messages() -> Callable[[Turn], _Messages]:
-    """What a client sends at each turn: all that was said, and the turn's documents."""
+    """The messages of a client at each turn: all earlier ones, and the turn's documents."""
     history: dict[int, _Messages] = {}
 
     def messages(turn: Turn) -> _Messages:

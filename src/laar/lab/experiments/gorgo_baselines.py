@@ -1,4 +1,4 @@
-"""The default policy against everybody: conversations at three loads, and a load without reuse.
+"""The default policy against all baselines: conversations at three loads, and a load without reuse.
 
 Product settings on both sides: scrapes every second, probes every five, which flatters the
 baselines that live on scraped numbers (GORGO's proxy reads every 30 s). True session affinity gets

@@ -33,7 +33,7 @@ from laar.tuning import Tuner, TunerSettings
 __all__ = ["EXPERIMENTS", "run_live"]
 
 _WIDE = {"rtt_weight": (1e-3, 100.0), "queue_weight": (1e-4, 10.0)}
-"""What a climb explores without a hint where to look."""
+"""Bounds of a climb without a hint where to look."""
 
 
 _AS_RUN = "live, published"

@@ -92,15 +92,15 @@ class Run:
     """One run.
 
     Args:
-        policy: by name.
-        seed: of the trace and of the network.
+        policy: name of the policy.
+        seed: seed of the trace and of the network.
         time_scale: stretches the trace; 2 is half the load.
-        minutes: of the trace before stretching.
-        profile: of the replicas.
-        shape: of the conversations.
+        minutes: minutes of the trace before stretching.
+        profile: engine profile of the endpoints.
+        shape: shape of the conversations.
         gorgo: weights of the policy `gorgo`, by name; empty for the published ones.
-        weights: of the policy `laar`.
-        interval_s: between two probes and two scrapes; None for the product's own.
+        weights: weights of the policy `laar`.
+        interval_s: seconds between two probes and two scrapes; None for the product's own.
     """
 
     policy: str

@@ -73,7 +73,7 @@ class Served:
         within: share of all requests.
         by_class: the same by class.
         shed: share refused.
-        longest_wait_s: of those served.
+        longest_wait_s: longest wait of a request that was served.
         left: requests that were never answered; 0 unless something leaks.
     """
 
@@ -132,7 +132,7 @@ def _serve(
 
 @lru_cache(maxsize=4)
 def carried_per_s(requests: int = PROBE_REQUESTS) -> float:
-    """What the fleet carries, by `weight`: so many requests all at once, by the time they take."""
+    """The `weight` that the fleet carries per second, by requests that all arrive at once."""
     load = asks(math.inf, requests, FIRST_SEED)
     fleet = _fleet("no queue", FIRST_SEED)
     _serve(fleet, load, _sampler("no queue", FIRST_SEED), PROBE_POLICY)

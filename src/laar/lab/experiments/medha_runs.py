@@ -1,4 +1,4 @@
-"""What Medha's experiments share: one engine under one load, and what its clients saw."""
+"""Shared code of Medha's experiments: one engine under one load, and its clients' latencies."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """What clients saw of one run, in order of arrival.
+    """The latencies that clients saw in one run, in order of arrival.
 
     Args:
-        ttft_s: to the first token.
-        first_s: when the first token was there, from the run's start.
-        tpot_s: between tokens, from the first to the last; NaN for answers of one.
+        ttft_s: seconds to the first token.
+        first_s: time of the first token, from the run's start.
+        tpot_s: seconds between tokens, from the first to the last; NaN for answers of one.
         is_long: which requests are long.
     """
 

@@ -75,7 +75,7 @@ _SHOWN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A fleet and what comes to it.
+    """A fleet and its traffic.
 
     Args:
         prefill: endpoints that only read prompts.

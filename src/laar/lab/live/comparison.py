@@ -66,9 +66,9 @@ async def compare(
 
     Args:
         console: for the progress bars.
-        url: of Envoy.
+        url: URL of Envoy.
         asked: the questions.
-        policies: by name.
+        policies: names of the policies.
         concurrency: questions under way at once.
         models: model of each endpoint, by address, where it is known: the answers' headers are
             then held against it.

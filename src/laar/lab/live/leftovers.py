@@ -1,4 +1,4 @@
-"""What a run leaves behind in the picker, in Envoy and in the endpoints; nothing, if all is well.
+"""Leftovers of a run in the picker, in Envoy and in the endpoints; none, if all is well.
 
 Read from outside, as an operator would: metrics pages, Envoy's statistics and `/proc`.
 """
@@ -21,7 +21,7 @@ from laar.lab.live.pages import read_totals
 __all__ = ["Rest", "at_rest", "begin", "kept_files", "served"]
 
 SETTLE_S = 15.0
-"""What is in flight when the last answer has ended is gone by then, or never will be."""
+"""Requests that are in flight when the last answer has ended are gone by then, or leak."""
 
 _POLL_S = 0.1
 _PICKER = ("laar_streams_open", "laar_endpoint_in_flight", "laar_endpoint_queued_tokens")

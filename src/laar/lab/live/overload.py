@@ -134,9 +134,9 @@ class _Bench:
     fleets: int = 0
 
     async def speed(self, requests: int) -> float:
-        """How fast the fleet is here, of how fast it is in virtual time.
+        """The fleet's speed on this machine, as a share of its speed in virtual time.
 
-        So many requests all at once, by the time they take in either.
+        Measured by the time that `requests` requests take, all sent at once, in either.
         """
         load = asks(math.inf, requests, FIRST_SEED)
         directory, settings = self._prepared(None)

@@ -77,7 +77,7 @@ async def run_fleet(
         requests: questions per policy; None compares nothing.
         concurrency: questions in flight at once.
         time_scale: real seconds for a simulated second.
-        port: of Envoy while nothing is compared; 0 for a free one.
+        port: port of Envoy while nothing is compared; 0 for a free one.
         keep_prompts: endpoints keep the prompts of earlier requests.
     """
     async with AsyncExitStack() as stack:
@@ -140,7 +140,7 @@ async def _stay(console: Console, fleet: Fleet) -> None:
 
 
 def _questions(requests: int) -> list[Query]:
-    """About so many queries, spread evenly over languages and lengths."""
+    """About `requests` queries, spread evenly over languages and lengths."""
     cells = len(LANGUAGES) * len(LENGTHS_TOKENS)
     per_cell = math.ceil(requests / cells)
     drawn = queries(per_cell=per_cell, split="evaluate")

@@ -1,4 +1,4 @@
-"""The fleets of the suite, and what is wrong with some of its worlds."""
+"""The fleets of the suite, and the faults of some of its worlds."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def coarse(profile: EngineProfile, kv_tokens: int | None = None) -> EngineProfil
 def of_one(
     profile: str, count: int, *, kv_tokens: int | None = None, slots: int | None = None
 ) -> list[Site]:
-    """So many endpoints alike, beside the picker."""
+    """`count` endpoints of one kind, beside the picker."""
     engine = coarse(load_profile(profile), kv_tokens)
     if slots is not None:
         engine = replace(engine, settings=replace(engine.settings, max_num_seqs=slots))
@@ -131,8 +131,8 @@ class WrongSpeeds:
     """Measured speeds, wrong by a factor for each model.
 
     Args:
-        known: what is right.
-        factors: by model.
+        known: the right speeds.
+        factors: factors by model.
     """
 
     known: Assessor

@@ -1,6 +1,6 @@
 """How the suite is judged: paired log-ratios, non-inferiority margins, Holm's correction.
 
-Every policy meets the same requests on the same network for a seed, so what is compared is the
+Every policy meets the same requests on the same network for a seed, so the comparison uses the
 logarithm of the ratio of two policies' figures, seed by seed. Its mean has Student's interval, and
 the exponential of that is a ratio: 1.03 is three per cent worse.
 
@@ -11,7 +11,7 @@ on the strict side.
 **Non-inferiority.** The hypothesis to refute is "worse by the margin or more": a one-sided t test
 of the mean log-ratio against log(1 + margin), at 5 %. The claim over all workloads is that every
 one of these is refuted, which is wrong with a chance of 5 % at most without any correction (an
-intersection-union test). What is said of single workloads is corrected for their number, over all
+intersection-union test). Claims on single workloads are corrected for their number, over all
 workloads and metrics together, by Holm's procedure:
 
 - `shown`: refuted, after the correction;
@@ -50,7 +50,7 @@ MARGINS = {
     "e2e_mean_s": 0.03,
     "e2e_p95_s": 0.03,
 }
-"""What is judged, and how much worse than the best baseline is still as good."""
+"""The judged metrics, and by how much a value may exceed the best baseline's as still as good."""
 
 FAR = 0.15
 """A baseline so far behind another one in every metric is not looked at on further seeds."""
@@ -178,7 +178,7 @@ def regrets(results: Mapping[str, Runs], policies: Sequence[str]) -> dict[str, l
     """How much worse than the best of all each policy is, by policy: log-ratios of means.
 
     One for each workload and metric, in the order of the workloads and of `MARGINS`; over the seeds
-    that every policy has, and without a test: what nobody reaches can be seen from it.
+    that every policy has, and without a test: they show the values that no policy reaches.
     """
     found: dict[str, list[float]] = {policy: [] for policy in policies}
     for runs in results.values():

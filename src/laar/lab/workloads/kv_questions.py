@@ -40,10 +40,10 @@ def as_questions(
     """The queries as the closed loop asks them.
 
     Args:
-        asked: of any cells.
-        surface: who is right on what.
-        seed: of the draws of jitter.
-        shared: so many queries in a row ask about the same data (the paper: 1, nothing shared).
+        asked: queries of any cells.
+        surface: the accuracies of the models.
+        seed: seed of the prompts' blocks and of the draws of jitter.
+        shared: number of queries in a row that ask about the same data (the paper: 1, none shared).
     """
     draws = random.Random(f"{seed}/questions")
     questions = []
@@ -68,7 +68,7 @@ def as_questions(
 
 
 def request_for(query: Query, prompt: Prompt) -> Request:
-    """What the picker sees of a query; each is a session of its own."""
+    """The request of a query as the picker sees it; each is a session of its own."""
     skeleton = replace(query, length_tokens=_SKELETON_TOKENS).prompt
     request = request_of(0, Arrival(at_s=0.0, prompt=prompt, session=query.id))
     chars = _size(query.language, query.length_tokens)[0]

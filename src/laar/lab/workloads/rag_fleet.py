@@ -53,8 +53,8 @@ class RagClient:
     Args:
         load: document ids of each request.
         hooked: whether the hook orders them.
-        output_tokens: of each answer.
-        objective_s: to the first token, that each asks for; None for none.
+        output_tokens: tokens of each answer.
+        objective_s: seconds to the first token that each asks for; None for none.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class RagClient:
         self._texts: dict[int, str] = {}
 
     def arrivals(self, fleet: VirtualFleet, times_s: Iterable[float]) -> Iterator[Arrival]:
-        """The requests as they fall due: the hook sees what was accepted until then."""
+        """The requests as they fall due: the hook sees those accepted until then."""
         for number, docs, at_s in zip(count(), self._load, times_s, strict=False):
             prompt, context = self._prompt(number, docs, fleet.clock.now)
             yield Arrival(

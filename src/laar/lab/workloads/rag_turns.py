@@ -43,10 +43,10 @@ class Turn:
     """One request of a conversation.
 
     Args:
-        conversation: whose.
-        number: of the turn, from 0.
-        docs: ids, best first.
-        at_s: when it falls due.
+        conversation: number of the conversation.
+        number: number of the turn, from 0.
+        docs: ids of the documents, best first.
+        at_s: time at which it falls due.
     """
 
     conversation: int
@@ -131,7 +131,7 @@ class HookedBodies:
 
     Args:
         hook: None sends them as they are.
-        output_tokens: of each answer.
+        output_tokens: tokens of each answer.
     """
 
     def __init__(self, hook: ContextHook | None, *, output_tokens: int) -> None:
