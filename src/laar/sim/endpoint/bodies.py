@@ -43,7 +43,7 @@ COMPLETION_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the engine reads: a text, or token ids in its place, and how many tokens that is.
+    """The prompt that the engine reads: a text, or token ids in its place, and its tokens' number.
 
     `question` is the users' part of the text, which the answer is about.
     """

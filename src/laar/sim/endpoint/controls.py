@@ -38,7 +38,7 @@ class Controls:
     """The routes.
 
     Args:
-        serving: of the endpoint.
+        serving: the endpoint's engine, counters and faults.
         crash: begins an outage.
     """
 

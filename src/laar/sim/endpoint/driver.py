@@ -128,7 +128,7 @@ class EngineDriver:
         build: makes a fresh engine; called again after a simulated crash.
         time_scale: real seconds for each second of the engine's time; 0.05 is twenty times faster
             than the hardware that the engine models.
-        blocks: told what each iteration does to the prefix cache.
+        blocks: gets the changes that each iteration makes to the prefix cache.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class EngineDriver:
         return (time.monotonic() - self._born_s) / self._scale
 
     def rescale(self, time_scale: float) -> None:
-        """Makes time pass at another pace from now on; what has passed stays as it was."""
+        """Makes time pass at another pace from now on; the time that has passed stays as it was."""
         now = self.now()
         self._scale = time_scale
         self._born_s = time.monotonic() - now * time_scale

@@ -72,7 +72,7 @@ class KvEventPublisher:
             self._replays = asyncio.create_task(self._replay(), name="kv-event-replay")
 
     def source(self) -> dict[str, object]:
-        """What `/kv_event_sources` says of this publisher."""
+        """The entry of this publisher at `/kv_event_sources`."""
         return {
             "data_parallel_rank": 0,
             "enable_kv_cache_events": True,
@@ -108,7 +108,7 @@ class KvEventPublisher:
                 self._noted.append({"type": "AllBlocksCleared"})
 
     def publish(self) -> None:
-        """Sends what was noted, if anything, as one batch."""
+        """Sends the noted events, if any, as one batch."""
         if not self._noted:
             return
         payload = msgpack.packb([time.time(), self._noted, 0])

@@ -6,7 +6,7 @@ text until its next observation. Labels are in alphabetical order and counters c
 gauge, as on a real page. Durations are real seconds, what a client would measure, also when the
 engine's time runs faster.
 
-The engine's interface tells of a request first when it has a token. So the queue time of a prompt
+The engine's interface first reports a request when it has a token. So the queue time of a prompt
 that takes several iterations ends only with the last of them, and `iteration_tokens_total` and
 `request_num_preemptions` are left out. Series of what the simulation lacks are there and stay 0.
 """

@@ -9,7 +9,7 @@ A driver in a hurry lets an engine merge a stretch of decode-only iterations int
 `step(now, until)` may merge iterations that begin before `until` (infinity is allowed). Before it
 submits or aborts a job while a merged step is outstanding, it calls `cut(now)`: the engine gives
 the part of the stretch that is still true, up to the end of the iteration under way. Done so, the
-outcome is that of single iterations; only the times of tokens inside a stretch are not told.
+outcome is that of single iterations; only the times of tokens inside a stretch are not reported.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What one job gained in an iteration: `tokens` new output tokens, and whether it is done.
+    """The progress of one job in an iteration: `tokens` new output tokens, and whether it is done.
 
     `cached_tokens` is the part of the prompt that came from the prefix cache.
     """
@@ -76,8 +76,8 @@ class KvEvent:
 class Step:
     """An iteration, or a merged stretch: it takes `duration_s`; all else holds from its end on.
 
-    `progress` names only the jobs that gained tokens. `events` is empty unless the engine was told
-    to record them (`EngineSettings.kv_events`).
+    `progress` names only the jobs that gained tokens. `events` is empty unless the settings ask the
+    engine to record them (`EngineSettings.kv_events`).
     """
 
     duration_s: float
@@ -87,7 +87,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What the engine would report on its metrics page at this moment."""
+    """The figures of the engine's metrics page at this moment."""
 
     running: int
     waiting: int

@@ -74,8 +74,8 @@ class Slack(Fcfs):
     """Medha: prefills by slack, chunks by time.
 
     Args:
-        settings: of the engine.
-        cost: what its iterations take.
+        settings: settings of the engine.
+        cost: cost of its iterations.
 
     Raises:
         SettingError: `slack.order` is not a known order.

@@ -114,7 +114,7 @@ class SimulatedEngine:
         self._jobs: dict[str, Seq] = {}
         self._flights: deque[_Flight] = deque()
         self._told = 0  # flights at the head whose progress has been returned
-        self._events: tuple[KvEvent, ...] = ()  # told with the outstanding step
+        self._events: tuple[KvEvent, ...] = ()  # reported with the outstanding step
         self._decodes = Work()
         self._free_at = [-math.inf] * self._cost.stages
         self._clock = -math.inf
@@ -160,7 +160,7 @@ class SimulatedEngine:
         begin = max(now, self._clock)  # a driver's sum may be a rounding error early
         if begin >= self._free_at[0] and len(self._flights) < self._cost.stages:
             self._schedule(begin, until)
-        if not self._flights:  # an answer's last blocks may still have to be told
+        if not self._flights:  # an answer's last blocks may still have to be reported
             events = self._pool.drain()
             return Step(0.0, (), events) if events else None
         end = self._flights[0].exit_s

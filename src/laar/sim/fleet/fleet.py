@@ -51,10 +51,10 @@ class VirtualFleet:
 
     Args:
         sites: the endpoints, at least one.
-        settings: of the picker.
-        seed: of the run.
-        assessor: what the picker knows of models; None for the engines' measured speeds.
-        policies: by name; None for the product's, fresh.
+        settings: settings of the picker.
+        seed: seed of the run.
+        assessor: the picker's estimates for models; None for the engines' measured speeds.
+        policies: policies by name; None for the product's, fresh.
         flow: how `enqueue` admits requests; None: it holds none.
 
     Raises:
@@ -243,7 +243,7 @@ class VirtualFleet:
         self.clock.at(now + half, self._arrive, exchange, half, on_end)
 
     def _arrive(self, exchange: Exchange, half: float, on_end: OnEnd) -> None:
-        """The request is there; its prompt is read elsewhere first, where it says so.
+        """Takes the request at its endpoint; a prefiller, if it has one, reads the prompt first.
 
         Between an endpoint and its prefiller there is no way but that of the KV: they are in one
         place. Where the prefiller refuses, the endpoint reads the prompt.

@@ -1,4 +1,4 @@
-"""What happens to a fleet while it serves: endpoints crash, are replaced, join and leave.
+"""The operation of a fleet while it serves: endpoints crash, are replaced, join and leave.
 
 * A crash loses what an engine runs and holds. The endpoint stays listed and refuses connections
   until its process is up again, its cache empty.

@@ -33,7 +33,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What is asked, in tokens.
+    """A prompt and its answer, in tokens.
 
     Args:
         prompt_tokens: length of the prompt.
@@ -52,13 +52,13 @@ class Arrival:
 
     Args:
         at_s: when the client means to send it, counted from the run's start.
-        prompt: what it asks.
-        session: whom it belongs to; empty when the client does not say.
+        prompt: the prompt.
+        session: session it belongs to; empty when the client names none.
         kind: class of the request, for tables by class; empty when there is one.
-        ttft_objective_s: what the client asks for; None for nothing.
+        ttft_objective_s: objective that the client asks for; None for none.
         model: name it asks for.
         tried: models that answered wrongly before, as ``x-laar-tried-models`` lists them.
-        context: what its documents begin with, as the context hook tells.
+        context: hashes of its first documents, as the context hook gives them.
     """
 
     at_s: float

@@ -50,9 +50,9 @@ class EngineHost:
     """Drives one engine.
 
     Args:
-        clock: the run's.
-        profile: what to build.
-        seed: of the engine's jitter.
+        clock: clock of the run.
+        profile: profile of the engine.
+        seed: seed of the engine's jitter.
 
     Attributes:
         down: whether connections are refused.
