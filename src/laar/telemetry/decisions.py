@@ -37,9 +37,9 @@ class DecisionMemory:
         table: the endpoints.
         wall_clock: seconds since the epoch.
         on_settled: called with each record once its request has ended.
-        reports: what was reported of answers, and which attempt followed which.
-        max_decisions: how many are remembered.
-        max_bytes: how much memory they may take, by estimate.
+        reports: reported outcomes of answers, and the attempt that followed each.
+        max_decisions: most decisions that are remembered.
+        max_bytes: most memory that they may take, by estimate.
     """
 
     def __init__(

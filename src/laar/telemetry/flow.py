@@ -24,7 +24,7 @@ class FlowMetrics(Collector):
     """Requests that wait, that were sent, and that were shed and why.
 
     Args:
-        admission: what is read.
+        admission: the flow control to read.
     """
 
     def __init__(self, admission: Admission) -> None:

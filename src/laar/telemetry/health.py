@@ -23,8 +23,8 @@ class HealthMetrics(Collector):
     """Reads health at each scrape.
 
     Args:
-        health: what was learned.
-        table: whose endpoints.
+        health: the health of endpoints to read.
+        table: the endpoints.
         clock: monotonic seconds.
     """
 

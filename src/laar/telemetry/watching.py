@@ -35,12 +35,12 @@ class WatchingMetrics(Collector):
     """Counts at the end of each request, and reads the rest at each scrape.
 
     Args:
-        version: of laar.
-        director: for what clients sent that it ignored.
+        version: version of laar.
+        director: counts the client input that it ignored.
         memory: the last decisions.
         log: the decision log; None when it is off.
-        senders: to collectors, by signal.
-        viewers: how many look at the page.
+        senders: senders to collectors, by signal.
+        viewers: number of viewers of the page.
         health: endpoints by state.
     """
 
