@@ -39,7 +39,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Split ``ip:port``, ``[v6]:port`` or ``name:port``; the host comes without brackets.
 
     Raises:
-        ValueError: it is none of these; the text says what is wrong.
+        ValueError: it is none of these; the text names the fault.
     """
     scheme, marked, rest = address.partition("://")
     if marked and scheme:

@@ -1,8 +1,8 @@
-"""What collectors get and what they report: five small protocols, no table and no metrics.
+"""The interfaces of collectors: five small protocols, no table and no metrics.
 
 A collector is an object with ``async def run(self) -> None`` that ends only by cancellation. It
-never knows who listens, so the runner, the lab and the tests join collectors to whatever they
-like. All calls are made on the event loop and must return at once.
+never knows its listener, so the runner, the lab and the tests join collectors to any sink. All
+calls are made on the event loop and must return at once.
 """
 
 from __future__ import annotations

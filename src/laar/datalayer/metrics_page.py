@@ -106,7 +106,7 @@ _OTHER_RANK = re.compile(rb'[{,]tp_rank="(?!0")')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """What is kept of a page to see at the next one whether the engine restarted between."""
+    """Counters of a page, kept to see at the next one whether the engine restarted between."""
 
     queries: float
     worked: float

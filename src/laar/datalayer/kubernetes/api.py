@@ -1,7 +1,7 @@
 """As much of the Kubernetes API as a list and a watch need, on plain aiohttp.
 
 The client libraries were tried. None of kubernetes-asyncio, lightkube and kr8s has the part that
-is work: a list in pages that replaces what was known, a watch resumed from bookmarks, a relist
+is work: a list in pages that replaces the known objects, a watch resumed from bookmarks, a relist
 after 410 that also notices deletions (one goes on watching without listing), and the old state
 kept through an outage. That part is `Mirror` either way; what they would save is this file, at the
 price of 48 MB on disk or of a second HTTP stack.
@@ -57,8 +57,9 @@ class ApiAccess:
     Args:
         url: ``https://host:port``, or ``http://127.0.0.1:8001`` of a ``kubectl proxy``.
         token_file: bearer token, read again for each request; None for none.
-        ca_file: who may have signed the server's certificate; None for the system's list.
-        namespace: of laar's own pod, the default for what is watched.
+        ca_file: authorities that may have signed the server's certificate; None for the system's
+            list.
+        namespace: namespace of laar's own pod, the default for watches.
     """
 
     url: str

@@ -215,7 +215,7 @@ class KubernetesEndpoints:
             self._follow(selector, api, tasks)
 
     def _follow(self, selector: PodSelector, api: Api, tasks: asyncio.TaskGroup) -> None:
-        """Mirror a selector's pods; until they are listed, what was reported before stays."""
+        """Mirror a selector's pods; until they are listed, the endpoints reported before stay."""
         self._following = selector
         self._pods = Mirror(
             api,
