@@ -88,7 +88,7 @@ class Doctor:
     """Examines one deployment.
 
     Args:
-        settings: of the picker.
+        settings: settings of the picker.
         places: where it and its Envoy are.
     """
 
@@ -218,7 +218,7 @@ async def _get(
         return None
 
 
-# -- what was read -----------------------------------------------------------------------------
+# -- findings ----------------------------------------------------------------------------------
 
 
 async def _endpoint(http: aiohttp.ClientSession, spec: EndpointSpec) -> list[Finding]:
