@@ -99,7 +99,7 @@ class Loaded:
     """Settings in full, and where each comes from.
 
     Args:
-        settings: with absolute paths, and with the weights of the weights file.
+        settings: settings with absolute paths, and with the weights of the weights file.
         path: the settings file; None when there is none.
         origins: ``default``, ``FILE:LINE`` or ``FILE`` for every setting by its path.
         stamps: of the files whose change is a change of the settings, taken before they were read.
@@ -135,7 +135,7 @@ def load(path: Path) -> Loaded:
     """Reads the settings; relative paths in them are relative to the directory `path` names.
 
     To that directory, not to the one behind a symbolic link: in a ConfigMap mount the file is a
-    link, and what is behind it has another name after each update.
+    link, and its target has another name after each update.
 
     Raises:
         SettingError: one line for each fault.
