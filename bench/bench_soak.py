@@ -58,7 +58,7 @@ GOOD = (End.RIGHT, End.LEFT)
 
 @dataclass(slots=True)
 class Soak:
-    """What is kept of a run: some bytes a request."""
+    """The record of a run: some bytes a request."""
 
     took_s: array[float] = field(default_factory=lambda: array("f"))
     ends: Counter[str] = field(default_factory=Counter)
@@ -100,7 +100,7 @@ class Slope:
 
     @property
     def is_flat(self) -> bool:
-        """Whether growth cannot be told from none."""
+        """Whether growth cannot be distinguished from none."""
         return not self.value > self.half_width
 
 

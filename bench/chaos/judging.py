@@ -1,4 +1,4 @@
-"""What troubles cost, and whether the promises held under them."""
+"""The cost of troubles, and whether the promises held under them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def judge(
 
 
 def _unsettled(one: Struck, struck: Sequence[Struck]) -> bool:
-    """Whether a picker had to learn anew, or was passed by, while the endpoint failed."""
+    """Whether a picker had to learn again, or was passed by, while the endpoint failed."""
     return any(s.trouble.unsettles and s.overlaps(one.began_s, one.ended_s) for s in struck)
 
 

@@ -1,4 +1,4 @@
-"""What is compared: laar behind a real Envoy, and whole proxies of others, each as it comes."""
+"""The routers to compare: laar behind a real Envoy, and other proxies, each with its defaults."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ async def workers(figures: Figures, *, seconds: float) -> None:
 
 
 async def _answered(talkers: Talkers, seconds: float) -> list[Turned]:
-    """What ended in a while; fails where a request did."""
+    """The requests that end in a while; fails where a request did."""
     ended = await talkers.during(seconds)
     if failed(ended):
         raise RuntimeError(f"{failed(ended)} of {len(ended)} requests failed")
