@@ -152,7 +152,7 @@ async def test_an_endpoint_without_a_page_is_left_alone(
 
 
 class Busy:
-    """Visits that last until told otherwise."""
+    """Visits that last until they are let go."""
 
     def __init__(self) -> None:
         self.started: list[str] = []

@@ -1,4 +1,4 @@
-"""What the rendered bootstraps do, seen on a real Envoy with the no-op picker."""
+"""The rendered bootstraps at work, on a real Envoy with the no-op picker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def picked(fleet: Any, http: aiohttp.ClientSession, envoy: Any) -> bool:
 
 
 def served(fleet: Any) -> list[str]:
-    """The endpoints that Envoy told the picker had served."""
+    """The endpoints that Envoy reported to the picker as having served."""
     return [
         message.metadata_context.filter_metadata["envoy.lb"].fields[SERVED].string_value.decode()
         for message in fleet.seen

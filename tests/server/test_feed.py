@@ -1,4 +1,4 @@
-"""The feed without a server: frames only while somebody looks, and viewers that stop reading."""
+"""The feed without a server: frames only while there are viewers, and viewers that stop reading."""
 
 import asyncio
 import socket

@@ -56,7 +56,7 @@ def artifact(path, probabilities, *, pairs=()):
 
 
 async def picker(gateway, models=("a", "b"), *, probabilities=None, accuracy=None, **sections):
-    """A picker over endpoints that nobody asks; decisions are made on its director."""
+    """A picker over endpoints that get no requests; decisions are made on its director."""
     gateway.members(*((f"127.0.0.1:{at}", model) for at, model in enumerate(models, start=1)))
     capability = artifact(
         gateway.directory / "capability.json", probabilities or {"a": 0.9, "b": 0.8}
@@ -72,7 +72,7 @@ async def picker(gateway, models=("a", "b"), *, probabilities=None, accuracy=Non
 
 
 def ask(runner, text="hello", *, tried="", model="auto", chars=4000, stream=False, **end):
-    """A request's whole life; `end` is what was seen of the answer."""
+    """A request's whole life; `end` has the fields of its completion."""
     request = Request(
         id="r",
         api=Api.CHAT,

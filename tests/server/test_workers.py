@@ -195,7 +195,7 @@ async def test_an_outcome_may_be_reported_to_any_worker(machine):
 
 
 async def errors_of_a_start(tmp_path, **ports):
-    """What two workers say that cannot start with these ports."""
+    """The errors of two workers that cannot start with these ports."""
     settings = tmp_path / "laar.yaml"
     ports = {"ext_proc": free_port(), "health": free_port(), **ports}
     listen = {name: f"127.0.0.1:{port}" for name, port in ports.items()}

@@ -18,7 +18,7 @@ from aiohttp import web
 
 
 class KubeApiServer:
-    """The state, the faults, and what was asked."""
+    """The state, the faults, and the requests that it got."""
 
     def __init__(self) -> None:
         self.version = 100
