@@ -63,7 +63,7 @@ def new_session(timeout_s: float = TIMEOUT_S) -> aiohttp.ClientSession:
 
 
 async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) -> Asked:
-    """Sends one tiny chat request; never raises for what an endpoint does."""
+    """Sends one tiny chat request; never raises for a fault of the endpoint."""
     body = {
         "model": spec.models[0],
         "messages": [{"role": "user", "content": "1"}],

@@ -51,7 +51,7 @@ class Resolver:
     Args:
         sink: takes the resolved endpoints, under the source's own name.
         clock: monotonic seconds.
-        lookup: how a name is resolved.
+        lookup: resolves a name.
         interval_s: seconds between two look-ups of one name.
         timeout_s: after which a look-up counts as failed, though it goes on in its thread.
     """

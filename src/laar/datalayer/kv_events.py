@@ -189,7 +189,7 @@ class KvEvents:
 async def _again(
     context: zmq.asyncio.Context, url: str, start: int
 ) -> AsyncGenerator[tuple[int, list[Event]], None]:
-    """The batches that an engine keeps, from a number on; none where it is not said where."""
+    """The batches that an engine keeps, from a number on; none without a URL."""
     if not url:
         return
     with context.socket(zmq.DEALER) as socket:

@@ -1,8 +1,8 @@
 """The few numbers laar needs from an engine's Prometheus page, found without parsing the page.
 
 A vLLM page is 55 KB with 484 samples, of which laar needs six. Looking for each name by
-``bytes.find`` takes a thousandth of what a parser of the whole page does, so this is what makes a
-scrape every second of a hundred endpoints cost nearly nothing. Engines differ in names only; what
+``bytes.find`` takes a thousandth of the time of a parser of the whole page, so a scrape every
+second of a hundred endpoints costs nearly nothing. Engines differ in names only; what
 they lack stays NaN. Data-parallel ranks report on one page under a label each: counts, tokens and
 counters are summed, the share of the cache in use is averaged.
 

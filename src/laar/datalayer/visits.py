@@ -54,7 +54,7 @@ class Visits:
 
     Args:
         targets: returns the current targets; called at each look.
-        visit: does the work; must bound its own time and catch what it expects.
+        visit: does the work; must bound its own time and catch the errors it expects.
         left: called with the address of a target that is gone.
         interval_s: seconds between two visits of one endpoint.
         clock: monotonic seconds.
@@ -87,7 +87,7 @@ class Visits:
         """Visit until cancelled; visits under way are cancelled with it.
 
         Raises:
-            Exception: what a visit raised and should have caught.
+            Exception: an error that a visit raised and should have caught.
         """
         self._failure = None
         try:

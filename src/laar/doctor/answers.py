@@ -51,7 +51,7 @@ async def answer_findings(specs: Sequence[EndpointSpec]) -> list[Finding]:
 
 def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[Finding]:
     asked = [(spec, a) for spec, a in asked if not a.problem.startswith("can't be reached")]
-    if not asked:  # the doctor has said that already
+    if not asked:  # the doctor has reported that already
         return []
     counts = Counter(_short(answer) for _, answer in asked)
     shown = ", ".join(f"{count} x {what}" for what, count in counts.most_common())

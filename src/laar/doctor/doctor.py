@@ -1,4 +1,4 @@
-"""`laar doctor`: looks at the endpoints, the picker, its store and Envoy, and says what to change.
+"""`laar doctor`: looks at the endpoints, the picker, its store and Envoy, and names remedies.
 
 Everything is read over HTTP with short time-outs; nothing is changed, and each endpoint is asked
 for one token. What can't be reached is a finding too. The picker's own admin port gives the
@@ -89,7 +89,7 @@ class Doctor:
 
     Args:
         settings: settings of the picker.
-        places: where it and its Envoy are.
+        places: addresses of the picker and its Envoy.
     """
 
     def __init__(self, settings: Settings, places: Places) -> None:

@@ -1,4 +1,4 @@
-"""Whether pickers that share know the same: the store, and what a picker hears of the others."""
+"""Whether pickers that share know the same: the store, and a picker's records of the others."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class FleetState:
             self._prefixes.removed(slot, block_hashes)
 
     def cleared(self, address: str) -> None:
-        """Forgets what the endpoint's cache is believed to hold: it is empty."""
+        """Forgets the blocks believed to be in the endpoint's cache: it is empty."""
         slot = self._table.slot(address)
         if slot >= 0:
             if isinstance(self._prefixes, PrefixBeliefs):
@@ -120,7 +120,7 @@ class FleetState:
             self._on_empty(address)
 
     def lost(self, address: str) -> None:
-        """Forgets what the endpoint's cache is believed to hold: its events were lost."""
+        """Forgets the blocks believed to be in the endpoint's cache: its events were lost."""
         slot = self._table.slot(address)
         if slot >= 0:
             if isinstance(self._prefixes, PrefixBeliefs):
@@ -173,7 +173,7 @@ class FleetState:
             self._on_reading(address, reading)
 
     def served(self, address: str, served: Served) -> None:
-        """Takes what an endpoint says of its names."""
+        """Takes the model names that an endpoint lists."""
         self._table.served(address, served)
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:

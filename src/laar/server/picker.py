@@ -201,7 +201,7 @@ class Picker:
             beliefs = self._beliefs
             density = beliefs.bytes_per_token() if beliefs else BYTES_PER_TOKEN
             self.context.set_capacity(None if math.isnan(tokens) else tokens * density)
-            known = not math.isnan(reading.capacity_tokens)  # else what it holds is a guess
+            known = not math.isnan(reading.capacity_tokens)  # else its content is a guess
             if known and beliefs is not None:
                 self.context.holds_since(address, beliefs.oldest_at(slot))
 
@@ -213,7 +213,7 @@ class Picker:
     # -- parts ---------------------------------------------------------------------------------
 
     def _tokenized(self) -> TokenizedPrompts | None:
-        """Tokenizes prompts where the settings say how; None where not."""
+        """The tokenizing of prompts, where the settings ask for it; else None."""
         prefix, beliefs = self.settings.prefix, self._beliefs
         tokenizers = read_tokenizers(prefix.tokenizers)
         if beliefs is None or not (tokenizers or prefix.ask_engines):

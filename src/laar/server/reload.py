@@ -1,4 +1,4 @@
-"""The settings of a running picker: which are in effect, and what a changed file makes of them.
+"""The settings of a running picker: those in effect, and the effects of a changed file.
 
 The settings file, and the weights file and the artifact that it names, are looked at once in a
 while and on SIGHUP, and read as a whole in a thread. Files that would not start a picker are not
@@ -46,7 +46,7 @@ be in a file that isn't known to belong to the settings before they can be read.
 
 _SOURCE = "settings"
 RESTART = "settings restart"
-"""The source of the problem that says what waits for a restart."""
+"""The source of the problem that lists the settings that wait for a restart."""
 
 _NAMED = 10
 """Settings named in one problem; a file with more is another file."""

@@ -58,7 +58,7 @@ class Runner:
     Args:
         settings: the loaded settings; the files they were loaded from are followed.
         seed: seed of every random draw; None for chance.
-        worker: where it is one of several processes on the same ports; None for one alone.
+        worker: its place among several processes on the same ports; None for one alone.
 
     Raises:
         SettingError: an artifact, a token or an export that the settings name cannot be used.

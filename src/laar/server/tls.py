@@ -65,7 +65,7 @@ class ServerTls:
     """The certificate in use.
 
     Args:
-        settings: where it comes from.
+        settings: its files, or a self-signed one.
         problems: gets files that cannot be used, and a certificate that has expired.
 
     Raises:
@@ -158,7 +158,7 @@ def _bytes(tls: Tls, name: str) -> bytes | None:
 
 
 def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) -> Identity:
-    """Refuses what gRPC would fail on at a handshake, without a word of why."""
+    """Refuses files on which gRPC would fail at a handshake, without a reason."""
     try:
         from cryptography import x509
         from cryptography.exceptions import UnsupportedAlgorithm

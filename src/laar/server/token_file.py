@@ -18,7 +18,7 @@ def read_token_file(path: Path | None, setting: str) -> str | None:
     """Reads a token; None where no file is set.
 
     Args:
-        path: of the file.
+        path: path of the file.
         setting: that names it, for the error.
 
     Raises:
@@ -60,7 +60,7 @@ def read_reporter_tokens(path: Path | None, setting: str) -> ReporterTokens | No
     """Reads the tokens of reporters: one alone, or a line with name and token for each.
 
     Args:
-        path: of the file; None for no tokens.
+        path: path of the file; None for no tokens.
         setting: that names it, for the error.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`laar serve --workers`: several processes on one port, which share what they know.
+"""`laar serve --workers`: several processes on one port, which share their records.
 
 The parent serves no request. It runs the hub that the workers share by, unless they share by a
 store, starts a worker again that ended or hangs, and hands signals on. The kernel gives each

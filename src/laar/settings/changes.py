@@ -38,7 +38,7 @@ class Change:
 
 
 def change(running: Settings, wanted: Settings) -> Change:
-    """Takes of the wanted settings what a running picker can take.
+    """Takes those of the wanted settings that a running picker can take.
 
     Both are valid, yet a mixture of the two may not be: endpoints that move into a file have left
     before the file is read. Then everything waits.

@@ -102,8 +102,9 @@ class Loaded:
         settings: settings with absolute paths, and with the weights of the weights file.
         path: the settings file; None when there is none.
         origins: ``default``, ``FILE:LINE`` or ``FILE`` for every setting by its path.
-        stamps: of the files whose change is a change of the settings, taken before they were read.
-        lines: of the keys of the settings file.
+        stamps: stamps of the files whose change is a change of the settings, taken before they were
+            read.
+        lines: lines of the keys of the settings file.
     """
 
     settings: Settings

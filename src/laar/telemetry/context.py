@@ -76,7 +76,7 @@ class Group:
     def measured(
         self, ttft_s: float | None, prompt_tokens: int | None, cached_tokens: int | None
     ) -> None:
-        """Counts an answer that was read; None for what it did not show."""
+        """Counts an answer that was read; None for a figure that it did not show."""
         if ttft_s is not None:
             self.ttft_s.add(ttft_s)
         if prompt_tokens and cached_tokens is not None:

@@ -20,7 +20,7 @@ from laar.explain.record import explained
 __all__ = ["MAX_BYTES", "MAX_DECISIONS", "DecisionMemory"]
 
 MAX_DECISIONS = 2000
-"""Enough for percentiles worth showing; at 100 requests a second, what a person saw 20 s ago."""
+"""Enough for percentiles worth showing; at 100 requests a second, those of the last 20 s."""
 
 MAX_BYTES = 64 << 20
 """Six hundred decisions over a thousand endpoints."""

@@ -37,7 +37,7 @@ class DecisionLog:
         rng: draws the sample.
         sample: share of decisions that are written; may be changed.
         max_bytes: size after which a new file is begun.
-        keep: how many old files are kept.
+        keep: number of old files that are kept.
         on_problem: gets a fault, or None once it works again.
     """
 

@@ -1,4 +1,4 @@
-"""Attempts that fail: the endpoints that the picker names, its reports, and its patience."""
+"""Attempts that fail: the endpoints named, the reports to the picker, and silent endpoints."""
 
 import random
 from dataclasses import replace

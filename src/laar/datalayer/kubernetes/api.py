@@ -38,7 +38,7 @@ MAX_EVENT_BYTES = 4 << 20
 LIST_TIMEOUT_S = 30.0
 WATCH_S = 60.0
 """How long a watch is asked to last. Resuming one costs a request; a connection that died without
-a word is noticed after this and `WATCH_GRACE_S`."""
+a sign is noticed after this and `WATCH_GRACE_S`."""
 WATCH_GRACE_S = 15.0
 
 
@@ -69,7 +69,7 @@ class ApiAccess:
 
 
 def in_cluster(account: Path = ACCOUNT) -> ApiAccess:
-    """Say how a pod reaches its API server.
+    """Return a pod's access to its API server.
 
     Raises:
         SettingError: this is no pod, or it has no service account token.

@@ -115,7 +115,7 @@ class Explainer:
         """Reads a request, as `explain` does; may run on another thread.
 
         Raises:
-            RequestError: it would be refused for what it is.
+            RequestError: it would be refused whatever the fleet's state.
         """
         given = {":path": path_of(body), ":method": "POST", **headers}
         return self._read(body, given, self._clock())

@@ -141,14 +141,14 @@ class Call:
         self._holding = False
         self._deliver()
 
-    # -- for the connection: what the peer says ------------------------------------------------
+    # -- for the connection: input of the peer -------------------------------------------------
 
     def data_received(self, data: bytes, flow_bytes: int) -> None:
         """Takes a piece of the request.
 
         Args:
             data: the piece.
-            flow_bytes: what it took of the windows.
+            flow_bytes: bytes that it took of the windows.
         """
         self._owed_bytes += flow_bytes
         if self._end is not None:

@@ -183,7 +183,7 @@ class Connection(asyncio.Protocol):
             self._reset(call.stream_id, ErrorCodes.NO_ERROR)
         self._calls.pop(call.stream_id, None)
 
-    # -- what the peer says --------------------------------------------------------------------
+    # -- input of the peer ---------------------------------------------------------------------
 
     def _request(self, event: Any) -> None:
         stream_id = event.stream_id
@@ -324,7 +324,7 @@ class Connection(asyncio.Protocol):
             self.h2.reset_stream(stream_id, code)
 
     def _goaway(self, last_stream_id: int, code: int = 0) -> None:
-        """Says GOAWAY, after all that was said before."""
+        """Sends GOAWAY, after all frames that were written before."""
         assert self._transport is not None
         self._transport.write(self.h2.data_to_send() + goaway(last_stream_id, code))
 

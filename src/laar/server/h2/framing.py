@@ -45,7 +45,7 @@ class CallError(Exception):
 
     Args:
         code: its status.
-        text: why.
+        text: the reason.
     """
 
     def __init__(self, code: Code, text: str) -> None:

@@ -1,4 +1,4 @@
-"""jh2 as it is used here: its settings, and what it does otherwise than a busy server wants it.
+"""jh2 as it is used here: its settings, and changes that a busy server needs.
 
 DATA frames are most of the input and output, and the library's objects and states for each cost
 more than the message in it. Those that change no state of an open stream go around it: `takes` and
@@ -136,7 +136,7 @@ def greet(library: Library) -> None:
 
 
 def goaway(last_stream_id: int, code: int) -> bytes:
-    """A GOAWAY frame. The library would take no frame more once it has said it itself."""
+    """A GOAWAY frame. The library would take no frame more once it has sent one itself."""
     gone: bytes = GoAwayFrame(0, last_stream_id=last_stream_id, error_code=code).serialize()
     return gone
 

@@ -19,7 +19,7 @@ class Begun:
 
     Args:
         key: secret of the hashes, which all use.
-        snapshot: what the others know, for one that starts; None where there is none.
+        snapshot: the others' records, for a picker that starts; None where there is none.
     """
 
     key: bytes
@@ -34,7 +34,7 @@ class Received(NamedTuple):
 
 
 class Carrier(Protocol):
-    """Carries batches in one order for all: what one has read before it writes, all read before.
+    """Carries batches in one order for all: those that one read before it writes, all read before.
 
     Every call but `close` raises `Away` where the others cannot be reached.
     """

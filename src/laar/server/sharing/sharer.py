@@ -43,7 +43,7 @@ __all__ = ["Sharer", "new_origin", "secret_of"]
 _LOG = logging.getLogger(__name__)
 
 WARM_S = 1.0
-"""How long a start waits for what the others know; then it serves without."""
+"""How long a start waits for the others' records; then it serves without."""
 
 _LOOK_S = 0.25
 _AGAIN_S = (0.1, 1.0)  # until the way is tried again, at first and at most
@@ -165,13 +165,13 @@ class Sharer:
         return {"share": self._run, "leases": self._look}
 
     async def warmed(self) -> None:
-        """Waits until it knows what the others know; not for long."""
+        """Waits for the others' records, for `WARM_S` at most."""
         if self.carrier is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._warm.wait(), WARM_S)
 
     async def stop(self) -> None:
-        """Says good-bye, and saves. The way stays closed: who came back would count as one more."""
+        """Takes leave, and saves. The way stays closed: a picker that returns counts as another."""
         if self._file is not None:
             await self._save(self._file)
         if self.carrier is None:

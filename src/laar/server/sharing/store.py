@@ -3,12 +3,12 @@
 Keys, all with the namespace as their hash tag, so that they are on one node of a cluster:
 
     laar:{ns}:records    stream; entries older than `history_s` are trimmed
-    laar:{ns}:snapshot   what a picker that starts needs before the stream's entries
+    laar:{ns}:snapshot   records that a picker that starts needs before the stream's entries
     laar:{ns}:turn       expires when the next snapshot is due
     laar:{ns}:key        secret of the hashes, where no `secret_file` is given
 
 Sending, receiving and the rest have a connection each: the client's own, below its commands and its
-pool, which cost more than what they carry here. No answer is awaited longer than a second.
+pool, which cost more than the batches here. No answer is awaited longer than a second.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Store:
     """Implements `laar.server.sharing.carrier.Carrier`.
 
     Args:
-        share: where the store is, and how to log in.
+        share: the store's address and credentials.
         settings: namespace and times.
         origin: this picker; its own entries are not received.
         secret: secret of the hashes, from the settings; None to find one in the store.
@@ -142,7 +142,7 @@ class Store:
             self.place = self._read_to = place
 
     async def send(self, batches: Sequence[bytes]) -> None:
-        """See `Carrier`. What the others have sent is read on the same trip."""
+        """See `Carrier`. The others' batches are read on the same trip."""
         oldest = f"{max(0, int(self._now_ms()) - self._history_ms)}-0"
         trimmed = ("XADD", self._records, "MINID", "~", oldest, "*")
         adds = [(*trimmed, "o", self._origin, "b", data) for data in batches]
