@@ -63,16 +63,16 @@ class Claim:
         name: its name in tables and files; unique in its experiment.
         says: the claim, one sentence.
         metric: the metric that the effect is of, with its unit.
-        effect: how ours and theirs are compared; see the module's text.
-        direction: on which side of the bound the effect should be.
+        effect: comparison of ours and theirs; see the module's text.
+        direction: side of the bound on which the effect should be.
         bound: the effect asked for.
         seeds: needed for a verdict.
-        paper: whose claim it is, with its section; empty for ours.
+        paper: paper of the claim, with its section; empty for laar's own.
         published: the paper's figure, in our words.
         parts: whether all parts must be shown, or any.
         family: claims that are corrected together; "alone" for none.
-        kind: where the direction begins; by default where nothing differs. None for a level: a
-            figure that is missed contradicts nothing.
+        kind: value at which the direction begins; by default where nothing differs. None for a
+            level: a figure that is missed contradicts nothing.
         why: the known reason why it comes out otherwise than claimed.
     """
 
@@ -140,7 +140,7 @@ class Judged:
         claim: as declared.
         outcome: see the module's text.
         part: the one that decides: the weakest of all, or the strongest of any.
-        effect: of that part, in the effect's own unit (a ratio is a geometric mean).
+        effect: effect of that part, in the effect's own unit (a ratio is a geometric mean).
         low: lower end of its 95 % interval.
         high: upper end of the interval.
         seeds: number of seeds that ran.
@@ -196,7 +196,7 @@ class Judged:
 
     @property
     def sentence(self) -> str:
-        """The verdict, said in full."""
+        """The verdict as a full sentence."""
         where = f" ({self.part})" if self.part else ""
         asked = f"{self.claim.direction} {self.claim.bound:.4g} asked for"
         told = f"{self.claim.metric} {self.ours}{where}, {asked}"

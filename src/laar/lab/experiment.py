@@ -55,7 +55,7 @@ class Experiment:
         source: paper and section.
         run: makes the report.
         seeds: number of seeds by default; at least as many as each claim needs.
-        quick_seeds: the same for the smoke test.
+        quick_seeds: number of seeds of the smoke test.
         minutes: minutes of one core for a seed, about.
         needs_data: it runs on `--data` alone.
         first_seed: the first of its seeds by default.

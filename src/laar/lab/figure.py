@@ -24,7 +24,7 @@ def draw(report: Report, path: Path, title: str, *, runs: int | None = None) -> 
     """Writes the figure; the file's ending sets the format.
 
     Args:
-        report: whose charts to draw.
+        report: the report with the charts to draw.
         path: path of the file.
         title: title above all panels.
         runs: runs behind the estimates; no error bars below `FEWEST_RUNS`. None: as they are.
@@ -76,7 +76,7 @@ def _panel(axis: Any, chart: Chart, *, bars: bool) -> None:
 def limits(chart: Chart) -> tuple[float, float]:
     """The ends of the y axis: those of the means, so that one wide interval flattens no panel.
 
-    A panel of what cannot be negative begins at 0, whatever an interval says.
+    A panel of values that cannot be negative begins at 0, even if an interval does not.
     """
     means = [value.mean for values in chart.series.values() for value in values]
     known = [mean for mean in means if isfinite(mean)] or [0.0]

@@ -69,7 +69,7 @@ def fit_engine(settings: FitSettings, progress: Callable[[int, int], None]) -> F
     """Measures, fits and checks.
 
     Args:
-        settings: what to measure.
+        settings: endpoint and extent of the measurement.
         progress: called with the points done and the points in all.
 
     Raises:

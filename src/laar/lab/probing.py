@@ -90,7 +90,7 @@ async def measure(
     """
     seen: dict[Point, Seen] = {}
     rng = Random()  # seeded by the system: other prompts in each run
-    await _ask(session, url, model, _prompt(rng, 64), 2)  # what the first request ever costs
+    await _ask(session, url, model, _prompt(rng, 64), 2)  # the cost of the very first request
     for _ in range(repeat):
         for point in points:
             short = (point.prompt_tokens - point.cached_tokens) * point.together <= SHORT_TOKENS

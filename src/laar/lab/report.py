@@ -45,7 +45,7 @@ class Check:
     """Something exact that a tool finds held or not; claims over seeds are `laar.lab.claims`.
 
     Args:
-        claim: what must be seen.
+        claim: the promise, one sentence.
         held: whether it was.
         seen: the numbers.
     """

@@ -1,4 +1,4 @@
-"""The lab's statistics, all of them: means with 95 % intervals, tests, and what a test can see.
+"""The lab's statistics, all of them: means with 95 % intervals, tests, and the power of tests.
 
 Policies run on the same seeds meet the same requests and the same network, so their difference by
 seed varies far less than either: comparisons are paired by seed. Ratios are compared by their
@@ -133,7 +133,7 @@ def one_more(draws: Sequence[float], intervals: int) -> float:
 
     Args:
         draws: two or more.
-        intervals: how many of them are to hold at once with a chance of `CONFIDENCE`.
+        intervals: number of intervals that are to hold at once with a chance of `CONFIDENCE`.
     """
     n = len(draws)
     spread = float(np.asarray(draws, np.float64).std(ddof=1))

@@ -126,7 +126,7 @@ def kept_in(directory: Path | None) -> Iterator[None]:
 
 
 def _sources() -> str:
-    """A name for this state of the package: any change may change what a run comes to."""
+    """A name for this state of the package: any change may change the result of a run."""
     package = Path(__file__).parents[1]
     digest = xxhash.xxh3_64()
     for path in sorted(package.rglob("*.py")):

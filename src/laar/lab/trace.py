@@ -86,7 +86,7 @@ def read_trace(
 
 
 def entries(path: Path) -> Iterator[tuple[str, Entry]]:
-    """The file's objects, each with the words that say where it stands.
+    """The file's objects, each with the text of its place in the file.
 
     Raises:
         SettingError: the file can't be read, or a line is too long or no JSON object.

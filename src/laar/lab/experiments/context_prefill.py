@@ -7,7 +7,7 @@ documents` (requests of one topic share nearly all of theirs) has the overlap of
 MultihopRAG (5.1 to 60.4 % found cached, prefill 1.81 times as fast); `topic` that of Qwen3-32B (4.6
 to 34 %), which alone cannot make more than 1.5 times, and `zipf 1.0` has less.
 Throughput is that of a backlog with one token for each answer; TTFT is under Poisson arrivals at
-two thirds of what the fleet can do as it is. The paper knows its requests beforehand; the last row,
+two thirds of the fleet's capacity as it is. The paper knows its requests beforehand; the last row,
 `laar context plan`, does so too.
 """
 

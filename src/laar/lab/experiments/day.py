@@ -96,7 +96,7 @@ class _Traffic:
 
 
 class _Clients:
-    """Sends a day's visits, and counts what they come to."""
+    """Sends a day's visits, and counts their results."""
 
     def __init__(self, fleet: VirtualFleet, day: Day, seed: int) -> None:
         self._fleet, self._day = fleet, day

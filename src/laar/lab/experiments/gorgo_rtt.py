@@ -4,7 +4,7 @@ With physical weights (a millisecond is worth the tokens that are prefilled in i
 prompt goes near, and a cached prefix far away is worth its round trip exactly when reading it again
 takes longer. GORGO's published weight, 0.276 tokens a millisecond, fails the second by design: it
 prices 456 ms like 126 tokens, which are read in 13. The default weights follow prefixes as well,
-which is what a loaded fleet wants. Where answers take long, a weighted round trip of theirs is less
+which a loaded fleet needs. Where answers take long, a weighted round trip of theirs is less
 than a near-tie of the whole, and cold prompts go anywhere: the second column shows it.
 """
 

@@ -137,7 +137,7 @@ def policies_of(run: Run) -> dict[str, Policy]:
     """The product's policies, GORGO's with the run's weights."""
     policies = build_policies(run.weights, _GORGOS_AIBRIX)
     # As published, the smallest score wins outright: our picker's near-ties would go to the less
-    # loaded, and hide what a zero load weight does.
+    # loaded, and hide the effect of a zero load weight.
     score = Gorgo(**dict(run.gorgo))
     policies["gorgo"] = Policy(name="gorgo", scorers=[(score, 1.0)], picker=ShuffledMaxScore())
     return policies

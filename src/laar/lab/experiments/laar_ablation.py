@@ -5,7 +5,7 @@ questions about each document, so that a cache can help at all. The last gives t
 artifact in which every model has another's accuracies, in several ways, and lets reported outcomes
 correct it, with the weight of the prior as it is found and, beside it, held where it was. Two users
 ask there: with eight, every endpoint is busy whatever the picker estimates, and a wrong artifact
-costs less (a remark says how much).
+costs less (a remark shows how much).
 
 `SHARES` of `laar.accuracy.trust` and their use were chosen on seeds from 1100; none is run here.
 """

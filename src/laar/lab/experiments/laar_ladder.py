@@ -7,7 +7,7 @@ Cells are shuffled, as traffic comes; 1 to 16 users; engines keep prompts, or do
 from the second on has the same retry rule and the same stop: none is rewarded for giving up early.
 
 Mean time to correct answer rewards giving up. The measure here is the restricted mean time: a
-question's time to its correct answer, at most T, and T where there was none. T is twice what an
+question's time to its correct answer, at most T, and T where there was none. T is twice the time an
 idle fleet needs to put the question to every model once, the same for every contestant. Times are
 shares of it. PAR-10 counts a failure ten times T.
 
@@ -64,7 +64,7 @@ retry rule."""
 PER_CELL = 8
 _PER_RUN = 120  # of real questions
 _TIMES = np.geomspace(0.02, 1.0, 25)
-_FROM = 0.05  # of T; before it a curve says who answers the easiest first
+_FROM = 0.05  # of T; before it a curve shows which system answers the easiest first
 
 _SHIPPED = ("load-aware", "session-affinity", "least-loaded")
 _RULE = tuple(f"{name}, retry rule" for name in _SHIPPED)
@@ -217,7 +217,7 @@ def _limit_s(world: World | RecordsWorld, question: Question) -> float:
     )
 
 
-# -- what it says ------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------
 
 _Results = Mapping[_Key, Sequence[_Run]]
 

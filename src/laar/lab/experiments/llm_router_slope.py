@@ -1,7 +1,7 @@
 """llm-router's headline: how the median latency grows from 4 to 24 sessions, by policy.
 
 The published latency is called TTFT and is that of whole answers (see `router_sessions`), so whole
-answers are what the claim is checked on. The time to a first token, which a client that streams
+answers are used to check the claim. The time to a first token, which a client that streams
 would see, stands beside it: there round-robin is flatter than prefix-aware and no slower, because
 these engines prefill first and recomputed tokens delay the decoding of others. At 4 sessions
 least-loaded wins the median, here as there.

@@ -282,7 +282,7 @@ class TrueAccuracies(CapabilityAssessor):
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """The fleet's accuracies, moved by the failures so far as the artifact says."""
+        """The fleet's accuracies, moved by the failures so far as in the artifact."""
         known = super().assess(request, models, tried, now)
         language, length, _ = known.cell
         row = np.array([self._surface.accuracy(model, language, length) for model in models])

@@ -1,4 +1,4 @@
-"""Figure 14 of Medha: what it costs long prompts to reserve devices for short ones.
+"""Figure 14 of Medha: the cost for long prompts of devices reserved for short ones.
 
 Eight instances of two A100 each serve whole prompts without preemption. Shared, all eight work on
 one prompt after the other; reserved, two of them serve the short requests (up to 8K) and six the

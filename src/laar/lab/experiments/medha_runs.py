@@ -41,7 +41,7 @@ class Latencies:
         ttft_s: seconds to the first token.
         first_s: time of the first token, from the run's start.
         tpot_s: seconds between tokens, from the first to the last; NaN for answers of one.
-        is_long: which requests are long.
+        is_long: mask of the long requests.
     """
 
     ttft_s: Floats

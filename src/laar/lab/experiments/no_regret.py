@@ -1,7 +1,7 @@
 """Is the default ever worse off than the best policy for the traffic that comes?
 
-`suite` shows any policies on any workloads and judges nothing; it is what a policy is shaped with,
-on its own seeds (from 100) and on the workloads to choose on. `no-regret` is the claim, on all
+`suite` shows any policies on any workloads and judges nothing; policies are shaped with it, on its
+own seeds (from 100) and on the workloads to choose on. `no-regret` is the claim, on all
 workloads, with margins, tests and seeds as docs/decisions/0013 has them. The leads over the best
 single baseline, bare means in the decision, are tested as well, which is stricter. `agents` and
 `conversations` are the same on real traffic alone.

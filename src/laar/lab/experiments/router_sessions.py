@@ -3,7 +3,7 @@
 A fresh fleet for each policy and seed, the workload the same for all; caches start warm for other
 prompts, hence cold for these. Nothing is learned from answers: its router does not read them.
 
-What it calls TTFT is the time to an answer's last token: against real engines its `cmd/bench` asks
+Its TTFT is the time to an answer's last token: against real engines its `cmd/bench` asks
 for answers that are not streamed, because only those report cached tokens, and the first byte of
 such an answer comes when it is complete. That is `e2e_*` here; `ttft_*` is the time to a first
 token.

@@ -1,9 +1,9 @@
-"""Whether a comparison through Envoy comes out as the lab says it should.
+"""Agreement of a comparison through Envoy with the lab.
 
 Chance decides, even on the same questions: in which order users ask them, where a session hashes
 to, who wins a tie, how long a packet takes. A run through Envoy is one draw of that. The lab draws
 the same questions many times over, under another order, other sessions and other jitter each time,
-and an interval about its draws says where one more draw should lie (Student's t for a new
+and an interval about its draws shows where one more draw should lie (Student's t for a new
 observation). Figures are several, so each interval is made wider until all of them together hold
 with 95 % (Bonferroni): were the two the same, one comparison in twenty would fail.
 

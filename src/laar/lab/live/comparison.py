@@ -27,7 +27,7 @@ from laar.sim.fleet.clients import MAX_ATTEMPTS
 __all__ = ["MAX_ATTEMPTS", "Tally", "compare", "exit_status"]
 
 BROKEN = 1
-"""Exit status when an exchange was not answered as the contract says."""
+"""Exit status when an exchange was not answered as the contract demands."""
 _FAULTS_SHOWN = 10
 
 _REASONS = {"llm-router": llm_router.REASONS}
@@ -65,7 +65,7 @@ async def compare(
     """Asks everything under each policy in turn.
 
     Args:
-        console: for the progress bars.
+        console: console for the progress bars.
         url: URL of Envoy.
         asked: the questions.
         policies: names of the policies.

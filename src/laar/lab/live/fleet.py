@@ -196,7 +196,7 @@ async def started_fleet(
 def _write_settings(
     directory: Path, names: Mapping[str, Sequence[str]], settings: Mapping[str, object]
 ) -> Path:
-    """Writes what a user would write: an endpoints file and the settings."""
+    """Writes the files that a user would write: an endpoints file and the settings."""
     endpoints_file = directory / "endpoints.yaml"
     listed = [{"address": address, "models": list(models)} for address, models in names.items()]
     endpoints_file.write_text(yaml.safe_dump({"endpoints": listed}))

@@ -35,9 +35,9 @@ class Rest:
     """A fleet without clients.
 
     Args:
-        left: what should be 0 and is not, by the name of its metric.
+        left: figures that should be 0 and are not, by the name of their metric.
         rss_bytes: memory of the picker's process.
-        files: how many it has open.
+        files: number of files that it has open.
     """
 
     left: Mapping[str, float]
@@ -68,7 +68,7 @@ async def at_rest(fleet: Fleet, before: Rest, *, flow: bool) -> Rest:
     """The fleet when all that was in flight is gone, or after `SETTLE_S`.
 
     Args:
-        fleet: whose clients have all gone.
+        fleet: the fleet, without clients.
         before: as it was when they came.
         flow: whether its picker has a queue.
     """

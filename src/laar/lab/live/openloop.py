@@ -38,9 +38,9 @@ class Answered:
         status: HTTP status of the answer; None where there was none.
         reason: `x-laar-reason`.
         ttft_s: seconds from the moment it was meant to be sent; None unless it was served.
-        late_s: from then to when it was sent.
-        fault: why this was no proper answer; empty for a whole 200, and for a 429 or 503 that says
-            when to come again.
+        late_s: seconds from then until it was sent.
+        fault: reason why this was no proper answer; empty for a whole 200, and for a 429 or 503
+            with a time to retry.
     """
 
     ask: Ask

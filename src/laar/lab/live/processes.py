@@ -60,7 +60,7 @@ class LaarProcess:
 
     Args:
         arguments: arguments of the command.
-        log_path: where its output goes.
+        log_path: file for its output.
     """
 
     def __init__(self, arguments: Sequence[str], log_path: Path) -> None:

@@ -22,7 +22,7 @@ _GAIN, _KEPT = _BOUNDS["slack"], _BOUNDS["goodput-kept"]
 _MIN_SPEED = 0.9
 """A slower fleet is no model of its hardware."""
 _MAX_GROWTH_BYTES = 32 << 20
-"""Five times what a minute was seen to leave: allocators, prefixes and remembered decisions, all of
+"""Five times the measured growth in a minute: allocators, prefixes and remembered decisions, all of
 which have caps of their own."""
 DEADLINE_S = 240.0
 """Deadline in the fleet's seconds: four times the longest hold of the queue, so that an answer that

@@ -76,7 +76,7 @@ class Together:
 
     Args:
         draw: the sessions of one round.
-        rounds: how many; each has a fresh fleet.
+        rounds: number of rounds; each has a fresh fleet.
     """
 
     draw: Callable[[Random], Sequence[Conversation]]
@@ -92,7 +92,7 @@ class Case:
 
     Args:
         name: unique in the suite.
-        about: what it stands for, one line.
+        about: the traffic that it stands for, one line.
         role: `choose` for workloads to look at while a policy is shaped, `judge` for the verdict.
         fleet: its endpoints.
         load: the load that is sent.
@@ -112,7 +112,7 @@ class Case:
 
 
 class Pickers(NamedTuple):
-    """How many pickers decide, and the delay of what they share; None: each is alone."""
+    """The number of pickers, and the delay of their sharing; None: each is alone."""
 
     many: int = 1
     delay_s: float | None = None

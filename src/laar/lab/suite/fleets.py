@@ -148,16 +148,16 @@ class WrongSpeeds:
         return found
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Learns what it learns."""
+        """Passes the usage on to the known assessor."""
         self.known.usage(request, model, prompt_tokens)
 
 
 Knowledge = Callable[[Sequence[Site]], Assessor]
-"""Gives what the picker knows about the models beforehand."""
+"""Makes the picker's prior knowledge of the models."""
 
 
 def nothing(sites: Sequence[Site]) -> Assessor:
-    """No artifact: every model as fast as the default says."""
+    """No artifact: every model has the default speed."""
     return PlainAssessor()
 
 

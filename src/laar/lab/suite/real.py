@@ -125,7 +125,7 @@ def day_agents(data: Path, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
 def day_chats(data: Path, requests_per_s: float, rng: Random, until_s: float) -> Iterator[Arrival]:
     """The chat trace from a random moment on, over and over, at a given rate of requests.
 
-    Requests have a session by what they share beyond the prompt of the service.
+    Requests have a session by their common prefix beyond the prompt of the service.
 
     Raises:
         SettingError: the file is missing.

@@ -17,7 +17,7 @@ workloads and metrics together, by Holm's procedure:
 - `shown`: refuted, after the correction;
 - `within`: refuted, before it only;
 - `lost`: shown to be worse than equal, after the correction, and beyond the margin on average;
-- `open`: none of these: the seeds are too few for a word.
+- `open`: none of these: the seeds are too few for a verdict.
 
 Seeds without scatter (a deterministic tie) give a test with no width: the mean alone decides.
 """

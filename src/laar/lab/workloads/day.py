@@ -2,7 +2,7 @@
 
 Each hour of the day is represented by a minute at that hour's rate, so caches, sessions and
 restarts keep their own seconds while the day passes faster. A chat that lasts six minutes
-therefore sees the rates of six hours. What the hours change is how many are awake: each chat has
+therefore sees the rates of six hours. The hours change the number of chats awake: each chat has
 a draw of its own and speaks while it is below the hour's share; agents begin as a Poisson process.
 
 Real agents and chats can take the place of the generated ones; the rest stays.
@@ -64,7 +64,7 @@ class Day:
     Args:
         hour_s: seconds that represent an hour.
         only_hour: every hour is like this one; None for the day.
-        hours: how many there are, the one ahead of them not counted.
+        hours: number of hours, without the one ahead of them.
         chat: chats at the busiest hour.
         agent: one agent's session.
         agents_per_s: agents that begin each second at the busiest hour.
@@ -109,7 +109,7 @@ class Visit:
         at_s: when it begins.
         kind: one of `KINDS`.
         session: its name; empty for none.
-        turns: what it asks.
+        turns: its requests.
     """
 
     at_s: float

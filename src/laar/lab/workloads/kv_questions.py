@@ -1,8 +1,8 @@
 """KV look-ups for the virtual fleet: the same queries, without building half a megabyte of text.
 
-The picker gets what it would read from the text (the words around the data, the length), the
-engine block ids, and the answer's truth comes from the fleet's accuracy surface, as it does in the
-simulated endpoint. That these are the same is tested against the text.
+The picker gets the parts that it would read from the text (the words around the data, the length),
+the engine gets block ids, and the answer's truth comes from the fleet's accuracy surface, as it
+does in the simulated endpoint. That these are the same is tested against the text.
 """
 
 from __future__ import annotations

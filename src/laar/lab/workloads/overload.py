@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 LOAD = 1.2
-"""Load as a multiple of what the fleet carries."""
+"""Load as a multiple of the fleet's capacity."""
 
 CLASSES = ("conversation", "document")
 PROFILE = "llama-3-8b-a100"
@@ -76,7 +76,7 @@ class Ask:
         number: its number, in order of arrival.
         at_s: time of arrival.
         kind: one of `CLASSES`.
-        tenant: whom its tokens are charged to.
+        tenant: tenant that its tokens are charged to.
         prompt_tokens: all of them new to every cache.
         output_tokens: tokens of the answer.
         objective_s: seconds from arrival to first token.

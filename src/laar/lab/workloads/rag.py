@@ -1,4 +1,4 @@
-"""Retrieval loads and a fleet of document caches: what the context hook's gain is measured on.
+"""Retrieval loads and a fleet of document caches, to measure the context hook's gain on.
 
 Four loads, made by seed: `topic` (documents of one topic together, some noise; its share of
 accesses to the top fifth of documents is that of NarrativeQA in the paper's Figure 3, 57 %),
@@ -106,7 +106,7 @@ class Replay:
     Args:
         hit: documents found in a cache, of all documents sent.
         skew: requests of the busiest endpoint over the mean.
-        endpoint: where each request went.
+        endpoint: endpoint of each request.
         hits: leading documents that each request found cached.
     """
 
@@ -140,7 +140,7 @@ def replay(
         routing: ``prefix`` takes the longest match among the endpoints that have had at most
             `valve` times their fair share so far (and 5 more); ties go to the least loaded.
         valve: see `routing`.
-        interval_s: between two requests, for the index's clock.
+        interval_s: seconds between two requests, for the index's clock.
         order: another way to order a request's documents; instead of `reorder`.
         own_orders: number of the best endpoints that are also tried with an order of their own, by
             an index of the orders each was sent; beside `reorder`.

@@ -41,13 +41,13 @@ class ChatShape:
         mean_turns: mean turns of the others.
         pause_s: median pause between turns; `pause_sigma` of its logarithm.
         first_log: mean and standard deviation of the logarithm of the first prompt's length.
-        growth_log: the same for what a turn adds besides the answer before it.
-        output_log: the same for answers.
+        growth_log: the same for the text that a turn adds besides the answer before it.
+        output_log: the same for the length of answers.
         max_output_tokens: longest answer; longer ones are cut.
         max_prompt_tokens: a conversation ends when its prompt would be longer.
         header_tokens: common to all prompts.
         template_share: conversations that begin with one of a few system prompts.
-        templates: how many there are; the k-th is 1/k as common as the first.
+        templates: number of these prompts; the k-th is 1/k as common as the first.
         template_tokens: their length.
     """
 
