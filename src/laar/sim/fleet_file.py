@@ -144,7 +144,7 @@ def fleet_of(engines: Sequence[str], endpoints: int) -> FleetFile:
 
     Args:
         engines: profiles, or files that end in ``.yaml``; `name@2.5` is 2.5 times slower.
-        endpoints: how many.
+        endpoints: number of endpoints.
 
     Raises:
         SettingError: there is no such profile, or it can't be slowed so.

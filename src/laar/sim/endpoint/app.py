@@ -106,8 +106,8 @@ class EndpointApp:
     """The ASGI application.
 
     Args:
-        serving: what the requests share.
-        sockets: what cuts connections.
+        serving: the state that requests share.
+        sockets: cuts connections.
         address: ``host:port``, for the ``x-sim-endpoint`` header.
     """
 

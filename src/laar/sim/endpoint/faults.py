@@ -116,7 +116,7 @@ class Fault:
         value: the kind's value; None where it has none.
         share: share of the requests that fulfil the other conditions.
         status: HTTP status, for the kind STATUS.
-        every: each N-th request; 1 is all.
+        every: N, for each N-th request; 1 is all.
         longer_bytes: requests with a body above this.
         without: requests without this header, in lower case; empty for all.
     """

@@ -93,7 +93,7 @@ class Silence(Response):
         self._has_head = head
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Says nothing."""
+        """Sends the head at most, and waits for the client to leave."""
         if self._has_head:
             await _send_head(send, 200, _SSE)
         await until_disconnect(receive)

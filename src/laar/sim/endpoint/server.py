@@ -281,7 +281,7 @@ def _publisher_of(settings: EndpointSettings, profile: EngineProfile) -> KvEvent
 
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol must be named: asyncio turns Nagle's delay off only for sockets that say TCP.
+    # The protocol must be named: asyncio turns Nagle's delay off only for sockets that name TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -1,4 +1,4 @@
-"""The engine model fitted to a running engine, and held against what it was not fitted to.
+"""The engine model fitted to a running engine, and checked on points it was not fitted to.
 
 Both halves use the same `Point`s: an endpoint is asked them (`laar.lab.probing`), and `predict`
 puts them to the engine model. The constants of `LinearCost` come from the few points of
@@ -107,7 +107,7 @@ def fit_points(longest: int) -> dict[str, Point]:
 
 
 def check_points(longest: int) -> dict[str, list[Point]]:
-    """The points to check with, by what they show the shape of."""
+    """The points to check with, by the quantity whose shape they show."""
     lengths = [max(16, longest // 500), *(longest // part for part in (64, 16, 4, 2, 1))]
     return {
         "prompt length": [Point(prompt_tokens=tokens) for tokens in lengths],

@@ -1,7 +1,7 @@
 """The seam between a simulated engine and whatever drives its clock.
 
 An engine is a pure object. A driver submits jobs and asks for one iteration at a time: `step(now)`
-says how long the iteration takes and what will be true when it ends. The virtual-time fleet puts
+gives the time of the iteration and the state at its end. The virtual-time fleet puts
 the end of the iteration on its heap; the HTTP endpoint sleeps until then. Neither knows how the
 engine schedules, and the engine never reads a clock.
 
@@ -32,11 +32,11 @@ class Job:
         arrival_s: when it reached the engine, on the driver's clock.
         prompt_tokens: length of the prompt.
         output_tokens: tokens the answer will have (>= 1).
-        blocks: chained hashes of the prompt's full KV blocks, first to last; what the prefix cache
-            is keyed by. It may go on with the blocks that the answer will fill, so that a next turn
+        blocks: chained hashes of the prompt's full KV blocks, first to last; the keys of the prefix
+            cache. They may go on with the blocks that the answer will fill, so that a next turn
             finds them. Empty means that nothing of the prompt can be shared.
         priority: lower runs first, as in vLLM; 0 by default.
-        ttft_objective_s: from arrival to first token; None when the client named none.
+        ttft_objective_s: seconds from arrival to first token; None when the client named none.
         fetched: the prompt's KV has come from another engine, all but the last token's.
     """
 

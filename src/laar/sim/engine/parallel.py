@@ -8,7 +8,7 @@ each token of the answer takes the same time; and all of it is multiplied by
 
 with n requests running. Beyond `max_num_seqs` it is first come, first served. There are no
 iterations, no chunks and no batch limit, so a picker that learned the shape of vLLM's iterations
-has nothing to go by here: a world for testing what a cost does where its model is wrong.
+cannot use it here: a world for testing a cost where its model is wrong.
 
 All that run advance at one rate, so the state is one number: the work, in unloaded seconds, that
 each of them has done since the engine began. A request's first and last token stand at fixed points
@@ -55,7 +55,7 @@ class ParallelEngine:
     Args:
         cost: cost of one request alone; only its constants for a prompt and for a token are used.
         settings: the rest; `load_factor` is its own.
-        rng: for the jitter of a request's times.
+        rng: draws the jitter of a request's times.
 
     Raises:
         SettingError: the cost is not linear.

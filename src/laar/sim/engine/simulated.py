@@ -7,7 +7,7 @@ leaves. As many iterations as stages are under way at most, or a batch a moment 
 decodes behind it wait for a whole stage. Sequences that decode are in one batch at a time; a
 prefill may have a chunk in every stage (stream pipeline) or in one of them.
 
-What an iteration does to sequences is written down when the step after it begins, so readings in
+The effects of an iteration on sequences are recorded when the step after it begins, so readings in
 between are those of its start, as a scrape of a real engine sees them.
 
 Recomputation follows vLLM: a preempted sequence loses its blocks, goes back to its place in the
@@ -90,7 +90,7 @@ class SimulatedEngine:
     Args:
         cost: seconds of an iteration.
         settings: the rest.
-        rng: for the jitter of iteration times.
+        rng: draws the jitter of iteration times.
 
     Raises:
         SettingError: an unknown scheduler.
@@ -330,7 +330,7 @@ class SimulatedEngine:
         self._preempted = True
         self._preemptions += 1
 
-    # What an iteration did.
+    # The effects of an iteration.
 
     def _tell(self, duration_s: float) -> Step:
         progress: list[Progress] = []

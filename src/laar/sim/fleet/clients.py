@@ -245,9 +245,9 @@ class Question:
     """One question of the closed loop.
 
     Args:
-        request: the first attempt's.
-        prompt: the same at each attempt.
-        is_correct: what the user finds, by the model that answered.
+        request: the request of the first attempt.
+        prompt: the prompt, the same at each attempt.
+        is_correct: whether the answer of a model is right.
         normals: draws of jitter, one for each attempt.
     """
 

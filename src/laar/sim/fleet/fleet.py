@@ -55,7 +55,7 @@ class VirtualFleet:
         seed: seed of the run.
         assessor: the picker's estimates for models; None for the engines' measured speeds.
         policies: policies by name; None for the product's, fresh.
-        flow: how `enqueue` admits requests; None: it holds none.
+        flow: settings by which `enqueue` admits requests; None: it holds none.
 
     Raises:
         SettingError: no endpoints, two of one name, a block size that is no multiple of 16, an
@@ -218,7 +218,7 @@ class VirtualFleet:
         self._touched(exchange.picker)
 
     def discover(self, names: Iterable[str]) -> None:
-        """Makes these all that discovery knows; an endpoint that leaves ends what it has."""
+        """Makes these the discovered endpoints; one that leaves ends the requests it has."""
         specs = [endpoint_of(self._sites[name]) for name in names]
         for director in self.directors:
             director.table.replace("lab", specs)

@@ -27,7 +27,7 @@ class LinkProfile:
         jitter: standard deviation of the logarithm of a round trip.
         spell_rtt_s: the usual round trip during a spell.
         spell_share: part of the time that spells take, in [0, 1).
-        spell_s: how long a spell lasts on average.
+        spell_s: mean duration of a spell.
     """
 
     rtt_s: float = 0.0005

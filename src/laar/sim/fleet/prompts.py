@@ -3,7 +3,7 @@
 A simulated prompt is an array of 64-bit ids, one for each block of 16 tokens; an id stands for all
 of the prompt up to and including its block, as the hash ids of a Mooncake trace do. The engine's
 prefix cache is keyed by them, and the picker's prefix index is fed with the same ids cut to its own
-grid: it sees what hashing the text would have shown it, and costs what it costs in service.
+grid: it finds the same matches as hashed text would give, at the same cost as in service.
 """
 
 from __future__ import annotations
