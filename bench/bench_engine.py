@@ -1,4 +1,4 @@
-"""How fast the simulated engine is: requests a minute on one core, and one scheduling decision.
+"""The simulated engine's speed: requests a minute on one core, and one scheduling decision.
 
 The set-up is GORGO's: 3 replicas, conversations whose prompts average 7k
 tokens and share most of it with the turn before, 128 output tokens. Times are of the processor, so

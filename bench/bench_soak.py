@@ -81,11 +81,11 @@ class Soak:
 
     @property
     def lost(self) -> int:
-        """Without a right answer, although nothing failed."""
+        """Requests without a right answer, although nothing failed."""
         return self.requests - sum(self.ends[str(end)] for end in GOOD)
 
     def p99_s(self) -> tuple[float, float]:
-        """Of the first tenth after the warm-up, and of the last."""
+        """The p99 of the first tenth after the warm-up, and of the last."""
         after = self.took_s[int(len(self.took_s) * WARM_UP_SHARE) :]
         tenth = max(1, len(after) // 10)
         return percentile(list(after[:tenth]), 0.99), percentile(list(after[-tenth:]), 0.99)

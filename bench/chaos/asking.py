@@ -80,7 +80,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """Which endpoint's model may answer to which name.
+    """The names that each endpoint's model may answer to.
 
     Args:
         model_at: the model of each endpoint, by address.
@@ -111,7 +111,7 @@ class Ended:
 
     @property
     def took_s(self) -> float:
-        """From sending to the last byte."""
+        """Seconds from sending to the last byte."""
         return self.ended_s - self.began_s
 
 

@@ -15,7 +15,7 @@ __all__ = ["TRIALS_PER_S", "Cost", "Judgement", "judge"]
 TRIALS_PER_S = 2.0
 """Requests a second that an endpoint which fails all of them may still get, as trials."""
 FEW_TRIALS = 5.0
-"""As many as that are no feeding, however short the time."""
+"""Requests to a failing endpoint that are no breach, however short the time."""
 
 _ANSWERED = frozenset({End.RIGHT, End.FAILED_OPEN, End.LEFT})
 

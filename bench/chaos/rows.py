@@ -39,7 +39,7 @@ class Run:
 
     @property
     def p95_ratio(self) -> float:
-        """Of the answers that were right, against the fleet without the fault."""
+        """The p95 of the right answers, over that of the fleet without the fault."""
         times = [e.took_s for e in self.ended if e.end in GOOD]
         return percentile(times, 0.95) / self.baseline_p95_s
 

@@ -108,7 +108,7 @@ class Stand:
     # Files.
 
     def settings_file(self, index: int) -> Path:
-        """Of one picker."""
+        """The settings file of one picker."""
         return self.directory / f"laar-{index}.yaml"
 
     def settings(self, index: int, **changes: Mapping[str, object]) -> dict[str, Any]:
@@ -233,7 +233,7 @@ class Stand:
         await self._ready(self.admin_url(index) + "/readyz", self.pickers[index])
 
     def admin_url(self, index: int) -> str:
-        """Of one picker."""
+        """The admin URL of one picker."""
         return f"http://{_PICKER_HOSTS[index]}:{self._admin}"
 
     async def start_envoy(self) -> None:

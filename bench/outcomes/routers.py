@@ -47,7 +47,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def peer(name: str) -> str | None:
-    """Where another project's program is; None where it is not installed."""
+    """The path of another project's program; None where it is not installed."""
     return shutil.which(name, path=os.environ.get(PEERS) or None)
 
 

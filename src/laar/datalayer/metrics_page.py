@@ -23,7 +23,7 @@ __all__ = ["ENGINES", "Counters", "EngineNames", "read_page"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineNames:
-    """How one engine calls things; of several names the first that the page has counts.
+    """The names of one engine's metrics; of several names the first that the page has counts.
 
     Args:
         waiting, running: gauges, requests.

@@ -252,7 +252,7 @@ def response_attributes(processor: Json, _needs: Needs) -> Wrong | None:
 
 
 def _waits_s(processor: Json) -> float:
-    """How long Envoy waits for the picker; for ever in full duplex."""
+    """Seconds that Envoy waits for the picker; infinite in full duplex."""
     if not is_native(processor):
         return float("inf")
     return _seconds(processor.get("message_timeout"), _DEFAULT_MESSAGE_TIMEOUT_S)

@@ -50,7 +50,8 @@ Outcome = Literal["shown", "in kind", "contrary", "open", "no verdict"]
 
 _LEAST_SEEDS = 3
 _MANY_SEEDS = 1000
-"""Where more would be needed, the effect is at the bound, and no number settles it."""
+"""Most seeds to suggest. Where more are needed, the effect is at the bound, and no number settles
+it."""
 _NONE = {"ratio": 1.0, "difference": 0.0}
 """The effect where nothing differs."""
 

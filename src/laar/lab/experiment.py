@@ -23,7 +23,7 @@ FIRST_SEED = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """How much of an experiment to run.
+    """The part of an experiment to run.
 
     Args:
         seeds: every policy runs on each.

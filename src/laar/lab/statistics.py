@@ -71,7 +71,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def gain(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """How much less ours is, as a share of theirs: 1 - ours / theirs, seed by seed."""
+    """The share by which ours is below theirs: 1 - ours / theirs, seed by seed."""
     return estimate([1.0 - a / b for a, b in zip(ours, theirs, strict=True)])
 
 
@@ -98,7 +98,7 @@ def below_zero(values: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
-    """Which hypotheses are refuted when all are tested together."""
+    """A flag for each hypothesis: whether it is refuted when all are tested together."""
     refuted = [False] * len(p_values)
     for tested, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         if p_values[index] > alpha / (len(p_values) - tested):
@@ -121,7 +121,7 @@ def detectable(values: Sequence[float]) -> float:
 
 
 def seeds_for(values: Sequence[float], effect: float) -> float:
-    """How many seeds of such scatter show an effect of that size; infinite for none at all."""
+    """The number of seeds of such scatter that show an effect of that size; infinite for 0."""
     least = detectable(values)
     if effect == 0.0 or math.isnan(least):
         return math.inf

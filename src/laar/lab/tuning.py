@@ -78,7 +78,7 @@ def _again_and_again(trace: Callable[[], Iterable[Arrival]], tuner: Tuner) -> It
 
 
 def _other(arrival: Arrival, number: int) -> Prompt:
-    """The same prompt in other words: what two prompts of a pass share they still share."""
+    """The same prompt in other words: two prompts of a pass still share their common prefix."""
     if not number:
         return arrival.prompt
     mask = np.uint64(number * _OTHER_WORDS % (1 << 64))

@@ -23,7 +23,7 @@ from laar.flow.admission import Admission, Outcome
 __all__ = ["FlowControl", "Waiting"]
 
 _TICK_S = 0.1
-"""Between two looks at who may go when nothing was heard; a tenth of a scrape's interval."""
+"""Seconds between two looks at the queue without an event; a tenth of a scrape's interval."""
 
 
 class Waiting:

@@ -236,7 +236,7 @@ def artifact_of(settings: Accuracy) -> CapabilityModel:
 
 
 def _fingerprint(request: Request) -> Hashable:
-    """The same for a request and its retries; bounded work, and no text is kept."""
+    """A hash that a request and its retries share; bounded work, and no text is kept."""
     question = request.question
     return hash(
         (

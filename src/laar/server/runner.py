@@ -49,7 +49,7 @@ _LOG = logging.getLogger(__name__)
 
 _ADMIN_STOP_S = 3.0
 _CLOSE_S = 0.5
-"""Beyond the grace, to close the streams that only watch before the rest is cut."""
+"""Seconds beyond the grace, to close the streams that only watch before the rest is cut."""
 
 
 class Runner:

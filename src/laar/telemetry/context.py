@@ -58,12 +58,12 @@ class Group:
 
     @property
     def ttft_seconds(self) -> float:
-        """All of them together."""
+        """Sum of the measured times to first token."""
         return self.ttft_s.mean * self.ttft_s.n
 
     @property
     def ttft_samples(self) -> int:
-        """How many were seen."""
+        """Number of measured times to first token."""
         return self.ttft_s.n
 
     def decided(self, result: HookResult) -> None:

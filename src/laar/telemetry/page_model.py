@@ -103,7 +103,7 @@ class PageModel:
         }
 
     def health(self, now: float) -> Counter[str]:
-        """How many endpoints are in which state."""
+        """The number of endpoints in each state."""
         return Counter(self._health(slot, now) for slot in self._table.active.tolist())
 
     def frame(self, now: float) -> dict[str, object]:

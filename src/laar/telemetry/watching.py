@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["WatchingMetrics"]
 
 _RATIOS = (0.5, 0.7, 0.9, 1.1, 1.3, 2.0)
-"""Between the third and the fourth a prediction has come true."""
+"""Bounds of predicted over measured; between the third and the fourth the prediction held."""
 
 
 class WatchingMetrics(Collector):

@@ -1,4 +1,4 @@
-"""As much of the Kubernetes API as a list and a watch need, on plain aiohttp.
+"""The parts of the Kubernetes API that a list and a watch need, on plain aiohttp.
 
 The client libraries were tried. None of kubernetes-asyncio, lightkube and kr8s has the part that
 is work: a list in pages that replaces the known objects, a watch resumed from bookmarks, a relist

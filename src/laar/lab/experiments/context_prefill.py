@@ -129,7 +129,7 @@ def replay(
 
 
 def _faster(runs: _Runs, load: str, way: str, figure: str = "tokens_per_s") -> Estimate:
-    """How many times the figure as received, seed by seed."""
+    """The ratio of a figure to that of the order as received, seed by seed."""
     pairs = zip(runs[load, way], runs[load, RECEIVED], strict=True)
     return estimate([ours[figure] / theirs[figure] for ours, theirs in pairs])
 

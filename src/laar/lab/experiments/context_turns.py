@@ -162,7 +162,7 @@ def _replay(
 
 
 def _faster(ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]]) -> Estimate:
-    """How many times as fast, seed by seed."""
+    """The factor by which ours is faster to a first token, seed by seed."""
     pairs = zip(ours, theirs, strict=True)
     return estimate([received["ttft_s"] / way["ttft_s"] for way, received in pairs])
 

@@ -37,7 +37,7 @@ _ART = replace(
     single_share=0.1,
     mean_turns=14.0,
 )
-"""As `art-x1` of the suite, for half as many replicas."""
+"""The shape of the suite's `art-x1`, for half as many endpoints."""
 
 _SEEDS = 5
 _LOADS = (1.0, 2.0, 3.0)

@@ -78,7 +78,7 @@ def _won(results: Runs, other: str, name: str) -> int:
 
 
 def _wins(results: Runs, baselines: tuple[str, ...], where: str) -> Table:
-    """How often, and by how much, ours is lower."""
+    """The share of seeds in which ours is lower, and by how much."""
     rows: list[tuple[Value, ...]] = []
     for other in baselines:
         row: list[Value] = [other]

@@ -1,4 +1,4 @@
-"""Does the network term do anything? One near and two far idle replicas, decision by decision.
+"""Does the network term do anything? One near and two far idle endpoints, decision by decision.
 
 With physical weights (a millisecond is worth the tokens that are prefilled in it) a short cold
 prompt goes near, and a cached prefix far away is worth its round trip exactly when reading it again
@@ -46,7 +46,7 @@ _PHYSICAL = CostWeights(k_rtt=1.0, k_queue=0.0, k_delay=0.0, in_flight_tokens=0.
 _PROMPTS = 200
 _LEARNED = 100
 _QUIET_S = 600.0
-"""Between the prompts that a picker learns from and the one that counts: the fleet is idle then."""
+"""Seconds between the prompts that a picker learns from and the one that counts: idle time."""
 _TOKENS = 15_000
 _ANSWER_S = 10.0
 """Seconds of decoding, the same at every endpoint."""

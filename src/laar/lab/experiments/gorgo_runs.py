@@ -74,17 +74,17 @@ PAPER_BASELINES = (
     "least-request",
     "least-load",
 )
-"""Those of GORGO's tables, as its code has them."""
+"""The baselines of GORGO's tables, as its code has them."""
 
 _GORGOS_AIBRIX = {"aibrix-prefix-cache": {"stdevs": 2.0}}
 """GORGO's evaluation lets an endpoint be two standard deviations above the mean; AIBrix one."""
 
 PAPER_BOX = {"rtt_weight": (0.05, 2.0), "queue_weight": (0.05, 0.5)}
 PAPER_WILDCHAT = (("rtt_weight", 2.0), ("queue_weight", 0.104))
-"""Its published weights for WildChat, whose prompts share little."""
+"""GORGO's published weights for WildChat, whose prompts share little."""
 PAPER_INITIAL = {"rtt_weight": 0.5, "queue_weight": 0.1}
 PAPER_INTERVAL_S = 30.0
-"""Between two probes, and between two scrapes, in GORGO's proxy."""
+"""Seconds between two probes, and between two scrapes, in GORGO's proxy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +205,7 @@ def results_table(results: Runs, title: str) -> Table:
 
 
 def below(ours: Sequence[dict[str, float]], theirs: Sequence[float], name: str) -> Estimate:
-    """How much less ours is, seed by seed, as a share of theirs."""
+    """The share by which ours is below theirs, seed by seed."""
     return gain([run[name] for run in ours], theirs)
 
 

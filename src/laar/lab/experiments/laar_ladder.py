@@ -1,4 +1,4 @@
-"""Where the gain comes from: from a baseline to the oracle in single steps.
+"""The sources of the gain: from a baseline to the oracle in single steps.
 
     a balancer as shipped -> + the retry rule and the stop -> + own time and queue -> + cache
     -> + P(correct) by class -> (+ by request) -> the oracle by cell -> the oracle by question

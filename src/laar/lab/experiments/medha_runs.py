@@ -104,6 +104,6 @@ class Ratio:
 
 
 def over(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """How many times theirs is ours, paired by seed."""
+    """The ratio of theirs to ours, paired by seed."""
     logs = estimate([math.log(b / a) for a, b in zip(ours, theirs, strict=True)])
     return Ratio(math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high))

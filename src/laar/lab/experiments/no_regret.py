@@ -187,7 +187,7 @@ def _over_all(leads: Sequence[_Lead], ours: str) -> Table:
 
 
 def _regrets(results: Results, policies: Sequence[str]) -> Table:
-    """How often each policy is within the margins of the best, and how far off it is elsewhere."""
+    """How often each policy is within the margins of the best, its mean distance and its worst."""
     pairs = [(case, metric) for case in results for metric in MARGINS]
     rows: list[tuple[Value, ...]] = []
     for policy, logs in regrets(results, policies).items():

@@ -83,7 +83,7 @@ async def at_rest(fleet: Fleet, before: Rest, *, flow: bool) -> Rest:
 
 
 async def served(fleet: Fleet) -> int:
-    """How many requests the endpoints have answered whole."""
+    """The number of requests that the endpoints have answered whole."""
     async with aiohttp.ClientSession() as session:
         pages = [
             await read_totals(session, f"http://{address}/metrics") for address in fleet.models

@@ -18,7 +18,7 @@ __all__ = ["DEADLINE_S", "Run", "judge"]
 
 _BOUNDS = {claim.name: claim.bound for claim in CLAIMS}
 _GAIN, _KEPT = _BOUNDS["slack"], _BOUNDS["goodput-kept"]
-"""As `medha-picker` claims them in virtual time."""
+"""The bounds that `medha-picker` claims in virtual time."""
 _MIN_SPEED = 0.9
 """A slower fleet is no model of its hardware."""
 _MAX_GROWTH_BYTES = 32 << 20

@@ -1,4 +1,4 @@
-"""How the suite is judged: paired log-ratios, non-inferiority margins, Holm's correction.
+"""The suite's judgement: paired log-ratios, non-inferiority margins, Holm's correction.
 
 Every policy meets the same requests on the same network for a seed, so the comparison uses the
 logarithm of the ratio of two policies' figures, seed by seed. Its mean has Student's interval, and
@@ -82,7 +82,7 @@ class Comparison:
 
     @property
     def percent(self) -> Estimate:
-        """How much worse ours is, per cent."""
+        """Per cent by which ours is worse."""
         mean = 100.0 * (math.exp(self.log_ratio.mean) - 1.0)
         return Estimate(mean, 100.0 * math.exp(self.log_ratio.mean) * self.log_ratio.half)
 
@@ -175,7 +175,7 @@ def geometric(
 
 
 def regrets(results: Mapping[str, Runs], policies: Sequence[str]) -> dict[str, list[float]]:
-    """How much worse than the best of all each policy is, by policy: log-ratios of means.
+    """Each policy's distance from the best of all, by policy: log-ratios of means.
 
     One for each workload and metric, in the order of the workloads and of `MARGINS`; over the seeds
     that every policy has, and without a test: they show the values that no policy reaches.

@@ -132,7 +132,7 @@ def visits(day: Day, rng: random.Random) -> Iterator[Visit]:
 
 
 def _open(day: Day, kind: str, curve: Curve, arrivals: Iterable[Arrival]) -> Iterator[Visit]:
-    """Those of the arrivals whose session is awake then."""
+    """The arrivals whose session is awake at their time."""
     for number, arrival in enumerate(arrivals):
         drawn = xxhash.xxh3_64_intdigest((arrival.session or f"{kind}-{number}").encode())
         if drawn % 10_000 < 10_000 * day.share(curve, arrival.at_s):

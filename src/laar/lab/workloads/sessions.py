@@ -33,7 +33,7 @@ _TAPE_BITS = 20  # ids of one conversation: up to a million blocks apart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatShape:
-    """How conversations look; tokens and seconds.
+    """The shape of conversations; tokens and seconds.
 
     Args:
         requests_per_s: average rate, with those that are too long.

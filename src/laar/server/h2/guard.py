@@ -65,7 +65,7 @@ class FloodError(Exception):
 
 
 class Budget:
-    """How many events of a kind are taken: a burst, and then a steady rate.
+    """The number of events of a kind that are taken: a burst, and then a steady rate.
 
     Args:
         burst: events that are taken at once.

@@ -144,7 +144,7 @@ class Sharer:
         self.sharing.outbox.closed = carrier is None
 
     def shown(self) -> dict[str, object] | None:
-        """How it stands with the others, for the page and the doctor; None without a way."""
+        """The state of the sharing, for the page and the doctor; None without a carrier."""
         if self.carrier is None:
             return None
         sharing = self.sharing

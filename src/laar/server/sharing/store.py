@@ -36,7 +36,7 @@ _KEPT_S = 86_400  # without a picker the store forgets all in a day
 
 
 class Seen(NamedTuple):
-    """How a store is: seconds that it took to answer, and since its last record; None for none."""
+    """A store's state: seconds that it took to answer, and since its last record; None for none."""
 
     took_s: float
     record_age_s: float | None

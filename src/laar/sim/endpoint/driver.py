@@ -44,7 +44,7 @@ IDLE_LOAD = Load(
 
 
 class Lost(StrEnum):
-    """Why a request will get no more tokens."""
+    """The reason why a request will get no more tokens."""
 
     SHUTDOWN = "shutdown"
     CRASH = "crash"

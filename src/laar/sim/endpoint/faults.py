@@ -220,7 +220,7 @@ class FaultBook:
         return next((f for f in self.faults if f.kind.standing and accept(f.kind)), None)
 
     def slow_factor(self) -> float:
-        """How many times slower than its profile the engine runs."""
+        """The factor by which the engine runs slower than its profile."""
         factor = 1.0
         for fault in self.faults:
             if fault.kind is FaultKind.SLOW:
