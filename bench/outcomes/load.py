@@ -113,7 +113,7 @@ class Client:
 
 
 async def send_open(client: Client, arrivals: Iterable[Arrival]) -> None:
-    """Each at its time, whatever became of the others."""
+    """Sends each request at its time, whatever the fate of the others."""
     async with asyncio.TaskGroup() as group:
         for arrival in arrivals:
             await client.until(arrival.at_s)

@@ -51,7 +51,7 @@ async def _stand(
 
 
 async def _together(stand: Stand) -> None:
-    """Waits until every picker has heard all others, and has nothing left to send."""
+    """Waits until every picker has received from all others, and has nothing left to send."""
     pickers = range(stand.plan.pickers)
     while not all([await _is_together(stand, n) for n in pickers]):  # noqa: ASYNC110 - a page
         await asyncio.sleep(0.02)

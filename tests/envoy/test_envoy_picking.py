@@ -91,7 +91,7 @@ async def test_endpoints_off_the_list_are_never_asked_they_serve_other_models(fl
     dead = f"127.0.0.1:{free_port()}"
     fleet.members([a.address, dead])
     envoy = await fleet.envoy(shape)
-    for named in (dead, outside.address):  # one that answers nobody, one that Envoy does not know
+    for named in (dead, outside.address):  # one that does not answer, one that Envoy does not know
         picker = await fleet.picker(named)
         await eventually(lambda: picked(fleet, http, envoy), what="Envoy finding the picker")
         before = len(a.requests)

@@ -103,7 +103,7 @@ async def test_an_engine_that_lost_its_cache_says_so_by_its_events(fleet, engine
             return False
 
     async def lost():
-        """Batches are heard, and the first one after the crash starts over."""
+        """Batches are received, and the first one after the crash starts over."""
         assert await prefill()
         assert await prefill()
         assert not await prefill(**{"x-sim-fault": "oom:0.01"})

@@ -79,7 +79,7 @@ class People:
                     if answer.status != 200:
                         self.failed.append((answer.status, said))
                         continue
-                    # Without a picker Envoy lets requests pass, and nobody names a decision.
+                    # Without a picker Envoy lets requests pass, and no header names a decision.
                     decision = answer.headers.get("x-laar-decision-id", "")
                     self.answered[decision] = loop.time() - began
                 messages.append({"role": "assistant", "content": "so it is"})

@@ -333,7 +333,7 @@ async def test_one_report_for_the_last_attempt_tells_the_whole_chain(gateway, ht
     assert believed(after, "b") == pytest.approx((10 * 0.8 + 1) / 11, rel=1e-3)
     assert 'laar_retry_outcomes_total{verdict="taken"} 1.0' in await get(gateway, http, "/metrics")
     _, late = await post(gateway, http, {"decision_id": first.id, "correct": False})
-    assert late["verdicts"] == ["repeated"]  # the retry has told it already
+    assert late["verdicts"] == ["repeated"]  # the retry has reported it already
 
 
 async def test_a_client_that_reports_each_attempt_is_not_counted_twice(gateway, http):

@@ -76,7 +76,7 @@ class Machine:
         return sum(map(float, found)) if found else None
 
     async def taken(self, index):
-        """Prompts that a worker heard of."""
+        """Prompts that a worker has taken from the others."""
         url = f"http://127.0.0.1:{self.admin + index}/metrics"
         async with self.http.get(url) as answer:
             pattern = r'^laar_share_records_total\{kind="entered",way="taken"\} (\S+)$'

@@ -56,7 +56,7 @@ class KubeApiServer:
             self.news.notify_all()
 
     async def bookmark(self) -> None:
-        """Tell all watches how far they are, behind everything that they are still to be told."""
+        """Send all watches a bookmark, behind all events that they have not got yet."""
         self.version += 1
         await self._tell("bookmark", None, None)
 

@@ -110,7 +110,7 @@ class Asker:
     """Asks endpoints that are out and due, until cancelled.
 
     Args:
-        due: endpoints to ask now; each is named once until `told` was called for it.
+        due: endpoints to ask now; none is returned again before `told` was called for it.
         told: takes the result.
         clock: monotonic seconds.
         timeout_s: time-out of one question.

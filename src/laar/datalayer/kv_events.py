@@ -251,7 +251,7 @@ _REMOVED = ("type", "block_hashes", "medium", "group_idx")
 
 
 def _event(raw: Any) -> Event | None:
-    """Read one event in either form; kinds that are not known are no events of ours."""
+    """Read one event in either form; None for an unknown kind."""
     if not isinstance(raw, dict):
         places = _REMOVED if raw[0] == "BlockRemoved" else _STORED
         raw = dict(zip(places, raw, strict=False))

@@ -6,7 +6,7 @@ second of a hundred endpoints costs nearly nothing. Engines differ in names only
 they lack stays NaN. Data-parallel ranks report on one page under a label each: counts, tokens and
 counters are summed, the share of the cache in use is averaged.
 
-The page is untrusted: whatever is no finite number that makes sense becomes NaN, never an error.
+The page is untrusted: a value that is not a sensible finite number becomes NaN, never an error.
 """
 
 from __future__ import annotations

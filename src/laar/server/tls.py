@@ -189,7 +189,7 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
 
 
 def _self_signed() -> tuple[bytes, bytes]:
-    """A certificate and key of our own making, PEM."""
+    """A certificate and key that laar makes itself, PEM."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization

@@ -32,7 +32,7 @@ class FlowMetrics(Collector):
         self._queue = Histogram(_QUEUE_BOUNDS_S)
 
     def waited(self, outcome: Outcome) -> None:
-        """Counts how long a request waited, whatever came of it."""
+        """Counts how long a request waited, whatever its outcome."""
         self._queue.observe(outcome.waited_s)
 
     def collect(self) -> Iterator[Metric]:

@@ -111,7 +111,7 @@ class Api:
         """Get one page of a list.
 
         Raises:
-            ApiError: whatever went wrong.
+            ApiError: any failure.
         """
         limits = aiohttp.ClientTimeout(total=LIST_TIMEOUT_S)
         try:

@@ -1,6 +1,6 @@
 """GORGO's own regime: prompts of 18,000 tokens, nine tenths of them seen before, at three loads.
 
-ART-Chat as its authors describe it, on their three replicas; time x 2 and x 3 are the half and the
+ART-Chat as its authors describe it, on their three endpoints; time x 2 and x 3 are the half and the
 third of the load that their held-out days have. At each load the published weights, frozen, meet
 weights that were climbed to at that very load on a trace of their own, and the baselines.
 """

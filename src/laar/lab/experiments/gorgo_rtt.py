@@ -87,7 +87,7 @@ def _ignored(_exchange: object) -> None:
 
 
 def _cold_near(policy: Policy, seed: int, *, long_answers: bool = False) -> float:
-    """Share of short cold prompts that go to the near replica."""
+    """Share of short cold prompts that go to the near endpoint."""
     fleet, rng = _fleet(policy, seed, long_answers=long_answers), random.Random(seed)
     near = 0
     for number in range(1, _PROMPTS + 1):

@@ -1,4 +1,4 @@
-"""GORGO's evaluation in the lab: three regions, one replica each, conversations, paired policies.
+"""GORGO's evaluation in the lab: three regions, one endpoint each, conversations, paired policies.
 
 One run is one policy on one seed's trace. Replicas are one profile (`gorgo-main` is prefill-bound,
 `gorgo-hack` decode-bound), 37, 279 and 456 ms away, the farthest with spells of 850 ms. The trace
@@ -119,7 +119,7 @@ Runs = dict[str, list[dict[str, float]]]
 
 
 def sites_of(profile: str) -> list[Site]:
-    """The three replicas."""
+    """The three endpoints."""
     engine = load_profile(profile)
     blocks = engine.settings.num_blocks * engine.settings.block_size // _BLOCK_TOKENS
     settings = replace(engine.settings, num_blocks=blocks, block_size=_BLOCK_TOKENS)
@@ -152,7 +152,7 @@ def picker_of(run: Run) -> FleetSettings:
 
 
 def run_one(run: Run) -> dict[str, float]:
-    """The tally's numbers, and `near_share`: requests that went to the nearest replica."""
+    """The tally's numbers, and `near_share`: requests that went to the nearest endpoint."""
     return run_policies(run, policies_of(run))
 
 

@@ -1,4 +1,4 @@
-"""Clients that come when they come: requests sent at given moments, whatever became of the others.
+"""Clients of an open loop: requests sent at given moments, whatever the fate of the others.
 
 Times to first token count from the moment a request was meant to be sent, so a client that is held
 up hides nothing; its delay is kept beside. An answer is whole when its stream ends as complete.

@@ -63,7 +63,7 @@ def _sites(engines: Sequence[EngineProfile]) -> list[Site]:
 
 
 def regions(each: int = 1) -> list[Site]:
-    """GORGO's three regions, `each` replicas in every one."""
+    """GORGO's three regions, `each` endpoints in every one."""
     engine = coarse(load_profile("gorgo-main"))
     return [
         Site(name=f"{region}-{n}", model="model", engine=engine, link=link)

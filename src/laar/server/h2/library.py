@@ -3,7 +3,7 @@
 DATA frames are most of the input and output, and the library's objects and states for each cost
 more than the message in it. Those that change no state of an open stream go around it: `takes` and
 `write_data` keep its windows for it. All others are the library's own: frames that are padded, the
-last of a stream, and whatever is an error.
+last of a stream, and all errors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The seam between a simulated engine and whatever drives its clock.
+"""The seam between a simulated engine and the driver of its clock.
 
 An engine is a pure object. A driver submits jobs and asks for one iteration at a time: `step(now)`
 gives the time of the iteration and the state at its end. The virtual-time fleet puts

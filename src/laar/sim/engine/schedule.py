@@ -2,7 +2,7 @@
 
 A scheduler plans one iteration: whether those who decode get a token, and which prefills get how
 many tokens. It admits waiting sequences through the desk, which is the engine: an admitted sequence
-has a slot, blocks for its whole prompt and whatever the prefix cache holds of it, so that pausing
+has a slot, blocks for its whole prompt and its part in the prefix cache, so that pausing
 its prefill can't lead to a preemption (vLLM needs `--scheduler-reserve-full-isl` for that).
 
 vLLM serves the running list first, in order of admission, and the waiting queue with the rest.

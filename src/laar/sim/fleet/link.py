@@ -1,7 +1,7 @@
 """The way between picker and endpoint: round trips with jitter, and spells of much longer ones.
 
 Jitter is log-normal. A spell is a stretch of time in which the whole path is slow, as GORGO saw
-on its Seoul replica (456 ms on average, about 850 ms at its peak, some 5 % of the time).
+on its Seoul endpoint (456 ms on average, about 850 ms at its peak, some 5 % of the time).
 
 Every path draws its spells from its own generator, and a request brings its own standard normal
 draw along. Both are hence the same whatever the policy: policies are compared on one network.
