@@ -106,7 +106,7 @@ def replay(
     rate: float | None,
     seen: Callable[[Arrival, Exchange], None] = lambda _arrival, _exchange: None,
 ) -> Tally:
-    """Sends all at once, a number in flight, or as Poisson arrivals; `seen` gets each end."""
+    """Sends all at once, under a cap in flight, or as Poisson arrivals; `seen` gets each end."""
     engine = load_profile(ENGINE)
     sites = [
         Site(name=f"worker-{n}", model="model", engine=engine, link=LinkProfile(rtt_s=0.0004))

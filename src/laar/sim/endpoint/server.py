@@ -138,7 +138,7 @@ class SimulatedEndpoint:
         await self.wait()
 
     def shut_down(self) -> None:
-        """Shuts down as on SIGTERM: the open requests end first. A second call ends it at once."""
+        """Begins the shutdown of SIGTERM; a second call ends it at once."""
         if self._shutdown is None:
             self._shutdown = asyncio.create_task(self._drain(), name="sim-endpoint drain")
         else:
