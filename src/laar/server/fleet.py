@@ -112,7 +112,7 @@ class FleetState:
             self._prefixes.removed(slot, block_hashes)
 
     def cleared(self, address: str) -> None:
-        """Forgets the blocks believed to be in the endpoint's cache: it is empty."""
+        """Forgets what the endpoint's cache is believed to hold: it is empty."""
         slot = self._table.slot(address)
         if slot >= 0:
             if isinstance(self._prefixes, PrefixBeliefs):
