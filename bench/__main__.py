@@ -1,6 +1,6 @@
 """`python -m bench [NAME ...]`: runs the benchmarks, all of the short ones by default.
 
-What follows the name of one of the long ones (`chaos`, `failing`, `sharing`, `soak`) are its own
+Arguments after the name of one of the long ones (`chaos`, `failing`, `sharing`, `soak`) are its own
 options.
 """
 

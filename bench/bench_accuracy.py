@@ -1,6 +1,6 @@
-"""What LAAR adds to a decision: features of a 400 KB prompt, and P(correct) of five models.
+"""Time that LAAR adds to a decision: features of a 400 KB prompt, and P(correct) of five models.
 
-Times are the thread's CPU time: what else runs does not count.
+Times are the thread's CPU time: other work on the machine does not count.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _per_call_us(call: Callable[[], object]) -> float:
 
 
 def _whole_us() -> tuple[float, float]:
-    """Features and Q of prompts of 400 KB, each another, tasks told by words: p50, p99."""
+    """Features and Q of different prompts of 400 KB, tasks recognised by words: p50, p99."""
     capability = CapabilityModel(parse_artifact(default_artifact(), source="default"))
     rng = np.random.default_rng(1)
     columns = [

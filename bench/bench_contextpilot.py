@@ -62,7 +62,7 @@ def report(name: str, samples: list[float]) -> float:
 
 
 def same_orders() -> None:
-    """Small batches, both ways; floats that tie may be told apart by one and not by the other."""
+    """Small batches, both ways; floats that tie may be ordered by one and not by the other."""
     rng = random.Random(SEED)
     equal = scheduled = 0
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""What collecting costs: a page's numbers, a hundred endpoints once a second, 5,000 pods."""
+"""The cost of collecting: a page's numbers, a hundred endpoints once a second, 5,000 pods."""
 
 from __future__ import annotations
 

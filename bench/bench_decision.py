@@ -1,4 +1,4 @@
-"""How long the picker takes from the body in hand to the answer ready, without gRPC.
+"""The picker's time from the body in hand to the answer ready, without gRPC.
 
 Real messages go through the real processor; only the wire is left out. Every body has a prompt of
 its own behind a shared system prompt, and every request is settled, so the counters and the prefix

@@ -1,6 +1,6 @@
-"""How fast the simulated engine is: requests a minute on one core, and one scheduling decision.
+"""The simulated engine's speed: requests a minute on one core, and one scheduling decision.
 
-The set-up is GORGO's: 3 replicas, conversations whose prompts average 7k
+The set-up is GORGO's: 3 endpoints, conversations whose prompts average 7k
 tokens and share most of it with the turn before, 128 output tokens. Times are of the processor, so
 a neighbour on the machine does not count.
 """
@@ -21,7 +21,7 @@ TARGET_PER_MINUTE = 100_000
 
 
 def conversations(rng: random.Random, requests: int, rate: float) -> Iterator[Job]:
-    """Yields jobs of one replica at `rate` a second: 40 conversations, each turn adds to its own.
+    """Yields jobs of one endpoint at `rate` a second: 40 conversations, each turn adds to its own.
 
     A conversation past 12.5k tokens makes room for a new one.
     """

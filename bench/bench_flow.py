@@ -1,4 +1,4 @@
-"""What the queue, the prefill table and batch packing cost, with their targets."""
+"""The cost of the queue, the prefill table and batch packing, with their targets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def percentiles(title: str, target_us: float, seconds: list[float]) -> None:
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Processor seconds of this thread: what else runs on the machine does not count."""
+    """Processor seconds of this thread: other work on the machine does not count."""
     start = time.thread_time()
     call()
     return time.thread_time() - start

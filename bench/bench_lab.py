@@ -1,4 +1,4 @@
-"""How fast the lab is: simulated requests a minute on one core, the whole picker included.
+"""The lab's speed: simulated requests a minute on one core, the whole picker included.
 
 The set-up is GORGO's: three regions, conversations of some 8k tokens that share most of what went
 before. Director, prefix index, probes, scrapes and engines all run; nothing is left out.

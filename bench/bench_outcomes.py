@@ -1,9 +1,10 @@
-"""What clients see of laar and of whole proxies of others, on the same simulated engines.
+"""Latencies that clients see with laar and with other proxies, on the same simulated engines.
 
 Conversations and coding agents go through real Envoy and laar, through SMG and through vLLM router,
 each with its defaults, to fresh simulated endpoints: laar's engine model (`gorgo-main`) and one
-that is nobody's (`parallel`). In the last case one endpoint of four answers 503. The others are
-whole proxies from PyPI and want an environment of their own; those not found are skipped, aloud:
+that belongs to no router (`parallel`). In the last case one endpoint of four answers 503. The other
+routers are whole proxies from PyPI and need an environment of their own. Those not found are
+reported and skipped:
 
     python -m venv peers && peers/bin/pip install smg vllm-router
     LAAR_BENCH_PEERS=peers/bin python -m bench outcomes

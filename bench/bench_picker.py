@@ -1,7 +1,7 @@
 """CPU that the picker spends on a request, beside the no-op picker's, through a real Envoy.
 
 All run in one go, in turns, on the same machine, so the ratios stand even where the microseconds do
-not: the no-op picker is what gRPC and JSON parsing cost anybody in Python. It runs twice: behind an
+not: the no-op picker shows the cost of gRPC and JSON parsing in Python. It runs twice: behind an
 Envoy that sends it the request's headers first, as pickers are set up everywhere, and behind laar's
 own bootstrap, whose native shape saves that message. laar runs on both transports
 (`listen.transport`). Loopback only, a few hundred requests for each figure, 8 connections.
@@ -170,7 +170,7 @@ async def compare(subjects: Sequence[Subject], share: float) -> None:
 
     Args:
         subjects: the pickers.
-        share: of the requests that each figure takes.
+        share: share of the requests that each figure takes.
     """
     table = Table("bodies", "request", *(f"{subject.name}, us" for subject in subjects))
     for subject in subjects[:-1]:

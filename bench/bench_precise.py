@@ -1,8 +1,8 @@
-"""Precise prefixes: what KV events add to the text index, and what they cost.
+"""Precise prefixes: the gain of KV events over the text index, and their cost.
 
 The block pools of eight engines (the simulator's, 1,600 blocks of 16 tokens) take conversations
 through the picker, and turns that pass it by. Believed is the share of a prompt that the picker
-expects to be cached, found the share that the pool has; what is found differs, since requests go
+expects to be cached, found the share that the pool has; the latter differs, since requests go
 where they are believed to be cached. The text index alone is corrected by the answers' reports.
 Targets with events and token ids: the means within 1 point where all turns pass through the picker
 (a turn that does not is not tokenized, so its part of the next prompt is not matched), and a

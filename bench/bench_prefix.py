@@ -82,7 +82,7 @@ def _conversation(seed: int, size: int, turns: int) -> list[Chain]:
 
 
 def _insert_and_match(slots: int, holders: int) -> tuple[float, float]:
-    """Insert and match 400 kB where so many endpoints know each conversation, to other depths.
+    """Insert and match 400 kB where `holders` endpoints know each conversation, to other depths.
 
     With every endpoint a holder the conversations are cut to pieces: the worst case.
     """

@@ -58,7 +58,7 @@ GOOD = (End.RIGHT, End.LEFT)
 
 @dataclass(slots=True)
 class Soak:
-    """What is kept of a run: some bytes a request."""
+    """The record of a run: some bytes a request."""
 
     took_s: array[float] = field(default_factory=lambda: array("f"))
     ends: Counter[str] = field(default_factory=Counter)
@@ -81,11 +81,11 @@ class Soak:
 
     @property
     def lost(self) -> int:
-        """Without a right answer, although nothing failed."""
+        """Requests without a right answer, although nothing failed."""
         return self.requests - sum(self.ends[str(end)] for end in GOOD)
 
     def p99_s(self) -> tuple[float, float]:
-        """Of the first tenth after the warm-up, and of the last."""
+        """The p99 of the first tenth after the warm-up, and of the last."""
         after = self.took_s[int(len(self.took_s) * WARM_UP_SHARE) :]
         tenth = max(1, len(after) // 10)
         return percentile(list(after[:tenth]), 0.99), percentile(list(after[-tenth:]), 0.99)
@@ -100,7 +100,7 @@ class Slope:
 
     @property
     def is_flat(self) -> bool:
-        """Whether growth cannot be told from none."""
+        """Whether growth cannot be distinguished from none."""
         return not self.value > self.half_width
 
 

@@ -1,4 +1,4 @@
-"""What a trace of ten million lines costs to read: time, and memory that does not grow.
+"""The cost of reading a trace of ten million lines: time, and memory that does not grow.
 
 The lines come through a pipe, since such a file has a gigabyte; `laar lab replay` reads them the
 same way. That the fleet behind it does not grow either is a test of tests/sim/test_fleet_run.py.

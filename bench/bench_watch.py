@@ -1,4 +1,4 @@
-"""What looking costs: recording a decision, traces, the page's feed, a scrape of a large fleet."""
+"""The cost of observing: recording a decision, traces, the page's feed, a large fleet's scrape."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _decide(runner: Runner, count: int) -> None:
 
 
 async def _feed() -> None:
-    """What viewers cost a picker that decides: its CPU with them, less its CPU without."""
+    """The cost of viewers for a picker that decides: its CPU with them, less its CPU without."""
     from laar.server.admin.app import AdminServer
 
     runner = _runner(20)
@@ -129,7 +129,7 @@ async def _feed() -> None:
 
 
 async def _look(runner: Runner, viewers: int) -> None:
-    while runner.picker.observability.feed.viewers != viewers:  # noqa: ASYNC110 - the feed tells nobody
+    while runner.picker.observability.feed.viewers != viewers:  # noqa: ASYNC110 - the feed has no event
         await asyncio.sleep(0.05)
 
 
@@ -182,7 +182,7 @@ async def _tracing() -> None:
         prepared.append((name, runner, exchanges))
     took: dict[str, list[float]] = {name: [] for name in kinds}
     for turn in range(2000):
-        random.shuffle(prepared)  # whoever follows a span finds a cold cache
+        random.shuffle(prepared)  # the runner after one with spans finds a cold cache
         for name, runner, exchanges in prepared:
             began = time.thread_time()
             await time_answer(runner.processor, exchanges[turn % DISTINCT])

@@ -1,7 +1,7 @@
-"""What the commands `chaos`, `failing` and `soak` have in common.
+"""The common parts of the commands `chaos`, `failing` and `soak`.
 
 A *stand* is a fleet on loopback that can be made to fail: simulated endpoints, pickers and Envoy as
 child processes (`stand`, `guard`). *Load* asks it questions with answers that can be checked to the
-letter, and says of each request how it ended (`asking`, `load`). `trouble` knows what can be done
-to a stand, and `judging` what that cost.
+letter, and records how each request ended (`asking`, `load`). `trouble` has the faults for a stand,
+and `judging` computes their cost.
 """

@@ -52,11 +52,11 @@ class Question:
 
     Args:
         asked: the model's name in it.
-        text: of its one message.
-        tokens: of its answer.
+        text: text of its one message.
+        tokens: tokens of its answer.
         stream: whether the answer is streamed.
         leaves_after: chunks after which the client hangs up; None for a client that stays.
-        headers: of the request, besides the content type.
+        headers: headers of the request, besides the content type.
     """
 
     asked: str
@@ -80,7 +80,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """Which endpoint's model may answer to which name.
+    """The names that each endpoint's model may answer to.
 
     Args:
         model_at: the model of each endpoint, by address.
@@ -95,8 +95,8 @@ class Names:
 class Ended:
     """A request that has ended; times are monotonic seconds.
 
-    `endpoint` is the one that answered, `picked` the one that laar says it chose; each is empty
-    where the answer does not tell.
+    `endpoint` is the one that answered, `picked` the one that laar reports as chosen; each is empty
+    where the answer does not name it.
     """
 
     question: Question
@@ -111,7 +111,7 @@ class Ended:
 
     @property
     def took_s(self) -> float:
-        """From sending to the last byte."""
+        """Seconds from sending to the last byte."""
         return self.ended_s - self.began_s
 
 
@@ -142,7 +142,7 @@ def draw(
 async def ask(
     http: aiohttp.ClientSession, url: str, question: Question, names: Names, *, limit_s: float
 ) -> Ended:
-    """Sends a question and judges what comes of it; never raises but for cancellation."""
+    """Sends a question and judges its answer; never raises but for cancellation."""
     began_s = time.monotonic()
     ended = Ended(question=question, began_s=began_s, ended_s=began_s, end=End.TIMEOUT)
     try:

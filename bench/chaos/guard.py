@@ -37,7 +37,7 @@ class Guard:
     """The children of one run; a context manager.
 
     Args:
-        directory: for the children's logs.
+        directory: directory for the children's logs.
         deadline_s: seconds until every child is killed, come what may.
     """
 

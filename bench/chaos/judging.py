@@ -1,4 +1,4 @@
-"""What troubles cost, and whether the promises held under them."""
+"""The cost of troubles, and whether the promises held under them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["TRIALS_PER_S", "Cost", "Judgement", "judge"]
 TRIALS_PER_S = 2.0
 """Requests a second that an endpoint which fails all of them may still get, as trials."""
 FEW_TRIALS = 5.0
-"""As many as that are no feeding, however short the time."""
+"""Requests to a failing endpoint that are no breach, however short the time."""
 
 _ANSWERED = frozenset({End.RIGHT, End.FAILED_OPEN, End.LEFT})
 
@@ -104,7 +104,7 @@ def judge(
 
 
 def _unsettled(one: Struck, struck: Sequence[Struck]) -> bool:
-    """Whether a picker had to learn anew, or was passed by, while the endpoint failed."""
+    """Whether a picker had to learn again, or was passed by, while the endpoint failed."""
     return any(s.trouble.unsettles and s.overlaps(one.began_s, one.ended_s) for s in struck)
 
 

@@ -50,7 +50,7 @@ class _Endpoint:
         self._headers = {"x-sim-endpoint": address}
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answers whatever is asked."""
+        """Answers any request."""
         if request.path == "/metrics":
             return web.Response(body=PAGE, content_type="text/plain")
         if request.method != "POST":

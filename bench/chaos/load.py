@@ -36,13 +36,13 @@ class Load:
     """Clients of one Envoy.
 
     Args:
-        url: tells where Envoy is now; it may move.
+        url: returns Envoy's present URL, which may change.
         next_question: makes a question of its number; None ends the load.
         names: to judge answers by.
-        at_once: clients.
-        limit_s: a client's patience.
+        at_once: number of clients.
+        limit_s: seconds of a client's patience.
         think_s: longest pause of a client between an end and the next question.
-        seed: of the pauses.
+        seed: seed of the pauses.
         keep: takes each request that has ended.
     """
 

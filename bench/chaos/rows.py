@@ -1,4 +1,4 @@
-"""The rows of `python -m bench failing`: a fault, what it measured, what is asked of laar."""
+"""The rows of `python -m bench failing`: a fault, its measurements, its targets for laar."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GOOD = (End.RIGHT, End.FAILED_OPEN)
 
 @dataclass(slots=True)
 class Run:
-    """What one row measured."""
+    """The measurements of one row."""
 
     ended: list[Ended] = field(default_factory=list)
     seen: list[int] = field(default_factory=list)
@@ -34,18 +34,18 @@ class Run:
 
     @property
     def lost_share(self) -> float:
-        """Of all."""
+        """Their share of all requests."""
         return len(self.lost) / max(1, len(self.ended))
 
     @property
     def p95_ratio(self) -> float:
-        """Of the answers that were right, against the fleet without the fault."""
+        """The p95 of the right answers, over that of the fleet without the fault."""
         times = [e.took_s for e in self.ended if e.end in GOOD]
         return percentile(times, 0.95) / self.baseline_p95_s
 
     @property
     def longest_wait_s(self) -> float:
-        """What the slowest took beyond the slowest without the fault."""
+        """Seconds of the slowest request beyond the slowest one without the fault."""
         return max((e.took_s for e in self.ended), default=0.0) - self.baseline_max_s
 
     @property
@@ -64,15 +64,15 @@ def _nothing(run: Run) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One fault, and what is asked of laar under it.
+    """One fault, and laar's target under it.
 
     Args:
-        name: of the row.
-        faults: that one endpoint gets; all get them where `everywhere`.
+        name: name of the row.
+        faults: faults that one endpoint gets; all get them where `everywhere`.
         everywhere: every endpoint fails.
-        signal: what a picker gets in the place of an endpoint's fault.
+        signal: signal that a picker gets in the place of an endpoint's fault.
         heals: the endpoint heals after a while, and the load goes on until it has its share back.
-        target: in words, and the test; where native and gateway differ, the gateway's second.
+        target: target as text, and its test; where native and gateway differ, the gateway's second.
     """
 
     name: str

@@ -40,9 +40,9 @@ class Endpoint:
     """An endpoint to start.
 
     Args:
-        model: that it serves, and answers as.
-        names: that it accepts; a fleet that fails open needs more than it tells the picker.
-        told: names that the picker is told.
+        model: model that it serves, and answers as.
+        names: names that it accepts; a fleet that fails open needs more than the picker knows.
+        told: names that the picker knows.
     """
 
     model: str
@@ -52,14 +52,14 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a stand consists of.
+    """The parts of a stand.
 
     Args:
-        endpoints: in order.
-        shape: of Envoy's bootstrap.
-        pickers: 0 to 2.
+        endpoints: the endpoints, in order.
+        shape: shape of Envoy's bootstrap.
+        pickers: number of pickers, 0 to 2.
         time_scale: real seconds for each of the engines'.
-        settings: of the pickers, by section, besides addresses and files.
+        settings: settings of the pickers, by section, besides addresses and files.
         all_files: give the pickers an artifact, weights and a decision log too.
         engines: module that runs the endpoints.
         clock: library (libfaketime) that lets the pickers' clock be set; None for the real one.
@@ -108,7 +108,7 @@ class Stand:
     # Files.
 
     def settings_file(self, index: int) -> Path:
-        """Of one picker."""
+        """The settings file of one picker."""
         return self.directory / f"laar-{index}.yaml"
 
     def settings(self, index: int, **changes: Mapping[str, object]) -> dict[str, Any]:
@@ -233,7 +233,7 @@ class Stand:
         await self._ready(self.admin_url(index) + "/readyz", self.pickers[index])
 
     def admin_url(self, index: int) -> str:
-        """Of one picker."""
+        """The admin URL of one picker."""
         return f"http://{_PICKER_HOSTS[index]}:{self._admin}"
 
     async def start_envoy(self) -> None:
@@ -319,7 +319,7 @@ class Stand:
         raise RuntimeError(f"endpoint {index} takes no faults")
 
     async def outage(self, index: int, seconds: float, *, forget: bool) -> None:
-        """Lets nobody listen there for a while."""
+        """Closes an endpoint's port for a while."""
         body = {"seconds": seconds, "forget": forget}
         url = f"http://{self.addresses[index]}/sim/outage"
         async with self.http.post(url, json=body) as answer:

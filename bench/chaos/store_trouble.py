@@ -1,4 +1,4 @@
-"""What can be done to the store that the pickers share by; none of it may cost a request."""
+"""Troubles for the store that the pickers share by; none of them may cost a request."""
 
 from __future__ import annotations
 

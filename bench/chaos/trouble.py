@@ -1,4 +1,4 @@
-"""What can be done to a stand, and when: a schedule drawn from a seed.
+"""Troubles for a stand, and their times: a schedule drawn from a seed.
 
 There are three lanes, each with one trouble at a time: one for the endpoints of each of two models,
 so that two of three stay healthy but where all of a model are meant to fail, and one for pickers,
@@ -53,15 +53,16 @@ class Trouble:
     """One kind of trouble.
 
     Args:
-        name: in the table.
-        faults: of endpoints, where it is one of those.
+        name: its name in the table.
+        faults: faults of endpoints, where it is a trouble of endpoints.
         excuses: ends without an error body that it explains.
         gateway_excuses: more of them where answers pass through the picker.
-        unsettles: what pickers have learned is lost with it, or they are passed by.
-        reason: that laar names in errors which are its consequence.
-        fails_all: every request that it meets, so that a picker should take the endpoint out.
-        seconds: shortest and longest.
-        act: of the system's: does it and undoes it. Gets the stand, a generator and the seconds.
+        unsettles: pickers lose their learned estimates with it, or are passed by.
+        reason: the reason that laar names in errors which are its consequence.
+        fails_all: it fails every request that it meets, so a picker should take the endpoint out.
+        seconds: shortest and longest duration.
+        act: does a trouble of the system and undoes it. Gets the stand, a generator and the
+            seconds.
     """
 
     name: str
@@ -117,13 +118,13 @@ _WHOLE_SHARE = 0.04
 
 
 class Lane:
-    """Troubles one after the other, until it is told to end.
+    """Troubles one after the other, until it has to end.
 
     Args:
-        stand: that they happen to.
+        stand: the stand that they happen to.
         rng: draws them.
-        troubles: to draw from; each comes once before any comes again.
-        endpoints: that they are for; none for the system's.
+        troubles: troubles to draw from; each comes once before any comes again.
+        endpoints: endpoints that they are for; none for the system's.
         keep: takes each one as it begins.
         gap_s: longest pause between two.
     """
@@ -272,7 +273,7 @@ async def _garble_eds(stand: Stand, rng: random.Random, seconds: float) -> None:
     for _ in range(100):
         if all(address.rpartition(":")[2] in whole for address in stand.addresses):
             break
-        await asyncio.sleep(0.1)  # what came before is not undone yet, and would never be
+        await asyncio.sleep(0.1)  # the trouble before is not undone yet, and would never be
         whole = eds.read_text()
     stand.write(eds, rng.choice(("", "{", '{"resources": [{"@type": "nothing"}]}', "\0" * 64)))
     await asyncio.sleep(seconds)

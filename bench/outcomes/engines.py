@@ -17,7 +17,7 @@ MODEL = "model"
 
 
 async def serve(profile: str, time_scale: float, ports: list[int], fault: str) -> None:
-    """Runs one endpoint on each port until it is told to stop; the first has the fault."""
+    """Runs one endpoint on each port until it has to stop; the first has the fault."""
     async with AsyncExitStack() as stack:
         for number, port in enumerate(ports):
             faults = (parse_fault(fault),) if fault and not number else ()

@@ -29,7 +29,7 @@ _BLOCK_CHARS = BLOCK_TOKENS * ASCII_PER_TOKEN
 
 @dataclass(slots=True)
 class Outcome:
-    """What clients saw of one run."""
+    """Latencies and outcomes that clients saw in one run."""
 
     ttft_s: list[float] = field(default_factory=list)
     e2e_s: list[float] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Outcome:
 
     @property
     def requests(self) -> int:
-        """Those that failed included."""
+        """Number of requests, with those that failed."""
         return len(self.ttft_s) + self.failed
 
     def numbers(self) -> dict[str, float]:
@@ -63,7 +63,7 @@ class Client:
     """Sends prompts to one URL.
 
     Args:
-        session: of HTTP, its base the router.
+        session: HTTP session, its base the router.
         time_scale: real seconds for one of the fleet's.
     """
 
@@ -113,7 +113,7 @@ class Client:
 
 
 async def send_open(client: Client, arrivals: Iterable[Arrival]) -> None:
-    """Each at its time, whatever became of the others."""
+    """Sends each request at its time, whatever the fate of the others."""
     async with asyncio.TaskGroup() as group:
         for arrival in arrivals:
             await client.until(arrival.at_s)
@@ -123,7 +123,7 @@ async def send_open(client: Client, arrivals: Iterable[Arrival]) -> None:
 async def send_sessions(
     client: Client, sessions: Iterator[tuple[str, Iterable[Turn]]], *, at_once: int, until_s: float
 ) -> None:
-    """So many sessions at a time, each request after the answer before it."""
+    """Sends `at_once` sessions at a time, each request after the answer before it."""
 
     async def hold() -> None:
         while client.now() < until_s:

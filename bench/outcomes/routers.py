@@ -1,4 +1,4 @@
-"""What is compared: laar behind a real Envoy, and whole proxies of others, each as it comes."""
+"""The routers to compare: laar behind a real Envoy, and other proxies, each with its defaults."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def peer(name: str) -> str | None:
-    """Where another project's program is; None where it is not installed."""
+    """The path of another project's program; None where it is not installed."""
     return shutil.which(name, path=os.environ.get(PEERS) or None)
 
 

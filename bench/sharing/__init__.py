@@ -1,1 +1,1 @@
-"""What `python -m bench sharing` is made of."""
+"""The parts of `python -m bench sharing`."""

@@ -49,15 +49,15 @@ _END = Completion(status=200, cause="complete", latency_s=HELD_S, ttft_s=0.02)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What one picker is to do.
+    """The task of one picker.
 
     Args:
-        way: to the others: "alone", "hub" or "store".
-        path: of the socket.
-        number: which of the pickers it is.
+        way: way to the others: "alone", "hub" or "store".
+        path: path of the socket.
+        number: number of the picker.
         count: pickers in all.
         rate: decisions a second of all.
-        seconds: how long.
+        seconds: duration of the run.
     """
 
     way: str
@@ -70,10 +70,10 @@ class Spec:
 
 @dataclass(slots=True, kw_only=True)
 class Driven:
-    """What one picker measured.
+    """The measurements of one picker.
 
-    `ages_ms` are those of the others' batches when they were taken, `waits_ms` what the oldest
-    decision in a batch of its own had waited to be sent.
+    `ages_ms` are those of the others' batches when they were taken. `waits_ms` are the waits of the
+    oldest decision in each batch of its own until it was sent.
     """
 
     decided: int = 0

@@ -1,4 +1,4 @@
-"""Parts without Envoy: the price of staleness in the lab, and the age and bytes of what is sent."""
+"""Parts without Envoy: the price of staleness in the lab, and the age and bytes of batches."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ async def _stand(
 
 
 async def _together(stand: Stand) -> None:
-    """Waits until every picker has heard all others, and has nothing left to send."""
+    """Waits until every picker has received from all others, and has nothing left to send."""
     pickers = range(stand.plan.pickers)
     while not all([await _is_together(stand, n) for n in pickers]):  # noqa: ASYNC110 - a page
         await asyncio.sleep(0.02)
@@ -172,7 +172,7 @@ async def workers(figures: Figures, *, seconds: float) -> None:
 
 
 async def _answered(talkers: Talkers, seconds: float) -> list[Turned]:
-    """What ended in a while; fails where a request did."""
+    """The requests that end in a while; fails where a request did."""
     ended = await talkers.during(seconds)
     if failed(ended):
         raise RuntimeError(f"{failed(ended)} of {len(ended)} requests failed")

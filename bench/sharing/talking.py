@@ -34,10 +34,10 @@ class Talkers:
     """Clients of one Envoy.
 
     Args:
-        url: of Envoy, `http://HOST:PORT`.
-        clients: each with a connection of its own.
+        url: URL of Envoy, `http://HOST:PORT`.
+        clients: number of clients, each with a connection of its own.
         rate: requests a second of all; 0 for as fast as they are answered.
-        seed: of the texts and the order.
+        seed: seed of the texts and the order.
     """
 
     def __init__(self, url: str, *, clients: int, rate: float = 0.0, seed: int = 1) -> None:

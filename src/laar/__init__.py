@@ -1,6 +1,6 @@
 """laar: an Envoy endpoint picker that sends requests where a correct answer is expected soonest.
 
-What stands in `__all__` here, and all of `laar.testing`, is the public API: names and signatures
+The names in `__all__` here, and all of `laar.testing`, are the public API: names and signatures
 are pinned by a test, and change with a note in the changelog. Everything else may change at any
 time. Names are imported when they are first used, so that `import laar` costs nothing.
 """

@@ -1,6 +1,6 @@
 """The errors laar raises on purpose.
 
-LaarError            a fault that its reader can act on; the text says what is wrong and the remedy
+LaarError            a fault that its reader can act on; the text names the fault and the remedy
 ├── SettingError     in the settings, an endpoints file, an artifact or a command's arguments
 ├── RequestError     in a client's request; carries the HTTP status and a stable reason code
 ├── ApiError         of a Kubernetes API server (`laar.datalayer.kubernetes.api`)
@@ -60,8 +60,8 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     """The text for a name that does not exist, the same wherever a name is looked up.
 
     Args:
-        kind: of thing, such as ``policy``.
-        name: as given.
+        kind: kind of thing, such as ``policy``.
+        name: the name as given.
         known: the names that exist.
     """
     names = [str(one) for one in known]

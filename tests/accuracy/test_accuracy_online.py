@@ -202,7 +202,7 @@ LENGTHS = tuple(2**n for n in range(12, 20))
 
 
 def report(online: OnlineOutcomes, prior: float, share: float, cells: int, each: int = 20) -> None:
-    """So many outcomes in each of the first cells, of which this share is correct."""
+    """Reports `each` outcomes in each of the first cells, of which this share is correct."""
     for length in LENGTHS[:cells]:
         for number in range(each):
             correct = number < share * each

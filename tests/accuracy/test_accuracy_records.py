@@ -1,4 +1,4 @@
-"""Records of graded answers: every form is read, bad ones are named, and the task is told."""
+"""Records of graded answers: every form is read, bad ones are named, and the task is known."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_an_outcome_counts_for_the_model_that_answered() -> None:
     told, online = reports()
     told.decided("1", "a", QA, (), request=7)
     told.moved("1", "b")
-    told.decided("2", "c", QA, ("a",), request=7)  # not what the answer told it to send
+    told.decided("2", "c", QA, ("a",), request=7)  # not the order that the answer asked for
     told.decided("3", "d", QA, ("b",), request=7)
     told.report("2", True, 0.0)
     assert counted(online) == {"c": (1, 1)}

@@ -1,4 +1,4 @@
-"""Targets that can be missed, and slopes that are told from noise."""
+"""Targets that can be missed, and slopes that are distinguished from noise."""
 
 import random
 

@@ -34,7 +34,7 @@ FILES = {
 
 @dataclass(frozen=True)
 class Wrong:
-    """A settings file, and what has to be said about it."""
+    """A settings file, and the faults that have to be reported."""
 
     name: str
     text: str

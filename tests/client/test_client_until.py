@@ -18,7 +18,7 @@ MESSAGES = [{"role": "user", "content": "what is it?"}]
 
 
 def picker(models: list[str], right: str | None) -> Any:
-    """A fleet behind the picker: the next untried model answers, and says what has been tried."""
+    """A fleet behind the picker: the next untried model answers, and names the tried ones."""
 
     def script(number: int, body: dict[str, Any]) -> web.Response:
         name = models[number % len(models)]

@@ -1,4 +1,4 @@
-"""What the conformance tests of the Gateway API Inference Extension ask of an endpoint picker.
+"""The demands on an endpoint picker in the Gateway API Inference Extension's conformance tests.
 
 One test for a case, named as theirs are (v1.6.0). Theirs drive a gateway in a cluster; here Envoy
 in the shape that gateways speak stands for it. The cases about a gateway's own work (weights

@@ -1,9 +1,9 @@
 # ruff: noqa: E501 - prompts are easier to read on one line
-"""Prompts with documents, in every shape that people use and many ways to frame them.
+"""Prompts with documents, in every shape in use and many ways to frame them.
 
 `variants` makes bodies from a seed: the shape, the documents (few or many, one paragraph or more,
 with titles, in several scripts), the words around them, the place of the question, the role and the
-interface. What is right is known by construction: how many documents there are, and their texts.
+interface. The right result is known by construction: the number of documents, and their texts.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ KINDS = ("short", "plain", "foreign", "lines", "paragraphs")
 
 def _kinds(shape: str) -> tuple[str, ...]:
     if shape in {"blank_lines", "llama_index"}:
-        return ("short", "plain", "foreign", "lines")  # else nobody could tell them apart
+        return ("short", "plain", "foreign", "lines")  # else no reader could separate them
     if shape in {"bullets", "dify"}:
         return ("short", "plain", "foreign")
     return KINDS

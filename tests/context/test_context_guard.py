@@ -1,4 +1,4 @@
-"""What the guard lets go on: by tokens saved and by outcomes reported."""
+"""Changes that the guard lets go on: by tokens saved and by outcomes reported."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class TestDeduplicationOnTrial:
     def test_a_gain_and_no_harm_switch_it_on_for_all_but_the_slice(self):
         g = guard()
         self.saved(g)
-        assert self.share(g) == pytest.approx(0.05, abs=0.02)  # nobody said that it does no harm
+        assert self.share(g) == pytest.approx(0.05, abs=0.02)  # no outcome shows it harmless
         outcomes(g, 0.8, deduplicated=True, n=100)
         outcomes(g, 0.8, deduplicated=False, n=100, seed=3)
         assert self.share(g) == pytest.approx(0.95, abs=0.02)

@@ -129,7 +129,7 @@ def test_a_body_of_too_many_steps_is_given_up(text):
 
 
 def test_a_value_that_belongs_to_a_later_key_of_the_same_name_is_not_taken_for_this_one():
-    """A long value would have its first literal end in the middle of what follows."""
+    """A long value would have its first literal end in the middle of the bytes that follow."""
     body = b'{"a": "x", "b": "z", "a": "%s"}' % (b"y" * 9)
     assert splice(body, orjson.loads(body), {("b",): "w"}) is None
     inner = b'{"o": %s, "b": "z"}' % body

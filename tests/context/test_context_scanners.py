@@ -1,4 +1,4 @@
-"""What counts as a list of documents, and what is refused."""
+"""Texts that count as a list of documents, and texts that are refused."""
 
 from __future__ import annotations
 

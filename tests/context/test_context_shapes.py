@@ -1,4 +1,4 @@
-"""Which prompts have documents: every shape that people use, and no prompt that only looks so."""
+"""Prompts with documents: every shape in use, and no prompt that only looks so."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def strings(value, path=()):
 
 
 class TestMoved:
-    """What leaves the hook when documents were moved, over all shapes."""
+    """Bodies that leave the hook when documents were moved, over all shapes."""
 
     @pytest.mark.parametrize("shape", SHAPES)
     @settings(max_examples=15)

@@ -1,4 +1,4 @@
-"""Bodies written from what is known of frameworks and samples, not from the recognisers' table.
+"""Bodies written after frameworks and samples, not after the recognisers' table.
 
 `strangers.jsonl` has them: in its first line the sets of documents, then a body in each, with the
 name of its set. A body without documents of its own in a shape is one that may go by unseen.
@@ -25,11 +25,11 @@ SETS, *STRANGERS = map(
     json.loads, (Path(__file__).parent / "strangers.jsonl").read_text().splitlines()
 )
 LONGEST_HEAD = 200
-"""What may belong to a document beside its text: its source, title, link, score."""
+"""Characters that may belong to a document beside its text: its source, title, link, score."""
 
 
 def items(body):
-    """What each item is that may move, or would if nothing held it."""
+    """The text of each item that may move, or would if nothing held it."""
     texts = prompt_texts(body, api_of(body), raw_of(orjson.dumps(body), body))
     for text in texts:
         for block in scan(text.value, ContextSettings(), surroundings(texts, text)):

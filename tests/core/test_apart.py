@@ -1,4 +1,4 @@
-"""Prefill and decode apart: who reads a prompt, who answers, and what is counted where."""
+"""Prefill and decode apart: the endpoint that reads, the one that answers, and their counts."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The director: who may serve, what is reserved, and what happens when a part fails."""
+"""The director: candidates, reservations, and decisions when a part fails."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What clients, engines, probes and clocks may do to a decision, and what they may not."""
+"""Bad input of clients, engines, probes and clocks: its permitted effects on a decision."""
 
 import random
 

@@ -43,7 +43,7 @@ def end(status=200, cause="complete", latency_s=0.2):
 
 
 def fail(director, address, now, times=3):
-    """Lets an endpoint refuse so many requests."""
+    """Lets an endpoint refuse `times` requests."""
     slot = director.table.slot(address)
     for _ in range(times):
         attempt = director.health.sent(
@@ -231,7 +231,7 @@ def test_a_failing_share_and_a_slow_pace_are_priced():
 
 
 def test_a_long_prompt_that_hangs_nobody_is_no_hang():
-    """Silence in proportion to what was predicted is none, though siblings answer meanwhile."""
+    """Silence in proportion to the prediction is none, though siblings answer meanwhile."""
     d = fleet(A, B, overdue_s=2.0)
     now = 0.0
     for _ in range(60):  # short prompts take half a second everywhere
@@ -264,7 +264,7 @@ def test_off_means_off():
 
 
 def doubted(*addresses, kind=503, **reply):
-    """A director that has just been told of a first failure at the first of some endpoints."""
+    """A director that has just seen a first failure at the first of some endpoints."""
     d = fleet(*addresses, probe=True)
     d.health.questions.are_asked = True
     d.decide(request(), 0.5)
@@ -330,7 +330,7 @@ def test_a_suspect_that_is_all_there_is_stays_in():
 
 
 def test_an_attempt_that_met_a_full_queue_is_found_by_a_question():
-    """Envoy does not tell what it went on from; asked again, the engine does."""
+    """Envoy does not report the failed attempt's answer; asked again, the engine gives it."""
     d = fleet(A, B, C, probe=True)
     d.health.questions.are_asked = True
     d.decide(request(), 0.5)
@@ -348,7 +348,7 @@ def test_an_attempt_that_met_a_full_queue_is_found_by_a_question():
 def test_a_denial_is_told_apart_by_asking_a_sibling_without_a_key(sibling, is_out):
     d = doubted(A, B, C, kind=401)
     slot = d.table.slot(A)
-    assert d.health.questions.due(1.1, 16) == []  # one may be anybody's
+    assert d.health.questions.due(1.1, 16) == []  # one may be any client's fault
     attempt = d.health.sent(slot, "m", stream=True, predicted_s=0.1, tokens=10.0, now=1.2)
     d.health.replied(attempt, Reply(status=401), 1.2)
     asked = d.health.questions.due(1.3, 16)

@@ -1,4 +1,4 @@
-"""The director with a tuner in it: one set of weights for each decision, and what came of it."""
+"""The director with a tuner in it: one set of weights for each decision, and its outcome."""
 
 import random
 
@@ -19,7 +19,7 @@ START = {"k_rtt": 1.0, "k_queue": 0.7}
 
 
 class Recorder:
-    """A climb that never climbs: version n, then n + 1, and a list of what it was told."""
+    """A climb that never climbs: version n, then n + 1, and a list of the outcomes it got."""
 
     def __init__(self):
         self.asked = 0

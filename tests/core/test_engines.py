@@ -1,4 +1,4 @@
-"""What is learned of engines, against engines whose constants are known."""
+"""Learned constants of engines, against engines whose constants are known."""
 
 import heapq
 import math
@@ -98,7 +98,7 @@ def test_equal_endpoints_cost_the_same_however_their_answers_scatter():
         serve(table, engines, lambda _s, work, _n: (work, rng.lognormvariate(0.0, 0.7)), 400)  # noqa: B023
         answer_s = of(table, engines).answer_s
         spreads.append(answer_s.max() / answer_s.min())
-    assert sorted(spreads)[5] == 1.0  # mostly not told apart at all
+    assert sorted(spreads)[5] == 1.0  # mostly not distinguished at all
     assert max(spreads) < 1.3
 
 

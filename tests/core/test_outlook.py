@@ -1,4 +1,4 @@
-"""What the default cost does, seen from outside: where requests go."""
+"""The default cost, seen from outside: where requests go."""
 
 import random
 

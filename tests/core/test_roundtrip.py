@@ -1,4 +1,4 @@
-"""Round trips: the mean, its clip, and what is unknown."""
+"""Round trips: the mean, its clip, and unknown values."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""What collectors' tests share: a sink that remembers, a server, and waiting for a condition."""
+"""Shared parts of collectors' tests: a recording sink, a server, and waiting for a condition."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from laar.health import GOOD, Kind, judge
 
 
 async def answer_of(handler, timeout_s=5.0):
-    """What asking an endpoint with this handler comes to, and what was sent to it."""
+    """The result of asking an endpoint with this handler, and the requests that it got."""
     sent = []
 
     async def handle(request):

@@ -12,7 +12,7 @@ from laar.datalayer.dns import MAX_ADDRESSES, MAX_AT_ONCE, system_lookup
 
 
 class Names:
-    """A DNS of our own: what is set is answered; what is not does not resolve."""
+    """A DNS of its own: names that are set are answered; others do not resolve."""
 
     def __init__(self, **names: Sequence[str]) -> None:
         self.names = names

@@ -152,7 +152,7 @@ async def test_an_endpoint_without_a_page_is_left_alone(
 
 
 class Busy:
-    """Visits that last until told otherwise."""
+    """Visits that last until they are let go."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
@@ -215,7 +215,7 @@ async def test_a_defect_in_a_visit_ends_the_collector_loudly() -> None:
 
 
 async def test_a_large_fleet_stretches_the_interval(start: Any, until: Any) -> None:
-    """With a clock of our own: 1,000 endpoints at most 200 starts a second, whatever is asked."""
+    """With the test's own clock: 1,000 endpoints, at most 200 starts a second at any interval."""
     busy = Busy()
     busy.go_on.set()
     now = 0.0

@@ -13,7 +13,7 @@ MODELS = ("phi3-mini", "granite-3.1-8b")
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a command came to."""
+    """The result of a command."""
 
     status: int
     text: str

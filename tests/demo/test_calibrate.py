@@ -51,7 +51,7 @@ async def test_engines_are_measured_to_what_they_are_and_the_worth_is_printed(
 async def test_a_slow_engine_is_found_slow_and_a_wrong_one_wrong(
     sim_endpoints: Endpoints, tmp_path: Path
 ) -> None:
-    """One at a quarter of the speed; whatever is no look-up, the simulated models get wrong."""
+    """One at a quarter of the speed; the simulated models get all but look-ups wrong."""
     fast, slow = await sim_endpoints(time_scale=0.02), await sim_endpoints(time_scale=0.08)
     out = tmp_path / "capability.json"
     ran = await laar(

@@ -186,5 +186,5 @@ async def test_envoy_and_the_lab_decide_alike(tmp_path: Path) -> None:
         # One run in twenty lies outside the interval; of twice its width nothing should.
         near = abs(entry["envoy"] - entry["lab"]) <= 2 * entry["half"] + 1e-9
         assert near or figure == "ttca_s", entry
-    # Whoever asks every model finds whatever any of them knows: no chance in that.
+    # A policy that asks every model finds all that any of them knows: no chance in that.
     assert found["laar", "success_rate"]["half"] == 0

@@ -17,7 +17,7 @@ VERSIONS = ("1.30", "1.34")
 
 
 def faults(one: dict[str, Any], version: str) -> list[str]:
-    """What is wrong with an object, for people."""
+    """The faults of an object, as text."""
     kind, group = one["kind"], one["apiVersion"]
     if kind in CRDS:
         wanted_group, spec = CRDS[kind]

@@ -30,7 +30,7 @@ def said(lines: list[str], instruction: str) -> list[str]:
 
 
 def copied() -> list[tuple[list[str], str]]:
-    """What is copied from the repository, and where to."""
+    """The paths that are copied from the repository, and their targets."""
     found = [line.split() for line in said(LINES, "COPY") if "--from" not in line]
     return [(names[:-1], names[-1]) for names in found]
 

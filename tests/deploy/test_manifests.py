@@ -1,4 +1,4 @@
-"""What `kubectl apply -k` would send, held to the cluster's schemas, the code and good manners."""
+"""Objects that `kubectl apply -k` would send, against the cluster's schemas and the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages say, taken apart: fenced blocks, commands in them, commands in the text."""
+"""The pages, taken apart: fenced blocks, commands in them, commands in the text."""
 
 from __future__ import annotations
 

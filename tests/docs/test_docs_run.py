@@ -85,7 +85,7 @@ BLOCKS = blocks()
 
 @dataclass
 class Site:
-    """Where everything is, and what stands for it on the pages.
+    """The real addresses and directories, and their names on the pages.
 
     The picker runs in `running`. Commands run in `directory`, where pages replace files.
     """
@@ -239,7 +239,7 @@ def test_the_client_does_what_its_page_says(site, fence):
     pending = eval(compile(site.here(fence.text), str(fence), "exec", flags=flags), names)
     if pending is not None:
         asyncio.run(pending)
-    # The simulated models don't know; both were asked, and then there was nobody left to ask.
+    # The simulated models don't know; both were asked, and then there was no model left to ask.
     assert {attempt.model for attempt in names["outcome"].attempts} == {
         "granite-3.1-8b",
         "phi3-mini",

@@ -293,7 +293,7 @@ def test_a_header_without_a_colon_is_named():
 
 @asynccontextmanager
 async def answering(status, body, page=PAGE):
-    """An endpoint that looks fine and answers chat as told."""
+    """An endpoint that looks fine and answers chat with this status and body."""
 
     async def chat(_request):
         return web.Response(status=status, body=body)

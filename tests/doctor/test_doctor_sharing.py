@@ -1,4 +1,4 @@
-"""What `laar doctor` says of sharing: the store, and what a picker hears of the others."""
+"""Findings of `laar doctor` on sharing: the store, and the records of other pickers."""
 
 import pytest
 

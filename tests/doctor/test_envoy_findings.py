@@ -1,4 +1,4 @@
-"""What the doctor sees in an Envoy's configuration, and that its bootstrap is put right."""
+"""The doctor's findings in an Envoy's configuration, and its fixes of the bootstrap."""
 
 import copy
 

@@ -219,7 +219,7 @@ GETS = ["/version", "/health", "/ping", "/v1/chat/completions", "/v1/models/tiny
 
 
 def told(answer):
-    """What must be equal of an answer: all but ids and times, which differ each time."""
+    """The parts of an answer that must be equal: all but ids and times, which differ each time."""
     status, headers, body = answer
     body = re.sub(rb"\b((?:chat)?cmpl|resp|msg|rs|embd|pool|score|classify)[-_][\w-]+", b"ID", body)
     body = re.sub(rb'"(id|request_id)":"[0-9a-f-]{16,}"', b'"id":"ID"', body)

@@ -149,7 +149,7 @@ def test_a_plan_keeps_to_the_engines_limits(rows, budget, slots, blocks):
         assert sum(one.blocks for one in started + running) <= max(
             blocks, started[0].blocks if not running else 0
         ) or (not running and sum(one.blocks for one in started[1:]) <= max(0, blocks))
-    # Whoever runs already goes on: the most urgent of them, whatever else waits, unless one that
+    # Running requests go on: the most urgent of them, whatever else waits, unless one that
     # starts is more urgent and takes the step.
     assert not running or budget <= 0 or any(step.chunks.values())
 

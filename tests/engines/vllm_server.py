@@ -87,7 +87,7 @@ def write_model(work: Path) -> None:
 
 @contextlib.contextmanager
 def running(model: Path, logs: Path, count: int, *options: str) -> Iterator[Sequence[Engine]]:
-    """So many engines of one model; all are stopped at the end."""
+    """Starts `count` engines of one model; all are stopped at the end."""
     ports = iter(free_ports(3 * count))
     engines = [Engine(next(ports), next(ports), next(ports)) for _ in range(count)]
     with contextlib.ExitStack() as stack:

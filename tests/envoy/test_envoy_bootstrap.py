@@ -1,4 +1,4 @@
-"""Rendering: what is checked in, what Envoy accepts, what the options do."""
+"""Rendering: the checked-in files, Envoy's verdict, the effects of options."""
 
 from __future__ import annotations
 

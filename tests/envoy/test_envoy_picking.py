@@ -1,4 +1,4 @@
-"""What the rendered bootstraps do, seen on a real Envoy with the no-op picker."""
+"""The rendered bootstraps at work, on a real Envoy with the no-op picker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def picked(fleet: Any, http: aiohttp.ClientSession, envoy: Any) -> bool:
 
 
 def served(fleet: Any) -> list[str]:
-    """The endpoints that Envoy told the picker had served."""
+    """The endpoints that Envoy reported to the picker as having served."""
     return [
         message.metadata_context.filter_metadata["envoy.lb"].fields[SERVED].string_value.decode()
         for message in fleet.seen
@@ -91,7 +91,7 @@ async def test_endpoints_off_the_list_are_never_asked_they_serve_other_models(fl
     dead = f"127.0.0.1:{free_port()}"
     fleet.members([a.address, dead])
     envoy = await fleet.envoy(shape)
-    for named in (dead, outside.address):  # one that answers nobody, one that Envoy does not know
+    for named in (dead, outside.address):  # one that does not answer, one that Envoy does not know
         picker = await fleet.picker(named)
         await eventually(lambda: picked(fleet, http, envoy), what="Envoy finding the picker")
         before = len(a.requests)

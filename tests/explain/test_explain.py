@@ -27,7 +27,7 @@ SECRET = "an unmistakable secret "
 
 
 class Known:
-    """Says what a test tells it of each model: P(correct), seconds a token, fixed seconds."""
+    """Returns a test's values for each model: P(correct), seconds a token, fixed seconds."""
 
     def __init__(self, **models):
         self.models = models

@@ -1,4 +1,4 @@
-"""Admission: what goes at once, what waits, and counters that always come back to nothing."""
+"""Admission: requests that go at once, requests that wait, and counters that end at zero."""
 
 from __future__ import annotations
 

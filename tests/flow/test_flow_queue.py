@@ -49,7 +49,7 @@ def nowhere(one: Item, shorts_wait: bool) -> None:
 
 
 def order(queue: Queue[str], now: float) -> list[object]:
-    """Who goes, in order, when there is room for everybody."""
+    """The order in which requests leave when there is room for all."""
     return [one.id for one, _ in queue.dispatch(now, anywhere)]
 
 

@@ -31,7 +31,7 @@ class Running:
 def serve(
     requests: list[Running], order: str, *, yields: bool = False, until_s: float = 1e9
 ) -> None:
-    """One preemptive server in quanta of 5 ms; whoever is lowest in `order` runs."""
+    """One preemptive server in quanta of 5 ms; the request that is lowest in `order` runs."""
     now, quantum_s = 0.0, 0.005
     while now < until_s and (left := [one for one in requests if one.finish_s == float("inf")]):
         ready = [one for one in left if one.arrival_s <= now + 1e-9]

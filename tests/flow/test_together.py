@@ -1,4 +1,4 @@
-"""Requests that share a context leave the queue together, and nobody pays for it."""
+"""Requests that share a context leave the queue together, at no cost to the others."""
 
 from __future__ import annotations
 

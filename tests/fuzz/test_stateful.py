@@ -111,7 +111,7 @@ class Fleet(RuleBasedStateMachine):
         try:
             answer = self.admission.ask(request, self.now)
         except RequestError:
-            pass  # nobody serves it, or the queue is full
+            pass  # no endpoint serves it, or the queue is full
         else:
             if isinstance(answer, Decision):
                 self.going.append(answer)

@@ -1,4 +1,4 @@
-"""What clients lose when an endpoint of a fleet fails, in virtual time and without any retry.
+"""Requests lost when an endpoint of a fleet fails, in virtual time and without any retry.
 
 A random pick loses a fifth of the requests where one of five endpoints refuses; a picker that does
 not look at outcomes loses four fifths, since an endpoint that refuses has nothing in flight.

@@ -1,4 +1,4 @@
-"""What an answer says of its endpoint."""
+"""The verdict on an endpoint from its answer."""
 
 import pytest
 

@@ -1,8 +1,8 @@
 """A fleet in virtual time behind a real director: what clients see of endpoints that fail.
 
-Each endpoint answers by a behaviour, a function of the request and the time. What the director is
-told is what the stream machine tells it in the native shape: the status when it comes, the body
-only where it asked for it. There are no retries: what fails here fails for a client.
+Each endpoint answers by a behaviour, a function of the request and the time. The director learns
+what the stream machine reports in the native shape: the status when it comes, the body only where
+it asked for it. There are no retries: a request that fails here fails for a client.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Job:
 
 @dataclass
 class Answer:
-    """What an endpoint does: a status after `head_s`, an end after `seconds`; None is silence."""
+    """An endpoint's answer: a status after `head_s`, an end after `seconds`; None is silence."""
 
     status: int | None = 200
     head_s: float = 0.001
@@ -56,7 +56,7 @@ class Answer:
 
 @dataclass
 class Seen:
-    """What came of a run."""
+    """The results of a run."""
 
     failed: list[float] = field(default_factory=list)
     latencies: list[tuple[float, float]] = field(default_factory=list)
@@ -145,7 +145,7 @@ class VirtualFleet:
         self._at(when, lambda _now: what())
 
     def run(self, requests, *, until=math.inf):
-        """Sends so many requests in all; returns what was seen."""
+        """Sends `requests` requests in all; returns the results."""
         self.left = requests
         if self._probes:
             self._at(self.now, self._probe)
@@ -274,7 +274,7 @@ def hangs(since=0.0, until=math.inf, *, head=False):
 
 
 def slow(factor, since=0.0):
-    """Takes so many times longer."""
+    """Takes `factor` times longer."""
 
     def behave(_fleet, job, now, ordinary):
         if now < since:

@@ -1,4 +1,4 @@
-"""Claims: verdicts tell effects apart, and what is not there is not shown.
+"""Claims: verdicts distinguish effects, and no effect is shown where there is none.
 
 The second half are negative controls: an analysis that shows an effect where there is none, or more
 easily with less data, is of no use, however good its figures look.
@@ -107,7 +107,7 @@ def test_fewer_seeds_than_declared_show_nothing_however_large_the_effect(seeds: 
 
 
 def test_no_effect_is_shown_about_as_rarely_as_promised() -> None:
-    """400 planted nulls: at the bound itself, 5 % of the tests may show what is not there."""
+    """400 planted nulls: at the bound itself, 5 % of the tests may show an effect."""
     shown = sum(
         verdict(SHORTER, times(seed, 0.9, scatter=0.2)) == "reproduced" for seed in range(400)
     )
@@ -174,7 +174,7 @@ def test_a_family_of_claims_is_corrected_together() -> None:
     assert wrong <= 13
 
 
-# -- what is declared --------------------------------------------------------------------------
+# -- declarations ------------------------------------------------------------------------------
 
 
 def test_every_experiment_declares_claims_that_its_seeds_can_settle() -> None:

@@ -26,7 +26,7 @@ NAMES = (
 
 
 def seen(name, seeds):
-    """The evidence of so many seeds, at full size."""
+    """The evidence of this number of seeds, at full size."""
     experiment = find_experiment(name)
     return experiment.run(experiment.scope(seeds, quick=False)).evidence
 

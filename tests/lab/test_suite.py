@@ -41,7 +41,7 @@ BY_NAME = {case.name: case for case in SUITE}
 
 
 def cached_share(arrivals: list[Arrival]) -> float:
-    """What one endless cache would find of the prompts."""
+    """The share of the prompts' tokens that one endless cache would find."""
     seen: set[int] = set()
     found = total = 0
     for arrival in arrivals:

@@ -101,7 +101,7 @@ def composed(*scorers: ScorerUse, picker: str = "max-score", **more: Any) -> Any
 
 
 def checked(directory: Path, **routing: Any) -> str:
-    """What `laar check` prints for these settings, in one line."""
+    """The output of `laar check` for these settings, in one line."""
     document = {"endpoints": [{"address": "127.0.0.1:1", "model": "m"}], "routing": routing}
     (directory / "laar.yaml").write_text(yaml.safe_dump(document))
     result = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(directory / "laar.yaml")])

@@ -72,7 +72,7 @@ def test_delay_alone_is_the_parameter_free_product(arrays):
 
 
 def test_a_crowd_is_dealt_out_by_the_tokens_ahead_and_not_by_delays():
-    """Beyond what an engine decodes at once, more requests in flight delay nobody any more."""
+    """Beyond the batch that an engine decodes at once, more requests in flight add no delay."""
     two = np.array([40.0, 80.0])
     weights = CostWeights(in_flight_tokens=0.0)
     same = np.full(2, 1e4)

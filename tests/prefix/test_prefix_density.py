@@ -1,4 +1,4 @@
-"""How much text a cache of so many tokens holds: by what engines say of prompts' lengths."""
+"""Text that a cache of a number of tokens holds: by prompt lengths that engines report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes back after a cache pushed it out: counted by its age."""
+"""Prefixes that come back after a cache pushed them out: counted by their age."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_share_is_that_of_what_comes_back_within_as_long_again() -> None:
     old = [
         next((later - at for later, other in uses if other == name and later > at), 1e9)
         for at, name in uses
-        if at < 199.0 - 64.0  # what became of the others in the octave from 32 s is not known yet
+        if at < 199.0 - 64.0  # the fate of the others in the octave from 32 s is not known yet
     ]
     at_risk = [gap for gap in old if gap >= 32.0]
     share = sum(gap < 64.0 for gap in at_risk) / len(at_risk)
@@ -63,7 +63,7 @@ def test_what_a_few_prompts_did_proves_little_and_is_forgotten() -> None:
     for number in range(60):
         evictions.note(chain_of(1), 100.0 + 10.0 * number)
     seen = share_at(evictions, 8.0)
-    for number in range(60):  # nobody comes back any more
+    for number in range(60):  # no prefix comes back any more
         evictions.note(chain_of(1000 + number), 800.0 + 10.0 * number)
     assert share_at(evictions, 8.0) < 0.1 < seen
 

@@ -21,7 +21,7 @@ SMALL_HASHER = PromptHasher(b"test", SMALL)
 
 @dataclass
 class Entry:
-    """What the oracle knows of one block of one slot."""
+    """The oracle's record of one block of one slot."""
 
     used: int
     proof: int  # when a finished request last proved it; 0 if none did
@@ -242,7 +242,7 @@ def test_a_failure_leaves_the_beginning_of_a_longer_prompt_still_open() -> None:
 
 
 def settled(count: int) -> tuple[PrefixIndex, list[Chain]]:
-    """An index with so many prompts in one cache, the oldest first."""
+    """An index with `count` prompts in one cache, the oldest first."""
     index, chains = PrefixIndex(1), [HASHER.chain([text(seed, 8192)]) for seed in range(count)]
     for chain in chains:
         index.settle(index.insert(0, chain), 0.0)

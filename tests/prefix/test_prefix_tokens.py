@@ -163,7 +163,7 @@ def test_other_salts_and_other_models_share_nothing() -> None:
     turns=st.lists(st.tuples(st.integers(5, 300), st.integers(0, 3)), min_size=2, max_size=8),
 )
 def test_conversations_are_matched_to_the_block(system: int, turns: list[tuple[int, int]]) -> None:
-    """Whatever branches off where: believed is held, within a text block and a token block."""
+    """Wherever texts branch off: believed is held, within a text block and a token block."""
     beliefs = beliefs_of(1)
     engine = Engine(beliefs, 0)
     texts = [text_of(0, system)]

@@ -1,4 +1,4 @@
-"""Request bodies: what is read, what is refused, and the splice of the model's name."""
+"""Request bodies: fields that are read, refusals, and the splice of the model's name."""
 
 import json
 

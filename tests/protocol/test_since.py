@@ -1,4 +1,4 @@
-"""A retry's wait counts from the first attempt, and only a stamp of ours says when that was."""
+"""A retry's wait counts from the first attempt, and only laar's own stamp gives its time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tenants learn of one another by the headers of their answers: D6, D9."""
+"""Facts that tenants learn of one another by the headers of their answers: D6, D9."""
 
 import random
 

@@ -16,7 +16,7 @@ FLAGS = ("headless=new", "no-sandbox", "disable-gpu", "hide-scrollbars", "disabl
 
 
 def missing():
-    """What has to be installed before a browser can be driven; empty when nothing."""
+    """The packages that driving a browser still needs; empty when they are all there."""
     return " and ".join(
         package
         for package, binary in (("chromium", "chromium"), ("chromium-driver", "chromedriver"))
@@ -71,7 +71,7 @@ class Browser:
         await self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": params})
 
     async def errors(self):
-        """What the console complained about."""
+        """The errors on the console."""
         log = await self._call("POST", "/se/log", {"type": "browser"})
         return [entry["message"] for entry in log if entry["level"] == "SEVERE"]
 

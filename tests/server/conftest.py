@@ -81,7 +81,7 @@ class Gateway:
         return self.runner
 
     def change(self, **sections):
-        """Writes the settings file anew, with some settings changed."""
+        """Writes the settings file again, with some settings changed."""
         for name, values in sections.items():
             if isinstance(values, dict):
                 values = {**self.document.get(name, {}), **values}
@@ -124,12 +124,12 @@ class Gateway:
 
 @pytest.fixture
 def transport():
-    """What serves the ext_proc port; a module that has a fixture of this name tries others."""
+    """The transport of the ext_proc port; a module that has a fixture of this name tries others."""
     return "h2"
 
 
 @pytest.fixture
 async def gateway(tmp_path, envoy_binary, transport):
-    """What a test builds its gateway from; everything is stopped after it."""
+    """The gateway that a test builds; everything is stopped after it."""
     async with AsyncExitStack() as stack:
         yield Gateway(tmp_path, stack, transport)

@@ -66,7 +66,7 @@ class Place:
         self.runner = gateway.runner
 
     async def send(self, body, path=PATHS["chat"], **headers):
-        """What the endpoint received."""
+        """Sends a request; returns the body that the endpoint received."""
         status, _ = await post(self.http, self.envoy, body, path, **headers)
         assert status == 200
         return self.upstream.asked[-1].body
@@ -315,7 +315,7 @@ GUARDED = {**ON, "holdout_share": 0.5, "guard_requests": 8, "sample_answers": 1.
 
 
 async def served(there, rounds, cached):
-    """Sends requests until both groups have so many answers with `cached` of 100 tokens each."""
+    """Sends requests until both groups have `rounds` answers with `cached` of 100 tokens each."""
     rng = random.Random(11)
     ids = list(range(8))
     groups = {}

@@ -1,4 +1,4 @@
-"""The context hook hears of the engines' caches: what is no longer there is not aligned to."""
+"""The context hook learns of the engines' caches: no order follows an evicted one."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_an_engine_that_lost_its_cache_says_so_by_its_events(fleet, engine
         (source,) = await answer.json()
     labels = {"laar.dev/kv-events": source["endpoint"]}
     address = engine.url.removeprefix("http://")
-    # No metrics page is read again, so that nothing else can tell of the restart.
+    # No metrics page is read again, so that nothing else can show the restart.
     there = await fleet(
         {"address": address, "model": "m", "labels": labels}, scrape_interval_s=60.0
     )
@@ -103,7 +103,7 @@ async def test_an_engine_that_lost_its_cache_says_so_by_its_events(fleet, engine
             return False
 
     async def lost():
-        """Batches are heard, and the first one after the crash starts over."""
+        """Batches are received, and the first one after the crash starts over."""
         assert await prefill()
         assert await prefill()
         assert not await prefill(**{"x-sim-fault": "oom:0.01"})

@@ -37,7 +37,7 @@ def error(body):
 
 
 class Resetting:
-    """An endpoint that takes a request, says so much of an answer, and cuts the connection."""
+    """An endpoint that takes a request, begins an answer, and cuts the connection."""
 
     def __init__(self, begins=b""):
         self.requests = 0
@@ -209,7 +209,7 @@ async def test_an_answer_that_does_not_begin_is_asked_for_elsewhere(gateway, htt
 async def test_a_slow_answer_is_the_clients_when_it_begins_before_the_others(
     gateway, http, shape, monkeypatch
 ):
-    """What it had begun to work on is not lost, and it did not fail."""
+    """The request that it had begun to work on is not lost, and it did not fail."""
     monkeypatch.setattr(names, "BEGINS_S", {1: 60})
     for constant in ("_BEGIN_S", "_BEGIN", "_SLOW_TOKEN_S"):
         monkeypatch.setattr(sending, constant, 0.0)

@@ -1,4 +1,4 @@
-"""The feed without a server: frames only while somebody looks, and viewers that stop reading."""
+"""The feed without a server: frames only while there are viewers, and viewers that stop reading."""
 
 import asyncio
 import socket
@@ -110,7 +110,7 @@ async def test_a_viewer_that_stops_reading_fills_no_memory(http):
             read += len(await quick.content.readany())
             connections = server.server_state.connections
             held = max(held, sum(c.transport.get_write_buffer_size() for c in connections))
-    assert held > 0  # somebody did not read
+    assert held > 0  # a viewer did not read
     assert held < 3 * len(frame)
     stalled.close()
     server.should_exit = True

@@ -19,7 +19,7 @@ from support import Answer, eventually, metric
 pytestmark = pytest.mark.envoy
 
 SHAPES = ["standalone", "gateway"]
-# One request fills an endpoint; nobody probes or scrapes in between.
+# One request fills an endpoint; no probe or scrape in between.
 ONE_AT_A_TIME = {"enabled": True, "max_requests": 1, "min_hold_s": 50}
 
 
@@ -290,7 +290,7 @@ async def test_endpoints_that_all_die_under_their_queue_leave_no_request_hanging
         held = [await busy.hold(f"{i}") for i in range(5)]
         await busy.upstream.__aexit__(None, None, None)
         answers = await asyncio.gather(*held)
-        assert [a.status for a in answers] == [503] * 5  # Envoy's own: it found nobody there
+        assert [a.status for a in answers] == [503] * 5  # Envoy's own: it found no endpoint there
         await nothing_left(busy.runner)
         again = await gateway.upstream(port=busy.upstream.port)
         await eventually(served_by(busy), what="an answer of the endpoint that came back")
@@ -354,7 +354,7 @@ async def test_engines_that_take_a_priority_get_the_end_of_the_slack(gateway, ht
         for r in upstream.requests
         if r.path == "/v1/chat/completions"
     }
-    assert sent["first"] < sent["urgent"]  # nobody asked for -99 but the client
+    assert sent["first"] < sent["urgent"]  # only the client asked for -99
     assert 20_000 < sent["patient"] - sent["urgent"] < 37_001
 
 

@@ -174,6 +174,6 @@ async def test_a_clock_that_jumps_leaves_nobody_hanging(jump_s):
         await held
     assert (shed.value.status, shed.value.reason) == (503, "rejected-ttl-expired")
     door.end(first)
-    decision, _ = await door.ask("next")  # whoever comes afterwards finds an open door
+    decision, _ = await door.ask("next")  # a request that comes afterwards finds an open door
     door.end(decision)
     assert door.left() == (0, 0, 0, 0)

@@ -161,7 +161,7 @@ async def test_no_request_fails_when_the_picker_dies_in_the_middle(gateway, http
 async def test_a_dead_endpoint_costs_a_retry_and_no_request(gateway, http):
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "m"), (b.address, "m"))
-    # Nobody probes: the picker must believe that the dead one lives.
+    # No probes: the picker must believe that the dead one lives.
     await gateway.picker(readings={"scrape_interval_s": 60, "probe_interval_s": 600})
     envoy = await gateway.envoy()
     await a.__aexit__(None, None, None)

@@ -31,7 +31,7 @@ async def _play(reads, by_library):
     for read in (PREFACE, frame(SETTINGS), *reads):
         connection.data_received(read)
     h2 = connection.h2
-    # What comes in two reads may be given back in two.
+    # The credit for two reads may be given back in two.
     owed = Counter({call.stream_id: call._owed_bytes for call in served.calls})
     owed[0] = connection._owed_bytes
     written, granted = split(socket.data)
@@ -51,7 +51,7 @@ async def _play(reads, by_library):
 
 
 def split(data):
-    """What was written to each stream, however its DATA was cut, and the windows it was given."""
+    """The bytes written to each stream, however its DATA was cut, and the windows it was given."""
     written, granted, at = {}, Counter(), 0
     while at < len(data):
         end = at + 9 + int.from_bytes(data[at : at + 3], "big")

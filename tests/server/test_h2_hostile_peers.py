@@ -230,7 +230,7 @@ async def test_a_window_of_nothing_holds_the_answers_until_it_opens(served):
 
 
 async def test_a_peer_that_asks_and_takes_no_answer_is_not_listened_to(served):
-    """What waits for one stream is bounded, and the stream beside it goes on."""
+    """The messages that wait for one stream are bounded, and the stream beside it goes on."""
     async with Peer.to(served, window=0) as peer:
         peer.call(1)
         sent = 0
@@ -347,7 +347,7 @@ async def test_unfinished_messages_have_a_limit_for_all_streams(served, monkeypa
 
 
 def spoken():
-    """What a well-behaved peer says in a while."""
+    """The bytes that a well-behaved peer sends in a while."""
     h2 = H2Connection(H2Configuration(client_side=True))
     h2.initiate_connection()
     for number in (1, 3, 5):
@@ -370,7 +370,7 @@ changes = st.lists(
 @settings(max_examples=300)
 @given(changes, st.lists(st.integers(0, len(SPOKEN)), max_size=12))
 def test_no_bytes_end_more_than_their_connection(changed, cuts):
-    """Whatever is put in, taken out or overwritten: no exception leaves, and all calls end."""
+    """Bytes put in, taken out or overwritten: no exception leaves, and all calls end."""
     data = SPOKEN
     for at, put, taken in changed:
         data = data[:at] + put + data[at + taken :]

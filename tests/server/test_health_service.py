@@ -17,7 +17,7 @@ FULL = b'{"error": {"message": "The request queue is full", "code": 503}}'
 
 
 def without_retries(bootstrap):
-    """Whatever an endpoint answers reaches the client."""
+    """Takes the retry policies out, so that each answer of an endpoint reaches the client."""
     if isinstance(bootstrap, dict):
         bootstrap.pop("retry_policy", None)
         bootstrap.pop("retryPolicy", None)
@@ -29,7 +29,7 @@ def without_retries(bootstrap):
 
 
 async def fleet(gateway, shape, bad, **sections):
-    """Three endpoints with one model, the first of which answers as told to chat."""
+    """Three endpoints with one model, the first of which answers chat with `bad`."""
     upstreams = [await gateway.upstream() for _ in range(3)]
     upstreams[0].chat_answer = bad
     gateway.members(*((upstream.address, "m") for upstream in upstreams))
@@ -125,7 +125,7 @@ async def test_an_error_inside_a_200_is_a_failure(gateway, http, shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_full_queue_is_no_fault(gateway, http, shape):
-    """What a 503 means stands in its body, which is read though the request was not sampled."""
+    """The meaning of a 503 is in its body, which is read though the request was not sampled."""
     upstreams, _, envoy = await fleet(gateway, shape, Answer(status=503, body=FULL))
     ends = await load(http, envoy.url(), 100)
     assert ends["503 with an error"] <= 10

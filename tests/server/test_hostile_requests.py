@@ -73,7 +73,7 @@ async def test_after_a_fault_of_ours_the_whole_request_goes_on(served, http, cap
         assert "x-laar-model" not in headers  # it was not laar's choice
     assert bodies(upstream) == [body] * 3
     assert gateway.runner.picker.metrics.stream_faults == 3
-    assert len(caplog.records) == 1  # of many alike the log tells once
+    assert len(caplog.records) == 1  # many alike are logged once
     await eventually(lambda: not gateway.runner.picker.table.in_flight.any(), what="the release")
 
 
@@ -322,7 +322,7 @@ async def test_no_request_goes_astray_while_envoy_learns_of_a_newcomer(gateway, 
         return bool(bodies(newcomer))
 
     await eventually(served_by_newcomer, what="the newcomer's first request")
-    assert set(statuses[:-1]) <= {404}  # nobody serves it yet
+    assert set(statuses[:-1]) <= {404}  # no endpoint serves it yet
     assert statuses[-1] == 200
     assert len(bodies(old)) == 1
 

@@ -90,7 +90,7 @@ async def quiet(upstream):
 
 
 async def knows(gateway, *upstreams):
-    """Until the picker has told Envoy of exactly these."""
+    """Waits until the picker has listed exactly these for Envoy."""
 
     def told():
         resource = orjson.loads(gateway.eds.read_bytes())["resources"][0]

@@ -1,4 +1,4 @@
-"""The climb on live traffic: a real Envoy, endpoints at three distances, people in conversation."""
+"""The climb on live traffic: a real Envoy, endpoints at three distances, conversations."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ DEADLINE_S = 40.0
 
 @asynccontextmanager
 async def regions():
-    """The endpoints by region; only the near one can be told to be slow."""
+    """The endpoints by region; only the near one can be made slow."""
     endpoints = {
         region: SimulatedEndpoint(
             EndpointSettings(
@@ -47,7 +47,7 @@ async def regions():
 
 
 class People:
-    """They talk in turns, each conversation growing, until told to stop."""
+    """Users that talk in turns, each conversation growing, until they have to stop."""
 
     def __init__(self, http, url):
         self._http, self._url = http, f"{url}/v1/chat/completions"
@@ -79,7 +79,7 @@ class People:
                     if answer.status != 200:
                         self.failed.append((answer.status, said))
                         continue
-                    # Without a picker Envoy lets requests pass, and nobody names a decision.
+                    # Without a picker Envoy lets requests pass, and no header names a decision.
                     decision = answer.headers.get("x-laar-decision-id", "")
                     self.answered[decision] = loop.time() - began
                 messages.append({"role": "assistant", "content": "so it is"})
@@ -97,7 +97,7 @@ async def decisions(http, gateway):
 
 
 async def tuner_says(http, gateway, condition, what):
-    """What `/tuner` says as soon as the condition holds."""
+    """The answer of `/tuner` as soon as the condition holds."""
     found = {}
 
     async def held():

@@ -345,7 +345,7 @@ LIVE = [path for path, applies in leaves(Settings) if applies is Applies.AT_ONCE
 
 
 def in_force(runner):
-    """What the parts of a picker go by."""
+    """The settings that the parts of a picker use."""
     picker, processor = runner.picker, runner.processor
     watched, candidates = picker.observability, picker.director.candidates
     declared = runner.collectors.resolver._declared

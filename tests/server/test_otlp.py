@@ -35,7 +35,7 @@ async def collector():
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """What waits at the end is sent however busy this machine is."""
+    """The records that wait at the end are sent however busy this machine is."""
     monkeypatch.setattr(otlp, "LAST_S", 10.0)
 
 
@@ -152,7 +152,7 @@ async def test_a_decision_joins_the_span_of_an_envoy_that_traces(gateway, http, 
     assert decision.kind == decision.SPAN_KIND_SERVER
 
 
-# -- what is sent ------------------------------------------------------------------------------
+# -- records and spans -------------------------------------------------------------------------
 
 
 async def test_a_refused_request_is_a_span_with_an_error(gateway, http, collector):

@@ -56,7 +56,7 @@ def artifact(path, probabilities, *, pairs=()):
 
 
 async def picker(gateway, models=("a", "b"), *, probabilities=None, accuracy=None, **sections):
-    """A picker over endpoints that nobody asks; decisions are made on its director."""
+    """A picker over endpoints that get no requests; decisions are made on its director."""
     gateway.members(*((f"127.0.0.1:{at}", model) for at, model in enumerate(models, start=1)))
     capability = artifact(
         gateway.directory / "capability.json", probabilities or {"a": 0.9, "b": 0.8}
@@ -72,7 +72,7 @@ async def picker(gateway, models=("a", "b"), *, probabilities=None, accuracy=Non
 
 
 def ask(runner, text="hello", *, tried="", model="auto", chars=4000, stream=False, **end):
-    """A request's whole life; `end` is what was seen of the answer."""
+    """A request's whole life; `end` has the fields of its completion."""
     request = Request(
         id="r",
         api=Api.CHAT,
@@ -333,7 +333,7 @@ async def test_one_report_for_the_last_attempt_tells_the_whole_chain(gateway, ht
     assert believed(after, "b") == pytest.approx((10 * 0.8 + 1) / 11, rel=1e-3)
     assert 'laar_retry_outcomes_total{verdict="taken"} 1.0' in await get(gateway, http, "/metrics")
     _, late = await post(gateway, http, {"decision_id": first.id, "correct": False})
-    assert late["verdicts"] == ["repeated"]  # the retry has told it already
+    assert late["verdicts"] == ["repeated"]  # the retry has reported it already
 
 
 async def test_a_client_that_reports_each_attempt_is_not_counted_twice(gateway, http):

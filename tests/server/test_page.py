@@ -42,7 +42,7 @@ async def shows(browser, selector, text):
 
 
 async def keep(browser, name):
-    """Leaves a screenshot for people where LAAR_SCREENSHOTS names a folder."""
+    """Leaves a screenshot where LAAR_SCREENSHOTS names a folder."""
     if folder := os.environ.get("LAAR_SCREENSHOTS"):
         await browser.screenshot(Path(folder) / f"{name}.png")
 

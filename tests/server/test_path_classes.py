@@ -81,7 +81,7 @@ async def test_an_empty_body_goes_no_way_of_its_own(gateway, http, shape, path):
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_filter_in_front_may_answer_itself(gateway, http, shape):
-    """An authentication or a rate limit answers before the picker hears of the request."""
+    """An authentication or a rate limit answers before the picker sees the request."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()

@@ -68,7 +68,7 @@ async def test_a_cache_is_believed_as_its_events_say(gateway, http):
         fresh = itertools.count(100)
 
         async def followed():
-            """What comes before the picker listens is not seen, nor tokenized, nor said again."""
+            """Events before the picker listens are not seen, nor tokenized, nor sent again."""
             await post(http, url, chat(story(next(fresh), 30)))
             return runner.picker.prefixes.blocks_held.sizes("m")
 

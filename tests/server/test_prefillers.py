@@ -1,4 +1,4 @@
-"""Prefill and decode apart, behind a real Envoy: what the sidecar of an endpoint is told."""
+"""Prefill and decode apart, behind a real Envoy: the header that an endpoint's sidecar gets."""
 
 from contextlib import AsyncExitStack
 from io import BytesIO

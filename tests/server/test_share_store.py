@@ -288,7 +288,7 @@ async def test_deployments_share_a_store_and_nothing_else(server, members, tmp_p
 async def test_pickers_that_both_send_hear_all_in_order(server, members):
     await server.start()
     p, q = await members(1), await members(2)
-    for number in range(60):  # some trips send and read, others only send, the reader waits anew
+    for number in range(60):  # some trips send and read, others only send, the reader waits again
         for each in (p, q):
             each.settle(each.decide(f"{number} " * 100))
         await asyncio.sleep(0.002 * (number % 12))

@@ -32,7 +32,7 @@ def keeper(problems=None, **settings):
 
 
 def serve_windows(tuner, count, seconds):
-    """Lets so many windows pass; `seconds` of an answer is a function of the weights."""
+    """Lets `count` windows pass; `seconds` of an answer is a function of the weights."""
     done = 0
     while done < count and not tuner.frozen:
         weights = tuner.weights(0.0)

@@ -76,7 +76,7 @@ class Machine:
         return sum(map(float, found)) if found else None
 
     async def taken(self, index):
-        """Prompts that a worker heard of."""
+        """Prompts that a worker has taken from the others."""
         url = f"http://127.0.0.1:{self.admin + index}/metrics"
         async with self.http.get(url) as answer:
             pattern = r'^laar_share_records_total\{kind="entered",way="taken"\} (\S+)$'
@@ -195,7 +195,7 @@ async def test_an_outcome_may_be_reported_to_any_worker(machine):
 
 
 async def errors_of_a_start(tmp_path, **ports):
-    """What two workers say that cannot start with these ports."""
+    """The errors of two workers that cannot start with these ports."""
     settings = tmp_path / "laar.yaml"
     ports = {"ext_proc": free_port(), "health": free_port(), **ports}
     listen = {name: f"127.0.0.1:{port}" for name, port in ports.items()}

@@ -24,7 +24,7 @@ ENDPOINTS = (
 
 @asynccontextmanager
 async def watched_picker(directory, endpoints=ENDPOINTS, **sections):
-    """Runs a picker for some endpoints that nobody scrapes."""
+    """Runs a picker for some endpoints without scraping them."""
     document = {
         "endpoints": [
             {"address": address, "model": model, "region": region, "metrics_url": ""}
@@ -68,7 +68,7 @@ def ask(runner, *, model="auto", id="r-1", **fields):  # noqa: A002 - the header
 
 
 def settle(runner, decision, **fields):
-    """Ends a request well unless told otherwise."""
+    """Ends a request well, unless `fields` differ."""
     end = {"status": 200, "cause": "complete", "latency_s": 1.5, "ttft_s": 0.4}
     runner.picker.director.settle(decision, Completion(**{**end, **fields}))
 

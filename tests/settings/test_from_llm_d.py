@@ -1,4 +1,4 @@
-"""An EndpointPickerConfig becomes settings that laar takes, and says what is lost."""
+"""An EndpointPickerConfig becomes settings that laar takes, with a list of the lost parts."""
 
 import pytest
 import yaml

@@ -23,7 +23,7 @@ from support.other_settings import BASE, OTHER, document
 
 
 def parts(settings):
-    """What the features are given."""
+    """The settings of each feature."""
     return {
         "streams": settings.stream,
         "flow": settings.flow.admission,
@@ -84,7 +84,7 @@ NO_KEY = {
 
 
 def test_every_setting_of_a_feature_comes_from_the_file():
-    """Whatever section its key is in, and however deep the code has it."""
+    """In any section of the file, and at any depth in the code."""
     chosen = set(OTHER) - {"routing.policy"}  # only `laar` is tuned
     before, after = (parts(Settings.model_validate(document(paths))) for paths in ((), chosen))
     for name, part in before.items():

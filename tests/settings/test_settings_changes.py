@@ -1,4 +1,4 @@
-"""What of a changed settings file counts at once, what waits, and where each value came from."""
+"""Changes of a settings file that apply at once, changes that wait, and the values' origins."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def test_live_settings_change_together_and_the_others_stay(before, after):
 @given(chosen)
 @settings(max_examples=100)
 def test_what_would_run_is_always_valid(paths):
-    """Whatever changes, with the tuner on or off before."""
+    """For any change, with the tuner on or off before."""
     paths -= {"routing.policy"}
     for running_paths in (set(), {"tuner.enabled"}):
         running = Settings.model_validate(document(running_paths))

@@ -76,7 +76,7 @@ def test_a_lost_load_is_made_good_by_the_next_full_one():
     net.exchange(1.01)
     p.director.settle(decision, OK)
     net.flush(p, 1.02)
-    net.channels["p/1", "q/1"].clear()  # the end is lost, and nothing tells of it but the number
+    net.channels["p/1", "q/1"].clear()  # the end is lost, and only the number shows it
     for step in range(8):
         net.exchange(1.1 + step)
     assert not any(counted(q).values())

@@ -1,4 +1,4 @@
-"""Whatever happens on the way between pickers: counts end at zero, and beliefs agree."""
+"""For all events on the way between pickers: counts end at zero, and beliefs agree."""
 
 import numpy as np
 import orjson
@@ -107,7 +107,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.lossy and len(self.pickers) > 2)
     @rule(number=pickers)
     def kill(self, number):
-        """Its requests are answered all the same, and nobody counts them any more."""
+        """Its requests are answered all the same, and no picker counts them any more."""
         picker = self.pickers.pop(number % len(self.pickers))
         self.open.pop(picker.origin)
 

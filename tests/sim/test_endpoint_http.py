@@ -188,7 +188,7 @@ async def test_embeddings_are_unit_vectors_that_the_text_decides(sim: Running) -
     assert plain["usage"]["prompt_tokens"] == 1
 
 
-# What is refused.
+# Refusals.
 
 
 async def test_another_model_is_a_404_in_the_envelope(sim: Running) -> None:

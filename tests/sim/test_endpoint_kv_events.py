@@ -33,7 +33,7 @@ async def publishing(**settings: Any) -> AsyncIterator[tuple[Running, dict[str, 
 async def subscribed(sim: Running, source: dict[str, Any]) -> AsyncIterator[zmq.asyncio.Socket]:
     """A subscriber whose subscription is known to have arrived: it has got the latest batch.
 
-    PUB does not tell who listens, so prompts are sent until an event of theirs comes through.
+    PUB does not report its subscribers, so prompts are sent until an event of theirs comes through.
     """
     with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as subscriber:
         subscriber.subscribe(TOPIC)
@@ -95,7 +95,7 @@ async def test_a_salt_changes_the_hashes_and_shows_with_the_first_block() -> Non
 
 
 async def test_a_reader_that_follows_all_events_knows_the_cache() -> None:
-    """With room for 20 blocks, blocks come and go; what is left decides the next hits."""
+    """With room for 20 blocks, blocks come and go; the remaining ones decide the next hits."""
     async with publishing(num_blocks=20) as (sim, source), subscribed(sim, source) as subscriber:
         held: set[int] = set()
         removed = 0

@@ -1,4 +1,4 @@
-"""Profiles: everything that comes with laar loads, and what is wrong is named."""
+"""Profiles: all that come with laar load, and faults are named."""
 
 from __future__ import annotations
 

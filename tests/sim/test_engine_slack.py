@@ -160,7 +160,7 @@ def test_a_blocked_urgent_prompt_is_not_overtaken_for_ever() -> None:
 
 
 def test_a_cached_prefix_counts_as_done() -> None:
-    """What the cache holds is neither computed nor waited for."""
+    """Cached tokens are neither computed nor waited for."""
     chat = tuple(range(600))
     target = engine(A100)
     first = Job(id="a", arrival_s=0.0, prompt_tokens=9600, output_tokens=1, blocks=chat)

@@ -1,4 +1,4 @@
-"""Flow control in front of the virtual fleet: who waits, who is refused, and what is left."""
+"""Flow control in front of the virtual fleet: requests that wait, refusals, and leftovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of several packages share."""
+"""Code that tests of several packages share."""
 
 from support.metrics import metric
 from support.upstream import Answer, RecordedRequest, RecordingUpstream

@@ -16,7 +16,7 @@ _DIRECTORY = "/the/directory/of/the/test"
 
 
 def rendered(shape: Shape, options: BootstrapOptions) -> dict[str, Any]:
-    """What `laar.envoy.render` gives, at a tenth of its CPU: hundreds of tests start an Envoy."""
+    """As `laar.envoy.render`, at a tenth of its CPU: hundreds of tests start an Envoy."""
     host, _, port = options.picker.rpartition(":")
     eds = Path(options.eds_path)
     common = replace(options, picker=f"{host}:{_PORT}", eds_path=f"{_DIRECTORY}/{eds.name}")

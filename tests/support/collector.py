@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 
 class Collector:
-    """What it took, and how it answers: `status`, after the `refusals`; not while it `hangs`."""
+    """Keeps its input; answers `status`, after the `refusals`, and nothing while it `hangs`."""
 
     def __init__(self, port: int = 0) -> None:
         self.port = port

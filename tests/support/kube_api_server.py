@@ -18,7 +18,7 @@ from aiohttp import web
 
 
 class KubeApiServer:
-    """The state, the faults, and what was asked."""
+    """The state, the faults, and the requests that it got."""
 
     def __init__(self) -> None:
         self.version = 100
@@ -56,7 +56,7 @@ class KubeApiServer:
             self.news.notify_all()
 
     async def bookmark(self) -> None:
-        """Tell all watches how far they are, behind everything that they are still to be told."""
+        """Send all watches a bookmark, behind all events that they have not got yet."""
         self.version += 1
         await self._tell("bookmark", None, None)
 

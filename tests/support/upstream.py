@@ -1,4 +1,4 @@
-"""An HTTP server in the test's own process that records what reaches it and answers as told."""
+"""An HTTP server in the test's own process that records requests and gives set answers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class RecordingUpstream:
 
     @property
     def asked(self) -> list[RecordedRequest]:
-        """What arrived besides scrapes, probes and looks at the names."""
+        """The requests that arrived besides scrapes, probes and looks at the names."""
         return [r for r in self.requests if not _watched(r.path, r.headers)]
 
     def script(self, *answers: Answer) -> None:

@@ -1,4 +1,4 @@
-"""What autoscalers go by rises before answers are late, and falls when work is done."""
+"""The autoscalers' signal rises before answers are late, and falls when work is done."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """One tiny request to an endpoint: whether it answers, seen from here.
 
-`ask` is what `laar doctor` shows, and what goes ahead of the trial of an endpoint that is out: a
-question of our own costs one token, a client's request on trial may cost its client the answer.
+`laar doctor` shows the result of `ask`. The trial of an endpoint that is out begins with it, too: a
+question of laar's own costs one token, a client's request on trial may cost its client the answer.
 The answer is streamed and read to its first event, since engines send 200 before they know better.
 
-Not promised: that it works for every engine. One that wants a key, or does not chat, says 4xx;
-that tells nothing, and a client's request has to be the trial.
+Not promised: that it works for every engine. One that wants a key, or does not chat, answers 4xx;
+that shows nothing, and a client's request has to be the trial.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ class Asked:
     """The result of asking.
 
     Args:
-        reply: what was said; None when nothing was.
-        failed: how it failed without a word: it took the connection, and was silent or cut it.
-        problem: why nothing was said, in words; empty otherwise.
+        reply: the answer; None when there was none.
+        failed: kind of a failure without an answer: it took the connection, and was silent or cut
+            it.
+        problem: the reason why there was no answer, as text; empty otherwise.
         refused: no process listens there.
-        seconds: to the first event.
+        seconds: seconds to the first event.
     """
 
     reply: Reply | None = None
@@ -62,7 +63,7 @@ def new_session(timeout_s: float = TIMEOUT_S) -> aiohttp.ClientSession:
 
 
 async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) -> Asked:
-    """Sends one tiny chat request; never raises for what an endpoint does."""
+    """Sends one tiny chat request; never raises for a fault of the endpoint."""
     body = {
         "model": spec.models[0],
         "messages": [{"role": "user", "content": "1"}],
@@ -109,10 +110,10 @@ class Asker:
     """Asks endpoints that are out and due, until cancelled.
 
     Args:
-        due: endpoints to ask now; each is named once until `told` was called for it.
+        due: endpoints to ask now; none is returned again before `told` was called for it.
         told: takes the result.
         clock: monotonic seconds.
-        timeout_s: for one question.
+        timeout_s: time-out of one question.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 `Resolver` stands between a source of endpoints and the table: it takes specs whose addresses may
 be names and hands on one spec for each IP address. IP literals pass at once. The system's resolver
-tells no time to live, so names are asked for every ten seconds. A name that stops resolving keeps
+gives no time to live, so names are asked for every ten seconds. A name that stops resolving keeps
 its last addresses: a broken DNS must not take away endpoints that work.
 
 A name with addresses of both families gives the IPv4 ones only: the two are ways to the same
@@ -51,7 +51,7 @@ class Resolver:
     Args:
         sink: takes the resolved endpoints, under the source's own name.
         clock: monotonic seconds.
-        lookup: how a name is resolved.
+        lookup: resolves a name.
         interval_s: seconds between two look-ups of one name.
         timeout_s: after which a look-up counts as failed, though it goes on in its thread.
     """
@@ -78,7 +78,7 @@ class Resolver:
         self._places = asyncio.Semaphore(MAX_AT_ONCE)
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
-        """Take a source's endpoints and hand on what is resolved of them already."""
+        """Take a source's endpoints and hand on those that are resolved already."""
         self._declared[source] = specs
         names = {_name(spec) for specs in self._declared.values() for spec in specs} - {""}
         for gone in self._due_at.keys() - names:

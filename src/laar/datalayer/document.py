@@ -56,7 +56,7 @@ def read_with_lines(
 
     Raises:
         SettingError: the file can't be read, is larger than `max_bytes`, is not YAML, or does not
-            fit `model`; one line for each fault, as ``path:line: key: what is wrong``.
+            fit `model`; one line for each fault, as ``path:line: key: fault``.
     """
     text = _read(path, max_bytes)
     try:

@@ -3,7 +3,7 @@
 The file is watched by asking for its status twice a second (`laar.datalayer.stamp` says why). A
 change counts once the status has stayed the same from one look to the next, so a file caught
 half-written is not taken for a shorter list. A file that can't be used leaves the endpoints as they
-are and says why.
+are, and is reported with the reason.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Split ``ip:port``, ``[v6]:port`` or ``name:port``; the host comes without brackets.
 
     Raises:
-        ValueError: it is none of these; the text says what is wrong.
+        ValueError: it is none of these; the text names the fault.
     """
     scheme, marked, rest = address.partition("://")
     if marked and scheme:

@@ -1,8 +1,8 @@
-"""What collectors get and what they report: five small protocols, no table and no metrics.
+"""The interfaces of collectors: five small protocols, no table and no metrics.
 
 A collector is an object with ``async def run(self) -> None`` that ends only by cancellation. It
-never knows who listens, so the runner, the lab and the tests join collectors to whatever they
-like. All calls are made on the event loop and must return at once.
+never knows its listener, so the runner, the lab and the tests join collectors to any sink. All
+calls are made on the event loop and must return at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ProblemSink(Protocol):
     """Takes the problems of collectors; for the page, the log and a counter."""
 
     def problem(self, source: str, message: str | None) -> None:
-        """Note that `source` has a problem, again at each failure; None says that it is over.
+        """Note that `source` has a problem, again at each failure; None means that it is over.
 
         `source` is the collector's kind, then for one of many a blank and which:
         ``scrape 10.0.0.7:8000``. None may come for a source that never had a problem.
@@ -62,7 +62,7 @@ class ServedSink(ProblemSink, Protocol):
     """Takes the model names that endpoints serve."""
 
     def served(self, address: str, served: Served) -> None:
-        """Take what `address` says of its names."""
+        """Take the model names that `address` lists."""
 
 
 class KvEventSink(ProblemSink, Protocol):

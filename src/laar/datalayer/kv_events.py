@@ -6,7 +6,7 @@ it publishes: a port on the endpoint's own host, or a whole ``tcp://host:port``.
 
 Publishing is fire and forget, so batches are numbered. Where numbers are skipped, the engine is
 asked to send those batches again, if the label ``laar.dev/kv-events-replay`` says where. Without
-that, or when it no longer has them, or when a batch can't be decoded, the sink is told that events
+that, or when it no longer has them, or when a batch can't be decoded, the sink learns that events
 were lost. A number that is not above the last one is a restart. A stream that is followed from
 number 0 on is known to begin with an empty cache.
 
@@ -174,7 +174,7 @@ class KvEvents:
                         self._pass_on(address, event, past=True, history=history)
                     following = number + 1
         except (TimeoutError, ValueError, zmq.ZMQError):
-            pass  # what is missing shows below
+            pass  # missing batches show below
         if following not in (None, until):
             self._sink.lost(address)
 
@@ -192,7 +192,7 @@ class KvEvents:
 async def _again(
     context: zmq.asyncio.Context, url: str, start: int
 ) -> AsyncGenerator[tuple[int, list[Event]], None]:
-    """The batches that an engine keeps, from a number on; none where it is not said where."""
+    """The batches that an engine keeps, from a number on; none without a URL."""
     if not url:
         return
     with context.socket(zmq.DEALER) as socket:
@@ -254,7 +254,7 @@ _REMOVED = ("type", "block_hashes", "medium", "group_idx")
 
 
 def _event(raw: Any) -> Event | None:
-    """Read one event in either form; kinds that are not known are no events of ours."""
+    """Read one event in either form; None for an unknown kind."""
     if not isinstance(raw, dict):
         places = _REMOVED if raw[0] == "BlockRemoved" else _STORED
         raw = dict(zip(places, raw, strict=False))
@@ -292,7 +292,7 @@ def _ids(given: Any) -> TokenIds:
 
 
 def _extra(given: Any, adapter: str | None) -> tuple[str, ...]:
-    """What else the blocks' hashes depend on; of the first the cache salt, as it stands."""
+    """Other keys that each block's hash depends on; the first block's holds the cache salt."""
     if not isinstance(given, list) or not any(given):
         return ()
     return tuple(

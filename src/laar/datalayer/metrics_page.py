@@ -1,12 +1,12 @@
 """The few numbers laar needs from an engine's Prometheus page, found without parsing the page.
 
 A vLLM page is 55 KB with 484 samples, of which laar needs six. Looking for each name by
-``bytes.find`` takes a thousandth of what a parser of the whole page does, so this is what makes a
-scrape every second of a hundred endpoints cost nearly nothing. Engines differ in names only; what
+``bytes.find`` takes a thousandth of the time of a parser of the whole page, so a scrape every
+second of a hundred endpoints costs nearly nothing. Engines differ in names only; what
 they lack stays NaN. Data-parallel ranks report on one page under a label each: counts, tokens and
 counters are summed, the share of the cache in use is averaged.
 
-The page is untrusted: whatever is no finite number that makes sense becomes NaN, never an error.
+The page is untrusted: a value that is not a sensible finite number becomes NaN, never an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["ENGINES", "Counters", "EngineNames", "read_page"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineNames:
-    """How one engine calls things; of several names the first that the page has counts.
+    """The names of one engine's metrics; of several names the first that the page has counts.
 
     Args:
         waiting, running: gauges, requests.
@@ -106,7 +106,7 @@ _OTHER_RANK = re.compile(rb'[{,]tp_rank="(?!0")')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """What is kept of a page to see at the next one whether the engine restarted between."""
+    """Counters of a page, kept to see at the next one whether the engine restarted between."""
 
     queries: float
     worked: float

@@ -36,9 +36,9 @@ class Prober:
         sink: takes round trips and problems.
         clock: monotonic seconds.
         rng: spreads the probes.
-        path: what is asked for.
+        path: path that is asked for.
         interval_s: seconds between two probes of one endpoint.
-        timeout_s: for a whole probe, connection included.
+        timeout_s: time-out of a whole probe, connection included.
     """
 
     def __init__(

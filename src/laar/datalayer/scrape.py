@@ -4,8 +4,9 @@ Once a second is enough. laar counts requests and tokens itself at the moment it
 is a correction and not the signal; an engine sets its gauges once per step anyway; and serving a
 page costs vLLM's API process 4 to 5 ms, half a percent at this rate and a tenth of it at 20 Hz.
 
-A page that fails to come is no reading at all, so what is known of the endpoint grows old and
-says so. The cap on a page's size holds before decompression too, since compression isn't taken.
+A page that fails to come is no reading at all, so the last reading of the endpoint grows old, as
+its time shows. The cap on a page's size holds before decompression too, since compression isn't
+taken.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Scraper:
         clock: monotonic seconds.
         rng: spreads the visits.
         interval_s: seconds between two scrapes of one endpoint.
-        timeout_s: for a whole scrape, connection included.
+        timeout_s: time-out of a whole scrape, connection included.
         max_page_bytes: longer pages are cut off there and reported.
     """
 

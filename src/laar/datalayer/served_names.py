@@ -1,16 +1,15 @@
-"""Which names an endpoint answers to, by its own word: ``GET /v1/models``, now and then.
+"""The names that an endpoint lists as its own: ``GET /v1/models``, now and then.
 
 LoRA adapters come and go while an engine runs, and are on that list with the model they belong to
 as their ``parent``. Models with one ``root`` are one model under several names.
 
-The list does not say what an engine is for, and vLLM's embedding engines list their model as any
-other. Their routes tell: an engine that knows ``/v1/embeddings`` and neither of the routes that
+The list does not show an engine's purpose, and vLLM's embedding engines list their model as any
+other. Their routes show it: an engine that knows ``/v1/embeddings`` and neither of the routes that
 write texts does not generate. A GET asks without doing anything, since those routes take a POST: it
 is answered 405 where there is one, and 404 where there is none.
 
-Not promised: that an endpoint answers. One that wants a key tells nothing, and is taken as the
-configuration has it. Answers are untrusted; what an endpoint may call its own is for the table to
-say.
+Not promised: that an endpoint answers. One that wants a key lists nothing, and is taken as the
+configuration has it. Answers are untrusted; the table decides which names an endpoint may have.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ INTERVAL_S = 30.0
 TIMEOUT_S = 5.0
 MAX_LIST_BYTES = 1 << 20
 MAX_NAMES = 256
-"""A list of so many models has some 100 KB; engines hold a few dozen adapters at most."""
+"""A list of this many models has some 100 KB; engines hold a few dozen adapters at most."""
 
 _NO_ROUTE, _NO_GET = 404, 405
 _WRITES_TEXTS = ("/v1/chat/completions", "/v1/completions")
@@ -48,7 +47,7 @@ class ServedNames:
         clock: monotonic seconds.
         rng: spreads the visits.
         interval_s: seconds between two looks at one endpoint.
-        timeout_s: for a whole answer, connection included.
+        timeout_s: time-out of a whole answer, connection included.
     """
 
     def __init__(
@@ -99,12 +98,12 @@ class ServedNames:
             self._sink.problem(source, f"http://{address}/v1/models: {error}")
             return
         except (TimeoutError, aiohttp.ClientError, OSError):
-            return  # scrapes and probes say so
+            return  # scrapes and probes report it
         self._sink.served(address, served)
         self._sink.problem(source, None)
 
     async def _writes_texts(self, address: str) -> bool:
-        """False only where the engine's routes say so without doubt."""
+        """False only where the engine's routes leave no doubt."""
         for path in _WRITES_TEXTS:
             status, _ = await self._get(f"http://{address}{path}")
             if status != _NO_ROUTE:

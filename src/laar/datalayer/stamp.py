@@ -15,7 +15,7 @@ Stamp = tuple[int, ...]
 
 
 def stamp_of(path: Path) -> Stamp:
-    """What changes when the file's content does; empty while there is no file."""
+    """Fields of the file's status that change with its content; empty while there is no file."""
     try:
         now = path.stat()
     except OSError:

@@ -2,8 +2,8 @@
 
 Intervals are jittered by a tenth so that visits to many endpoints spread out by themselves and
 several pickers don't fall into step. Two caps keep a large fleet cheap: how many visits are under
-way at once, and how many start in a second. Above the second the interval stretches for everyone:
-readings of 5,000 endpoints get older, and say so by their time, instead of taking the CPU that
+way at once, and how many start in a second. Above the second the interval stretches for all:
+readings of 5,000 endpoints get older, as their time shows, instead of taking the CPU that
 decisions need. A visit that is still under way when its next is due is not doubled.
 """
 
@@ -53,9 +53,9 @@ class Visits:
     """One coroutine call for each target, again and again.
 
     Args:
-        targets: asked for the current targets at each look.
-        visit: does the work; must bound its own time and catch what it expects.
-        left: told the address of a target that is gone.
+        targets: returns the current targets; called at each look.
+        visit: does the work; must bound its own time and catch the errors it expects.
+        left: called with the address of a target that is gone.
         interval_s: seconds between two visits of one endpoint.
         clock: monotonic seconds.
         rng: spreads the visits.
@@ -87,7 +87,7 @@ class Visits:
         """Visit until cancelled; visits under way are cancelled with it.
 
         Raises:
-            Exception: what a visit raised and should have caught.
+            Exception: an error that a visit raised and should have caught.
         """
         self._failure = None
         try:

@@ -64,7 +64,7 @@ def read_weights(path: Path) -> dict[str, float]:
 
 
 def write_weights(path: Path, export: Mapping[str, object]) -> None:
-    """Writes what a tuner exported.
+    """Writes the export of a tuner.
 
     Raises:
         SettingError: the file can't be written.

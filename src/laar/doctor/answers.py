@@ -1,7 +1,7 @@
 """Whether endpoints answer: one tiny request to each, and the one that differs from its siblings.
 
-A replica that was started with a key of its own, or with a broken engine, has a fine /health and a
-fine metrics page. Only a request tells.
+An endpoint with a key of its own, or with a broken engine, has a fine /health and a fine metrics
+page. Only a request shows the fault.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def answer_findings(specs: Sequence[EndpointSpec]) -> list[Finding]:
 
 def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[Finding]:
     asked = [(spec, a) for spec, a in asked if not a.problem.startswith("can't be reached")]
-    if not asked:  # the doctor has said that already
+    if not asked:  # the doctor has reported that already
         return []
     counts = Counter(_short(answer) for _, answer in asked)
     shown = ", ".join(f"{count} x {what}" for what, count in counts.most_common())
@@ -68,7 +68,7 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
         if verdict == GOOD:
             continue
         if not some_answer and verdict in (None, Kind.DENIED):
-            # All want a key, or none of them chats: nothing else is to be told from that.
+            # All want a key, or none of them chats: nothing else is to be learned from that.
             if answer.reply and answer.reply.status in _NO_CHAT and TASK_LABEL not in spec.labels:
                 found.append(_does_not_chat(spec, answer.reply.status))
             continue

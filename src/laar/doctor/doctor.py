@@ -1,4 +1,4 @@
-"""`laar doctor`: looks at the endpoints, the picker, its store and Envoy, and says what to change.
+"""`laar doctor`: looks at the endpoints, the picker, its store and Envoy, and names remedies.
 
 Everything is read over HTTP with short time-outs; nothing is changed, and each endpoint is asked
 for one token. What can't be reached is a finding too. The picker's own admin port gives the
@@ -88,8 +88,8 @@ class Doctor:
     """Examines one deployment.
 
     Args:
-        settings: of the picker.
-        places: where it and its Envoy are.
+        settings: settings of the picker.
+        places: addresses of the picker and its Envoy.
     """
 
     def __init__(self, settings: Settings, places: Places) -> None:
@@ -218,7 +218,7 @@ async def _get(
         return None
 
 
-# -- what was read -----------------------------------------------------------------------------
+# -- findings ----------------------------------------------------------------------------------
 
 
 async def _endpoint(http: aiohttp.ClientSession, spec: EndpointSpec) -> list[Finding]:

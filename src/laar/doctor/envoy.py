@@ -126,7 +126,7 @@ def envoy_findings(document: Json, needs: Needs) -> list[Finding]:
 
 
 def _of_an_earlier_version(config: Json) -> Iterator[Finding]:
-    """Listeners that an earlier `laar envoy` rendered, without what a fix could not write."""
+    """Listeners that an earlier `laar envoy` rendered, without parts that a fix could not write."""
     for listener, manager, _ in _processors(config):
         ours = [r for r in _routes(manager, config) if METADATA_NAMESPACE in _metadata(r)]
         named = {

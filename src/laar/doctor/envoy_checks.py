@@ -1,6 +1,6 @@
-"""What Envoy needs for a picker, as data: one check for each field that may be wrong.
+"""Envoy's needs for a picker, as data: one check for each field that may be wrong.
 
-A check knows its field, how bad a wrong value is, what that value does and the value to write.
+A check has its field, the level of a wrong value, the effect of that value and the value to write.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Check:
     Args:
         field: dotted path below the object.
         level: how bad a wrong value is.
-        judge: what is wrong with the object's value; None where it fits.
+        judge: returns the fault of the object's value; None where it fits.
         above: path of the object, for a reader who looks from further up.
         drops: keys of the object that a fix takes out.
     """

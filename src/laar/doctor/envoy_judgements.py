@@ -1,4 +1,4 @@
-"""Judgements of Envoy's configuration: what is wrong with an object, and the value to write.
+"""Judgements of Envoy's configuration: the fault of an object, and the value to write.
 
 Limits and time-outs are those of `laar envoy`; `laar.envoy.bootstrap` has the reasons. Which fields
 are judged, and how bad a wrong one is, stands in `laar.doctor.envoy_checks`.
@@ -96,7 +96,7 @@ class Wrong:
 
 
 Judge = Callable[[Json, Needs], Wrong | None]
-"""Returns what is wrong with an object; None where it fits."""
+"""Returns the fault of an object; None where it fits."""
 
 
 def is_native(processor: Json) -> bool:
@@ -252,7 +252,7 @@ def response_attributes(processor: Json, _needs: Needs) -> Wrong | None:
 
 
 def _waits_s(processor: Json) -> float:
-    """How long Envoy waits for the picker; for ever in full duplex."""
+    """Seconds that Envoy waits for the picker; infinite in full duplex."""
     if not is_native(processor):
         return float("inf")
     return _seconds(processor.get("message_timeout"), _DEFAULT_MESSAGE_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""What `laar doctor` says: one finding for each thing, and exactly what to do about it."""
+"""The report of `laar doctor`: one finding for each thing, with an exact remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Finding", "Level", "show_findings"]
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -27,8 +27,8 @@ class Finding:
     Args:
         level: errors break requests or decisions; warnings cost something.
         where: the file, address or object.
-        what: what is so, and what it does.
-        remedy: what to write, or to run; empty when nothing is to be done.
+        what: the state of the thing, and its effect.
+        remedy: text to write, or command to run; empty when nothing is to be done.
     """
 
     level: Level

@@ -1,4 +1,4 @@
-"""Whether pickers that share know the same: the store, and what a picker hears of the others."""
+"""Whether pickers that share know the same: the store, and a picker's records of the others."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ async def store_findings(share: Share) -> list[Finding]:
 
 
 def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> list[Finding]:
-    """What a picker says of the others; a store that it can't reach is among its problems.
+    """Findings on a picker's view of the others; a store out of its reach is among its problems.
 
     Args:
         where: the picker.
-        shown: of `/fleet`; None where it shares with none.
+        shown: the part of `/fleet` on sharing; None where it shares with none.
     """
     if not shown or not shown["connected"]:
         return []

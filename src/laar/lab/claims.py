@@ -1,14 +1,14 @@
 """Claims: declared beside an experiment before it runs, judged by one rule after it.
 
-A claim says what is measured, in which direction, by how much, on how many seeds. An experiment
-hands back what it saw, one number (or a pair of numbers) a seed, and never says itself whether it
+A claim states its metric, its direction, its bound and its number of seeds. An experiment returns
+its evidence, one number (or a pair of numbers) a seed, and never decides itself whether the claim
 held. Effects:
 
 * `ratio`: ours / theirs, paired by seed, as logarithms. A bound of 0.9 asks for a tenth less; one
   of 1.03 is a non-inferiority margin of 3 %.
 * `difference`: ours - theirs, paired by seed.
 * `level`: a number of ours alone.
-* `every`: the bound holds for each seed's number; for what is not random, or must never happen.
+* `every`: the bound holds for each seed's number; for exact figures, and for forbidden events.
 
 All but `every` are one-sided t tests of "the bound is not kept". Where a claim is about several
 parts (loads, rivals), `all` must be shown, which needs no correction, or `any`, which is corrected
@@ -50,30 +50,31 @@ Outcome = Literal["shown", "in kind", "contrary", "open", "no verdict"]
 
 _LEAST_SEEDS = 3
 _MANY_SEEDS = 1000
-"""Where more would be needed, the effect is at the bound, and no number settles it."""
+"""Most seeds to suggest. Where more are needed, the effect is at the bound, and no number settles
+it."""
 _NONE = {"ratio": 1.0, "difference": 0.0}
 """The effect where nothing differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What is claimed, before the run.
+    """A claim, declared before the run.
 
     Args:
-        name: what it is called in tables and files; unique in its experiment.
+        name: its name in tables and files; unique in its experiment.
         says: the claim, one sentence.
-        metric: what the effect is of, with its unit.
-        effect: how ours and theirs are compared; see the module's text.
-        direction: on which side of the bound the effect should be.
-        bound: what is asked for.
+        metric: the metric that the effect is of, with its unit.
+        effect: comparison of ours and theirs; see the module's text.
+        direction: side of the bound on which the effect should be.
+        bound: the effect asked for.
         seeds: needed for a verdict.
-        paper: whose claim it is, with its section; empty for ours.
+        paper: paper of the claim, with its section; empty for laar's own.
         published: the paper's figure, in our words.
         parts: whether all parts must be shown, or any.
         family: claims that are corrected together; "alone" for none.
-        kind: where the direction begins; by default where nothing differs. None for a level: a
-            figure that is missed contradicts nothing.
-        why: what is known of why it comes out otherwise than claimed.
+        kind: value at which the direction begins; by default where nothing differs. None for a
+            level: a figure that is missed contradicts nothing.
+        why: the known reason why it comes out otherwise than claimed.
     """
 
     name: str
@@ -129,7 +130,7 @@ def level(ours: Runs, name: str) -> Seen:
 
 
 Evidence = Mapping[str, Mapping[str, Seen]]
-"""What was seen of each claim, by its name, by part."""
+"""The numbers measured for each claim, by its name, by part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +141,12 @@ class Judged:
         claim: as declared.
         outcome: see the module's text.
         part: the one that decides: the weakest of all, or the strongest of any.
-        effect: of that part, in the effect's own unit (a ratio is a geometric mean).
-        low: of its 95 % interval.
-        high: the other end.
-        seeds: how many there were.
-        detectable: what so many seeds could have shown, in per cent of a ratio, else in the unit.
+        effect: effect of that part, in the effect's own unit (a ratio is a geometric mean).
+        low: lower end of its 95 % interval.
+        high: upper end of the interval.
+        seeds: number of seeds that ran.
+        detectable: effect that these seeds could have shown, in per cent of a ratio, else in the
+            unit.
         wanted: seeds that an effect as seen would need, where it is open.
     """
 
@@ -184,7 +186,7 @@ class Judged:
 
     @property
     def power(self) -> str:
-        """What could have been seen."""
+        """The effect that the seeds could have shown, as text; empty where it is not known."""
         if self.claim.effect == "every" or self.detectable != self.detectable:
             return ""
         unit = " %" if self.claim.effect == "ratio" else ""
@@ -195,7 +197,7 @@ class Judged:
 
     @property
     def sentence(self) -> str:
-        """The verdict, said in full."""
+        """The verdict as a full sentence."""
         where = f" ({self.part})" if self.part else ""
         asked = f"{self.claim.direction} {self.claim.bound:.4g} asked for"
         told = f"{self.claim.metric} {self.ours}{where}, {asked}"
@@ -221,7 +223,7 @@ class _Part:
 
 
 def judge(claims: Sequence[Claim], evidence: Evidence) -> list[Judged]:
-    """Judges each claim by what was seen of it, claims of a family together.
+    """Judges each claim by its evidence, claims of a family together.
 
     Raises:
         ValueError: evidence is missing, or is of no claim.

@@ -1,11 +1,11 @@
 """laar's own decision log as a trace: the traffic that a picker saw, sent again.
 
-What the log tells of a request is kept: when it was decided, its length (the engine's count where
-its answer was read, else the estimate for the endpoint that was picked), the name it asked for, its
-language, length bucket and task, the models that had been tried, and each model's P(correct) as it
-was believed then. So a policy that prices accuracy decides on the numbers the picker had.
+The log gives each request's time of decision, its length (the engine's count where its answer was
+read, else the estimate for the endpoint that was picked), the name it asked for, its language,
+length bucket and task, the models that had been tried, and each model's P(correct) as estimated
+then. So a policy that prices accuracy decides on the numbers the picker had.
 
-What is lost, since a log holds nothing of any prompt:
+The following is lost, since a log holds nothing of any prompt:
 
 - Prefixes and sessions are unknown. Each prompt shares nothing with another, so caches and the
   policies that follow them are of no use; beliefs about cached tokens can't be replayed.
@@ -37,8 +37,8 @@ from laar.sim.fleet import BLOCK_TOKENS, Arrival, MeasuredAssessor, Prompt, Site
 __all__ = ["LoggedAssessor", "LoggedRequest", "is_decision_log", "read_decisions"]
 
 MAX_REORDERED = 1 << 15
-"""Lines come as requests ended; one is put back before so many others, at a kilobyte each. One that
-took longer than all these is sent late."""
+"""Lines held at a time to sort them by their decisions, at a kilobyte each: they come in the order
+in which requests ended. A request that took longer than all these is sent late."""
 
 UNKNOWN_ANSWER_TOKENS = 128
 """Stand-in while no answer's length is known."""
@@ -52,9 +52,9 @@ class LoggedRequest:
     """One decision of the log.
 
     Args:
-        arrival: what is sent, and when.
-        cell: what it was priced by.
-        probability: P(correct) by model, as believed then, given the models already tried.
+        arrival: the request to send, and its time.
+        cell: the cell that it was priced by.
+        probability: P(correct) by model, as estimated then, given the models already tried.
     """
 
     arrival: Arrival
@@ -180,7 +180,7 @@ class LoggedAssessor(MeasuredAssessor):
         self._next: LoggedRequest | None = None
 
     def arrivals(self, logged: Iterable[LoggedRequest]) -> Iterator[Arrival]:
-        """What is to be sent; each must be decided on before the next is taken."""
+        """The requests to send; each must be decided on before the next is taken."""
         for self._next in logged:
             arrival = self._next.arrival
             yield arrival if arrival.model in self._models else replace(arrival, model="auto")
@@ -188,7 +188,7 @@ class LoggedAssessor(MeasuredAssessor):
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """What the log says of the request that is decided on."""
+        """The estimates that the log holds for the request that is decided on."""
         known = super().assess(request, models, tried, now)
         if self._next is not None:
             said = self._next.probability

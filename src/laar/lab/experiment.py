@@ -23,14 +23,14 @@ FIRST_SEED = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """How much of an experiment to run.
+    """The part of an experiment to run.
 
     Args:
         seeds: every policy runs on each.
         quick: a smoke test: small, and without a verdict.
         data: directory with real traffic, for experiments that can use it.
-        policies: in place of the experiment's own, for those that let one choose.
-        workloads: the same.
+        policies: policies to run in place of the experiment's own, where it takes this option.
+        workloads: the same for workloads.
         fleet: file of the simulated models; None for the one of the package.
         records: graded answers of real models, where an experiment takes these for questions.
     """
@@ -49,16 +49,16 @@ class Experiment:
     """One experiment.
 
     Args:
-        name: what the command line calls it.
-        claim: what it is about, one sentence.
-        claims: what is judged; empty where nothing is.
+        name: its name on the command line.
+        claim: its subject, one sentence.
+        claims: the claims that are judged; empty where nothing is.
         source: paper and section.
         run: makes the report.
-        seeds: how many, unless told; at least as many as each claim needs.
-        quick_seeds: the same for the smoke test.
-        minutes: of one core for a seed, about.
+        seeds: number of seeds by default; at least as many as each claim needs.
+        quick_seeds: number of seeds of the smoke test.
+        minutes: minutes of one core for a seed, about.
         needs_data: it runs on `--data` alone.
-        first_seed: of its seeds, unless told.
+        first_seed: the first of its seeds by default.
         takes: options of `laar lab run` that only some experiments have: `data`, `policies`,
             `workloads`.
     """
@@ -83,7 +83,7 @@ class Experiment:
         return [] if scope.quick else judge(claims, report.evidence)
 
     def hours(self, seeds: int, cores: int = 2) -> float:
-        """How long a run takes on so many cores, about."""
+        """The approximate duration of a run on `cores` cores."""
         return self.minutes * seeds / cores / 60.0
 
     def scope(
@@ -96,7 +96,7 @@ class Experiment:
         policies: Sequence[str] = (),
         workloads: Sequence[str] = (),
     ) -> Scope:
-        """The scope for so many seeds, by default the experiment's own number.
+        """The scope for a number of seeds, by default the experiment's own.
 
         Raises:
             SettingError: the experiment has no such option.

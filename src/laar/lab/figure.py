@@ -15,19 +15,19 @@ _PANEL_INCHES = (6.4, 4.2)
 
 
 FEWEST_RUNS = 5
-"""Below so many runs an interval says more of the t distribution than of the figure."""
+"""Fewest runs for error bars: below it an interval shows the t distribution, not the figure."""
 
 _HEADROOM = 1.25
 
 
 def draw(report: Report, path: Path, title: str, *, runs: int | None = None) -> None:
-    """Writes the figure; the file's ending says the format.
+    """Writes the figure; the file's ending sets the format.
 
     Args:
-        report: whose charts to draw.
-        path: of the file.
-        title: above all panels.
-        runs: that the estimates are over; no error bars below `FEWEST_RUNS`. None: as they are.
+        report: the report with the charts to draw.
+        path: path of the file.
+        title: title above all panels.
+        runs: runs behind the estimates; no error bars below `FEWEST_RUNS`. None: as they are.
 
     Raises:
         SettingError: there is nothing to draw, the format is unknown, or the file can't be written.
@@ -76,7 +76,7 @@ def _panel(axis: Any, chart: Chart, *, bars: bool) -> None:
 def limits(chart: Chart) -> tuple[float, float]:
     """The ends of the y axis: those of the means, so that one wide interval flattens no panel.
 
-    A panel of what cannot be negative begins at 0, whatever an interval says.
+    A panel of values that cannot be negative begins at 0, even if an interval does not.
     """
     means = [value.mean for values in chart.series.values() for value in values]
     known = [mean for mean in means if isfinite(mean)] or [0.0]

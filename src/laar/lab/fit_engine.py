@@ -35,13 +35,13 @@ _SPARE_TOKENS = 64  # of the context, for the answer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSettings:
-    """What to measure.
+    """Endpoint and extent of a measurement.
 
     Args:
-        url: of the endpoint, with or without the ``/v1``.
+        url: URL of the endpoint, with or without the ``/v1``.
         model: the name to ask for; None for the first it lists.
         longest: tokens of the longest prompt.
-        max_num_batched_tokens: the engine's; no endpoint tells it.
+        max_num_batched_tokens: the engine's setting; no endpoint reports it.
         repeat: measurements of each point; the fastest counts.
         tolerance: how far from the measured time the model may be, relative.
         headers: sent with each request.
@@ -58,7 +58,7 @@ class FitSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """A profile, what it was fitted to, and the report on it."""
+    """A profile, the measurements it was fitted to, and the report on it."""
 
     profile: EngineProfile
     longest: int
@@ -69,7 +69,7 @@ def fit_engine(settings: FitSettings, progress: Callable[[int, int], None]) -> F
     """Measures, fits and checks.
 
     Args:
-        settings: what to measure.
+        settings: endpoint and extent of the measurement.
         progress: called with the points done and the points in all.
 
     Raises:

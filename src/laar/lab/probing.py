@@ -1,7 +1,7 @@
 """Measures a running engine over HTTP: vLLM, or what speaks like it.
 
-Prompts are random token ids, new ones each time, so nothing is in the engine's prefix cache but
-what was put there for the measurement. Of several repeats the fastest counts: other work on the
+Prompts are random token ids, new ones each time, so the engine's prefix cache holds nothing but
+the prompts put there for the measurement. Of several repeats the fastest counts: other work on the
 machine only adds. Rounds go over all points, so that a busy spell does not hit one point alone.
 """
 
@@ -30,8 +30,8 @@ GAP = 0.25
 they would join the first one's iteration by chance."""
 
 SHORT_TOKENS, OFTEN = 1024, 4
-"""Prompts up to so many tokens are asked so often in a round: they take milliseconds, where other
-work on the machine is the largest part."""
+"""Prompts up to `SHORT_TOKENS` are asked `OFTEN` times in a round: they take milliseconds, where
+other work on the machine is the largest part."""
 
 _MAX_PAGE_BYTES = 16 << 20
 _IDS = (1000, 3)
@@ -46,7 +46,7 @@ _DEFAULT_BLOCK, _DEFAULT_BLOCKS = 16, 65_536  # vLLM's on a GPU, and a million t
 async def facts_of(
     session: aiohttp.ClientSession, url: str, model: str | None, batched_tokens: int
 ) -> tuple[Facts, int]:
-    """What the endpoint says of itself, and its longest prompt and answer together.
+    """The facts that the endpoint reports, and its longest prompt and answer together.
 
     Raises:
         SettingError: it does not answer, or does not serve the model.
@@ -90,7 +90,7 @@ async def measure(
     """
     seen: dict[Point, Seen] = {}
     rng = Random()  # seeded by the system: other prompts in each run
-    await _ask(session, url, model, _prompt(rng, 64), 2)  # what the first request ever costs
+    await _ask(session, url, model, _prompt(rng, 64), 2)  # the cost of the very first request
     for _ in range(repeat):
         for point in points:
             short = (point.prompt_tokens - point.cached_tokens) * point.together <= SHORT_TOKENS

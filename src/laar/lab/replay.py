@@ -1,9 +1,9 @@
 """A user's own traffic against a user's own fleet, under any policies: `laar lab replay`.
 
 The traffic is a trace (`laar.lab.trace`), recorded sessions (`laar.lab.sessions`) or laar's
-decision log (`laar.lab.decisions`, which says what a log can't tell); the first line shows which.
+decision log (`laar.lab.decisions`, with a list of its limits); the first line shows which.
 
-Sessions are sent as a closed loop: so many at a time, each request after the answer before it.
+Sessions are sent as a closed loop: a number at a time, each request after the answer before it.
 Everything else is sent when it is due, up to a number in flight, as a client's connections allow.
 """
 
@@ -47,23 +47,23 @@ _LABELS = ("TTFT p50", "TTFT p95", "TTFT p99", "E2E p50", "E2E p95", "E2E p99")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What is sent, and to what.
+    """A trace to send, and the fleet to send it to.
 
     Args:
         trace: the file; gzipped where its name ends in ``.gz``.
         fleet: description of the fleet; None for `endpoints` of `engines`.
         engines: profiles, dealt out to the endpoints in turn; `name@2.5` is 2.5 times slower.
-        endpoints: how many.
+        endpoints: number of endpoints.
         closed_loop: send sessions as a closed loop, where the file has sessions.
-        sessions: how many at a time; None for all of them.
-        ramp_s: over which the first of them begin.
+        sessions: number of sessions at a time; None for all of them.
+        ramp_s: seconds over which the first of them begin.
         max_pause_s: longest pause within a session.
         until_s: virtual seconds after which nothing is sent.
         limit: requests that are sent at most; None for all.
         time_scale: stretches the time between requests, and pauses.
         block_tokens: prompt tokens for each of `hash_ids`.
         max_in_flight: the client's cap, open loop.
-        seed: of the network, ties and sampling; other than 0 also of the order of the sessions.
+        seed: seed of the network, ties and sampling; other than 0 also of the sessions' order.
     """
 
     trace: Path
@@ -102,7 +102,7 @@ def replay(given: Replay, policies: Sequence[str]) -> Report:
     """
     for policy in policies:
         parse_policy(policy)
-    given.described()  # faults are told before anything runs
+    given.described()  # faults are reported before anything runs
     is_log = is_decision_log(given.trace)
     cases = [(given, policy) for policy in policies]
     results = dict(zip(policies, sweep(replay_one, cases, label="replay"), strict=True))
@@ -186,7 +186,7 @@ def _hold(given: Replay, virtual: VirtualFleet, tally: Tally) -> None:
 
 
 def _first(recorded: Sequence[Recorded], limit: int) -> Iterator[Recorded]:
-    """Sessions until they have so many requests; the last one is cut."""
+    """Sessions until they have `limit` requests; the last one is cut."""
     for each in recorded:
         if limit <= 0:
             return

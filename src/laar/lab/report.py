@@ -1,7 +1,7 @@
-"""What an experiment says: tables, what was seen of its claims, charts; printed, and as JSON.
+"""An experiment's report: tables, evidence for its claims, charts; printed, and as JSON.
 
-The JSON of one seed list is the same bytes each time. What a wall clock measured is therefore no
-part of it: such figures are remarks, which are only printed.
+The JSON of one seed list is the same bytes each time. Wall-clock times are therefore no part of it:
+such figures are remarks, which are only printed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from laar.lab.statistics import Estimate
 __all__ = ["Chart", "Check", "Report", "Table", "Value", "as_records", "dump", "show"]
 
 Value = str | float | int | Estimate
-"""What a table's cell may hold."""
+"""A value of a table's cell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Table:
     """Rows under columns; the first column names the row.
 
     Args:
-        title: says what the numbers are, with their unit.
+        title: names the numbers, with their unit.
         columns: headings.
         rows: as many values each as there are columns.
         digits: behind the point of floats and estimates.
@@ -45,7 +45,7 @@ class Check:
     """Something exact that a tool finds held or not; claims over seeds are `laar.lab.claims`.
 
     Args:
-        claim: what must be seen.
+        claim: the promise, one sentence.
         held: whether it was.
         seen: the numbers.
     """
@@ -72,9 +72,9 @@ class Report:
     """An experiment's outcome; `remarks` may differ from run to run.
 
     Args:
-        tables: for people.
-        evidence: what was seen of each declared claim; whether it held is not for it to say.
-        checks: of tools, which are exact.
+        tables: tables for reading.
+        evidence: numbers for each declared claim; the report does not decide whether it held.
+        checks: exact checks, of tools.
         charts: panels of its figure.
         remarks: printed, and not stored.
     """

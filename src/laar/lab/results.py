@@ -54,10 +54,10 @@ class Stored:
     """One experiment's run.
 
     Args:
-        experiment: by name.
-        command: that repeats it.
-        commit: of the code, with a `+` where it was changed.
-        date: of the run, UTC.
+        experiment: name of the experiment.
+        command: command that repeats it.
+        commit: commit of the code, with a `+` where it was changed.
+        date: date of the run, UTC.
         evidence: numbers by seed.
         picture: file name beside it; empty for none.
     """

@@ -5,8 +5,8 @@ One JSON object a line, a session's lines in their order: `session`, `input_leng
 
 - `think_s`, the pause since the last answer; else
 - `t_s` (seconds), or `timestamp` (milliseconds), when it was sent: as long after the last answer as
-  it was then, where `api_s` tells how long that answer took, and as long after the last request
-  where nothing does.
+  it was then, where `api_s` gives the duration of that answer, and as long after the last request
+  where no field does.
 
 Ids mean the same prompt within a session only, as in the agent traces of kv-cache-tester. In a file
 with `timestamp`s, Mooncake's and GORGO's format, they mean it everywhere.
@@ -68,15 +68,15 @@ class Recorded:
         return len(self.lines)
 
     def cut(self, most: int) -> Recorded:
-        """The same session with so many requests at most."""
+        """The same session with at most `most` requests."""
         return replace(self, lines=self.lines[:most])
 
     def turns(self, *, speed: float = 1.0, max_pause_s: float = math.inf) -> Iterator[Turn]:
         """Its requests; prompts are made as they are taken.
 
         Args:
-            speed: pauses are so many times shorter.
-            max_pause_s: and no longer than this, after that.
+            speed: factor by which pauses are shorter.
+            max_pause_s: longest pause, after that.
         """
         for line in self.lines:
             yield Turn(

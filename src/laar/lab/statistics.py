@@ -1,7 +1,7 @@
-"""The lab's statistics, all of them: means with 95 % intervals, tests, and what a test can see.
+"""The lab's statistics, all of them: means with 95 % intervals, tests, and the power of tests.
 
 Policies run on the same seeds meet the same requests and the same network, so their difference by
-seed varies far less than either: what is compared is paired by seed. Ratios are compared by their
+seed varies far less than either: comparisons are paired by seed. Ratios are compared by their
 logarithms, whose mean and interval go back through the exponential: a ratio of 2 and one of 1/2
 cancel. Intervals and tests are Student's. Few seeds make an interval wide and a test blind; so
 nothing here is shown more easily with less data.
@@ -71,7 +71,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def gain(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """How much less ours is, as a share of theirs: 1 - ours / theirs, seed by seed."""
+    """The share by which ours is below theirs: 1 - ours / theirs, seed by seed."""
     return estimate([1.0 - a / b for a, b in zip(ours, theirs, strict=True)])
 
 
@@ -98,7 +98,7 @@ def below_zero(values: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
-    """Which hypotheses are refuted when all are tested together."""
+    """A flag for each hypothesis: whether it is refuted when all are tested together."""
     refuted = [False] * len(p_values)
     for tested, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         if p_values[index] > alpha / (len(p_values) - tested):
@@ -108,7 +108,7 @@ def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
 
 
 def detectable(values: Sequence[float]) -> float:
-    """The smallest effect that so many seeds of such scatter show with a chance of `POWER`.
+    """The smallest effect that as many seeds of such scatter show with a chance of `POWER`.
 
     In the unit of the values; NaN from fewer than two.
     """
@@ -121,7 +121,7 @@ def detectable(values: Sequence[float]) -> float:
 
 
 def seeds_for(values: Sequence[float], effect: float) -> float:
-    """How many seeds of such scatter show an effect of that size; infinite for none at all."""
+    """The number of seeds of such scatter that show an effect of that size; infinite for 0."""
     least = detectable(values)
     if effect == 0.0 or math.isnan(least):
         return math.inf
@@ -133,7 +133,7 @@ def one_more(draws: Sequence[float], intervals: int) -> float:
 
     Args:
         draws: two or more.
-        intervals: how many of them are to hold at once with a chance of `CONFIDENCE`.
+        intervals: number of intervals that are to hold at once with a chance of `CONFIDENCE`.
     """
     n = len(draws)
     spread = float(np.asarray(draws, np.float64).std(ddof=1))

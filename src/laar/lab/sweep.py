@@ -39,8 +39,8 @@ def sweep(run: Callable[..., _T], cases: Sequence[tuple[Any, ...]], *, label: st
     Args:
         run: a module's function, so that it can travel to another process.
         cases: its arguments.
-        label: for the progress bar, which goes to standard error; where that is no terminal, a
-            line a minute says how far it is and about how much time is left.
+        label: label of the progress bar, which goes to standard error; where that is no terminal,
+            a line a minute shows the progress and the approximate time left.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(
@@ -61,14 +61,14 @@ def sweep(run: Callable[..., _T], cases: Sequence[tuple[Any, ...]], *, label: st
 
 
 class _Lines:
-    """Progress for those who see no bar."""
+    """Progress as lines, where there is no bar."""
 
     def __init__(self, label: str, total: int, console: Console) -> None:
         self._label, self._total, self._console = label, total, console
         self._began_s = self._told_s = time.monotonic()
 
     def tell(self, done: int) -> None:
-        """Says so at most once a minute."""
+        """Prints the progress, at most once a minute."""
         now_s = time.monotonic()
         if now_s - self._told_s < _LINE_EVERY_S or done == self._total:
             return
@@ -112,7 +112,7 @@ def placed(backend: str, jobs: int) -> Iterator[None]:
 
 @contextmanager
 def kept_in(directory: Path | None) -> Iterator[None]:
-    """Keeps the finished runs of sweeps inside, and does not make again what is there already.
+    """Keeps the finished runs of sweeps inside, and does not repeat those that are there already.
 
     Args:
         directory: runs of other sources or cases in it stay untouched; workers on other machines
@@ -126,7 +126,7 @@ def kept_in(directory: Path | None) -> Iterator[None]:
 
 
 def _sources() -> str:
-    """A name for this state of the package: any change may change what a run comes to."""
+    """A name for this state of the package: any change may change the result of a run."""
     package = Path(__file__).parents[1]
     digest = xxhash.xxh3_64()
     for path in sorted(package.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""What a run of an open loop came to, in memory that does not grow with it.
+"""Results of a run of an open loop, in memory that does not grow with it.
 
 Times go into histograms of geometric buckets, 0.1 % wide, so that a percentile of ten million
 requests takes as little memory as one of ten, and is exact to 0.05 %.

@@ -86,7 +86,7 @@ def read_trace(
 
 
 def entries(path: Path) -> Iterator[tuple[str, Entry]]:
-    """The file's objects, each with the words that say where it stands.
+    """The file's objects, each with the text of its place in the file.
 
     Raises:
         SettingError: the file can't be read, or a line is too long or no JSON object.
@@ -132,7 +132,7 @@ class Lengths:
     ids: array[int]
 
     def prompt(self, block_tokens: int, salt: int = 0) -> Prompt:
-        """What is sent; the same ids under another salt share nothing."""
+        """The prompt to send; the same ids under another salt share nothing."""
         # An id of a long block becomes ids of its short ones; of a last, partial block those that
         # are full.
         stride = block_tokens // BLOCK_TOKENS

@@ -46,10 +46,10 @@ def tune(
         trace: begins the schedule again.
         sites: the fleet.
         picker: its policy is the one that is tuned.
-        settings: of the climb.
+        settings: settings of the climb.
         initial: weights to start from, by the names in the bounds.
-        seed: of the network and of ties.
-        policies: by name; None for the product's.
+        seed: seed of the network and of ties.
+        policies: policies by name; None for the product's.
         on_end: called with each request as it ends.
 
     Raises:
@@ -78,7 +78,7 @@ def _again_and_again(trace: Callable[[], Iterable[Arrival]], tuner: Tuner) -> It
 
 
 def _other(arrival: Arrival, number: int) -> Prompt:
-    """The same prompt in other words: what two prompts of a pass share they still share."""
+    """The same prompt in other words: two prompts of a pass still share their common prefix."""
     if not number:
         return arrival.prompt
     mask = np.uint64(number * _OTHER_WORDS % (1 << 64))

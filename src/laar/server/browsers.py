@@ -1,9 +1,9 @@
-"""What web pages of other sites may do with the admin port: nothing.
+"""Protection of the admin port against web pages of other origins.
 
-A browser on a machine that reaches the port sends what any page tells it to. So a request must name
-a host that is this port's (a page on a foreign name may have pointed that name here: DNS
-rebinding), must not come from a page of another origin, and, if it changes something, must be JSON,
-which no page can send to another origin unasked.
+A browser on a machine that reaches the port sends any request that a page asks for. So a request
+must name a host of this port (a page on a foreign name may have pointed that name here: DNS
+rebinding). It must not come from a page of another origin. A request that changes something must
+be JSON, which no page can send to another origin unasked.
 
 Metrics and health are left out: scrapers use any name, and there is nothing to change there.
 """
@@ -75,7 +75,7 @@ class BrowserGuard:
         if method in _READS or path == LOGIN:
             return None
         if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
-            return None  # of such requests every browser tells the origin
+            return None  # every browser sends the origin with such requests
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             return RequestError(

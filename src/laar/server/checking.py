@@ -1,4 +1,4 @@
-"""What `laar serve` would refuse, found without serving.
+"""Faults for which `laar serve` would refuse to start, found without serving.
 
 The same assembly as at a start, up to the ports: those are bound for a moment and given back.
 """

@@ -82,7 +82,7 @@ class _Reworked:
 
     @property
     def context(self) -> tuple[int, ...]:
-        """What the documents begin with."""
+        """Hashes of the first documents, as sent, each of more of them than the one before."""
         return self._result.context
 
     def asked(self, request: str, now: float) -> None:
@@ -131,7 +131,7 @@ class ContextHooks:
     """The hooks of all routes; implements `laar.protocol.ports.BodyHook`.
 
     Args:
-        settings: of the picker; its context routes count.
+        settings: settings of the picker, of which its context routes count.
         clock: monotonic seconds.
         rng: draws whose answers are read.
         degraded: counts faults.
@@ -300,8 +300,8 @@ class ContextHooks:
         """Forgets the orders that an endpoint got before all that its cache still holds.
 
         Args:
-            endpoint: whose.
-            at: seconds, monotonic; the last use of what its cache would lose first.
+            endpoint: address of the endpoint.
+            at: seconds, monotonic; the last use of the block that its cache would evict first.
         """
         for ordering in self._orderings:
             ordering.hook.forget(endpoint=endpoint, before=at)

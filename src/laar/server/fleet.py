@@ -35,7 +35,7 @@ class FleetState:
         problems: gets the problems of collectors, and of Envoy's file.
         rules: keeps objectives and rewrites.
         eds_file: endpoints file for Envoy; None where Envoy learns the endpoints elsewhere.
-        on_change: called after the set of endpoints changed and Envoy's file says so.
+        on_change: called after the set of endpoints changed and Envoy's file is written.
         on_reading: called with each metrics page's numbers, by address.
         on_empty: called with the address of an endpoint whose cache is empty now, or that left.
     """
@@ -121,7 +121,7 @@ class FleetState:
                 self._on_empty(address)
 
     def lost(self, address: str) -> None:
-        """Forgets what the endpoint's cache is believed to hold: its events were lost."""
+        """Forgets the blocks believed to be in the endpoint's cache: its events were lost."""
         slot = self._table.slot(address)
         if slot >= 0:
             if isinstance(self._prefixes, PrefixBeliefs):
@@ -174,7 +174,7 @@ class FleetState:
             self._on_reading(address, reading)
 
     def served(self, address: str, served: Served) -> None:
-        """Takes what an endpoint says of its names."""
+        """Takes the model names that an endpoint lists."""
         self._table.served(address, served)
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
@@ -183,7 +183,7 @@ class FleetState:
 
 
 def _write_eds(path: Path, specs: Sequence[EndpointSpec]) -> str | None:
-    """Writes Envoy's endpoints file; returns what is wrong, if anything is."""
+    """Writes Envoy's endpoints file; returns the text of the problem, if any."""
     addresses = []
     for spec in specs:
         host, port = split_address(spec.address)

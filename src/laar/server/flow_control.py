@@ -23,7 +23,7 @@ from laar.flow.admission import Admission, Outcome
 __all__ = ["FlowControl", "Waiting"]
 
 _TICK_S = 0.1
-"""Between two looks at who may go when nothing was heard; a tenth of a scrape's interval."""
+"""Seconds between two looks at the queue without an event; a tenth of a scrape's interval."""
 
 
 class Waiting:
@@ -55,7 +55,7 @@ class FlowControl:
     """Decides on a request now, or once it has waited.
 
     Args:
-        admission: who goes and who waits.
+        admission: decides which requests go and which wait.
         director: takes decisions back.
         clock: monotonic seconds.
         on_outcome: called with every request that waited, when its wait is over.
@@ -111,7 +111,7 @@ class FlowControl:
         self._admission.moved(decision, self._clock())
 
     def endpoints_changed(self, *, known: bool) -> None:
-        """Takes whether any endpoint is known, once Envoy's file says the same."""
+        """Takes whether any endpoint is known, once Envoy's file is written."""
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
@@ -163,7 +163,7 @@ class FlowControl:
             future.set_result(outcome)
 
     def _forget(self, ticket: Hashable, future: asyncio.Future[Outcome]) -> None:
-        """The client is gone; what it waited for may just have come."""
+        """Forgets a request whose client is gone; its outcome may just have come."""
         self._waiting.pop(ticket, None)
         self._admission.cancel(ticket)
         if future.done() and not future.cancelled():

@@ -106,7 +106,7 @@ class GrpcServer:
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Takes no new calls; cuts what is open after the grace."""
+        """Takes no new calls; cuts the open ones after the grace."""
         await self._server.stop(grace_s)
 
 

@@ -1,10 +1,11 @@
 """gRPC health for every service name that gateways and probes ask for.
 
-Liveness says only that the process runs; most say whether requests can be served: some endpoint is
-known and no stop was asked for. Watching works, so a kubelet's probes see a drain begin.
+Liveness reports only that the process runs. Most names report whether requests can be served: some
+endpoint is known and no stop was asked for. Watching works, so a kubelet's probes see a drain
+begin.
 
 laar's own Envoys ask under another name, which stays well once it has been: without endpoints an
-answer of ours says more than Envoy's. It ends with the drain, and Envoy then sends nothing new.
+answer of laar's says more than Envoy's. It ends with the drain, and Envoy then sends nothing new.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 """

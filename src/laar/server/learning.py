@@ -1,8 +1,8 @@
 """The learners of a running picker, and their state across restarts.
 
-Joins the decisions to the learners: reported outcomes move P(correct), sampled answers tell whether
-c(m) is still what was measured and how many characters a token has. Routing heeds the first and the
-last; a drifting c(m) is only shown (`laar.accuracy.latency` says why).
+Joins the decisions to the learners: reported outcomes move P(correct), sampled answers show whether
+c(m) is still as measured and how many characters a token has. Routing uses the first and the last.
+A drifting c(m) is only shown (`laar.accuracy.latency` gives the reason).
 
 The state is one JSON file, replaced as a whole on a thread of its own; the loop never waits for a
 disk. The file is not trusted at the start: entries that make no sense are left out,
@@ -46,9 +46,9 @@ class Learning:
     """The learners of one picker.
 
     Args:
-        settings: of accuracy.
+        settings: settings of accuracy.
         clock: monotonic seconds.
-        wall_clock: seconds since 1970; tells how long a saved state lay there.
+        wall_clock: seconds since 1970; gives the age of a saved state.
         problems: gets a state file that cannot be written.
 
     Raises:
@@ -124,7 +124,7 @@ class Learning:
             self.reports.ended(decision.id, end.latency_s)
         view = decision.view
         # Without a stream the first byte comes after the last token, which would blur c(m); and
-        # what was ahead of the request is known of the endpoint that was picked, no other.
+        # the tokens ahead of the request are known of the endpoint that was picked, no other.
         picked = flight.slot == decision.slot and decision.prefiller is None
         if view is None or not picked or not end.ok or not decision.request.stream:
             return
@@ -141,7 +141,7 @@ class Learning:
         known = bool(self.assessor.capability.models)
         return known or (self.online is not None and len(self.online) > 0)
 
-    # -- what is known -------------------------------------------------------------------------
+    # -- showing -------------------------------------------------------------------------------
 
     def models(self, served: list[str]) -> list[dict[str, object]]:
         """One entry for each model that is served or was measured; may run on any thread."""
@@ -236,7 +236,7 @@ def artifact_of(settings: Accuracy) -> CapabilityModel:
 
 
 def _fingerprint(request: Request) -> Hashable:
-    """The same for a request and its retries; bounded work, and no text is kept."""
+    """A hash that a request and its retries share; bounded work, and no text is kept."""
     question = request.question
     return hash(
         (

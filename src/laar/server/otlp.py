@@ -29,7 +29,7 @@ _SLICE_S = 0.0005
 
 
 class Exports:
-    """What is sent to a collector: nothing, spans, log records or both.
+    """Exports to a collector: none, spans, log records or both.
 
     Args:
         settings: all of them.
@@ -109,7 +109,7 @@ class Exports:
             self.spans.settled(record)
 
     def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        """Begins to send; what has to run beside serving, by name.
+        """Begins to send; returns the tasks that have to run beside serving, by name.
 
         Raises:
             SettingError: the environment's ``OTEL_BSP_*`` or ``OTEL_BLRP_*`` can't be used.

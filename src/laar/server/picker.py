@@ -60,9 +60,9 @@ class Picker:
     """Everything that decides, and everything that learns from it or reports it.
 
     Args:
-        settings: of the picker.
+        settings: settings of the picker.
         problems: gets the faults of the parts; None for a log of its own.
-        seed: of every random draw; None for chance.
+        seed: seed of every random draw; None for chance.
         clock: monotonic seconds.
         hub: socket that the workers of one machine share by; None where there are none.
 
@@ -147,8 +147,8 @@ class Picker:
         """The record of the decision on a request as it would fall now; reserves nothing.
 
         Args:
-            body: of the request.
-            headers: of the request, in lower case; a missing ``:path`` is inferred from the body.
+            body: body of the request.
+            headers: its headers, in lower case; a missing ``:path`` is inferred from the body.
 
         Raises:
             RequestError: the request would be refused.
@@ -164,7 +164,7 @@ class Picker:
         """Applies new settings. Synchronous: no request sees a partial change.
 
         Args:
-            settings: of the picker; those that need a restart are unchanged.
+            settings: the new settings; those that need a restart are unchanged.
             capability: another artifact; None keeps the present one.
             policies: those of the new settings; None where `routing` is unchanged. Policies that
                 are set as before keep their state.
@@ -201,7 +201,7 @@ class Picker:
             beliefs = self._beliefs
             density = beliefs.bytes_per_token() if beliefs else BYTES_PER_TOKEN
             self.context.set_capacity(None if math.isnan(tokens) else tokens * density)
-            known = not math.isnan(reading.capacity_tokens)  # else what it holds is a guess
+            known = not math.isnan(reading.capacity_tokens)  # else its content is a guess
             if known and beliefs is not None:
                 self.context.holds_since(address, beliefs.oldest_at(slot))
 
@@ -213,7 +213,7 @@ class Picker:
     # -- parts ---------------------------------------------------------------------------------
 
     def _tokenized(self) -> TokenizedPrompts | None:
-        """Tokenizes prompts where the settings say how; None where not."""
+        """The tokenizing of prompts, where the settings ask for it; else None."""
         prefix, beliefs = self.settings.prefix, self._beliefs
         tokenizers = read_tokenizers(prefix.tokenizers)
         if beliefs is None or not (tokenizers or prefix.ask_engines):

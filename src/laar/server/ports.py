@@ -128,7 +128,7 @@ def bind(server: GrpcServer | H2Server, name: str, address: str) -> int:
 
     Args:
         server: not started yet.
-        name: of the setting below `listen`.
+        name: name of the setting below `listen`.
         address: ``host:port``.
 
     Raises:

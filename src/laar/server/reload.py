@@ -1,4 +1,4 @@
-"""The settings of a running picker: which are in effect, and what a changed file makes of them.
+"""The settings of a running picker: those in effect, and the effects of a changed file.
 
 The settings file, and the weights file and the artifact that it names, are looked at once in a
 while and on SIGHUP, and read as a whole in a thread. Files that would not start a picker are not
@@ -46,7 +46,7 @@ be in a file that isn't known to belong to the settings before they can be read.
 
 _SOURCE = "settings"
 RESTART = "settings restart"
-"""The source of the problem that says what waits for a restart."""
+"""The source of the problem that lists the settings that wait for a restart."""
 
 _NAMED = 10
 """Settings named in one problem; a file with more is another file."""
@@ -67,13 +67,13 @@ class _Read:
 
     @property
     def applied(self) -> list[str]:
-        """What changes now; the artifact may without its path."""
+        """Paths of the settings that change now; the artifact's even if only its content does."""
         artifact = ["accuracy.capability"] if self.capability is not None else []
         return list(dict.fromkeys([*self.change.applied, *artifact]))
 
 
 class SettingsReloader(Collector):
-    """What is in effect, where it came from, and what waits for a restart.
+    """The settings in effect, their origins, and the changes that wait for a restart.
 
     Args:
         loaded: the settings to begin with; nothing is followed where they came from no file.
@@ -183,7 +183,7 @@ class SettingsReloader(Collector):
     # -- showing -------------------------------------------------------------------------------
 
     def shown(self) -> dict[str, Any]:
-        """The settings in effect, the origin of each, and what is written but not in effect."""
+        """The settings in effect, the origin of each, and the changes that wait for a restart."""
         running = self.settings.model_dump(mode="json")
         wanted = self._wanted.settings.model_dump(mode="json") if self._pending else {}
         pending = {

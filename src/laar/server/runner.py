@@ -49,16 +49,16 @@ _LOG = logging.getLogger(__name__)
 
 _ADMIN_STOP_S = 3.0
 _CLOSE_S = 0.5
-"""Beyond the grace, to close the streams that only watch before the rest is cut."""
+"""Seconds beyond the grace, to close the streams that only watch before the rest is cut."""
 
 
 class Runner:
     """Runs one picker.
 
     Args:
-        settings: to run with; the files they were loaded from are followed.
-        seed: of every random draw; None for chance.
-        worker: where it is one of several processes on the same ports; None for one alone.
+        settings: the loaded settings; the files they were loaded from are followed.
+        seed: seed of every random draw; None for chance.
+        worker: its place among several processes on the same ports; None for one alone.
 
     Raises:
         SettingError: an artifact, a token or an export that the settings name cannot be used.

@@ -28,7 +28,7 @@ def serve(
         settings: as loaded.
         envoy: a process to run beside the picker. It starts once the picker serves, and it is
             drained before the picker stops.
-        worker: where it is one of several processes.
+        worker: its place among several processes; None for one alone.
 
     Raises:
         LaarError: the picker or Envoy cannot start, or Envoy ended by itself.

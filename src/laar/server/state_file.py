@@ -1,4 +1,4 @@
-"""A file of what a running picker learned: written whole, off the loop, replaced by a rename."""
+"""A file of a running picker's learned state: written whole, off the loop, replaced by a rename."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """TLS on the ext_proc port: certificate files that may be replaced while serving, or self-signed.
 
-Gateways of the endpoint-picker contract speak TLS to a picker and, unless told otherwise, believe
-any certificate; one made at start is as good as theirs. Files are read again once a second off the
+Gateways of the endpoint-picker contract speak TLS to a picker and accept any certificate by
+default; one made at start is as good as theirs. Files are read again once a second off the
 loop, so a renewed Secret needs no restart; new handshakes get it and open connections stay. Files
 that can't be used change nothing, and neither does an expired certificate while a valid one is in
-use. With no other choice an expired certificate is served all the same, and said: gateways that
-don't verify go on as before, and those that do go on without the picker either way.
+use. With no other choice an expired certificate is served all the same, and reported: gateways
+that don't verify go on as before, and those that do go on without the picker either way.
 
 `client_ca` asks callers for a certificate of that authority (mTLS); without one they are refused.
 """
@@ -35,7 +35,7 @@ SELF_SIGNED_DAYS = 3650
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What is shown to callers and asked of them, in PEM."""
+    """The certificate shown to callers and the authority asked of theirs, in PEM."""
 
     certificate: bytes
     key: bytes
@@ -65,7 +65,7 @@ class ServerTls:
     """The certificate in use.
 
     Args:
-        settings: where it comes from.
+        settings: its files, or a self-signed one.
         problems: gets files that cannot be used, and a certificate that has expired.
 
     Raises:
@@ -77,7 +77,7 @@ class ServerTls:
         self._problems = problems
         self._shown = _load(settings, None)
         self.on_change: Callable[[ssl.SSLContext], Awaitable[None]] | None = None
-        """Called after a change, with what is shown from then on."""
+        """Called after a change, with the new identity as a context of Python's TLS."""
 
     @property
     def expires_at_s(self) -> float:
@@ -86,7 +86,7 @@ class ServerTls:
 
     @property
     def shown(self) -> Identity:
-        """What callers are shown now; another object after each change."""
+        """The identity that callers are shown now; another object after each change."""
         return self._shown
 
     async def run(self) -> None:
@@ -111,7 +111,7 @@ class ServerTls:
 
 
 def check_tls(settings: Tls) -> None:
-    """Finds what is wrong with the certificate before it is served with.
+    """Checks the certificate before it is served with.
 
     Raises:
         SettingError: files that can't be used, or a certificate that expired.
@@ -158,7 +158,7 @@ def _bytes(tls: Tls, name: str) -> bytes | None:
 
 
 def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) -> Identity:
-    """Refuses what gRPC would fail on at a handshake, without a word of why."""
+    """Refuses files on which gRPC would fail at a handshake, without a reason."""
     try:
         from cryptography import x509
         from cryptography.exceptions import UnsupportedAlgorithm
@@ -189,7 +189,7 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
 
 
 def _self_signed() -> tuple[bytes, bytes]:
-    """A certificate and key of our own making, PEM."""
+    """A certificate and key that laar makes itself, PEM."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization

@@ -18,7 +18,7 @@ def read_token_file(path: Path | None, setting: str) -> str | None:
     """Reads a token; None where no file is set.
 
     Args:
-        path: of the file.
+        path: path of the file.
         setting: that names it, for the error.
 
     Raises:
@@ -40,7 +40,7 @@ class ReporterTokens:
     """The tokens that outcomes may be sent with.
 
     Args:
-        names: of reporters by token; an empty name for a token that binds none.
+        names: names of reporters by token; an empty name for a token that binds none.
     """
 
     def __init__(self, names: Mapping[str, str]) -> None:
@@ -50,7 +50,7 @@ class ReporterTokens:
         """The reporter whose token it is, empty for a token that binds none; None for no token."""
         scheme, _, sent = authorization.partition(" ")
         given, found = sent.strip().encode(), None
-        for token, name in self._names:  # all of them: the time must not tell which one is near
+        for token, name in self._names:  # all of them: the time must not reveal which one is near
             if hmac.compare_digest(given, token):
                 found = name
         return found if scheme.lower() == "bearer" else None
@@ -60,7 +60,7 @@ def read_reporter_tokens(path: Path | None, setting: str) -> ReporterTokens | No
     """Reads the tokens of reporters: one alone, or a line with name and token for each.
 
     Args:
-        path: of the file; None for no tokens.
+        path: path of the file; None for no tokens.
         setting: that names it, for the error.
 
     Raises:

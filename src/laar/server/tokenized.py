@@ -74,13 +74,13 @@ class _Prompt:
 
 
 class TokenizedPrompts(Collector):
-    """Tokenizes what passes.
+    """Tokenizes the prompts that pass.
 
     Args:
         prefixes: learn token ids by text.
         table: the endpoints.
-        tokenizers: by model.
-        ask_engines: for models without one.
+        tokenizers: local tokenizers by model.
+        ask_engines: whether engines tokenize for models without a local tokenizer.
         clock: monotonic seconds.
         problems: gets engines that do not answer, and tokenizers that are not the engines'.
     """
@@ -150,7 +150,7 @@ class TokenizedPrompts(Collector):
         self._came.set()
 
     def settled(self, decision: Decision, end: Completion) -> None:
-        """Notes a request's end: only what was answered is in a cache."""
+        """Notes a request's end: only the prompt of an answered request is in a cache."""
         prompt = self._open.pop(decision.id, None)
         flight = decision.flight
         if prompt is None or not end.ok or end.cause != "complete" or flight.model != prompt.model:

@@ -29,7 +29,7 @@ class WholeFile:
         Raises:
             OSError: it can't be written; the old content stays.
         """
-        # Workers write one file at the same time: each has its own name for what is unfinished.
+        # Workers write one file at the same time: each has its own name for the unfinished file.
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
         with self._writing:  # a save that was cancelled goes on in its thread
             handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._mode)

@@ -1,4 +1,4 @@
-"""`laar serve --workers`: several processes on one port, which share what they know.
+"""`laar serve --workers`: several processes on one port, which share their records.
 
 The parent serves no request. It runs the hub that the workers share by, unless they share by a
 store, starts a worker again that ended or hangs, and hands signals on. The kernel gives each
@@ -80,7 +80,7 @@ def run_workers(loaded: Loaded, count: int, command: Sequence[str]) -> None:
 
     Args:
         loaded: the settings; each worker reads them again.
-        count: of workers.
+        count: number of workers.
         command: starts one; its index and the parent's directory are added.
 
     Raises:

@@ -2,7 +2,7 @@
 
 Unknown keys are errors, faults are named by file, line and key, and all of them are shown at once.
 The field descriptions are the reference: the documentation and the editors' JSON schema are made
-from them. Each section says of its settings whether a change counts at once or after a restart.
+from them. Each section declares whether a change of its settings counts at once or after a restart.
 """
 
 from laar.settings.changes import Change, change

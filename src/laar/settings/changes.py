@@ -1,4 +1,4 @@
-"""What a changed settings file changes in a running picker, and what has to wait for a restart."""
+"""The changes of a settings file that a running picker takes, and those that need a restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Change", "change"]
 _OF_THE_TUNER = frozenset(
     {"routing.k_rtt", "routing.k_queue", "routing.k_delay", "routing.weights_file"}
 )
-"""While it is on, the weights are where its climb began: to set them would undo what it found."""
+"""While it is on, these are the start of its climb: to set them would undo its result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +24,11 @@ class Change:
     """The difference between settings that run and settings that are wanted.
 
     Args:
-        settings: to run with from now on: those that ran, with what may change at once.
+        settings: the settings to run with from now on: those that ran, with the changes that may
+            apply at once.
         applied: paths of the settings that change now.
         pending: paths of those that need a restart.
-        obstacle: why nothing changes though some could; empty when that is not so.
+        obstacle: reason why nothing changes though some could; empty otherwise.
     """
 
     settings: Settings
@@ -37,7 +38,7 @@ class Change:
 
 
 def change(running: Settings, wanted: Settings) -> Change:
-    """Takes of the wanted settings what a running picker can take.
+    """Takes those of the wanted settings that a running picker can take.
 
     Both are valid, yet a mixture of the two may not be: endpoints that move into a file have left
     before the file is read. Then everything waits.

@@ -1,6 +1,6 @@
-"""An EndpointPickerConfig of llm-d, as settings of laar and a list of what has no equal.
+"""An EndpointPickerConfig of llm-d, as settings of laar and a list of parts without an equal.
 
-Only what both pickers mean alike is taken over; a plugin that is not known is said to be unknown,
+Only parts that both pickers mean alike are taken over; an unknown plugin is reported as unknown,
 never guessed at. Read from llm-d-router v0.10's documents.
 """
 
@@ -75,7 +75,7 @@ _APART = {
     "prefill-filter": "",
     "prefix-based-pd-decider": "nonCachedTokens",
 }
-"""What sets prefill and decode apart, and the parameter that is its threshold in tokens."""
+"""Plugins that split prefill and decode, and the parameter that is their threshold in tokens."""
 _ABSENT = {
     "lora-affinity-scorer": "the policy `laar` prices loading an adapter (routing.adapter_load_s)",
     "precise-prefix-cache-producer": _PRECISE,
@@ -131,9 +131,9 @@ class Moved:
     """Settings of laar, as a document, and remarks: each a sentence.
 
     Args:
-        settings: to be written as YAML.
-        taken: what laar does by itself.
-        absent: what has no equal.
+        settings: the settings, to be written as YAML.
+        taken: parts that laar does by itself.
+        absent: parts that have no equal.
     """
 
     settings: dict[str, Any]
@@ -142,10 +142,10 @@ class Moved:
 
 
 def move(config: PickerConfig, pool: str) -> Moved:
-    """Settings that mean what the configuration meant.
+    """Settings with the meaning of the configuration.
 
     Args:
-        config: of llm-d's picker.
+        config: configuration of llm-d's picker.
         pool: name of the InferencePool to follow.
 
     Raises:

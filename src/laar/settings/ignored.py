@@ -53,7 +53,7 @@ _WITHOUT: tuple[tuple[str, str, frozenset[str], _Needs], ...] = (
         lambda s: s.routing.enforcement.mode == "enforce",
     ),
 )
-"""Prefix of settings, what they need, exceptions, and whether it is there."""
+"""Prefix of settings, their requirement, exceptions, and whether it is met."""
 
 
 def remarks(loaded: Loaded) -> Iterator[str]:

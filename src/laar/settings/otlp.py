@@ -1,4 +1,4 @@
-"""What goes to an OpenTelemetry collector, and where."""
+"""Exports to an OpenTelemetry collector, and its address."""
 
 from __future__ import annotations
 

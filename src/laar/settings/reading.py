@@ -1,4 +1,4 @@
-"""What is read: endpoints, requests and answers, and the decisions kept."""
+"""Reading of endpoints, requests and answers, and the decisions kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all sections of the settings have in common, and how a feature's declaration becomes one."""
+"""The common part of all sections of the settings, and sections from a feature's declaration."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class Section(BaseModel):
 def declared(feature: type[Any], *names: str) -> Callable[[type[Made]], type[Made]]:
     """Gives a section the settings that a feature's dataclass declares, `laar.declaring` says how.
 
-    Dataclasses within it lend their fields as well: what is nested in the code is flat in the file.
+    Dataclasses within it lend their fields as well: nested fields in the code are flat in the file.
     A field that the section has itself, by the same name, is the section's.
 
     Args:
         feature: the dataclass.
-        names: of the fields; all of them without.
+        names: names of the fields; all of them without.
     """
 
     def build(section: type[Made]) -> type[Made]:

@@ -99,11 +99,12 @@ class Loaded:
     """Settings in full, and where each comes from.
 
     Args:
-        settings: with absolute paths, and with the weights of the weights file.
+        settings: settings with absolute paths, and with the weights of the weights file.
         path: the settings file; None when there is none.
         origins: ``default``, ``FILE:LINE`` or ``FILE`` for every setting by its path.
-        stamps: of the files whose change is a change of the settings, taken before they were read.
-        lines: of the keys of the settings file.
+        stamps: stamps of the files whose change is a change of the settings, taken before they were
+            read.
+        lines: lines of the keys of the settings file.
     """
 
     settings: Settings
@@ -135,7 +136,7 @@ def load(path: Path) -> Loaded:
     """Reads the settings; relative paths in them are relative to the directory `path` names.
 
     To that directory, not to the one behind a symbolic link: in a ConfigMap mount the file is a
-    link, and what is behind it has another name after each update.
+    link, and its target has another name after each update.
 
     Raises:
         SettingError: one line for each fault.

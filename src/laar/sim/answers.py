@@ -1,4 +1,4 @@
-"""What the simulated models answer: right or wrong by an accuracy surface, the same every time.
+"""Answers of the simulated models: right or wrong by an accuracy surface, the same every time.
 
 A fleet file gives each model its accuracy by language and length. Whether a model solves a query is
 a fact about the pair, as under temperature 0: latent = sqrt(r) z_query + sqrt(1-r) z_model,query,

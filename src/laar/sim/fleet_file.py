@@ -6,7 +6,7 @@
 
 Profiles are names of `engine-profiles.yaml`, or files that `laar lab fit-engine` wrote, looked for
 beside the fleet file; anything else of an engine's settings can be changed under `settings`, and
-`slowdown` makes an engine with a linear cost so many times slower (a mixed fleet behind one model).
+`slowdown` makes an engine with a linear cost slower by a factor (a mixed fleet behind one model).
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def fleet_of(engines: Sequence[str], endpoints: int) -> FleetFile:
 
     Args:
         engines: profiles, or files that end in ``.yaml``; `name@2.5` is 2.5 times slower.
-        endpoints: how many.
+        endpoints: number of endpoints.
 
     Raises:
         SettingError: there is no such profile, or it can't be slowed so.

@@ -1,9 +1,9 @@
 """Actions and results of the context hook, by route: counted here, shown on two pages.
 
 Three groups of requests with documents: `hook`, whose order the hook chose; `control`, left as
-received for comparison; `observed`, left as received because the hook only looks. What is expected
-comes from the hook's own index; what is measured comes from the engines' usage and from the first
-byte, of answers that were read.
+received for comparison; `observed`, left as received because the hook only looks. Expected hits
+come from the hook's own index; measured ones come from the engines' usage and from the first byte,
+of answers that were read.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Group:
 
     Args:
         eligible: requests decided.
-        document_bytes: in them.
-        expected_bytes: of those, what the hook's order would find cached.
+        document_bytes: bytes of their documents.
+        expected_bytes: those of them that the hook's order would find cached.
         received_bytes: the same for the order as received.
-        prompt_tokens: as engines counted them, where usage was read.
-        cached_tokens: of those, found in the engines' caches.
-        cached_share: of the prompt, a mean over requests.
-        ttft_s: a mean over requests.
+        prompt_tokens: prompt tokens as engines counted them, where usage was read.
+        cached_tokens: those of them that were found in the engines' caches.
+        cached_share: cached share of the prompt, a mean over requests.
+        ttft_s: seconds to the first token, a mean over requests.
     """
 
     eligible: int = 0
@@ -58,12 +58,12 @@ class Group:
 
     @property
     def ttft_seconds(self) -> float:
-        """All of them together."""
+        """Sum of the measured times to first token."""
         return self.ttft_s.mean * self.ttft_s.n
 
     @property
     def ttft_samples(self) -> int:
-        """How many were seen."""
+        """Number of measured times to first token."""
         return self.ttft_s.n
 
     def decided(self, result: HookResult) -> None:
@@ -76,7 +76,7 @@ class Group:
     def measured(
         self, ttft_s: float | None, prompt_tokens: int | None, cached_tokens: int | None
     ) -> None:
-        """Counts an answer that was read; None for what it did not show."""
+        """Counts an answer that was read; None for a figure that it did not show."""
         if ttft_s is not None:
             self.ttft_s.add(ttft_s)
         if prompt_tokens and cached_tokens is not None:
@@ -86,11 +86,11 @@ class Group:
 
 
 class RouteTally:
-    """Everything counted of one route.
+    """The counters of one route.
 
     Args:
-        name: of the route.
-        hook: whose memories are shown.
+        name: name of the route.
+        hook: the hook whose memories are shown.
     """
 
     def __init__(self, name: str, hook: ContextHook) -> None:
@@ -116,7 +116,7 @@ class ContextMetrics(Collector):
     """Metrics of the context hook.
 
     Args:
-        routes: gives what is shown; routes are names from the settings.
+        routes: gives the counters to show; routes are names from the settings.
     """
 
     def __init__(self, routes: Callable[[], Sequence[RouteTally]]) -> None:

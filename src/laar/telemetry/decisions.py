@@ -20,7 +20,7 @@ from laar.explain.record import explained
 __all__ = ["MAX_BYTES", "MAX_DECISIONS", "DecisionMemory"]
 
 MAX_DECISIONS = 2000
-"""Enough for percentiles worth showing; at 100 requests a second, what a person saw 20 s ago."""
+"""Enough for percentiles worth showing; at 100 requests a second, those of the last 20 s."""
 
 MAX_BYTES = 64 << 20
 """Six hundred decisions over a thousand endpoints."""
@@ -37,9 +37,9 @@ class DecisionMemory:
         table: the endpoints.
         wall_clock: seconds since the epoch.
         on_settled: called with each record once its request has ended.
-        reports: what was reported of answers, and which attempt followed which.
-        max_decisions: how many are remembered.
-        max_bytes: how much memory they may take, by estimate.
+        reports: reported outcomes of answers, and the attempt that followed each.
+        max_decisions: most decisions that are remembered.
+        max_bytes: most memory that they may take, by estimate.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ class FlowMetrics(Collector):
     """Requests that wait, that were sent, and that were shed and why.
 
     Args:
-        admission: what is read.
+        admission: the flow control to read.
     """
 
     def __init__(self, admission: Admission) -> None:
@@ -32,7 +32,7 @@ class FlowMetrics(Collector):
         self._queue = Histogram(_QUEUE_BOUNDS_S)
 
     def waited(self, outcome: Outcome) -> None:
-        """Counts how long a request waited, whatever came of it."""
+        """Counts how long a request waited, whatever its outcome."""
         self._queue.observe(outcome.waited_s)
 
     def collect(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""Metrics of endpoints that fail. Only those that ever did have series: the rest would say 1 and 0.
+"""Metrics of endpoints that fail. Only those that ever did have series: others would show 1 and 0.
 
 Labels are addresses from the settings and a fixed list of kinds. An endpoint that leaves takes its
 series along.
@@ -23,8 +23,8 @@ class HealthMetrics(Collector):
     """Reads health at each scrape.
 
     Args:
-        health: what was learned.
-        table: whose endpoints.
+        health: the health of endpoints to read.
+        table: the endpoints.
         clock: monotonic seconds.
     """
 

@@ -20,10 +20,10 @@ __all__ = ["BINS", "BIN_S", "History"]
 
 BIN_S = 60.0
 BINS = 61
-"""An hour, and the minute under way: what an operator looks back at after an alarm."""
+"""An hour, and the minute under way: the time that an operator looks back after an alarm."""
 MAX_SAMPLES = 200
-"""Times kept of a bin, drawn evenly; the p50 of so many is good to some percent. With two kinds of
-times the ring takes at most a quarter of a megabyte."""
+"""Times kept of a bin, drawn evenly; their p50 is good to some percent. With two kinds of times the
+ring takes at most a quarter of a megabyte."""
 
 
 @dataclass(slots=True)

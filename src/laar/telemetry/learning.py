@@ -26,8 +26,8 @@ class LearningMetrics(Collector):
     """Reports of outcomes by verdict, and c(m) measured against seen.
 
     Args:
-        reports: which outcomes counted.
-        online: what they add up to; None when it is switched off.
+        reports: the reported outcomes, by verdict.
+        online: the estimates from them; None when it is switched off.
         latency: the check of c(m).
         tasks: that clients name.
     """
@@ -68,7 +68,7 @@ class LearningMetrics(Collector):
         reports.on_answered = self._answered
 
     def _answered(self, answered: Answered) -> None:
-        """Counts a judged answer; tasks are the client's word, so their number has a cap."""
+        """Counts a judged answer; clients name the tasks, so their number has a cap."""
         task = answered.task
         if task not in self._labels:
             if len(self._labels) < MAX_LABELS:

@@ -33,11 +33,11 @@ class DecisionLog:
     """Writes records to a file.
 
     Args:
-        path: of the file; old ones are called ``<path>.1`` (the newest) and so on.
+        path: path of the file; old ones are called ``<path>.1`` (the newest) and so on.
         rng: draws the sample.
         sample: share of decisions that are written; may be changed.
         max_bytes: size after which a new file is begun.
-        keep: how many old files are kept.
+        keep: number of old files that are kept.
         on_problem: gets a fault, or None once it works again.
     """
 
@@ -72,7 +72,7 @@ class DecisionLog:
         self._queue.append(record)
 
     async def run(self) -> None:
-        """Writes until cancelled, then what is left."""
+        """Writes until cancelled, then the rest of the queue."""
         try:
             while True:
                 await asyncio.sleep(_INTERVAL_S)
@@ -84,7 +84,7 @@ class DecisionLog:
                 self._note(len(lines), self._write(b"".join(lines)))
 
     async def flush(self) -> None:
-        """Writes what is queued now."""
+        """Writes all lines that are queued now."""
         lines: list[bytes] = []
         for _ in range(len(self._queue)):
             lines.append(self._line(self._queue.popleft()))

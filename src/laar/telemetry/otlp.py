@@ -1,4 +1,4 @@
-"""What the OpenTelemetry SDK leaves to laar: counting, reporting faults, and a timely end.
+"""Tasks that the OpenTelemetry SDK leaves to laar: counting, reporting faults, and a timely end.
 
 All else is the SDK's: the bounded queue, the thread that encodes and sends batches, retries, and
 the environment's ``OTEL_*``. Where the queue is full its oldest record is lost, without a count.
@@ -33,7 +33,7 @@ class Sender:
 
     Args:
         exporter: makes it, of the URL and a session.
-        url: of the collector; None for the environment's.
+        url: URL of the collector; None for the environment's.
         on_problem: gets the fault of an attempt, or None after a good one.
     """
 
@@ -64,7 +64,7 @@ class Sender:
         return result
 
     def shutdown(self) -> None:
-        """Ends retries; what is offered from now on has failed."""
+        """Ends retries; a batch that is offered from now on has failed."""
         self._exporter.shutdown()
 
     def begin(self, processor: Callable[[Any], Any]) -> Any:
@@ -86,7 +86,7 @@ class Sender:
             self._processor.shutdown()
 
     async def run(self) -> None:
-        """Waits until cancelled, then a second at most for what is not sent yet."""
+        """Waits until cancelled, then a second at most for unsent batches."""
         try:
             await asyncio.Event().wait()
         finally:
@@ -108,7 +108,7 @@ class _Session(requests.Session):
     """Sees each attempt, since the SDK does nothing but log it, and takes a redirect for success.
 
     Args:
-        tell: what is wrong, or None.
+        tell: takes the fault of an attempt, or None after a good one.
     """
 
     def __init__(self, tell: Callable[[str | None], None]) -> None:

@@ -1,4 +1,4 @@
-"""What the live page shows, as plain JSON values: the fleet, the last decisions, their outcomes.
+"""The model of the live page, as plain JSON values: the fleet, the last decisions, their outcomes.
 
 Everything is worked out here and now from the table and the decision memory; nothing is counted on
 the request path for it. Percentiles are over the last thousand decisions; Prometheus has all time.
@@ -72,7 +72,7 @@ class PageModel:
         director: its endpoints and its filters.
         memory: the last decisions.
         metrics: problems of collectors.
-        hit_rates: of the engines' caches.
+        hit_rates: hit rates of the engines' caches.
         about: version, mode, policy; the owner may change it.
     """
 
@@ -93,7 +93,7 @@ class PageModel:
         self._last = (math.nan, 0)
 
     def fleet(self, now: float) -> dict[str, object]:
-        """The endpoints and what is wrong, without the decisions."""
+        """The endpoints and the problems, without the decisions."""
         records = list(self._memory.latest(_RECENT))
         return {
             "about": self._about,
@@ -103,7 +103,7 @@ class PageModel:
         }
 
     def health(self, now: float) -> Counter[str]:
-        """How many endpoints are in which state."""
+        """The number of endpoints in each state."""
         return Counter(self._health(slot, now) for slot in self._table.active.tolist())
 
     def frame(self, now: float) -> dict[str, object]:

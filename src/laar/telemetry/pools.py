@@ -1,8 +1,8 @@
-"""What a pool is short of, for autoscalers: seconds of work that wait, and first tokens too late.
+"""A pool's shortage, for autoscalers: seconds of work that wait, and first tokens too late.
 
 Work waits at endpoints (prompts sent there and not yet read, at the endpoint's learned pace) and in
-flow control. Both are seconds of one engine: the sum over a pool, divided by its replicas, is how
-long a new request finds the engines busy.
+flow control. Both are seconds of one engine: the sum over a pool, divided by its endpoints, is the
+time for which a new request finds the engines busy.
 
 A request counts as late at its decision, before it is: where the time to its first token that the
 decision expected, and the time it was held, exceed its objective. So the signal rises before the
@@ -42,8 +42,8 @@ class PoolMetrics(Collector):
     """Counts decisions, and reads the rest at each scrape.
 
     Args:
-        director: whose endpoints and engines.
-        settings: of flow control: which first token is late.
+        director: director of the endpoints and engines to read.
+        settings: settings of flow control, for the objectives of first tokens.
         clock: monotonic seconds.
     """
 

@@ -16,7 +16,7 @@ class PrefixMetrics(Collector):
     """Reads the index at each scrape.
 
     Args:
-        stats: of the index; None where no prefixes are kept, which leaves the families empty.
+        stats: counters of the index; None where no prefixes are kept: the families are empty then.
     """
 
     def __init__(self, stats: Callable[[], IndexStats] | None) -> None:

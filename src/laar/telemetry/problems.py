@@ -1,4 +1,4 @@
-"""What is wrong with the parts of a running picker: one log, for the page, the counter and stderr.
+"""Problems of the parts of a running picker: one log, for the page, the counter and stderr.
 
 A part reports under a source: its kind, and for one of many a blank and its name, such as
 ``scrape 10.0.0.7:8000``. A new problem is logged once, and its end once; every report is counted by

@@ -49,9 +49,9 @@ class Spans:
     """Makes spans of the decisions whose trace is sampled.
 
     Args:
-        sender: takes them.
-        of: who sends.
-        share: of the requests without a trace, for which one is begun.
+        sender: takes the spans.
+        of: the resource that sends them.
+        share: share of the requests without a trace, for which one is begun.
     """
 
     def __init__(self, sender: Sender, of: Resource, *, share: float) -> None:
@@ -134,13 +134,13 @@ def _sampler(share: float) -> Sampler:
 
 
 class LogRecords:
-    """Makes log records of decisions: the decision log's line, and what one selects lines by.
+    """Makes log records of decisions: the decision log's line, and attributes to select lines by.
 
     Args:
-        sender: takes them.
-        of: who sends.
-        share: of the decisions; may be changed.
-        rng: draws it.
+        sender: takes the records.
+        of: the resource that sends them.
+        share: share of the decisions; may be changed.
+        rng: draws the sample.
     """
 
     def __init__(self, sender: Sender, of: Resource, *, share: float, rng: random.Random) -> None:

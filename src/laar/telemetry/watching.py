@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 __all__ = ["WatchingMetrics"]
 
 _RATIOS = (0.5, 0.7, 0.9, 1.1, 1.3, 2.0)
-"""Between the third and the fourth a prediction has come true."""
+"""Bounds of predicted over measured; between the third and the fourth the prediction held."""
 
 
 class WatchingMetrics(Collector):
     """Counts at the end of each request, and reads the rest at each scrape.
 
     Args:
-        version: of laar.
-        director: for what clients sent that it ignored.
+        version: version of laar.
+        director: counts the client input that it ignored.
         memory: the last decisions.
         log: the decision log; None when it is off.
-        senders: to collectors, by signal.
-        viewers: how many look at the page.
+        senders: senders to collectors, by signal.
+        viewers: number of viewers of the page.
         health: endpoints by state.
     """
 

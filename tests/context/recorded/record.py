@@ -1,4 +1,4 @@
-"""Records the bodies beside this file with the libraries that people build prompts with.
+"""Records the bodies beside this file with the libraries that build prompts.
 
 Not run by the tests: it needs libraries that laar does not, in an environment of their own.
 
@@ -38,7 +38,7 @@ HERE = Path(__file__).parent
 
 
 def write(name: str, library: str, shape: str, body: dict[str, Any]) -> None:
-    """One file: the body, what made it, and what is in it."""
+    """Writes one file: the body, its library and its shape."""
     record = {"library": library, "version": version(library), "shape": shape, "body": body}
     text = json.dumps(record, indent=1, ensure_ascii=False)
     (HERE / f"{name}.json").write_text(text + "\n")

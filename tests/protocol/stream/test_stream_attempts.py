@@ -1,4 +1,4 @@
-"""Attempts that fail: what the picker names, what it is told, and how silent an endpoint may be."""
+"""Attempts that fail: the endpoints named, the reports to the picker, and silent endpoints."""
 
 import random
 from dataclasses import replace

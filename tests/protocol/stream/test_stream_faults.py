@@ -1,4 +1,4 @@
-"""The stream machine after a fault of ours, and where there is no room for headers."""
+"""The stream machine after an internal fault, and where there is no room for headers."""
 
 import random
 import tracemalloc

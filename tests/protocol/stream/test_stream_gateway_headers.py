@@ -1,4 +1,4 @@
-"""What gateways and their conformance tests say by header, beside the protocol's own."""
+"""Headers of gateways and their conformance tests, beside the protocol's own."""
 
 import orjson
 import pytest

@@ -34,7 +34,7 @@ def director(monkeypatch):
 
 
 def event(rng):
-    """Any event of Envoy's, a fault of ours, or the stream's end."""
+    """Any event of Envoy's, an internal fault, or the stream's end."""
     headers = {":path": rng.choice(PATHS), ":method": "POST"}
     if rng.random() < 0.1:
         headers["upgrade"] = "websocket"

@@ -155,7 +155,7 @@ def test_the_reservation_follows_the_endpoint_that_served():
 
 
 class Lessons:
-    """Notes what is learned."""
+    """Notes each observation of a learner."""
 
     def __init__(self, plain):
         self.assess = plain.assess

@@ -1,4 +1,4 @@
-"""Pods as endpoints: by label selector and ports, or as an InferencePool says."""
+"""Pods as endpoints: by label selector and ports, or by those of an InferencePool."""
 
 from laar.datalayer.kubernetes.api import Api, ApiAccess, ApiError, in_cluster
 from laar.datalayer.kubernetes.collector import (

@@ -1,7 +1,7 @@
-"""As much of the Kubernetes API as a list and a watch need, on plain aiohttp.
+"""The parts of the Kubernetes API that a list and a watch need, on plain aiohttp.
 
 The client libraries were tried. None of kubernetes-asyncio, lightkube and kr8s has the part that
-is work: a list in pages that replaces what was known, a watch resumed from bookmarks, a relist
+is work: a list in pages that replaces the known objects, a watch resumed from bookmarks, a relist
 after 410 that also notices deletions (one goes on watching without listing), and the old state
 kept through an outage. That part is `Mirror` either way; what they would save is this file, at the
 price of 48 MB on disk or of a second HTTP stack.
@@ -38,7 +38,7 @@ MAX_EVENT_BYTES = 4 << 20
 LIST_TIMEOUT_S = 30.0
 WATCH_S = 60.0
 """How long a watch is asked to last. Resuming one costs a request; a connection that died without
-a word is noticed after this and `WATCH_GRACE_S`."""
+a sign is noticed after this and `WATCH_GRACE_S`."""
 WATCH_GRACE_S = 15.0
 
 
@@ -57,8 +57,9 @@ class ApiAccess:
     Args:
         url: ``https://host:port``, or ``http://127.0.0.1:8001`` of a ``kubectl proxy``.
         token_file: bearer token, read again for each request; None for none.
-        ca_file: who may have signed the server's certificate; None for the system's list.
-        namespace: of laar's own pod, the default for what is watched.
+        ca_file: authorities that may have signed the server's certificate; None for the system's
+            list.
+        namespace: namespace of laar's own pod, the default for watches.
     """
 
     url: str
@@ -68,7 +69,7 @@ class ApiAccess:
 
 
 def in_cluster(account: Path = ACCOUNT) -> ApiAccess:
-    """Say how a pod reaches its API server.
+    """Return a pod's access to its API server.
 
     Raises:
         SettingError: this is no pod, or it has no service account token.
@@ -110,7 +111,7 @@ class Api:
         """Get one page of a list.
 
         Raises:
-            ApiError: whatever went wrong.
+            ApiError: any failure.
         """
         limits = aiohttp.ClientTimeout(total=LIST_TIMEOUT_S)
         try:

@@ -54,7 +54,7 @@ Ref = TypeVar("Ref", Objective, ModelRewrite)
 
 
 class KubernetesSink(EndpointSink, Protocol):
-    """Takes what the collector reports besides its endpoints."""
+    """Takes the collector's endpoints, objectives and rewrites."""
 
     def objectives(self, source: str, priorities: Mapping[str, int]) -> None:
         """Take the pool's objectives: the priority of each name."""
@@ -80,7 +80,7 @@ class PodSelector:
 
 @dataclass(frozen=True, slots=True)
 class PoolName:
-    """An InferencePool, which says labels and ports itself."""
+    """An InferencePool, which has labels and ports itself."""
 
     name: str
 
@@ -91,9 +91,9 @@ class KubernetesEndpoints:
     Args:
         access: the API server.
         sink: takes endpoints, objectives, rewrites and problems.
-        of: whose pods.
-        namespace: where they are.
-        rules: what the settings say of the pods.
+        of: the pool or the selector.
+        namespace: namespace of its pods.
+        rules: the settings' rules for the pods.
         clock: monotonic seconds.
         rng: spreads the waits after failures.
     """
@@ -215,7 +215,7 @@ class KubernetesEndpoints:
             self._follow(selector, api, tasks)
 
     def _follow(self, selector: PodSelector, api: Api, tasks: asyncio.TaskGroup) -> None:
-        """Mirror a selector's pods; until they are listed, what was reported before stays."""
+        """Mirror a selector's pods; until they are listed, the endpoints reported before stay."""
         self._following = selector
         self._pods = Mirror(
             api,

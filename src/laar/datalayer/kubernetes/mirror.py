@@ -42,11 +42,11 @@ class Mirror(Generic[Kept]):
     Args:
         api: the API server.
         resource: the kind of object.
-        namespace: where.
+        namespace: namespace of the objects.
         select: the query's labelSelector or fieldSelector.
-        keep: what is stored of an object; None for an object to ignore.
-        changed: called after `objects` changed, and after the first list whatever it held.
-        problem: told what is wrong, None when all is well.
+        keep: returns the part of an object to store; None for an object to ignore.
+        changed: called after `objects` changed, and after the first list even if it was empty.
+        problem: called with the fault, None when all is well.
         clock: monotonic seconds.
         rng: spreads the waits.
         optional: a kind of object that isn't installed is as good as none of them.
@@ -99,7 +99,7 @@ class Mirror(Generic[Kept]):
         return wait_s * self._rng.uniform(0.5, 1.0)
 
     def _failed(self, error: ApiError) -> float:
-        """Say what is wrong; returns a wait that isn't the usual one, or 0."""
+        """Report the fault; returns a wait that isn't the usual one, or 0."""
         if error.status == 410:
             self._version = ""
             return 0.0
@@ -174,14 +174,14 @@ class Mirror(Generic[Kept]):
         return version
 
     def _put(self, objects: dict[str, Kept], item: Any) -> bool:
-        """Store what is kept of `item`; return whether anything changed by it."""
+        """Store the part of `item` that is kept; return whether anything changed by it."""
         name = item["metadata"]["name"]
         kept = self._keep(item)
         if kept is None:
             return objects.pop(name, None) is not None
         if objects.get(name) == kept or (name not in objects and len(objects) >= MAX_OBJECTS):
             return False
-        # A list keeps the copies of what did not change: then it is compared by identity, at once.
+        # A list keeps the copies of unchanged objects: then it is compared by identity, at once.
         known = self.objects.get(name)
         objects[name] = known if known == kept else kept
         return True

@@ -1,7 +1,7 @@
 """Pods, pools, objectives and rewrites as laar reads them; pure functions on API objects.
 
 A pod counts when it is Ready, has an address and is not being deleted; there is no grace, so a
-pod that is told to go gets nothing from that moment. Each target port of a pod is an endpoint of
+pod that is deleted gets no request from that moment. Each target port of a pod is an endpoint of
 its own (the ranks of a data-parallel engine listen on neighbouring ports), less those that the
 pod's active-ports annotation leaves out (Gateway API inference extension, llm-d).
 
@@ -49,14 +49,14 @@ MAX_MODELS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRules:
-    """What the settings say of pods, for all that the pods don't say themselves.
+    """The fields of pods from the settings, for pods that don't set them themselves.
 
     Args:
         models: the models of pods without `model_key`.
         model_key: annotation or label with a pod's models, separated by commas. Model names with
             a slash fit an annotation only.
-        region: of pods that have no region of their own.
-        engine: of pods that have no engine of their own.
+        region: region of pods that have none of their own.
+        engine: engine of pods that have none of their own.
         priority_field: as in `EndpointSpec`.
         pool: name of the pool; empty for pods that no pool chose.
     """
@@ -76,7 +76,7 @@ class PodEndpoints:
     Args:
         specs: its endpoints, none when something is wrong with it.
         created: creation time as the API writes it, which sorts as text.
-        fault: what is wrong, for people; empty when nothing is.
+        fault: text of the fault; empty when there is none.
     """
 
     specs: tuple[EndpointSpec, ...]

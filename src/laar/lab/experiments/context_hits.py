@@ -1,4 +1,4 @@
-"""What reordering finds cached that the order as received does not, on four loads.
+"""Cached documents that reordering finds and the order as received does not, on four loads.
 
 Document caches instead of engines (see `laar.lab.workloads.rag`), four of them behind routing by
 prefix with a bound on load. The paper's own figures are for requests known beforehand, clustered
@@ -35,7 +35,7 @@ LOADS: dict[str, Callable[[int], list[list[int]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A load on so many caches of so many documents; the hit rate it must reach, and should."""
+    """A load, the number of caches and their documents; the hit rate it must reach, and should."""
 
     load: str
     endpoints: int

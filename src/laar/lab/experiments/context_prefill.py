@@ -2,12 +2,12 @@
 
 Four engines behind the picker that serves, whose cost counts cached prefixes in every row. The
 paper's 1.5 to 3 times is of loads with high overlap, and so is the check: prefill work falls with
-what is found cached, so that a share of h makes it 1 / (1 - h) times as fast at most. `same
+the cached share, so that a share of h makes it 1 / (1 - h) times as fast at most. `same
 documents` (requests of one topic share nearly all of theirs) has the overlap of DeepSeek-R1 on
 MultihopRAG (5.1 to 60.4 % found cached, prefill 1.81 times as fast); `topic` that of Qwen3-32B (4.6
 to 34 %), which alone cannot make more than 1.5 times, and `zipf 1.0` has less.
 Throughput is that of a backlog with one token for each answer; TTFT is under Poisson arrivals at
-two thirds of what the fleet can do as it is. The paper knows its requests beforehand; the last row,
+two thirds of the fleet's capacity as it is. The paper knows its requests beforehand; the last row,
 `laar context plan`, does so too.
 """
 
@@ -106,7 +106,7 @@ def replay(
     rate: float | None,
     seen: Callable[[Arrival, Exchange], None] = lambda _arrival, _exchange: None,
 ) -> Tally:
-    """All at once, so many in flight, or as Poisson arrivals at `rate`; `seen` gets each end."""
+    """Sends all at once, under a cap in flight, or as Poisson arrivals; `seen` gets each end."""
     engine = load_profile(ENGINE)
     sites = [
         Site(name=f"worker-{n}", model="model", engine=engine, link=LinkProfile(rtt_s=0.0004))
@@ -129,7 +129,7 @@ def replay(
 
 
 def _faster(runs: _Runs, load: str, way: str, figure: str = "tokens_per_s") -> Estimate:
-    """How many times the figure as received, seed by seed."""
+    """The ratio of a figure to that of the order as received, seed by seed."""
     pairs = zip(runs[load, way], runs[load, RECEIVED], strict=True)
     return estimate([ours[figure] / theirs[figure] for ours, theirs in pairs])
 

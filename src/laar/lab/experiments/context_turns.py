@@ -86,7 +86,7 @@ def run_conversations(way: str, count: int, seed: int) -> dict[str, float]:
 
 
 def turn_messages() -> Callable[[Turn], _Messages]:
-    """What a client sends at each turn: all that was said, and the turn's documents."""
+    """The messages of a client at each turn: all earlier ones, and the turn's documents."""
     history: dict[int, _Messages] = {}
 
     def messages(turn: Turn) -> _Messages:
@@ -162,7 +162,7 @@ def _replay(
 
 
 def _faster(ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]]) -> Estimate:
-    """How many times as fast, seed by seed."""
+    """The factor by which ours is faster to a first token, seed by seed."""
     pairs = zip(ours, theirs, strict=True)
     return estimate([received["ttft_s"] / way["ttft_s"] for way, received in pairs])
 

@@ -78,7 +78,7 @@ _REAL_CHATS_PER_S, _REAL_AGENTS_PER_S = 1.2, 0.02
 
 @dataclass(frozen=True, slots=True)
 class _Traffic:
-    """Where the traffic comes from, small enough to travel to another process."""
+    """The source of the traffic, small enough to travel to another process."""
 
     hour_s: float
     data: Path | None
@@ -96,7 +96,7 @@ class _Traffic:
 
 
 class _Clients:
-    """Sends a day's visits, and counts what they come to."""
+    """Sends a day's visits, and counts their results."""
 
     def __init__(self, fleet: VirtualFleet, day: Day, seed: int) -> None:
         self._fleet, self._day = fleet, day

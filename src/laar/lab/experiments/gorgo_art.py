@@ -1,6 +1,6 @@
 """GORGO's own regime: prompts of 18,000 tokens, nine tenths of them seen before, at three loads.
 
-ART-Chat as its authors describe it, on their three replicas; time x 2 and x 3 are the half and the
+ART-Chat as its authors describe it, on their three endpoints; time x 2 and x 3 are the half and the
 third of the load that their held-out days have. At each load the published weights, frozen, meet
 weights that were climbed to at that very load on a trace of their own, and the baselines.
 """
@@ -37,7 +37,7 @@ _ART = replace(
     single_share=0.1,
     mean_turns=14.0,
 )
-"""As `art-x1` of the suite, for half as many replicas."""
+"""The shape of the suite's `art-x1`, for half as many endpoints."""
 
 _SEEDS = 5
 _LOADS = (1.0, 2.0, 3.0)

@@ -1,9 +1,9 @@
-"""The default policy against everybody: conversations at three loads, and a load without reuse.
+"""The default policy against all baselines: conversations at three loads, and a load without reuse.
 
 Product settings on both sides: scrapes every second, probes every five, which flatters the
 baselines that live on scraped numbers (GORGO's proxy reads every 30 s). True session affinity gets
 the session's name, and `lmetric` nothing to tune. Half an hour, as GORGO's windows are: of shorter
-traces a 95th percentile says little about differences of some percent. Shown whatever comes out.
+traces a 95th percentile says little about differences of some percent. Shown with any result.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _won(results: Runs, other: str, name: str) -> int:
 
 
 def _wins(results: Runs, baselines: tuple[str, ...], where: str) -> Table:
-    """How often, and by how much, ours is lower."""
+    """The number of seeds in which ours is lower, and its mean gain, per cent."""
     rows: list[tuple[Value, ...]] = []
     for other in baselines:
         row: list[Value] = [other]

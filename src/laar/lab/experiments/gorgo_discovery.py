@@ -2,7 +2,7 @@
 
 Four climbs on the decode-bound fleet, from the same weights: the published one and the product's on
 TTFT, with the load weight free to go to zero; the product's on the whole answer with the same
-freedom; and the product's on TTFT within the published box. What each ends with is then measured
+freedom; and the product's on TTFT within the published box. The weights of each are then measured
 on another trace. A fleet can be piled up by either weight: round trips that count for much do it
 as well as queues that count for nothing.
 """

@@ -1,4 +1,4 @@
-"""What the weight of the round trip buys and costs, from an idle fleet to a busy one.
+"""Gains and costs of the weight of the round trip, from an idle fleet to a busy one.
 
 1 is physical, and the default since decision 0014: its form charges a conversation that moves with
 all that it costs, so the distance need not be weighed down. Lower weights are put beside it, on the

@@ -1,11 +1,11 @@
-"""Where nothing is reused, a prefix-aware score has little to offer: what is left must not hurt.
+"""Without reuse a prefix-aware score has little to offer: the rest of it must not hurt.
 
 Single questions of about 840 tokens. The authors' first version took the round trip in seconds, a
-thousandth of what was meant, and lost to random; it is injected here. The published weights of this
-load are 2.0 tokens a millisecond (on the edge of their box) and 0.104.
+thousandth of the intended value, and lost to random; it is injected here. The published weights of
+this load are 2.0 tokens a millisecond (on the edge of their box) and 0.104.
 
-Injected here it does not lose: what is left of the score balances queued tokens, which random does
-not, and only the median feels the distances. So the loss that was published had another cause than
+Injected here it does not lose: the rest of the score balances queued tokens, which random does
+not, and only the median feels the distances. So the published loss had another cause than
 the unit alone; the authors name bursts as well.
 """
 

@@ -28,7 +28,7 @@ class PublishedClimb:
     Args:
         bounds: floor and cap of each weight.
         initial: weights to start from.
-        seed: of the proposals.
+        seed: seed of the proposals.
         ttft: whether the objective is the p95 of TTFT, as published, or of the whole answer.
         window: completions in a window.
         hop: completions between two looks.

@@ -1,6 +1,6 @@
-"""The reward hack: without a load weight one replica gets everything, and TTFT hardly shows it.
+"""The reward hack: without a load weight one endpoint gets everything, and TTFT hardly shows it.
 
-Published: 100 % on one replica, p95 TTFT 3 % better, p95 end to end five times worse. It takes a
+Published: 100 % on one endpoint, p95 TTFT 3 % better, p95 end to end five times worse. It takes a
 decode-bound engine that prefills first (`gorgo-hack`): one that is overloaded still gives quick
 first tokens, and starves the requests that decode.
 """

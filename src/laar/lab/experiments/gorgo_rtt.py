@@ -1,10 +1,10 @@
-"""Does the network term do anything? One near and two far idle replicas, decision by decision.
+"""Does the network term do anything? One near and two far idle endpoints, decision by decision.
 
 With physical weights (a millisecond is worth the tokens that are prefilled in it) a short cold
 prompt goes near, and a cached prefix far away is worth its round trip exactly when reading it again
 takes longer. GORGO's published weight, 0.276 tokens a millisecond, fails the second by design: it
 prices 456 ms like 126 tokens, which are read in 13. The default weights follow prefixes as well,
-which is what a loaded fleet wants. Where answers take long, a weighted round trip of theirs is less
+which a loaded fleet needs. Where answers take long, a weighted round trip of theirs is less
 than a near-tie of the whole, and cold prompts go anywhere: the second column shows it.
 """
 
@@ -46,7 +46,7 @@ _PHYSICAL = CostWeights(k_rtt=1.0, k_queue=0.0, k_delay=0.0, in_flight_tokens=0.
 _PROMPTS = 200
 _LEARNED = 100
 _QUIET_S = 600.0
-"""Between the prompts that a picker learns from and the one that counts: the fleet is idle then."""
+"""Seconds between the prompts that a picker learns from and the one that counts: idle time."""
 _TOKENS = 15_000
 _ANSWER_S = 10.0
 """Seconds of decoding, the same at every endpoint."""
@@ -87,7 +87,7 @@ def _ignored(_exchange: object) -> None:
 
 
 def _cold_near(policy: Policy, seed: int, *, long_answers: bool = False) -> float:
-    """Share of short cold prompts that go to the near replica."""
+    """Share of short cold prompts that go to the near endpoint."""
     fleet, rng = _fleet(policy, seed, long_answers=long_answers), random.Random(seed)
     near = 0
     for number in range(1, _PROMPTS + 1):

@@ -1,4 +1,4 @@
-"""GORGO's evaluation in the lab: three regions, one replica each, conversations, paired policies.
+"""GORGO's evaluation in the lab: three regions, one endpoint each, conversations, paired policies.
 
 One run is one policy on one seed's trace. Replicas are one profile (`gorgo-main` is prefill-bound,
 `gorgo-hack` decode-bound), 37, 279 and 456 ms away, the farthest with spells of 850 ms. The trace
@@ -74,17 +74,17 @@ PAPER_BASELINES = (
     "least-request",
     "least-load",
 )
-"""Those of GORGO's tables, as its code has them."""
+"""The baselines of GORGO's tables, as its code has them."""
 
 _GORGOS_AIBRIX = {"aibrix-prefix-cache": {"stdevs": 2.0}}
 """GORGO's evaluation lets an endpoint be two standard deviations above the mean; AIBrix one."""
 
 PAPER_BOX = {"rtt_weight": (0.05, 2.0), "queue_weight": (0.05, 0.5)}
 PAPER_WILDCHAT = (("rtt_weight", 2.0), ("queue_weight", 0.104))
-"""Its published weights for WildChat, whose prompts share little."""
+"""GORGO's published weights for WildChat, whose prompts share little."""
 PAPER_INITIAL = {"rtt_weight": 0.5, "queue_weight": 0.1}
 PAPER_INTERVAL_S = 30.0
-"""Between two probes, and between two scrapes, in GORGO's proxy."""
+"""Seconds between two probes, and between two scrapes, in GORGO's proxy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,15 +92,15 @@ class Run:
     """One run.
 
     Args:
-        policy: by name.
-        seed: of the trace and of the network.
+        policy: name of the policy.
+        seed: seed of the trace and of the network.
         time_scale: stretches the trace; 2 is half the load.
-        minutes: of the trace before stretching.
-        profile: of the replicas.
-        shape: of the conversations.
+        minutes: minutes of the trace before stretching.
+        profile: engine profile of the endpoints.
+        shape: shape of the conversations.
         gorgo: weights of the policy `gorgo`, by name; empty for the published ones.
-        weights: of the policy `laar`.
-        interval_s: between two probes and two scrapes; None for the product's own.
+        weights: weights of the policy `laar`.
+        interval_s: seconds between two probes and two scrapes; None for the product's own.
     """
 
     policy: str
@@ -119,7 +119,7 @@ Runs = dict[str, list[dict[str, float]]]
 
 
 def sites_of(profile: str) -> list[Site]:
-    """The three replicas."""
+    """The three endpoints."""
     engine = load_profile(profile)
     blocks = engine.settings.num_blocks * engine.settings.block_size // _BLOCK_TOKENS
     settings = replace(engine.settings, num_blocks=blocks, block_size=_BLOCK_TOKENS)
@@ -137,7 +137,7 @@ def policies_of(run: Run) -> dict[str, Policy]:
     """The product's policies, GORGO's with the run's weights."""
     policies = build_policies(run.weights, _GORGOS_AIBRIX)
     # As published, the smallest score wins outright: our picker's near-ties would go to the less
-    # loaded, and hide what a zero load weight does.
+    # loaded, and hide the effect of a zero load weight.
     score = Gorgo(**dict(run.gorgo))
     policies["gorgo"] = Policy(name="gorgo", scorers=[(score, 1.0)], picker=ShuffledMaxScore())
     return policies
@@ -152,7 +152,7 @@ def picker_of(run: Run) -> FleetSettings:
 
 
 def run_one(run: Run) -> dict[str, float]:
-    """The tally's numbers, and `near_share`: requests that went to the nearest replica."""
+    """The tally's numbers, and `near_share`: requests that went to the nearest endpoint."""
     return run_policies(run, policies_of(run))
 
 
@@ -205,7 +205,7 @@ def results_table(results: Runs, title: str) -> Table:
 
 
 def below(ours: Sequence[dict[str, float]], theirs: Sequence[float], name: str) -> Estimate:
-    """How much less ours is, seed by seed, as a share of theirs."""
+    """The share by which ours is below theirs, seed by seed."""
     return gain([run[name] for run in ours], theirs)
 
 

@@ -1,7 +1,7 @@
-"""Where GORGO's paper loses: shared templates of many users, and short prompts with hardly any.
+"""Loads on which GORGO's paper loses: shared templates of many users, and short prompts with few.
 
 WildChat has 2,925 tokens a prompt, a third of them templates that many users share; LMSYS-Chat has
-467 tokens and 3 % seen before. Single questions, on the three replicas. The paper's loss is looked
+467 tokens and 3 % seen before. Single questions, on the three endpoints. The paper's loss is looked
 for with its own weights of that load; then whether laar loses there, to anything.
 """
 

@@ -40,7 +40,7 @@ def _grid() -> float:
 
 
 def _ours(seed: int, windows: int, noise: float) -> float:
-    """The true cost of what the product's tuner exports."""
+    """The true cost of the weights that the product's tuner exports."""
     settings = TunerSettings(bounds=_BOX, window=_WINDOW, max_windows=windows, seed=seed)
     tuner, rng = Tuner(settings, _START), random.Random(f"noise {seed}")
     version, error = 0, 1.0

@@ -1,10 +1,10 @@
-"""Two models at once: what hedging saves users, and what it costs engines.
+"""Two models at once: time that hedging saves users, and engine time that it costs.
 
 Users of the lab's fleet put questions of all cells, shuffled, until the answer is right. With a
 hedge the second-best model is asked beside the first where that pays (`laar.client.hedging`), the
 first right answer is taken and the other request is cancelled, which frees its engine.
 
-Times are shares of T, twice what an idle fleet needs to put the question to every model once; a
+Times are shares of T, twice the time an idle fleet needs to put the question to every model once; a
 question without a right answer counts T. Engine seconds are those from sending to the answer, or to
 the cancellation. The picker's estimates are taken for known when a request is sent; on a network
 they come with the head of its answer.

@@ -1,11 +1,11 @@
-"""What each part of the cost adds, and what happens when the artifact is wrong.
+"""The contribution of each part of the cost, and the effect of a wrong artifact.
 
 Three tables. One leaves out or adds one part at a time on the paper's cells. One asks four
 questions about each document, so that a cache can help at all. The last gives the picker an
 artifact in which every model has another's accuracies, in several ways, and lets reported outcomes
 correct it, with the weight of the prior as it is found and, beside it, held where it was. Two users
-ask there: with eight, every endpoint is busy whatever the picker believes, and a wrong artifact
-costs less (a remark says how much).
+ask there: with eight, every endpoint is busy whatever the picker estimates, and a wrong artifact
+costs less (a remark shows how much).
 
 `SHARES` of `laar.accuracy.trust` and their use were chosen on seeds from 1100; none is run here.
 """

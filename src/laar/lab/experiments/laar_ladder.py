@@ -1,4 +1,4 @@
-"""Where the gain comes from: from a baseline to the oracle in single steps.
+"""The sources of the gain: from a baseline to the oracle in single steps.
 
     a balancer as shipped -> + the retry rule and the stop -> + own time and queue -> + cache
     -> + P(correct) by class -> (+ by request) -> the oracle by cell -> the oracle by question
@@ -7,9 +7,9 @@ Cells are shuffled, as traffic comes; 1 to 16 users; engines keep prompts, or do
 from the second on has the same retry rule and the same stop: none is rewarded for giving up early.
 
 Mean time to correct answer rewards giving up. The measure here is the restricted mean time: a
-question's time to its correct answer, at most T, and T where there was none. T is twice what an
-idle fleet needs to put the question to every model once, the same for every contestant, and times
-are told as shares of it. PAR-10 counts a failure ten times T.
+question's time to its correct answer, at most T, and T where there was none. T is twice the time an
+idle fleet needs to put the question to every model once, the same for every contestant. Times are
+shares of it. PAR-10 counts a failure ten times T.
 
 With `--records` the questions are real ones with the verdicts of real models: one half by a hash is
 fitted to, the other is asked; speeds follow the models' sizes.
@@ -59,11 +59,12 @@ USERS = (1, 2, 4, 8, 16)
 FEW = 4
 """Users up to here are few: endpoints are idle, and there is something to choose."""
 GAIN_FEW, GAIN_MANY = 0.15, 0.08
-"""What laar's restricted mean time should be below the best baseline's with laar's retry rule."""
+"""Shares by which laar's restricted mean time should be below the best baseline's with laar's
+retry rule."""
 PER_CELL = 8
 _PER_RUN = 120  # of real questions
 _TIMES = np.geomspace(0.02, 1.0, 25)
-_FROM = 0.05  # of T; before it a curve says who answers the easiest first
+_FROM = 0.05  # of T; before it a curve shows which system answers the easiest first
 
 _SHIPPED = ("load-aware", "session-affinity", "least-loaded")
 _RULE = tuple(f"{name}, retry rule" for name in _SHIPPED)
@@ -216,7 +217,7 @@ def _limit_s(world: World | RecordsWorld, question: Question) -> float:
     )
 
 
-# -- what it says ------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------
 
 _Results = Mapping[_Key, Sequence[_Run]]
 
@@ -263,7 +264,7 @@ def _against_best(results: _Results, users: int, cached: bool, ours: str) -> Est
 
 
 def _ladder(results: _Results, steps: Sequence[str], users: Sequence[int]) -> Table:
-    """What each step saves of the best baseline's restricted mean time with the retry rule."""
+    """The share of the best baseline's restricted mean time (retry rule) that each step saves."""
     columns = [(n, cached) for cached in (False, True) for n in users]
     rows: list[tuple[Value, ...]] = [
         ("best baseline", *(_best_rule(results, *column).split(",")[0] for column in columns))

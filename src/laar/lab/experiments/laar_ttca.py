@@ -40,7 +40,7 @@ _Results = dict[tuple[str, Cell], list[CellResult]]
 PAPER_LOAD_AWARE, PAPER_AFFINITY = 0.31, 0.49
 """The paper's best cells."""
 MEAN_LOAD_AWARE, MEAN_AFFINITY = 0.31, 0.70
-"""What the full cost must gain on the mean of all cells."""
+"""Gains that the full cost must reach on the mean of all cells."""
 CLOSED = 0.5
 """Share of the way from load-aware to the oracle to be covered."""
 
@@ -157,7 +157,7 @@ def _chart(results: _Results, cells: list[Cell], other: str) -> Chart:
     )
 
 
-# -- what is judged ------------------------------------------------------------------------------
+# -- evidence ------------------------------------------------------------------------------------
 
 
 def _evidence(repeat: _Results, cached: _Results, cells: list[Cell]) -> Evidence:
@@ -193,7 +193,7 @@ def _evidence(repeat: _Results, cached: _Results, cells: list[Cell]) -> Evidence
 
 
 def _slopes(results: _Results, cells: list[Cell], ours: str, other: str) -> list[float]:
-    """What the gain grows by for each doubling of the prompt, by seed."""
+    """The growth of the gain for each doubling of the prompt, by seed."""
     lengths = [np.log2(cell[1]) for cell in cells]
     gains = [
         1.0 - np.array(_ttca(results, ours, cell)) / np.array(_ttca(results, other, cell))

@@ -1,12 +1,12 @@
 """llm-router's headline: how the median latency grows from 4 to 24 sessions, by policy.
 
 The published latency is called TTFT and is that of whole answers (see `router_sessions`), so whole
-answers are what the claim is checked on. The time to a first token, which a client that streams
+answers are used to check the claim. The time to a first token, which a client that streams
 would see, stands beside it: there round-robin is flatter than prefix-aware and no slower, because
-these engines prefill first and what is recomputed delays others' decoding. At 4 sessions
+these engines prefill first and recomputed tokens delay the decoding of others. At 4 sessions
 least-loaded wins the median, here as there.
 
-Hit rates agree with what was published to about half a point, prefix-aware's slope to a quarter;
+Hit rates agree with the published ones to about half a point, prefix-aware's slope to a quarter;
 the other slopes are up to two and a half times as steep here: the model's engines suffer more from
 load. p95 is that of first turns, one request in eight: prefix-aware puts up to four of them on one
 worker before its valve opens, least-loaded one on each. Over 40 seeds that costs it 3.9 % (1.6

@@ -1,4 +1,4 @@
-"""llm-router's valve: what its threshold trades.
+"""llm-router's valve: the trade-off of its threshold.
 
 Its local benchmark: three small workers on one machine, 12 sessions of 3 turns. Published, for
 thresholds 1, 4, 8 and off: hit rate 11, 92, 94, 97 %; requests a second 1.59, 1.30, 1.22, 0.94.

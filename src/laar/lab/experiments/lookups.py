@@ -88,8 +88,8 @@ BASELINES = (
 )
 CONTESTANTS = ("laar", "laar-paper", *BASELINES, "oracle")
 BOUNDS = ("true accuracies", "oracle, all asked", "oracle")
-"""What `laar` would do if it knew more: each cell's true accuracies; which models are right, but
-not that none is, so that such a question is put to every model; and that as well."""
+"""`laar` with more knowledge: each cell's true accuracies; the models that are right, but not that
+none is, so that such a question is put to every model; and that as well."""
 
 _BLOCK_TOKENS = 128
 """Coarser than vLLM's 16: prompts here share all or nothing, and it is eight times faster."""
@@ -100,8 +100,9 @@ class CellResult:
     """One run; arrays over its queries.
 
     Args:
-        latencies_s: of each attempt, zero where there was none, shape (queries, MAX_ATTEMPTS).
-        attempts: how many there were.
+        latencies_s: seconds of each attempt, zero where there was none, shape (queries,
+            MAX_ATTEMPTS).
+        attempts: number of attempts.
         correct: whether the last one was right.
     """
 
@@ -125,13 +126,13 @@ class CellResult:
         return float(self.latencies_s.sum() / max(1, self.correct.sum()))
 
     def success_by(self, attempts: int) -> float:
-        """Share of the queries answered correctly within so many attempts."""
+        """Share of the queries answered correctly within that number of attempts."""
         return float((self.correct & (self.attempts <= attempts)).mean())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """The simulated models, and what was measured of them on other questions."""
+    """The simulated models, and their accuracies as measured on other questions."""
 
     surface: AccuracySurface
     capability: Capability
@@ -161,7 +162,7 @@ def surface_of() -> AccuracySurface:
 
 
 def artifact() -> Capability:
-    """What `laar measure` and `laar fit` made of that fleet, on queries no experiment asks."""
+    """The fleet's artifact from `laar measure` and `laar fit`, on queries no experiment asks."""
     return parse_artifact(default_artifact(), source="laar-fleet.capability.json")
 
 
@@ -234,7 +235,7 @@ def run_cell(
         assessor, policy = TrueAccuracies(CapabilityModel(known), surface), "laar"
     elif contestant in BOUNDS:
         assessor, policy = Oracle(assessor, asked), "laar"
-        attempts = 1 if contestant == "oracle" else MAX_ATTEMPTS  # right at once, or nobody is
+        attempts = 1 if contestant == "oracle" else MAX_ATTEMPTS  # right at once, or no model is
     elif contestant == "best-single":
         policy, name = "least-loaded", best_single(known)
         asked = [replace(q, request=replace(q.request, model=name)) for q in asked]
@@ -281,7 +282,7 @@ class TrueAccuracies(CapabilityAssessor):
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """The fleet's accuracies, moved by the failures so far as the artifact says."""
+        """The fleet's accuracies, moved by the failures so far as in the artifact."""
         known = super().assess(request, models, tried, now)
         language, length, _ = known.cell
         row = np.array([self._surface.accuracy(model, language, length) for model in models])
@@ -292,8 +293,8 @@ class Blind:
     """The cost that serves, blind to one thing.
 
     Args:
-        weights: of the cost.
-        name: of the view's array that is nothing but zeros.
+        weights: weights of the cost.
+        name: name of the view's array that is set to zeros.
     """
 
     def __init__(self, weights: CostWeights, name: str) -> None:
@@ -301,7 +302,7 @@ class Blind:
         self._scorer = Outlook(weights)
 
     def score(self, view: View) -> Floats:
-        """Scores by what is left."""
+        """Scores by the other arrays."""
         setattr(view, self._name, np.zeros(len(view.slots)))
         return self._scorer.score(view)
 

@@ -1,4 +1,4 @@
-"""What it costs that several pickers decide, each a little late about what the others have done.
+"""The cost of several pickers, each of which learns the others' decisions a little late.
 
 The product's directors and their sharing, joined by a channel that delays every record: 5 ms that a
 picker gathers, and the way. A store on the same machine is 1 to 2 ms away; 20 ms is the target for
@@ -6,11 +6,11 @@ the age of a record, and stands for a busy one.
 
 One picker that knows all is the measure. Requests come to a picker by chance, so a session's turns
 come to all. Two pickers that decide within the delay may choose one idle endpoint: that, and no
-difference in what is learned, is the price. Where nothing is shared, prefixes are lost as well.
+difference in learned estimates, is the price. Where nothing is shared, prefixes are lost as well.
 
 A p95 of a few thousand requests differs by some 4 % between two runs that differ in a tie alone, so
-it takes many seeds to tell 3 % from nothing. The large fleet has ten times the requests, and needs
-few.
+it takes many seeds to distinguish 3 % from nothing. The large fleet has ten times the requests, and
+needs few.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figure 1 of Medha: what a few long prompts do to everybody's first token.
+"""Figure 1 of Medha: the effect of a few long prompts on the first tokens of all requests.
 
 The non-preemptive system is the paper's LoongServe without its elastic groups: whole prompts, one
 after the other, on all 16 devices as two plain stages. That makes a lone long prompt twice as slow

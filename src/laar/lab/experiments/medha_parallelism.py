@@ -4,15 +4,16 @@ Llama-3 70B on 64 H100: 8 stages of 8 (2D), or 4 stages of 8 with two KV groups 
 ShareGPT-like requests with 5 % long prompts scaled to 2M tokens. The published claim is that the
 two have alike first tokens and that 3D halves the time between tokens at 1.75 requests/s.
 
-What the target of 20 ms is for decides it. "Every scheduling cycle must complete within t_target"
-(4.3): in a pipeline a cycle is what one stage does with a batch, and a token takes as many as there
-are stages; so read, the published factor is that of the stages, 8 by 4. Elsewhere laar's engine
-model gives the target to the whole pass, since that is what a client waits for between tokens. Then
-both layouts keep to it and nothing is left to halve, as the second table shows.
+The meaning of the target of 20 ms decides it. "Every scheduling cycle must complete within
+t_target" (4.3): in a pipeline a cycle is the work of one stage on a batch, and a token takes as
+many as there are stages; so read, the published factor is that of the stages, 8 by 4. Elsewhere
+laar's engine model gives the target to the whole pass, since a client waits for a pass between
+tokens. Then both layouts keep to it and nothing is left to halve, as the second table shows.
 
-At 1.75 requests/s the long prompts alone are several times what the devices can do. Whether half of
-the short ones then wait for late long ones (see `medha-policies`) or not quite half differs by seed
-and layout, so the ratio of the medians of the first token spreads by more than the factor checked.
+At 1.75 requests/s the long prompts alone are several times the devices' capacity. Whether half
+of the short ones then wait for late long ones (see `medha-policies`) or not quite half differs by
+seed and layout, so the ratio of the medians of the first token spreads by more than the factor
+checked.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _RATES = (0.25, 0.75, 1.25, 1.75)
 _LONG_SCALE = 2.0
 _LAYOUTS = {"2D: 8 stages": (8, 1), "3D: 4 stages, 2 KV groups": (4, 2)}
 _HALF = "half: 4 stages"
-"""Half of the devices: what the stages do without the KV groups."""
+"""Half of the devices: the effect of the stages without the KV groups."""
 _SHAPES = _LAYOUTS | {_HALF: (4, 1)}
 _PASS_SHARE = 0.2
 """Share of the duration: a target for the pass means as many more iterations as there are

@@ -1,13 +1,13 @@
 """Medha at the picker: the order of laar's own queue, engines left as vLLM ships them.
 
 The load of `laar.lab.workloads.overload`, behind the product's director and flow control on a
-virtual clock: a minute at 1.2 times what the fleet carries; then what waits is served or shed. The
+virtual clock: a minute at 1.2 times the fleet's capacity; then the queue is served or shed. The
 same requests meet the queue in slack order, in order of arrival, and no queue at all. Order of
 arrival is also shown with the rules for long prompts that slack order comes with (which endpoints
 take them, and that a short one need not wait behind one that has no endpoint): how much those do,
 and how much the order.
 
-What the fleet carries is measured: thousands of requests all at once, by the time they take.
+The fleet's capacity is measured: thousands of requests all at once, by the time they take.
 First tokens are seen of every answer, as in the gateway shape, and in one row of those alone that
 the native shape reads by default: one in a hundred, and one a second.
 """
@@ -71,9 +71,9 @@ class Served:
 
     Args:
         within: share of all requests.
-        by_class: the same by class.
+        by_class: share within the objective by class.
         shed: share refused.
-        longest_wait_s: of those served.
+        longest_wait_s: longest wait of a request that was served.
         left: requests that were never answered; 0 unless something leaks.
     """
 
@@ -132,7 +132,7 @@ def _serve(
 
 @lru_cache(maxsize=4)
 def carried_per_s(requests: int = PROBE_REQUESTS) -> float:
-    """What the fleet carries, by `weight`: so many requests all at once, by the time they take."""
+    """The `weight` that the fleet carries per second, by requests that all arrive at once."""
     load = asks(math.inf, requests, FIRST_SEED)
     fleet = _fleet("no queue", FIRST_SEED)
     _serve(fleet, load, _sampler("no queue", FIRST_SEED), PROBE_POLICY)

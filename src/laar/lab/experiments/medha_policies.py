@@ -6,7 +6,7 @@ LARS without multi-prefill batching. The paper compares times normalised by the 
 does not publish its deadlines: here they are a second and five times the prefill alone.
 
 From 1 request/s on, long prompts alone bring more work than the engine can do (26 s each), so their
-share within the objective falls with every policy, and everybody's with most. What LARS does then
+share within the objective falls with every policy, and that of all with most. LARS's answer to it
 is in the table: a long request that is late stays more urgent than a short one with time left, so
 short ones wait until they are late in the same proportion, and half of them miss their objective by
 a little. `medha, late yields` is ours: a long prefill whose objective is lost leaves short ones the

@@ -1,4 +1,4 @@
-"""Figure 14 of Medha: what it costs long prompts to reserve devices for short ones.
+"""Figure 14 of Medha: the cost for long prompts of devices reserved for short ones.
 
 Eight instances of two A100 each serve whole prompts without preemption. Shared, all eight work on
 one prompt after the other; reserved, two of them serve the short requests (up to 8K) and six the
@@ -6,8 +6,9 @@ long. An instance group is one engine over its devices, which is kinder to it th
 groups: joining and splitting them costs nothing here. Medha has the same 16 devices as TP-8, SPP-2.
 
 Long requests are counted that have their first token when arrivals end, under a load that none of
-the three carries, since whoever keeps up completes the same. The answer's end would be unfair: the
-paper's baseline decodes on devices of its own, while here whole prompts go before all decodes.
+the three carries, since systems that keep up complete the same number. The answer's end would be
+unfair: the paper's baseline decodes on devices of its own, while here whole prompts go before all
+decodes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Medha's experiments share: one engine under one load, and what its clients saw."""
+"""Shared code of Medha's experiments: one engine under one load, and its clients' latencies."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """What clients saw of one run, in order of arrival.
+    """The latencies that clients saw in one run, in order of arrival.
 
     Args:
-        ttft_s: to the first token.
-        first_s: when the first token was there, from the run's start.
-        tpot_s: between tokens, from the first to the last; NaN for answers of one.
-        is_long: which requests are long.
+        ttft_s: seconds to the first token.
+        first_s: time of the first token, from the run's start.
+        tpot_s: seconds between tokens, from the first to the last; NaN for answers of one.
+        is_long: mask of the long requests.
     """
 
     ttft_s: Floats
@@ -104,6 +104,6 @@ class Ratio:
 
 
 def over(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """How many times theirs is ours, paired by seed."""
+    """The ratio of theirs to ours, paired by seed."""
     logs = estimate([math.log(b / a) for a, b in zip(ours, theirs, strict=True)])
     return Ratio(math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high))

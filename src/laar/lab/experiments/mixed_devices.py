@@ -1,11 +1,11 @@
-"""One model on fast and on slow devices, and nothing that says which is which.
+"""One model on fast and on slow devices, without labels to distinguish them.
 
 Half of the endpoints need three times as long for everything, under one model's name and without
-labels: what a second batch of older accelerators does to a pool. The oracle is the same policy on
-the same load where the two kinds are two models, either of which may answer, whose speeds were
-measured: it prices each endpoint by its own speed from the first request on. So what separates the
-two is only what the picker has to find out while it serves. The first fifth,
-some 300 requests, is not counted.
+labels, as after a second batch of older accelerators. The oracle is the same policy on the same
+load where the two kinds are two models, either of which may answer, whose speeds were measured: it
+prices each endpoint by its own speed from the first request on. So the difference between the two
+is only the knowledge that the picker has to gain while it serves. The first fifth, some 300
+requests, is not counted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Is the default ever worse off than the best policy for the traffic that comes?
 
-`suite` shows any policies on any workloads and judges nothing; it is what a policy is shaped with,
-on its own seeds (from 100) and on the workloads to choose on. `no-regret` is the claim, on all
+`suite` shows any policies on any workloads and judges nothing; policies are shaped with it, on its
+own seeds (from 100) and on the workloads to choose on. `no-regret` is the claim, on all
 workloads, with margins, tests and seeds as docs/decisions/0013 has them. The leads over the best
 single baseline, bare means in the decision, are tested as well, which is stricter. `agents` and
 `conversations` are the same on real traffic alone.
@@ -187,7 +187,7 @@ def _over_all(leads: Sequence[_Lead], ours: str) -> Table:
 
 
 def _regrets(results: Results, policies: Sequence[str]) -> Table:
-    """How often each policy is within the margins of the best, and how far off it is elsewhere."""
+    """How often each policy is within the margins of the best, its mean distance and its worst."""
     pairs = [(case, metric) for case in results for metric in MARGINS]
     rows: list[tuple[Value, ...]] = []
     for policy, logs in regrets(results, policies).items():

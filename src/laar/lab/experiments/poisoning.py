@@ -1,4 +1,4 @@
-"""What inverted reports cost the choice of a model.
+"""The loss that inverted reports cause in the choice of a model.
 
 An artifact is fitted to some questions. Outcomes of every model are reported for others, a tenth of
 them inverted: at random over all reporters, or all those of one reporter of ten. The choice, the
@@ -41,7 +41,7 @@ __all__ = ["EXPERIMENTS"]
 
 INVERTED = 0.1
 LOSS = 0.005
-"""What the choice may lose at most, as a share of all questions."""
+"""The largest loss that the choice may suffer, as a share of all questions."""
 REPORTERS = 10
 DRAWS = 10  # of the inverted reports, or liars, for each seed: a fit is slow, these are quick
 PER_CELL = 25  # reported questions of each cell of the lab's models

@@ -2,7 +2,7 @@
 
 Eight endpoints of one model (8B on an A100 each, vLLM's scheduler). Some of them read prompts for
 the others and do nothing else: then `never` leaves them idle, and `always` leaves the others' time
-between two tokens idle, so the two bound what a rule can do. Or all of them may do both. The loads
+between two tokens idle, so the two bound any rule. Or all of them may do both. The loads
 mix conversations, most of whose prompts are cached, with documents of some 8,000 tokens that are
 read once.
 
@@ -75,7 +75,7 @@ _SHOWN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A fleet and what comes to it.
+    """A fleet and its traffic.
 
     Args:
         prefill: endpoints that only read prompts.

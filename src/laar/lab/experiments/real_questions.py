@@ -34,7 +34,7 @@ _DRAWS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsWorld:
-    """What is asked, who is right, and what was learned from the other half.
+    """Questions to ask, the models' verdicts on them, and accuracies fitted on the other half.
 
     Args:
         surface: the models' speeds; its accuracies are not used.
@@ -47,7 +47,7 @@ class RecordsWorld:
     asked: Sequence[tuple[str, int, Mapping[str, bool]]]
 
     def questions(self, seed: int, count: int) -> list[Question]:
-        """So many of the questions, in an order of the seed's own."""
+        """Draws `count` of the questions, in an order of the seed's own."""
         rng = random.Random(f"{seed}/records")
         drawn = rng.sample(range(len(self.asked)), min(count, len(self.asked)))
         return [self._question(at, rng) for at in drawn]
@@ -72,7 +72,7 @@ def records_world(path: Path) -> RecordsWorld:
     """Fits one half of the records' questions and keeps the other to be asked.
 
     Raises:
-        SettingError: the records can't be used, or a model's name does not tell its size.
+        SettingError: the records can't be used, or a model's name does not contain its size.
     """
     read = read_records([path])
     fitted = fit(read.outcomes, created="lab", data_sha256=read.sha256, hold_out=0.5).artifact

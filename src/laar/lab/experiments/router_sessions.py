@@ -3,9 +3,10 @@
 A fresh fleet for each policy and seed, the workload the same for all; caches start warm for other
 prompts, hence cold for these. Nothing is learned from answers: its router does not read them.
 
-What it calls TTFT is the time to an answer's last token: against real engines its `cmd/bench` asks
-for answers that are not streamed, because only those told cached tokens, and the first byte of such
-an answer comes when it is complete. That is `e2e_*` here; `ttft_*` is the time to a first token.
+Its TTFT is the time to an answer's last token: against real engines its `cmd/bench` asks
+for answers that are not streamed, because only those report cached tokens, and the first byte of
+such an answer comes when it is complete. That is `e2e_*` here; `ttft_*` is the time to a first
+token.
 
 Two constants of each model are no part of its code: how long the model's later answers were. They
 are set to one row of its tables, least-loaded at 4 sessions, where nothing queues: the length of
@@ -63,7 +64,7 @@ def run_on(
     seed: int,
     valve: int,
 ) -> dict[str, float]:
-    """Sessions on so many of an engine; `routing_hits` is the share routed by a prefix."""
+    """Sessions on several endpoints of one engine; `routing_hits`: share routed by a prefix."""
     sites = [
         Site(name=f"worker-{n}", model="model", engine=engine, link=LinkProfile(rtt_s=0.0004))
         for n in range(workers)

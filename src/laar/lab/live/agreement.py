@@ -1,9 +1,9 @@
-"""Whether a comparison through Envoy comes out as the lab says it should.
+"""Agreement of a comparison through Envoy with the lab.
 
 Chance decides, even on the same questions: in which order users ask them, where a session hashes
 to, who wins a tie, how long a packet takes. A run through Envoy is one draw of that. The lab draws
 the same questions many times over, under another order, other sessions and other jitter each time,
-and an interval about its draws says where one more draw should lie (Student's t for a new
+and an interval about its draws shows where one more draw should lie (Student's t for a new
 observation). Figures are several, so each interval is made wider until all of them together hold
 with 95 % (Bonferroni): were the two the same, one comparison in twenty would fail.
 
@@ -41,11 +41,11 @@ _ROUNDING = 1e-9  # success is a share of the same questions: equal, or not
 
 
 class Figures(NamedTuple):
-    """What one policy came to in one run.
+    """The results of one policy in one run.
 
     Args:
         success_rate: share of the questions with a correct answer.
-        attempts: mean over the questions.
+        attempts: mean number over the questions.
         ttca_s: mean time to correct answer, in the fleet's own seconds.
     """
 
@@ -59,9 +59,9 @@ class Agreement:
     """One figure of one policy.
 
     Args:
-        policy: by name.
+        policy: name of the policy.
         figure: a field of `Figures`.
-        envoy: through Envoy.
+        envoy: the figure through Envoy.
         lab: mean of the lab's runs.
         half: half the width of the interval in which one more run should lie.
     """
@@ -100,14 +100,14 @@ def in_lab(
     concurrency: int,
     keep_prompts: bool,
 ) -> dict[str, list[Figures]]:
-    """What each policy comes to on these questions in so many runs of the lab.
+    """The results of each policy on these questions, in `runs` runs of the lab.
 
     Args:
         asked: the questions that go through Envoy.
-        policies: by name.
-        runs: of the lab, each with chance of its own.
+        policies: names of the policies.
+        runs: number of runs of the lab, each with random draws of its own.
         capability: the picker's artifact; None for the one that comes with the package.
-        concurrency: users.
+        concurrency: number of users.
         keep_prompts: engines keep the prompts of earlier requests.
     """
     known = read_capability(capability) if capability else CapabilityModel(artifact())

@@ -1,4 +1,4 @@
-"""How soon a comparison's questions were answered correctly: shares by time, PAR-2, one sentence.
+"""Times until a comparison's questions were answered correctly: shares by time, PAR-2, a sentence.
 
 Mean time to correct answer rewards giving up early: a question that is dropped after two seconds
 counts two. PAR-2 does not: a question without a correct answer within the limit counts twice the

@@ -27,7 +27,7 @@ from laar.sim.fleet.clients import MAX_ATTEMPTS
 __all__ = ["MAX_ATTEMPTS", "Tally", "compare", "exit_status"]
 
 BROKEN = 1
-"""Exit status when an exchange was not answered as the contract says."""
+"""Exit status when an exchange was not answered as the contract demands."""
 _FAULTS_SHOWN = 10
 
 _REASONS = {"llm-router": llm_router.REASONS}
@@ -65,10 +65,10 @@ async def compare(
     """Asks everything under each policy in turn.
 
     Args:
-        console: for the progress bars.
-        url: of Envoy.
+        console: console for the progress bars.
+        url: URL of Envoy.
         asked: the questions.
-        policies: by name.
+        policies: names of the policies.
         concurrency: questions under way at once.
         models: model of each endpoint, by address, where it is known: the answers' headers are
             then held against it.

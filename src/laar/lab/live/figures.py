@@ -1,4 +1,4 @@
-"""What a comparison says in the paper's two figures: numbers first, then a plot of them.
+"""The paper's two figures of a comparison: numbers first, then a plot of them.
 
 Figure 3: for each policy, success rate against time to correct answer after one attempt, two, and
 so on. Figure 4: by language and length, how much shorter the time to correct answer of the first
@@ -22,7 +22,7 @@ __all__ = ["Improvement", "Step", "improvements", "plot", "steps"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One policy after so many attempts: a point of Figure 3."""
+    """One policy after a number of attempts: a point of Figure 3."""
 
     policy: str
     attempts: int
@@ -113,7 +113,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def plot(path: Path, curves: Sequence[Sequence[Step]], bars: Sequence[Improvement]) -> None:
-    """Draws both figures side by side; the file's ending says the format.
+    """Draws both figures side by side; the file's ending sets the format.
 
     Raises:
         SettingError: matplotlib is not installed, or the file can't be written in that format.

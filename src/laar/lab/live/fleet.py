@@ -26,8 +26,8 @@ class Fleet:
     """A running fleet.
 
     Args:
-        url: of Envoy.
-        admin_url: of the picker.
+        url: URL of Envoy.
+        admin_url: URL of the picker's admin port.
         models: model of each endpoint, by address.
         envoy: the process.
         picker: the process.
@@ -55,8 +55,8 @@ class Endpoint:
 
     Args:
         model: the model it serves.
-        arguments: of `laar sim-endpoint`, without the port.
-        names: what the picker is told that it serves.
+        arguments: arguments of `laar sim-endpoint`, without the port.
+        names: models that the picker learns as served there.
     """
 
     model: str
@@ -82,7 +82,7 @@ async def running_fleet(
         port: Envoy's; 0 takes a free one.
         capability: artifact of the picker; None for the one that comes with the package.
         keep_prompts: endpoints keep the prompts of earlier requests.
-        changes: to the picker's settings, by section.
+        changes: changes to the picker's settings, by section.
 
     Raises:
         LaarError: something did not start; the text holds the end of its log.
@@ -196,7 +196,7 @@ async def started_fleet(
 def _write_settings(
     directory: Path, names: Mapping[str, Sequence[str]], settings: Mapping[str, object]
 ) -> Path:
-    """Writes what a user would write: an endpoints file and the settings."""
+    """Writes the files that a user would write: an endpoints file and the settings."""
     endpoints_file = directory / "endpoints.yaml"
     listed = [{"address": address, "models": list(models)} for address, models in names.items()]
     endpoints_file.write_text(yaml.safe_dump({"endpoints": listed}))

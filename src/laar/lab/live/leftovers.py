@@ -1,4 +1,4 @@
-"""What a run leaves behind in the picker, in Envoy and in the endpoints; nothing, if all is well.
+"""Leftovers of a run in the picker, in Envoy and in the endpoints; none, if all is well.
 
 Read from outside, as an operator would: metrics pages, Envoy's statistics and `/proc`.
 """
@@ -21,7 +21,7 @@ from laar.lab.live.pages import read_totals
 __all__ = ["Rest", "at_rest", "begin", "kept_files", "served"]
 
 SETTLE_S = 15.0
-"""What is in flight when the last answer has ended is gone by then, or never will be."""
+"""Requests that are in flight when the last answer has ended are gone by then, or leak."""
 
 _POLL_S = 0.1
 _PICKER = ("laar_streams_open", "laar_endpoint_in_flight", "laar_endpoint_queued_tokens")
@@ -35,9 +35,9 @@ class Rest:
     """A fleet without clients.
 
     Args:
-        left: what should be 0 and is not, by the name of its metric.
+        left: figures that should be 0 and are not, by the name of their metric.
         rss_bytes: memory of the picker's process.
-        files: how many it has open.
+        files: number of files that it has open.
     """
 
     left: Mapping[str, float]
@@ -68,7 +68,7 @@ async def at_rest(fleet: Fleet, before: Rest, *, flow: bool) -> Rest:
     """The fleet when all that was in flight is gone, or after `SETTLE_S`.
 
     Args:
-        fleet: whose clients have all gone.
+        fleet: the fleet, without clients.
         before: as it was when they came.
         flow: whether its picker has a queue.
     """
@@ -83,7 +83,7 @@ async def at_rest(fleet: Fleet, before: Rest, *, flow: bool) -> Rest:
 
 
 async def served(fleet: Fleet) -> int:
-    """How many requests the endpoints have answered whole."""
+    """The number of requests that the endpoints have answered whole."""
     async with aiohttp.ClientSession() as session:
         pages = [
             await read_totals(session, f"http://{address}/metrics") for address in fleet.models

@@ -1,7 +1,7 @@
-"""Clients that come when they come: requests sent at given moments, whatever became of the others.
+"""Clients of an open loop: requests sent at given moments, whatever the fate of the others.
 
 Times to first token count from the moment a request was meant to be sent, so a client that is held
-up hides nothing; how late it was is kept beside. An answer is whole when its stream says so.
+up hides nothing; its delay is kept beside. An answer is whole when its stream ends as complete.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Answered:
 
     Args:
         ask: the request.
-        status: of the answer; None where there was none.
+        status: HTTP status of the answer; None where there was none.
         reason: `x-laar-reason`.
-        ttft_s: from the moment it was meant to be sent; None unless it was served.
-        late_s: from then to when it was sent.
-        fault: why this was no proper answer; empty for a whole 200, and for a 429 or 503 that says
-            when to come again.
+        ttft_s: seconds from the moment it was meant to be sent; None unless it was served.
+        late_s: seconds from then until it was sent.
+        fault: reason why this was no proper answer; empty for a whole 200, and for a 429 or 503
+            with a time to retry.
     """
 
     ask: Ask
@@ -62,11 +62,11 @@ async def send(
     """Sends every request at its moment; returns when each has ended, or its deadline has passed.
 
     Args:
-        url: of Envoy.
+        url: URL of Envoy.
         asks: moments and objectives in the fleet's seconds.
         time_scale: real seconds for one of those.
         deadline_s: real seconds that one request may take.
-        policy: for `x-laar-policy`; empty for the picker's own.
+        policy: value of `x-laar-policy`; empty for the picker's own.
     """
     begins = time.monotonic()
     headers = {"content-type": "application/json"} | ({names.POLICY: policy} if policy else {})
@@ -144,7 +144,7 @@ def _refusal_fault(response: aiohttp.ClientResponse, text: bytes) -> str:
 
 
 def _body(ask: Ask) -> bytes:
-    """A streamed chat of so many tokens, by the simulated fleet's count."""
+    """A streamed chat as long as the request's prompt, by the simulated fleet's count of tokens."""
     length = ASCII_PER_TOKEN * ask.prompt_tokens
     text = f"{ask.number}. "
     return orjson.dumps(

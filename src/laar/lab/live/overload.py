@@ -1,9 +1,9 @@
 """`laar overload`: more than a fleet can carry, for a minute, through a real Envoy.
 
 The load of `laar.lab.workloads.overload` meets four simulated endpoints under vLLM's scheduler, a
-picker that knows their speed, and Envoy. What they carry is known from virtual time, so a seed is
-the same load anywhere; whether this machine lets them is seen first, from the same requests all at
-once in either. Then the arrivals meet a fresh fleet for each order of the picker's queue:
+picker that knows their speed, and Envoy. Their capacity is known from virtual time, so a seed is
+the same load anywhere. Whether this machine reaches it is measured first, by the same requests all
+at once in either. Then the arrivals meet a fresh fleet for each order of the picker's queue:
 
 * `slack`, the default of `flow`;
 * `arrival, kept apart`: in order of arrival, with the same rules for long prompts;
@@ -15,7 +15,7 @@ request must have exactly one answer, and nothing may be left in the picker, in 
 endpoints. Times are the fleet's own seconds: the clock's, divided by the time scale.
 
 In the native shape as many answers are read as by default, one in a hundred and one a second of the
-fleet's; the report says how many. The gateway shape shows the picker all of them.
+fleet's; the report shows how many. The gateway shape shows the picker all of them.
 """
 
 from __future__ import annotations
@@ -134,9 +134,9 @@ class _Bench:
     fleets: int = 0
 
     async def speed(self, requests: int) -> float:
-        """How fast the fleet is here, of how fast it is in virtual time.
+        """The fleet's speed on this machine, as a share of its speed in virtual time.
 
-        So many requests all at once, by the time they take in either.
+        Measured by the time that `requests` requests take, all sent at once, in either.
         """
         load = asks(math.inf, requests, FIRST_SEED)
         directory, settings = self._prepared(None)

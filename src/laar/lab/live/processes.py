@@ -1,6 +1,6 @@
 """Child processes of `laar up`: started together, waited for, and never left behind.
 
-A command that is told to stop stops them; the kernel does when it is killed (`dying_with_us`).
+A command that has to stop stops them; the kernel does when it is killed (`dying_with_us`).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def free_ports(count: int, among: Sequence[int] = _PORTS) -> list[int]:
     """Ports of loopback that were free a moment ago, all different.
 
     Args:
-        count: of them.
-        among: where to look.
+        count: number of ports.
+        among: ports to look among.
 
     Raises:
         LaarError: hardly any port is free.
@@ -59,8 +59,8 @@ class LaarProcess:
     """One `laar` command as a child process; use as an async context manager.
 
     Args:
-        arguments: of the command.
-        log_path: where its output goes.
+        arguments: arguments of the command.
+        log_path: file for its output.
     """
 
     def __init__(self, arguments: Sequence[str], log_path: Path) -> None:

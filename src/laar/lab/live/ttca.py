@@ -56,7 +56,7 @@ def run_ttca(
     json_file: Path | None,
     plot_file: Path | None,
 ) -> int:
-    """Runs the comparison, shows it and writes what was asked for; returns the exit status.
+    """Runs the comparison, shows it and writes the files asked for; returns the exit status.
 
     Raises:
         SettingError: a policy that does not exist, or options that contradict each other.
@@ -154,7 +154,7 @@ async def _replay(
 
 
 def _lab_settings(time_scale: float) -> dict[str, dict[str, object]]:
-    """What the lab's picker has; an interval as short as the settings allow at small scales."""
+    """The lab's settings; an interval at small scales is the shortest that the settings allow."""
     lab = FleetSettings()
     return {
         "accuracy": {"online": False},

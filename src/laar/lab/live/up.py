@@ -39,7 +39,7 @@ class Demo:
     Args:
         tallies: laar's, one for each policy as it is run, and the best of these with laar's retry
             rule and stop.
-        contestants: the same, as times to a correct answer.
+        contestants: the tallies as times to a correct answer.
         keep_prompts: whether the engines kept the prompts of earlier requests.
     """
 
@@ -72,12 +72,12 @@ async def run_fleet(
     """Runs the fleet until the comparison is done, or until a signal when there is none.
 
     Args:
-        console: for progress and hints.
-        directory: for settings and logs.
+        console: console for progress and hints.
+        directory: directory for settings and logs.
         requests: questions per policy; None compares nothing.
         concurrency: questions in flight at once.
         time_scale: real seconds for a simulated second.
-        port: of Envoy while nothing is compared; 0 for a free one.
+        port: port of Envoy while nothing is compared; 0 for a free one.
         keep_prompts: endpoints keep the prompts of earlier requests.
     """
     async with AsyncExitStack() as stack:
@@ -118,7 +118,7 @@ async def run_fleet(
 
 
 async def _stay(console: Console, fleet: Fleet) -> None:
-    """Says what to try, and waits to be stopped."""
+    """Prints commands to try, and waits to be stopped."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -140,7 +140,7 @@ async def _stay(console: Console, fleet: Fleet) -> None:
 
 
 def _questions(requests: int) -> list[Query]:
-    """About so many queries, spread evenly over languages and lengths."""
+    """About `requests` queries, spread evenly over languages and lengths."""
     cells = len(LANGUAGES) * len(LENGTHS_TOKENS)
     per_cell = math.ceil(requests / cells)
     drawn = queries(per_cell=per_cell, split="evaluate")
@@ -209,7 +209,7 @@ def _bar(share: float) -> str:
 
 
 def plot(path: Path, demo: Demo) -> None:
-    """Draws the shares by time to a file; its ending says the format.
+    """Draws the shares by time to a file; its ending sets the format.
 
     Raises:
         SettingError: the format is unknown or the file can't be written.

@@ -1,4 +1,4 @@
-"""What a run of `laar overload` came to: shares within the objective, and what had to hold."""
+"""Results of a run of `laar overload`: shares within the objective, and checks that must hold."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["DEADLINE_S", "Run", "judge"]
 
 _BOUNDS = {claim.name: claim.bound for claim in CLAIMS}
 _GAIN, _KEPT = _BOUNDS["slack"], _BOUNDS["goodput-kept"]
-"""As `medha-picker` claims them in virtual time."""
+"""The bounds that `medha-picker` claims in virtual time."""
 _MIN_SPEED = 0.9
 """A slower fleet is no model of its hardware."""
 _MAX_GROWTH_BYTES = 32 << 20
-"""Five times what a minute was seen to leave: allocators, prefixes and remembered decisions, all of
+"""Five times the measured growth in a minute: allocators, prefixes and remembered decisions, all of
 which have caps of their own."""
 DEADLINE_S = 240.0
 """Deadline in the fleet's seconds: four times the longest hold of the queue, so that an answer that
@@ -34,9 +34,9 @@ class Run:
     """One load by one route.
 
     Args:
-        seed: of the load.
+        seed: seed of the load.
         answers: one for each request of the load.
-        served: requests that the endpoints say they have answered whole.
+        served: requests that the endpoints report as answered whole.
         before: the fleet before the first client.
         after: the fleet after the last.
     """
@@ -59,11 +59,11 @@ def judge(
     """Tables and checks.
 
     Args:
-        runs: by route, one for each seed.
-        speed: of the fleet on this machine, of what it is in virtual time.
-        seconds: of the fleet's, that requests came for.
+        runs: runs by route, one for each seed.
+        speed: speed of the fleet on this machine, as a share of that in virtual time.
+        seconds: the fleet's seconds that requests came for.
         time_scale: real seconds for one of those.
-        remarks: to go with them.
+        remarks: remarks to print with them.
     """
     shares = {route: [_Shares.of(run, time_scale) for run in runs[route]] for route in runs}
     late_ms = 1e3 * max(one.late_s for many in runs.values() for r in many for one in r.answers)
@@ -182,7 +182,7 @@ def _whole(runs: Mapping[str, Sequence[Run]]) -> list[Check]:
 
 
 def _shares(shares: Mapping[str, Sequence[_Shares]]) -> list[Check]:
-    """Slack order serves more within the objective, at nobody's cost."""
+    """Slack order serves more within the objective, at the cost of no class."""
 
     def gains(other: str) -> list[float]:
         pairs = zip(shares["slack"], shares[other], strict=True)

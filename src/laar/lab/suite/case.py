@@ -30,7 +30,7 @@ from laar.sim.fleet import (
 __all__ = ["Case", "Closed", "Load", "Numbers", "Open", "Pickers", "Together", "run_case"]
 
 Numbers = dict[str, float]
-"""What a run came to; `laar.lab.suite.verdict.MARGINS` says which are judged."""
+"""Results of a run, by name; those in `laar.lab.suite.verdict.MARGINS` are judged."""
 
 UNCOUNTED_SHARE = 0.2
 """Share of the time, at its beginning, that does not count: caches fill and sessions begin."""
@@ -41,10 +41,10 @@ class Open:
     """Requests at their times.
 
     Args:
-        draw: the requests of so many seconds.
-        cap: of the client's requests in flight.
+        draw: the requests of a number of seconds.
+        cap: limit of the client's requests in flight.
         from_dispatch: times count from the moment a request is sent, not from the one at which it
-            was due: for a client whose cap is what holds it back.
+            was due: for a client that is held back by its cap.
         strangers: share of the sessions (of the requests, where there are none) that come by
             another picker, which keeps each where it was first sent.
     """
@@ -61,8 +61,8 @@ class Closed:
 
     Args:
         draw: the sessions, in the order in which they begin; may never end.
-        at_once: how many at a time.
-        ramp_s: over which the first begin.
+        at_once: number of sessions at a time.
+        ramp_s: seconds over which the first begin.
     """
 
     draw: Callable[[Random], Iterable[tuple[str, Iterable[Turn]]]]
@@ -76,7 +76,7 @@ class Together:
 
     Args:
         draw: the sessions of one round.
-        rounds: how many; each has a fresh fleet.
+        rounds: number of rounds; each has a fresh fleet.
     """
 
     draw: Callable[[Random], Sequence[Conversation]]
@@ -92,12 +92,12 @@ class Case:
 
     Args:
         name: unique in the suite.
-        about: what it stands for, one line.
-        role: `choose` for whoever shapes a policy to look at, `judge` for the verdict.
+        about: the traffic that it stands for, one line.
+        role: `choose` for workloads to look at while a policy is shaped, `judge` for the verdict.
         fleet: its endpoints.
-        load: what is sent.
-        minutes: of virtual time.
-        knowledge: what the picker was told of the models.
+        load: the load that is sent.
+        minutes: minutes of virtual time.
+        knowledge: the picker's knowledge of the models.
         like: another workload, the requests of which it gets for a seed.
     """
 
@@ -112,7 +112,7 @@ class Case:
 
 
 class Pickers(NamedTuple):
-    """How many pickers decide, and the delay of what they share; None: each is alone."""
+    """The number of pickers, and the delay of their sharing; None: each is alone."""
 
     many: int = 1
     delay_s: float | None = None
@@ -120,7 +120,7 @@ class Pickers(NamedTuple):
 
 @dataclass(slots=True)
 class _Seen:
-    """What clients saw, request by request."""
+    """Latencies and outcomes that clients saw, request by request."""
 
     ttft_s: list[float] = field(default_factory=list)
     e2e_s: list[float] = field(default_factory=list)
@@ -169,11 +169,11 @@ def run_case(
     """Runs a workload once.
 
     Args:
-        case: which.
+        case: the workload.
         policy: `name` or `name:parameter=value,...`.
-        seed: of the load and of the network; the same for every policy.
-        share: of the minutes.
-        pickers: how many decide, and how soon they know of each other; None for one.
+        seed: seed of the load and of the network; the same for every policy.
+        share: share of the minutes to run.
+        pickers: number of pickers, and the delay of their sharing; None for one picker.
     """
     seen = _Seen()
     load, duration_s = case.load, 60.0 * case.minutes * share

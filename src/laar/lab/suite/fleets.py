@@ -1,4 +1,4 @@
-"""The fleets of the suite, and what is wrong with some of its worlds."""
+"""The fleets of the suite, and the faults of some of its worlds."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def coarse(profile: EngineProfile, kv_tokens: int | None = None) -> EngineProfil
 def of_one(
     profile: str, count: int, *, kv_tokens: int | None = None, slots: int | None = None
 ) -> list[Site]:
-    """So many endpoints alike, beside the picker."""
+    """`count` endpoints of one kind, beside the picker."""
     engine = coarse(load_profile(profile), kv_tokens)
     if slots is not None:
         engine = replace(engine, settings=replace(engine.settings, max_num_seqs=slots))
@@ -63,7 +63,7 @@ def _sites(engines: Sequence[EngineProfile]) -> list[Site]:
 
 
 def regions(each: int = 1) -> list[Site]:
-    """GORGO's three regions, `each` replicas in every one."""
+    """GORGO's three regions, `each` endpoints in every one."""
     engine = coarse(load_profile("gorgo-main"))
     return [
         Site(name=f"{region}-{n}", model="model", engine=engine, link=link)
@@ -131,8 +131,8 @@ class WrongSpeeds:
     """Measured speeds, wrong by a factor for each model.
 
     Args:
-        known: what is right.
-        factors: by model.
+        known: the right speeds.
+        factors: factors by model.
     """
 
     known: Assessor
@@ -148,16 +148,16 @@ class WrongSpeeds:
         return found
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Learns what it learns."""
+        """Passes the usage on to the known assessor."""
         self.known.usage(request, model, prompt_tokens)
 
 
 Knowledge = Callable[[Sequence[Site]], Assessor]
-"""Gives what the picker knows about the models beforehand."""
+"""Makes the picker's prior knowledge of the models."""
 
 
 def nothing(sites: Sequence[Site]) -> Assessor:
-    """No artifact: every model as fast as the default says."""
+    """No artifact: every model has the default speed."""
     return PlainAssessor()
 
 

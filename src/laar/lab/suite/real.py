@@ -3,8 +3,8 @@
 `agent-sessions.jsonl` comes from callanjfox/kv-cache-tester (Apache-2.0),
 `conversation-trace.jsonl` from kvcache-ai/Mooncake (FAST'25, Apache-2.0), both reduced to times,
 lengths and block ids (see `laar.lab.sessions` and `laar.lab.trace`); either may end in ``.gz``. A
-seed means another order of the sessions, or another window of the trace: what is drawn is real, how
-it is cut is chance.
+seed means another order of the sessions, or another window of the trace: the requests are real,
+their window is random.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _Window:
     speed: float
 
     def __call__(self, rng: Random, duration_s: float) -> Iterator[Arrival]:
-        """So many seconds of the trace, played faster, from a moment by chance."""
+        """The trace from a random moment on, for `duration_s` seconds, played faster."""
         lines = _trace(self.path)
         span_s = duration_s * self.speed
         first_s, last_s = lines[0][0], lines[-1][0]
@@ -123,9 +123,9 @@ def day_agents(data: Path, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
 
 
 def day_chats(data: Path, requests_per_s: float, rng: Random, until_s: float) -> Iterator[Arrival]:
-    """The chat trace from a moment by chance, over and over, at so many requests a second.
+    """The chat trace from a random moment on, over and over, at a given rate of requests.
 
-    Requests have a session by what they share beyond the prompt of the service.
+    Requests have a session by their common prefix beyond the prompt of the service.
 
     Raises:
         SettingError: the file is missing.

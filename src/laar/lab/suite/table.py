@@ -1,8 +1,8 @@
 """The suite: every workload on which the default policy has to hold its own.
 
-Whoever shapes a policy looks at the workloads to choose on; the others are for the verdict, with
-other seeds. Families are split, not seeds alone: new seeds of one generator are no new workload.
-Loads are as heavy as leaves a good policy below saturation, unless the workload is about overload.
+A policy is shaped on the workloads to choose on; the others are for the verdict, with other seeds.
+Families are split, not seeds alone: new seeds of one generator are no new workload. Loads are as
+heavy as leaves a good policy below saturation, unless the workload is about overload.
 """
 
 from __future__ import annotations

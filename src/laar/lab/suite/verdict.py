@@ -1,6 +1,6 @@
-"""How the suite is judged: paired log-ratios, non-inferiority margins, Holm's correction.
+"""The suite's judgement: paired log-ratios, non-inferiority margins, Holm's correction.
 
-Every policy meets the same requests on the same network for a seed, so what is compared is the
+Every policy meets the same requests on the same network for a seed, so the comparison uses the
 logarithm of the ratio of two policies' figures, seed by seed. Its mean has Student's interval, and
 the exponential of that is a ratio: 1.03 is three per cent worse.
 
@@ -11,13 +11,13 @@ on the strict side.
 **Non-inferiority.** The hypothesis to refute is "worse by the margin or more": a one-sided t test
 of the mean log-ratio against log(1 + margin), at 5 %. The claim over all workloads is that every
 one of these is refuted, which is wrong with a chance of 5 % at most without any correction (an
-intersection-union test). What is said of single workloads is corrected for their number, over all
+intersection-union test). Claims on single workloads are corrected for their number, over all
 workloads and metrics together, by Holm's procedure:
 
 - `shown`: refuted, after the correction;
 - `within`: refuted, before it only;
 - `lost`: shown to be worse than equal, after the correction, and beyond the margin on average;
-- `open`: none of these: the seeds are too few for a word.
+- `open`: none of these: the seeds are too few for a verdict.
 
 Seeds without scatter (a deterministic tie) give a test with no width: the mean alone decides.
 """
@@ -50,7 +50,7 @@ MARGINS = {
     "e2e_mean_s": 0.03,
     "e2e_p95_s": 0.03,
 }
-"""What is judged, and how much worse than the best baseline is still as good."""
+"""The judged metrics, and by how much a value may exceed the best baseline's as still as good."""
 
 FAR = 0.15
 """A baseline so far behind another one in every metric is not looked at on further seeds."""
@@ -82,7 +82,7 @@ class Comparison:
 
     @property
     def percent(self) -> Estimate:
-        """How much worse ours is, per cent."""
+        """Per cent by which ours is worse."""
         mean = 100.0 * (math.exp(self.log_ratio.mean) - 1.0)
         return Estimate(mean, 100.0 * math.exp(self.log_ratio.mean) * self.log_ratio.half)
 
@@ -175,10 +175,10 @@ def geometric(
 
 
 def regrets(results: Mapping[str, Runs], policies: Sequence[str]) -> dict[str, list[float]]:
-    """How much worse than the best of all each policy is, by policy: log-ratios of means.
+    """Each policy's distance from the best of all, by policy: log-ratios of means.
 
     One for each workload and metric, in the order of the workloads and of `MARGINS`; over the seeds
-    that every policy has, and without a test: what nobody reaches can be seen from it.
+    that every policy has, and without a test: they show the values that no policy reaches.
     """
     found: dict[str, list[float]] = {policy: [] for policy in policies}
     for runs in results.values():

@@ -1,8 +1,8 @@
 """A day's traffic of a fleet: chats, coding agents, questions on documents, batch jobs at night.
 
 Each hour of the day is represented by a minute at that hour's rate, so caches, sessions and
-restarts keep their own seconds while the day goes by faster. A chat that lasts six minutes
-therefore sees the rates of six hours. What the hours change is how many are awake: each chat has
+restarts keep their own seconds while the day passes faster. A chat that lasts six minutes
+therefore sees the rates of six hours. The hours change the number of chats awake: each chat has
 a draw of its own and speaks while it is below the hour's share; agents begin as a Poisson process.
 
 Real agents and chats can take the place of the generated ones; the rest stays.
@@ -64,15 +64,15 @@ class Day:
     Args:
         hour_s: seconds that represent an hour.
         only_hour: every hour is like this one; None for the day.
-        hours: how many there are, the one ahead of them not counted.
-        chat: at the busiest hour.
-        agent: one session.
-        agents_per_s: begin at the busiest hour.
+        hours: number of hours, without the one ahead of them.
+        chat: chats at the busiest hour.
+        agent: one agent's session.
+        agents_per_s: agents that begin each second at the busiest hour.
         document: questions at the busiest hour.
         batch: jobs at night.
-        real_chats: in place of the generated ones, at the busiest hour's rate; their sessions say
-            which of them are awake together, and are not sent.
-        real_agents: in place of the generated ones.
+        real_chats: chats in place of the generated ones, at the busiest hour's rate; their sessions
+            show which of them are awake together, and are not sent.
+        real_agents: agents' sessions in place of the generated ones.
     """
 
     hour_s: float = 60.0
@@ -109,7 +109,7 @@ class Visit:
         at_s: when it begins.
         kind: one of `KINDS`.
         session: its name; empty for none.
-        turns: what it asks.
+        turns: its requests.
     """
 
     at_s: float
@@ -132,7 +132,7 @@ def visits(day: Day, rng: random.Random) -> Iterator[Visit]:
 
 
 def _open(day: Day, kind: str, curve: Curve, arrivals: Iterable[Arrival]) -> Iterator[Visit]:
-    """Those of the arrivals whose session is awake then."""
+    """The arrivals whose session is awake at their time."""
     for number, arrival in enumerate(arrivals):
         drawn = xxhash.xxh3_64_intdigest((arrival.session or f"{kind}-{number}").encode())
         if drawn % 10_000 < 10_000 * day.share(curve, arrival.at_s):

@@ -1,8 +1,8 @@
 """KV look-ups for the virtual fleet: the same queries, without building half a megabyte of text.
 
-The picker gets what it would read from the text (the words around the data, the length), the
-engine block ids, and the answer's truth comes from the fleet's accuracy surface, as it does in the
-simulated endpoint. That these are the same is tested against the text.
+The picker gets the parts that it would read from the text (the words around the data, the length),
+the engine gets block ids, and the answer's truth comes from the fleet's accuracy surface, as it
+does in the simulated endpoint. That these are the same is tested against the text.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def as_questions(
     """The queries as the closed loop asks them.
 
     Args:
-        asked: of any cells.
-        surface: who is right on what.
-        seed: of the draws of jitter.
-        shared: so many queries in a row ask about the same data (the paper: 1, nothing shared).
+        asked: queries of any cells.
+        surface: the accuracies of the models.
+        seed: seed of the prompts' blocks and of the draws of jitter.
+        shared: number of queries in a row that ask about the same data (the paper: 1, none shared).
     """
     draws = random.Random(f"{seed}/questions")
     questions = []
@@ -68,7 +68,7 @@ def as_questions(
 
 
 def request_for(query: Query, prompt: Prompt) -> Request:
-    """What the picker sees of a query; each is a session of its own."""
+    """The request of a query as the picker sees it; each is a session of its own."""
     skeleton = replace(query, length_tokens=_SKELETON_TOKENS).prompt
     request = request_of(0, Arrival(at_s=0.0, prompt=prompt, session=query.id))
     chars = _size(query.language, query.length_tokens)[0]

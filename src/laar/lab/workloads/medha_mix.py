@@ -37,8 +37,8 @@ class Mix:
 
     Args:
         rate: requests a second.
-        duration_s: how long they come.
-        long_share: of the requests, 0 to 1.
+        duration_s: seconds for which they come.
+        long_share: share of long requests, 0 to 1.
         long_scale: factor on the long prompts' lengths.
     """
 

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 LOAD = 1.2
-"""Load as a multiple of what the fleet carries."""
+"""Load as a multiple of the fleet's capacity."""
 
 CLASSES = ("conversation", "document")
 PROFILE = "llama-3-8b-a100"
@@ -49,8 +49,8 @@ QUADRATIC_TOKENS = 60_000.0
 """Llama 3 8B: parameters / (layers * hidden)."""
 
 PROBE_POLICY = "laar-paper"
-"""What a fleet carries is measured with all prompts there at once and under this policy, which
-spreads their tokens evenly."""
+"""Policy under which the fleet's capacity is measured, with all prompts there at once: it spreads
+their tokens evenly."""
 
 _NONE_IS_LONG = 1 << 30
 QUEUES: Mapping[str, FlowSettings | None] = {
@@ -65,7 +65,7 @@ prompts that slack order comes with, and none."""
 _ENDPOINTS = 4
 _DOCUMENTS = 0.1
 _LIGHT_TOKENS = 2000.0
-"""A fifth of what a request weighs on average."""
+"""A fifth of a request's average weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +73,13 @@ class Ask:
     """One request.
 
     Args:
-        number: in order of arrival.
-        at_s: when it comes.
+        number: its number, in order of arrival.
+        at_s: time of arrival.
         kind: one of `CLASSES`.
-        tenant: whom its tokens are charged to.
+        tenant: tenant that its tokens are charged to.
         prompt_tokens: all of them new to every cache.
-        output_tokens: of the answer.
-        objective_s: from arrival to first token.
+        output_tokens: tokens of the answer.
+        objective_s: seconds from arrival to first token.
     """
 
     number: int
@@ -105,19 +105,19 @@ def assessor() -> MeasuredAssessor:
 
 
 def weight(ask: Ask) -> float:
-    """What a prompt weighs, in tokens of a short one: attention makes long ones dearer."""
+    """The weight of a prompt, in tokens of a short one: attention makes long ones dearer."""
     return ask.prompt_tokens * (1.0 + ask.prompt_tokens / QUADRATIC_TOKENS)
 
 
 def overload(carried_per_s: float, seconds: float, seed: int) -> list[Ask]:
-    """`LOAD` times what a fleet carries, for so long.
+    """`LOAD` times the capacity of a fleet, for `seconds`.
 
     By weight and not by count, since a document more or less in a minute is two in a hundred of it.
 
     Args:
-        carried_per_s: of `weight`.
-        seconds: that they come for, nearly: arrivals are random.
-        seed: of the load.
+        carried_per_s: `weight` that the fleet carries each second.
+        seconds: duration of the load, nearly: arrivals are random.
+        seed: seed of the load.
     """
     most_weight = LOAD * carried_per_s * seconds
     total, count = 0.0, 0
@@ -129,7 +129,7 @@ def overload(carried_per_s: float, seconds: float, seed: int) -> list[Ask]:
 
 
 def asks(rate: float, count: int, seed: int) -> list[Ask]:
-    """So many requests at a rate, requests/s; all at once at an infinite one.
+    """`count` requests at a rate, requests/s; all at once at an infinite one.
 
     Loads of one seed that differ in rate alone have the same requests.
     """

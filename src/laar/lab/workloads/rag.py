@@ -1,4 +1,4 @@
-"""Retrieval loads and a fleet of document caches: what the context hook's gain is measured on.
+"""Retrieval loads and a fleet of document caches, to measure the context hook's gain on.
 
 Four loads, made by seed: `topic` (documents of one topic together, some noise; its share of
 accesses to the top fifth of documents is that of NarrativeQA in the paper's Figure 3, 57 %),
@@ -106,7 +106,7 @@ class Replay:
     Args:
         hit: documents found in a cache, of all documents sent.
         skew: requests of the busiest endpoint over the mean.
-        endpoint: where each request went.
+        endpoint: endpoint of each request.
         hits: leading documents that each request found cached.
     """
 
@@ -134,18 +134,18 @@ def replay(
 
     Args:
         load: document ids of each request.
-        endpoints: how many caches there are.
-        capacity_docs: of each cache; None is unbounded.
+        endpoints: number of caches.
+        capacity_docs: capacity of each cache; None is unbounded.
         reorder: align each request with one index for the whole fleet, as large as all caches.
         routing: ``prefix`` takes the longest match among the endpoints that have had at most
             `valve` times their fair share so far (and 5 more); ties go to the least loaded.
         valve: see `routing`.
-        interval_s: between two requests, for the index's clock.
+        interval_s: seconds between two requests, for the index's clock.
         order: another way to order a request's documents; instead of `reorder`.
-        own_orders: so many of the best endpoints are also tried with an order of their own, by an
-            index of what each was sent; beside `reorder`.
+        own_orders: number of the best endpoints that are also tried with an order of their own, by
+            an index of the orders each was sent; beside `reorder`.
         index_docs: capacity of the index, where it is not that of all caches.
-        told: orders go as the caches let go what was sent before.
+        told: the index forgets the orders that a cache has evicted.
     """
     caches = [DocCache(capacity_docs) for _ in range(endpoints)]
     got_at: list[list[float]] = [[] for _ in caches]

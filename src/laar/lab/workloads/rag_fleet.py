@@ -1,7 +1,7 @@
 """Retrieval loads on the virtual fleet, with the hook that serves before it.
 
 A prompt is a short system message, the documents, the hook's note when it moved any, and a question
-of its own. Its blocks are what an engine would hash: two prompts share those up to the end of the
+of its own. Its blocks are those an engine would hash: two prompts share them up to the end of the
 last document they share, rounded down to whole blocks. The hook is the product's and reads real
 bodies; only its answer, a permutation, is carried over to the simulated prompt.
 
@@ -53,8 +53,8 @@ class RagClient:
     Args:
         load: document ids of each request.
         hooked: whether the hook orders them.
-        output_tokens: of each answer.
-        objective_s: to the first token, that each asks for; None for none.
+        output_tokens: tokens of each answer.
+        objective_s: seconds to the first token that each asks for; None for none.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class RagClient:
         self._texts: dict[int, str] = {}
 
     def arrivals(self, fleet: VirtualFleet, times_s: Iterable[float]) -> Iterator[Arrival]:
-        """The requests as they fall due: the hook sees what was accepted until then."""
+        """The requests as they fall due: the hook sees those accepted until then."""
         for number, docs, at_s in zip(count(), self._load, times_s, strict=False):
             prompt, context = self._prompt(number, docs, fleet.clock.now)
             yield Arrival(
@@ -85,7 +85,7 @@ class RagClient:
             )
 
     def ended(self, arrival: Arrival, exchange: Exchange) -> None:
-        """Commits what an endpoint accepted."""
+        """Commits a request that an endpoint accepted."""
         receipt = self._receipts.pop(int(arrival.kind), None)
         if self._hook is not None and exchange.status == 200:
             self._hook.commit(receipt, exchange.end_s, request=arrival.kind, noted=True)

@@ -1,7 +1,7 @@
 """Conversations over documents and prompts with memories, as bodies that go through the hook.
 
-A body's prompt is hashed as it reads, block by block, so that whatever the hook does to it (an
-order, a note that stands for a document) is what the simulated engine gets. Four bytes are a token.
+A body's prompt is hashed as it reads, block by block, so that the simulated engine gets each change
+of the hook (an order, a note that stands for a document). Four bytes are a token.
 
 Conversations: the documents of a turn belong to the conversation's topic, whose popularity falls as
 its rank, and a share of them was in earlier turns (MT-RAG: 40 %). Memories: the top ones of a
@@ -43,10 +43,10 @@ class Turn:
     """One request of a conversation.
 
     Args:
-        conversation: whose.
-        number: of the turn, from 0.
-        docs: ids, best first.
-        at_s: when it falls due.
+        conversation: number of the conversation.
+        number: number of the turn, from 0.
+        docs: ids of the documents, best first.
+        at_s: time at which it falls due.
     """
 
     conversation: int
@@ -131,7 +131,7 @@ class HookedBodies:
 
     Args:
         hook: None sends them as they are.
-        output_tokens: of each answer.
+        output_tokens: tokens of each answer.
     """
 
     def __init__(self, hook: ContextHook | None, *, output_tokens: int) -> None:
@@ -159,6 +159,6 @@ class HookedBodies:
         return Prompt(prompt_tokens=tokens, output_tokens=self._output_tokens, blocks=blocks)
 
     def accepted(self, name: str, now: float) -> None:
-        """Commits what an endpoint accepted."""
+        """Commits a request that an endpoint accepted."""
         if self._hook is not None:
             self._hook.commit(self._receipts.pop(name, None), now)

@@ -8,7 +8,7 @@ begins with the chat template's header, so that nothing ever matches no prefix a
 
 Times are the trace's own schedule (an open loop): a turn does not wait for the answer before it.
 
-`RouterShape` is llm-router's cloud benchmark: so many sessions that start together and share one
+`RouterShape` is llm-router's cloud benchmark: sessions that start together and share one
 long system prompt; a turn is sent when it is due, or as soon as the one before is answered.
 """
 
@@ -33,21 +33,21 @@ _TAPE_BITS = 20  # ids of one conversation: up to a million blocks apart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatShape:
-    """How conversations look; tokens and seconds.
+    """The shape of conversations; tokens and seconds.
 
     Args:
-        requests_per_s: on average, those that are too long included.
+        requests_per_s: average rate, with those that are too long.
         single_share: conversations of one turn.
-        mean_turns: of the others.
+        mean_turns: mean turns of the others.
         pause_s: median pause between turns; `pause_sigma` of its logarithm.
         first_log: mean and standard deviation of the logarithm of the first prompt's length.
-        growth_log: the same for what a turn adds besides the answer before it.
-        output_log: the same for answers.
-        max_output_tokens: what answers are cut to.
+        growth_log: the same for the text that a turn adds besides the answer before it.
+        output_log: the same for the length of answers.
+        max_output_tokens: longest answer; longer ones are cut.
         max_prompt_tokens: a conversation ends when its prompt would be longer.
         header_tokens: common to all prompts.
         template_share: conversations that begin with one of a few system prompts.
-        templates: how many there are; the k-th is 1/k as common as the first.
+        templates: number of these prompts; the k-th is 1/k as common as the first.
         template_tokens: their length.
     """
 
@@ -97,7 +97,7 @@ class _Chat:
     session: str
 
     def reach(self, tokens: int) -> None:
-        """Makes ids up to so many tokens."""
+        """Makes ids for up to `tokens` tokens."""
         short = tokens // BLOCK_TOKENS - len(self.tape)
         if short > 0:
             self.tape.extend(spread(self.base + len(self.tape), short))
@@ -175,16 +175,16 @@ class RouterShape:
     hand), a message's frame in the chat template is five tokens. The published hit rates agree.
 
     Args:
-        sessions: how many.
-        turns: of each.
+        sessions: number of sessions.
+        turns: turns of each.
         system_tokens: the shared system prompt, 6,144 characters of one letter.
-        user_tokens: of a turn, some 88 random characters and a frame.
+        user_tokens: tokens of a turn, some 88 random characters and a frame.
         reply_tokens: the scripted reply to it.
-        first_output_tokens: of a session's first answer, `max_tokens`: nothing shows the model yet
-            that replies are short.
-        output_tokens: of the other answers, which follow the script's example.
-        long_share: of those others, the part that are as long as the first one.
-        gap_s: between the times that two turns of a session are due.
+        first_output_tokens: tokens of a session's first answer, `max_tokens`: nothing shows the
+            model yet that replies are short.
+        output_tokens: tokens of the other answers, which follow the script's example.
+        long_share: share of those others that are as long as the first one.
+        gap_s: seconds between the times that two turns of a session are due.
         jitter_s: sessions start within it.
         gap_jitter_s: turns are late by up to this.
         code_share: sessions that bring a shared piece of code of `code_tokens`.

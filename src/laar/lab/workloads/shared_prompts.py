@@ -75,16 +75,16 @@ class Questions:
     """Single questions, each behind one of some shared texts: documents, or tenants' prompts.
 
     Args:
-        requests_per_s: Poisson.
-        header_tokens: common to all.
-        texts: how many; 0 for none.
-        skew: of their popularity.
+        requests_per_s: rate of the Poisson arrivals.
+        header_tokens: tokens common to all.
+        texts: number of shared texts; 0 for none.
+        skew: skew of their popularity.
         text_log: their length.
-        max_text_tokens: what that is cut to.
-        question_log: length of what is a request's own.
-        max_question_tokens: what that is cut to.
-        output_log: of answers.
-        max_output_tokens: what they are cut to.
+        max_text_tokens: limit of that length.
+        question_log: length of the request's own part.
+        max_question_tokens: limit of that length.
+        output_log: length of answers.
+        max_output_tokens: limit of that length.
     """
 
     requests_per_s: float
@@ -125,7 +125,7 @@ class BatchShape:
         size: questions of a job, at least and at most.
         over_s: they come within this time.
         document_log: length of its document.
-        background: what comes besides.
+        background: the other questions.
     """
 
     every_s: float = 15.0
@@ -167,12 +167,12 @@ class AgentShape:
     """Coding agents: tool loops behind one system prompt.
 
     Args:
-        system_tokens: the same for all.
+        system_tokens: tokens of the system prompt, the same for all.
         first_log: length of a session's task.
-        growth_log: of a tool's result.
-        max_growth_tokens: what that is cut to.
-        output_log: of answers.
-        max_output_tokens: what they are cut to.
+        growth_log: length of a tool's result.
+        max_growth_tokens: limit of that length.
+        output_log: length of answers.
+        max_output_tokens: limit of that length.
         mean_turns: requests of a session, geometric.
         pause_log: seconds that a tool takes.
         max_prompt_tokens: a session ends when its prompt would be longer.

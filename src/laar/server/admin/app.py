@@ -65,9 +65,9 @@ def admin_app(
 
 
 class _BoundedProtocol(H11Protocol):
-    """HTTP on a bounded number of connections, each of which has to say soon what it wants.
+    """HTTP on a bounded number of connections, each of which has to send its request soon.
 
-    Else a stranger who opens connections and says nothing takes the files that Envoy's need.
+    Else a stranger with idle connections takes the file descriptors that Envoy's need.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -101,7 +101,7 @@ class AdminServer(uvicorn.Server):
                 access_log=False,
                 lifespan="off",
                 http=_BoundedProtocol,
-                proxy_headers=False,  # who guesses tokens must not say under which address
+                proxy_headers=False,  # a client that guesses tokens must not choose its address
                 timeout_graceful_shutdown=1,  # a viewer's open event stream must not hold us up
             )
         )

@@ -82,7 +82,7 @@ class AdminAuth:
 
     Args:
         app: the application behind.
-        token: of viewers; None asks for none.
+        token: the viewers' token; None asks for none.
         attempts: counts the wrong ones.
         others: whether others than this machine reach the port.
     """

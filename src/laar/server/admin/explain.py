@@ -1,13 +1,13 @@
-"""Why, over HTTP: decisions that were made, and the one that would be.
+"""Explanations over HTTP: of decisions that were made, and of one as it would fall now.
 
     POST /explain          a request's body, as the endpoint would get it; headers as on the data
                            path (x-laar-tried-models, x-laar-task, x-laar-policy, ...)
     GET  /decisions        the last ones, newest first; ?limit=, ?kind=, ?find=
     GET  /decisions/<id>   the one that an answer's x-laar-decision-id names
 
-Explaining goes through the same stream machine and director as a request does, so it says what
-would happen, refusals included; it reserves nothing and teaches no learner. A context hook is left
-out: it remembers what it sees, and a question must not change what follows.
+Explaining goes through the same stream machine and director as a request does, so it shows the
+actual outcome, refusals included. It reserves nothing and teaches no learner. A context hook is
+left out: it remembers each request, and a question must not change later decisions.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ def path_of(body: bytes) -> str:
 
 
 class Explainer:
-    """Says how a request would be decided now.
+    """Shows how a request would be decided now.
 
     Args:
         director: decides, without reserving.
         memory: makes the record.
-        settings: of the streams; may be changed.
-        rules: of the gateway: model rewrites.
+        settings: settings of the streams; may be changed.
+        rules: the gateway's rules, of which model rewrites count.
         clock: monotonic seconds.
     """
 
@@ -115,7 +115,7 @@ class Explainer:
         """Reads a request, as `explain` does; may run on another thread.
 
         Raises:
-            RequestError: it would be refused for what it is.
+            RequestError: it would be refused whatever the fleet's state.
         """
         given = {":path": path_of(body), ":method": "POST", **headers}
         return self._read(body, given, self._clock())

@@ -32,7 +32,7 @@ class Feed:
     """An ASGI endpoint that makes frames while a viewer is connected, and sends them.
 
     Args:
-        frame: makes what the page shows.
+        frame: makes the page's content.
         interval_s: seconds between two frames.
         stalled_s: seconds after which a viewer that does not read is cut off.
     """

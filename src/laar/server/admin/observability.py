@@ -59,14 +59,14 @@ class Observability:
 
     Args:
         settings: all of them.
-        director: whose decisions.
+        director: director of the decisions.
         metrics: gets the figures of observability.
         reports: outcomes.
-        rules: of the gateway, for explaining.
+        rules: the gateway's rules, for explaining.
         clock: monotonic seconds.
         rng: samples the log.
         calibrated: whether the accuracy of any model is known.
-        sharing: how it stands with other pickers; None where it shares with none.
+        sharing: state of the sharing with other pickers; None where it shares with none.
         problems: gets the faults of the decision log and of the exports.
     """
 

@@ -23,10 +23,10 @@ class AdminPort:
     """The admin port of a picker.
 
     Args:
-        picker: to show.
-        health: of the picker.
+        picker: the picker to show.
+        health: its health.
         shown: makes the document of `/config`.
-        outcomes_tokens: that reported outcomes need; None where they need none.
+        outcomes_tokens: tokens that reported outcomes need; None where they need none.
 
     Raises:
         SettingError: the viewers' token cannot be read.

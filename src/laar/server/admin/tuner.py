@@ -38,7 +38,7 @@ class TunerKeeper:
     """The tuner of one picker, and what outlives it.
 
     Args:
-        settings: of the climb; enabled.
+        settings: settings of the climb, which is enabled.
         initial: the weights of the cost by name, to start from.
         problems: gets a state file that cannot be written.
     """
@@ -66,7 +66,7 @@ class TunerKeeper:
         )
 
     def shown(self) -> dict[str, object]:
-        """The export, and what a viewer wants besides."""
+        """The export, with further fields for viewers."""
         return {
             "enabled": True,
             **self.tuner.export(),
@@ -91,7 +91,7 @@ class TunerKeeper:
 
 
 def routes(keeper: TunerKeeper | None) -> list[Route]:
-    """The admin port's part; where nothing is tuned, that is what it says."""
+    """The admin port's routes for the tuner; without a tuner they report that it is off."""
 
     async def show(_request: Request) -> Response:
         return _json(keeper.shown() if keeper else {"enabled": False})

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Exchange", "Wait"]
 
 Wait = Callable[[], Awaitable[Event]]
-"""What the machine waits for; not begun yet."""
+"""A wait of the machine that has not begun yet; its result is the machine's next event."""
 
 
 class Exchange:
@@ -64,7 +64,7 @@ class Exchange:
         return self._stream.only_watches
 
     def receive(self, data: bytes) -> Wait | None:
-        """Takes one message through the machine; what it waits for, if it has to."""
+        """Takes one message through the machine; returns its wait, None where it need not wait."""
         try:
             message = pb.ProcessingRequest.FromString(data)
         except DecodeError:
@@ -79,7 +79,7 @@ class Exchange:
             return None
 
     async def go_on(self, wait: Wait) -> Wait | None:
-        """Waits, and takes the result through the machine; what it then waits for."""
+        """Waits, and takes the result through the machine; returns its next wait, if any."""
         try:
             return self._take(await wait())
         except Exception:  # noqa: BLE001 - a stream's guard
@@ -87,7 +87,7 @@ class Exchange:
             return None
 
     def close(self) -> None:
-        """Settles what is open: the exchange is over, whatever ended it. Once only."""
+        """Settles the decision that is still open. Called once, however the exchange ended."""
         if self._held is not None:
             self._held.forget()
         self._processor.closed(self, self._stream)

@@ -60,7 +60,7 @@ _PLAIN = {
 
 
 def event_of(message: pb.ProcessingRequest) -> Event | None:
-    """What a message says; None for one of a kind that is of no use here."""
+    """The event in a message; None for a message of a kind that laar ignores."""
     kind = message.WhichOneof("request")
     if kind == "request_headers":
         return _request_headers(message)
@@ -123,7 +123,7 @@ def _attributes(message: pb.ProcessingRequest) -> tuple[dict[str, str], str]:
     for fields in _fields(message):
         for name, value in fields.items():
             if header := names.header_of(name):
-                # What is not UTF-8 counts as absent, as a malformed header does everywhere else.
+                # A value that is not UTF-8 counts as absent, as a malformed header does elsewhere.
                 with contextlib.suppress(UnicodeDecodeError):
                     headers[header] = value.string_value.decode()
             elif name == names.POOL:

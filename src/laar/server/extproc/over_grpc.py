@@ -88,5 +88,5 @@ async def _write(context: grpc.aio.ServicerContext[Any, Any], exchange: Exchange
             await context.write(answer)
     except (grpc.aio.AbortError, grpc.aio.UsageError):
         raise
-    except Exception as fault:  # gRPC has no public name for what it raises here
+    except Exception as fault:  # gRPC has no public name for the error that it raises here
         raise _GoneError from fault

@@ -38,7 +38,7 @@ class ProcessCall(Handler):
         self._call.end()
 
     def closed(self) -> None:
-        """Settles what is open."""
+        """Stops waiting, and settles the exchange."""
         if self._waiting is not None:
             self._waiting.cancel()
         self._exchange.close()

@@ -58,17 +58,17 @@ class ExternalProcessor:
 
     Args:
         director: decides and settles.
-        settings: of the streams.
-        sampler: says which native requests have their answer read.
+        settings: settings of the streams.
+        sampler: draws the native requests whose answers are read.
         clock: monotonic seconds.
-        metrics: what is counted.
+        metrics: the counters.
         rules: the cluster's priorities and model rewrites.
-        enforced: says whose decisions count; None: all do.
+        enforced: selects the requests whose decisions count; None: all do.
         flow: holds requests while the fleet is full; None sends each at once.
         hook: may change request bodies; None leaves all as they are.
         held: counts unfinished bodies of the gateway shape; None sets no limit.
-        spans: of the decisions whose clients trace; None when nothing is traced.
-        longest_hold_s: for which flow control may hold a request.
+        spans: writes the spans of decisions whose clients trace; None when nothing is traced.
+        longest_hold_s: seconds for which flow control may hold a request.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class ExternalProcessor:
         return self.decided(decision, received)
 
     def decided(self, decision: Decision, received: float) -> Decided:
-        """Counts how long a decision took; `received` is put off by what it had to wait."""
+        """Counts the time of a decision; the caller adds its wait to `received`."""
         overhead_s = max(0.0, self.clock() - received)
         self._metrics.overhead(overhead_s)
         return Decided(decision, round(overhead_s * 1e6))
@@ -217,7 +217,7 @@ class ExternalProcessor:
         return lambda parent, state: spans.join(metadata(), parent, state)
 
     def note(self, action: Action, now: float) -> None:
-        """Takes what a stream noted: for the director, flow control and the counters."""
+        """Takes an action of a stream: for the director, flow control and the counters."""
         if type(action) is Replied:
             self._director.replied(action.decision, action.reply, now, read=action.read)
             return

@@ -43,7 +43,7 @@ _RESPONSE = [
 
 
 class Handler(Protocol):
-    """What serves one call. Each method is called by the event loop, and returns soon."""
+    """Serves one call. Each method is called by the event loop, and returns soon."""
 
     def receive(self, message: bytes) -> None:
         """Takes a message."""
@@ -54,7 +54,7 @@ class Handler(Protocol):
         ...
 
     def closed(self) -> None:
-        """Takes that the call is over, by whatever; once, and the last that is called."""
+        """Takes that the call is over, for any reason. Called once, after all other methods."""
         ...
 
 
@@ -72,11 +72,11 @@ class Call:
     """A call.
 
     Args:
-        connection: of the stream.
-        stream_id: of HTTP/2.
-        headers: of the request.
+        connection: the stream's connection.
+        stream_id: the stream's number in HTTP/2.
+        headers: headers of the request.
         longest_bytes: longest message that is taken.
-        window_bytes: of the stream, as it was announced.
+        window_bytes: announced window of the stream.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Call:
         self.stream_id = stream_id
         self.handler: Handler = _Nobody()
         self.ready = False
-        """Whether the connection has it in its list of what is to be written."""
+        """Whether the call is in the connection's list of calls that have something to write."""
         self.answered = False
         """Something was sent."""
         self.deadline: asyncio.TimerHandle | None = None
@@ -126,7 +126,7 @@ class Call:
             self._connection.wants_write(self)
 
     def end(self, code: Code = Code.OK, text: str = "") -> None:
-        """Ends the call once what was sent is out; again changes nothing."""
+        """Ends the call once all sent messages are out; a second call changes nothing."""
         if self._end is None:
             self._end = code, text
             self._leave()
@@ -141,14 +141,14 @@ class Call:
         self._holding = False
         self._deliver()
 
-    # -- for the connection: what the peer says ------------------------------------------------
+    # -- for the connection: input of the peer -------------------------------------------------
 
     def data_received(self, data: bytes, flow_bytes: int) -> None:
         """Takes a piece of the request.
 
         Args:
             data: the piece.
-            flow_bytes: what it took of the windows.
+            flow_bytes: bytes that it took of the windows.
         """
         self._owed_bytes += flow_bytes
         if self._end is not None:
@@ -187,14 +187,14 @@ class Call:
             self._end = Code.CANCELLED, ""
             self._leave()
 
-    # -- for the connection: what is written ---------------------------------------------------
+    # -- for the connection: writing -----------------------------------------------------------
 
     def write(self) -> bool:
         """Writes the next frame to the library; whether there is more that could be written."""
         connection = self._connection
         h2 = connection.h2
         stream = h2.streams.get(self.stream_id)
-        if stream is None or stream.closed:  # a reset stands behind what is being handled
+        if stream is None or stream.closed:  # a reset stands behind the frame that is being handled
             return False
         if not self.answered:
             self.answered = True
@@ -289,7 +289,7 @@ class Call:
             _LOG.exception("a call failed")
 
     def _account(self) -> None:
-        """Counts what is held among all that the connection holds, which has a limit."""
+        """Counts the held bytes among those of the connection, which have a limit."""
         held = self._unframer.held_bytes + self._inbox_bytes
         if held != self._counted_bytes:
             room = self._connection.hold_bytes(held - self._counted_bytes)

@@ -1,7 +1,7 @@
 """One HTTP/2 connection: an event-loop protocol around jh2's state machine.
 
-What one read brings is handled and answered before the next, in one write. What waits, waits in the
-calls: for the peer's windows, for its socket, or for their handlers.
+The bytes of one read are handled and answered before the next read, in one write. Messages wait in
+their calls: for the peer's windows, for its socket, or for their handlers.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
         self._unwritable = False
         self._closing = False
         self._greeted = False
-        self._draining = False  # the peer was told
+        self._draining = False  # the peer was sent a GOAWAY
         self._refusing = False  # and it knows
         self._owed_bytes = 0  # of the connection's window
         self._held_bytes = 0
@@ -107,7 +107,7 @@ class Connection(asyncio.Protocol):
             self.drain()
 
     def data_received(self, data: bytes) -> None:
-        """Handles what came, and writes what it causes."""
+        """Handles the bytes, and writes the answers they cause."""
         if self._closing:
             return
         self._heard = self._reading = True
@@ -183,7 +183,7 @@ class Connection(asyncio.Protocol):
             self._reset(call.stream_id, ErrorCodes.NO_ERROR)
         self._calls.pop(call.stream_id, None)
 
-    # -- what the peer says --------------------------------------------------------------------
+    # -- input of the peer ---------------------------------------------------------------------
 
     def _request(self, event: Any) -> None:
         stream_id = event.stream_id
@@ -324,14 +324,14 @@ class Connection(asyncio.Protocol):
             self.h2.reset_stream(stream_id, code)
 
     def _goaway(self, last_stream_id: int, code: int = 0) -> None:
-        """Says GOAWAY, after all that was said before."""
+        """Sends GOAWAY, after all frames that were written before."""
         assert self._transport is not None
         self._transport.write(self.h2.data_to_send() + goaway(last_stream_id, code))
 
     # -- life ----------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Tells the peer to open no more streams; the connection closes when the open ones end."""
+        """Asks the peer to open no more streams; the connection closes when the open ones end."""
         if self._draining or self._closing or self._transport is None:
             return
         self._draining = True

@@ -27,8 +27,8 @@ class Service:
     """A service.
 
     Args:
-        name: in paths, such as ``grpc.health.v1.Health``.
-        methods: by name.
+        name: its name in paths, such as ``grpc.health.v1.Health``.
+        methods: its methods by name.
     """
 
     name: str

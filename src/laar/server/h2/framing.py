@@ -1,4 +1,4 @@
-"""What gRPC puts on HTTP/2: messages with a length before them, statuses, time-outs.
+"""The parts of gRPC over HTTP/2: messages with a length before them, statuses, time-outs.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 """
@@ -45,7 +45,7 @@ class CallError(Exception):
 
     Args:
         code: its status.
-        text: why.
+        text: the reason.
     """
 
     def __init__(self, code: Code, text: str) -> None:

@@ -1,6 +1,6 @@
 """Stands before the HTTP/2 library: looks at each frame's nine bytes of header, and nothing more.
 
-The library is correct about what peers may say, but sets no price on it. So here are the limits on
+The library knows which frames peers may send, but sets no price on them. So here are the limits on
 frames: their length before they are buffered, header blocks, and floods of frames that cost work
 and bring nothing (CVE-2019-9511 to -9518, CVE-2023-44487, CVE-2024-27316 and their like). A
 GOAWAY is taken out: the library would end the connection at once, where open streams may go on.
@@ -65,11 +65,11 @@ class FloodError(Exception):
 
 
 class Budget:
-    """How many events of a kind are taken: a burst, and then a steady rate.
+    """The number of events of a kind that are taken: a burst, and then a steady rate.
 
     Args:
-        burst: at once.
-        per_s: each second.
+        burst: events that are taken at once.
+        per_s: events that are taken each second.
         now: monotonic seconds.
     """
 
@@ -92,7 +92,7 @@ class Budget:
         return True
 
     def earn(self, count: float) -> None:
-        """Gives some back, for what was of use."""
+        """Gives some back, for useful events; never beyond the burst."""
         self._left = min(self._burst, self._left + count)
 
 
@@ -120,7 +120,7 @@ class Guard:
         self._idle = Budget(8000, 2000, now)
         self._settings = Budget(100, 1, now)
         self.leaving = False
-        """The peer said GOAWAY: it opens no more streams."""
+        """The peer sent GOAWAY: it opens no more streams."""
 
     def useful(self) -> None:
         """A message was taken or written: the window updates around it are no flood."""
@@ -130,7 +130,7 @@ class Guard:
         """Looks at the bytes.
 
         Yields:
-            A stream and a piece of its DATA that was taken, or 0 and what the library is to see.
+            A stream and a piece of its DATA that was taken, or 0 and bytes for the library.
             Each is to be handled before the next is asked for.
 
         Raises:
@@ -141,7 +141,7 @@ class Guard:
         end = len(data)
         at = min(self._preface_bytes, end)
         self._preface_bytes -= at
-        since = 0  # from there to `at` is what the library has not seen
+        since = 0  # from there to `at` are the bytes that the library has not seen
         while at < end:
             if self._rest_bytes:
                 start, at = at, min(at + self._rest_bytes, end)
@@ -186,7 +186,7 @@ class Guard:
             if kind == Frame.HEADERS:
                 return
         elif kind == Frame.RST_STREAM:
-            return  # judged by what it resets
+            return  # judged by its resets
         elif kind == Frame.SETTINGS and not flags & _ACK:
             if not self._settings.spend(now):  # each may touch all streams
                 raise FloodError("too many changes of settings")

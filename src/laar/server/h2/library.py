@@ -1,9 +1,9 @@
-"""jh2 as it is used here: its settings, and what it does otherwise than a busy server wants it.
+"""jh2 as it is used here: its settings, and changes that a busy server needs.
 
-DATA frames are most of what is read and written, and the library's objects and states for each cost
+DATA frames are most of the input and output, and the library's objects and states for each cost
 more than the message in it. Those that change no state of an open stream go around it: `takes` and
 `write_data` keep its windows for it. All others are the library's own: frames that are padded, the
-last of a stream, and whatever is an error.
+last of a stream, and all errors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 STREAM_WINDOW_BYTES = 1 << 20
 CONNECTION_WINDOW_BYTES = 16 << 20
-"""What a peer may send ahead of us; the rest of a long body waits on its side."""
+"""Bytes that a peer may send ahead of laar; the rest of a long body waits on its side."""
 
 HEADER_LIST_BYTES = 16 << 10
 """Limit of header lists, equal to gRPC's. Beyond it a call fails, beyond `MAX_HEADER_BLOCK_BYTES`
@@ -66,8 +66,8 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         """Takes a DATA frame without flags off the windows; False where it is for `receive_data`.
 
         Args:
-            stream_id: of the frame.
-            length: of its payload.
+            stream_id: stream of the frame.
+            length: bytes of its payload.
         """
         stream = self.streams.get(stream_id)
         if stream is None or stream.state_machine.state not in _RECEIVING:
@@ -96,9 +96,9 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         """Writes a DATA frame to an open stream.
 
         Args:
-            stream: which was not ended.
-            pieces: of the payload.
-            length: of them all, at most what the stream `may_send`.
+            stream: a stream that was not ended.
+            pieces: pieces of the payload.
+            length: bytes of all pieces, at most as many as the stream `may_send`.
         """
         self.outbound_flow_control_window -= length
         stream.outbound_flow_control_window -= length
@@ -111,7 +111,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         self._written += pieces
 
     def data_to_send(self) -> bytes:
-        """Takes what is to be written."""
+        """Takes the bytes to write."""
         rest: bytes = super().data_to_send()
         if not self._written:
             return rest
@@ -136,7 +136,7 @@ def greet(library: Library) -> None:
 
 
 def goaway(last_stream_id: int, code: int) -> bytes:
-    """A GOAWAY frame. The library would take no frame more once it has said it itself."""
+    """A GOAWAY frame. The library would take no frame more once it has sent one itself."""
     gone: bytes = GoAwayFrame(0, last_stream_id=last_stream_id, error_code=code).serialize()
     return gone
 

@@ -32,10 +32,10 @@ class H2Server:
 
     Args:
         longest_bytes: longest message that is taken.
-        max_streams: on one connection at a time; those beyond are refused.
-        told_streams: to be opened on one connection, for peers; None for `max_streams`. More are
-            served: a burst comes before its peer has read that, and an Envoy takes a picker that
-            refuses a stream for broken.
+        max_streams: streams on one connection at a time; those beyond are refused.
+        told_streams: limit of streams on one connection that peers learn; None for `max_streams`.
+            More are served: a burst comes before its peer has read the limit, and an Envoy takes a
+            picker that refuses a stream for broken.
         together: other processes listen on the same port.
         port: its name in the log.
     """
@@ -112,7 +112,7 @@ class H2Server:
             await self._listen()
 
     async def stop(self, grace_s: float) -> None:
-        """Takes no new connections and calls; cuts what is open after the grace."""
+        """Takes no new connections and calls; cuts the open ones after the grace."""
         self.stopping = True
         self._close()
         for connection in tuple(self.connections):

@@ -1,1 +1,1 @@
-"""What carries records between pickers: a store, or the hub of `laar serve --workers`."""
+"""Carriers of records between pickers: a store, or the hub of `laar serve --workers`."""

@@ -1,4 +1,4 @@
-"""What the sharing of a running picker asks of a way to the others."""
+"""The interface of a way to the other pickers, as the sharing of a running picker needs it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ __all__ = ["Away", "Begun", "Carrier", "Received"]
 
 
 class Away(Exception):  # noqa: N818 - the state it is in
-    """The others cannot be reached now; the text says why, and what to do."""
+    """The others cannot be reached now; the text gives the reason, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """What there is when the way is open.
+    """The key and the snapshot that were found when the way was opened.
 
     Args:
         key: secret of the hashes, which all use.
-        snapshot: what the others know, for one that starts; None where there is none.
+        snapshot: the others' records, for a picker that starts; None where there is none.
     """
 
     key: bytes
@@ -27,14 +27,14 @@ class Begun:
 
 
 class Received(NamedTuple):
-    """A batch of another picker, and how long it lay somewhere."""
+    """A batch of another picker, and its age in seconds."""
 
     data: bytes
     age_s: float
 
 
 class Carrier(Protocol):
-    """Carries batches in one order for all: what one has read before it writes, all read before.
+    """Carries batches in one order for all: those that one read before it writes, all read before.
 
     Every call but `close` raises `Away` where the others cannot be reached.
     """
@@ -42,12 +42,12 @@ class Carrier(Protocol):
     async def open(self, key: bytes, *, starting: bool) -> Begun:
         """Opens the way, and offers a key where the others have none.
 
-        With `starting` the snapshot is fetched, and what came since is received.
+        With `starting` the snapshot is fetched, and the batches since then are received.
         """
         ...
 
     def after(self, place: str) -> None:
-        """Receives what came after the place in a snapshot, and not what is in it."""
+        """Receives the batches after the place in a snapshot, and not those in it."""
         ...
 
     async def send(self, batches: Sequence[bytes]) -> None:
@@ -55,12 +55,12 @@ class Carrier(Protocol):
         ...
 
     def receive(self) -> AsyncIterator[list[Received]]:
-        """What comes in, in order, until the way is closed."""
+        """The batches of the others, in order, until the way is closed."""
         ...
 
     @property
     def place(self) -> str:
-        """Up to where was received."""
+        """The place in the order up to which batches were received."""
         ...
 
     async def is_my_turn(self) -> bool:

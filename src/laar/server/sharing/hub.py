@@ -41,7 +41,7 @@ class Hub:
     """The parent's side.
 
     Args:
-        path: of the socket; must not exist.
+        path: path of the socket; must not exist.
         history_s: seconds that batches are kept.
         interval_s: seconds between two snapshots.
         key: secret of the hashes; None to draw one.
@@ -139,8 +139,8 @@ class HubClient:
     """A worker's side; implements `laar.server.sharing.carrier.Carrier`.
 
     Args:
-        path: of the hub's socket.
-        secret: of the hashes, from the settings; None for the hub's.
+        path: path of the hub's socket.
+        secret: secret of the hashes, from the settings; None for the hub's.
     """
 
     def __init__(self, path: Path, *, secret: bytes | None = None) -> None:
@@ -152,7 +152,7 @@ class HubClient:
 
     @property
     def place(self) -> str:
-        """The hub's order needs no name: a snapshot replaces what came before it."""
+        """The hub's order needs no name: a snapshot replaces the batches before it."""
         return ""
 
     def after(self, place: str) -> None:

@@ -15,10 +15,10 @@ __all__ = ["SharingMetrics"]
 
 
 class SharingMetrics(Collector):
-    """What goes to other pickers, and what comes from them.
+    """The metrics of sharing: records sent to other pickers, and records received from them.
 
     Args:
-        sharer: of this picker.
+        sharer: the sharer of this picker.
     """
 
     def __init__(self, sharer: Sharer) -> None:

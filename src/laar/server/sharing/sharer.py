@@ -1,7 +1,7 @@
 """The sharing of a running picker: its tasks, its way to the others, its snapshots.
 
-Without a way to the others the picker goes on alone, and says so as a problem: what it learns
-waits, and goes out when the way is open again. Requests never wait for any of it.
+Without a way to the others the picker goes on alone, and reports a problem. Its own records wait,
+and go out when the way is open again. Requests never wait for any of it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["Sharer", "new_origin", "secret_of"]
 _LOG = logging.getLogger(__name__)
 
 WARM_S = 1.0
-"""How long a start waits for what the others know; then it serves without."""
+"""How long a start waits for the others' records; then it serves without."""
 
 _LOOK_S = 0.25
 _AGAIN_S = (0.1, 1.0)  # until the way is tried again, at first and at most
@@ -76,7 +76,7 @@ class Sharer:
     """Runs the sharing of one picker.
 
     Args:
-        director: of the picker.
+        director: director of the picker.
         share: the settings.
         carrier: the way to the others; None for snapshots on disk only.
         origin: as the carrier knows this picker.
@@ -144,7 +144,7 @@ class Sharer:
         self.sharing.outbox.closed = carrier is None
 
     def shown(self) -> dict[str, object] | None:
-        """How it stands with the others, for the page and the doctor; None without a way."""
+        """The state of the sharing, for the page and the doctor; None without a carrier."""
         if self.carrier is None:
             return None
         sharing = self.sharing
@@ -159,19 +159,19 @@ class Sharer:
     # -- life ----------------------------------------------------------------------------------
 
     def tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """What is to run, by name."""
+        """The tasks to run, by name."""
         if self.carrier is None:
             return {"snapshot": self._keep_file}
         return {"share": self._run, "leases": self._look}
 
     async def warmed(self) -> None:
-        """Waits until it knows what the others know; not for long."""
+        """Waits for the others' records, for `WARM_S` at most."""
         if self.carrier is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._warm.wait(), WARM_S)
 
     async def stop(self) -> None:
-        """Says good-bye, and saves. The way stays closed: who came back would count as one more."""
+        """Takes leave, and saves. The way stays closed: a picker that returns counts as another."""
         if self._file is not None:
             await self._save(self._file)
         if self.carrier is None:
@@ -182,7 +182,7 @@ class Sharer:
             self.sharing.leaving()
             with contextlib.suppress(Away, TimeoutError):
                 async with asyncio.timeout(1.0):
-                    if self._unsent:  # what was being sent goes first
+                    if self._unsent:  # the batches that were being sent go first
                         await self._send()
                     await self._send()
         await self.carrier.close()

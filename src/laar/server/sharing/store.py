@@ -3,12 +3,12 @@
 Keys, all with the namespace as their hash tag, so that they are on one node of a cluster:
 
     laar:{ns}:records    stream; entries older than `history_s` are trimmed
-    laar:{ns}:snapshot   what a picker that starts needs before the stream's entries
+    laar:{ns}:snapshot   records that a picker that starts needs before the stream's entries
     laar:{ns}:turn       expires when the next snapshot is due
     laar:{ns}:key        secret of the hashes, where no `secret_file` is given
 
 Sending, receiving and the rest have a connection each: the client's own, below its commands and its
-pool, which cost more than what they carry here. No answer is awaited longer than a second.
+pool, which cost more than the batches here. No answer is awaited longer than a second.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KEPT_S = 86_400  # without a picker the store forgets all in a day
 
 
 class Seen(NamedTuple):
-    """How a store is: seconds that it took to answer, and since its last record; None for none."""
+    """A store's state: seconds that it took to answer, and since its last record; None for none."""
 
     took_s: float
     record_age_s: float | None
@@ -46,10 +46,10 @@ class Store:
     """Implements `laar.server.sharing.carrier.Carrier`.
 
     Args:
-        share: where the store is, and how to log in.
+        share: the store's address and credentials.
         settings: namespace and times.
         origin: this picker; its own entries are not received.
-        secret: of the hashes, from the settings; None to find one in the store.
+        secret: secret of the hashes, from the settings; None to find one in the store.
 
     Raises:
         SettingError: the extra is not installed, or a file cannot be read.
@@ -142,11 +142,11 @@ class Store:
             self.place = self._read_to = place
 
     async def send(self, batches: Sequence[bytes]) -> None:
-        """See `Carrier`. What the others have sent is read on the same trip."""
+        """See `Carrier`. The others' batches are read on the same trip."""
         oldest = f"{max(0, int(self._now_ms()) - self._history_ms)}-0"
         trimmed = ("XADD", self._records, "MINID", "~", oldest, "*")
         adds = [(*trimmed, "o", self._origin, "b", data) for data in batches]
-        # A reader that waits there is woken by these; what came before is to be taken first.
+        # A reader that waits there is woken by these; earlier batches are to be taken first.
         if self._reading.locked() or not self._came.empty():
             await self._call(self._sender, *adds)
             return
@@ -163,7 +163,7 @@ class Store:
             self.place = place
 
     async def _next(self) -> tuple[list[Received], str]:
-        """What came with the answer to a batch; waits for more where none is sent for a while."""
+        """The batches that a send has read; reads itself where none is sent for a while."""
         try:
             async with asyncio.timeout(0.0 if self._behind else self._patience_s):
                 return await self._came.get()
@@ -193,7 +193,7 @@ class Store:
 
     async def is_my_turn(self) -> bool:
         """See `Carrier`."""
-        await self._other.disconnect(nowait=True)  # a store may close what is idle for long
+        await self._other.disconnect(nowait=True)  # a store may close an idle one
         # A store that was emptied has lost the key, and a picker that starts brings another.
         if await self._agreed(self._used) != self._used:
             raise Away(f"the store {self._where} has another key for hashes")

@@ -12,7 +12,7 @@ from laar.sim.endpoint.echo import ECHO_TOKENS, echo_text
 __all__ = ["Answer", "answer_for"]
 
 FILLER = "This endpoint is simulated: it answers look-ups, and fills the rest with this sentence. "
-"""What everything but a look-up is answered with, over and over up to its limit."""
+"""The answer to everything but a look-up, repeated up to the request's limit."""
 
 FILLER_TOKENS = 48
 """Length of such an answer when the request sets no limit."""

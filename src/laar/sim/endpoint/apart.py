@@ -1,8 +1,8 @@
-"""What llm-d's sidecar does in front of an endpoint that answers what another one has read.
+"""Work of llm-d's sidecar in front of an endpoint that answers prompts another one has read.
 
 The request goes to the endpoint that `x-prefiller-host-port` names, for one token; then the KV
 comes over, and the engine here answers without reading the prompt. Where that endpoint fails, the
-request is read here, as if nothing had been asked for; what it refuses goes back to the client.
+request is read here, as if nothing had been asked for; its refusals go back to the client.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from laar.sim.endpoint.errors import ApiError
 __all__ = ["PATHS", "prefilled_elsewhere"]
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
-"""What the sidecar takes apart; it passes everything else."""
+"""Paths whose requests the sidecar splits into prefill and decode; it passes all others."""
 
 _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0)
 

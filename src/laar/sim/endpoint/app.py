@@ -1,9 +1,9 @@
 """The HTTP face of a simulated endpoint: vLLM's routes, and the faults that were asked for.
 
-What each route answers, with which status and at which moment, is what was seen of a real vLLM
-0.32. Nothing about a prompt is logged; there is no access log. Two things are not vLLM's: every
-response names its endpoint in ``x-sim-endpoint``, and a request with an ``x-sim-body-sha256``
-header gets the digest of its body, as it arrived, under the same name.
+The answers of each route, their statuses and moments are those of a real vLLM 0.32. Nothing about a
+prompt is logged; there is no access log. Two things are not vLLM's: every response names its
+endpoint in ``x-sim-endpoint``, and a request with an ``x-sim-body-sha256`` header gets the digest
+of its body, as it arrived, under the same name.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _AFTER_SHUTDOWN = "cannot schedule new futures after shutdown"
 
 
 class Sockets(Protocol):
-    """What faults do below HTTP."""
+    """Faults below HTTP."""
 
     def reset(self, scope: Scope) -> None:
         """Cuts the connection that a request came by."""
@@ -106,8 +106,8 @@ class EndpointApp:
     """The ASGI application.
 
     Args:
-        serving: what the requests share.
-        sockets: what cuts connections.
+        serving: the state that requests share.
+        sockets: cuts connections.
         address: ``host:port``, for the ``x-sim-endpoint`` header.
     """
 
@@ -363,7 +363,7 @@ class EndpointApp:
 
 
 def _while_draining(prompt: Prompt, reply: Reply, *, stream: bool) -> Response:
-    """What a vLLM that is shutting down says to new requests: three shapes, only one an error."""
+    """The answer of a vLLM that is shutting down to a new request: three shapes, one an error."""
     if prompt.given_ids is None:
         raise ApiError(500, _AFTER_SHUTDOWN)
     if stream:

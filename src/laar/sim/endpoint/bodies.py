@@ -1,7 +1,7 @@
 """Reads request bodies of the APIs that vLLM serves into one form, an `Ask`.
 
 Unknown fields are ignored, as vLLM does. A chat is rendered with a small template of its own (role
-marker, content, tools as JSON), so that what a picker must see (tools, roles) changes the prompt.
+marker, content, tools as JSON), so that parts a picker must see (tools, roles) change the prompt.
 Images and several answers (`n` above 1) are refused with a 400 rather than served wrongly.
 """
 
@@ -43,7 +43,7 @@ COMPLETION_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the engine reads: a text, or token ids in its place, and how many tokens that is.
+    """The prompt that the engine reads: a text, or token ids in its place, and its tokens' number.
 
     `question` is the users' part of the text, which the answer is about.
     """

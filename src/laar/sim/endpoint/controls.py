@@ -23,7 +23,7 @@ __all__ = ["Controls", "Crash"]
 
 LONGEST_OUTAGE_S = 3600.0
 _ANSWER_FIRST_S = 0.05
-"""Between the answer to a call for an outage and the outage."""
+"""Seconds between the answer to a call for an outage and the outage."""
 
 
 class Crash(Protocol):
@@ -38,7 +38,7 @@ class Controls:
     """The routes.
 
     Args:
-        serving: of the endpoint.
+        serving: the endpoint's engine, counters and faults.
         crash: begins an outage.
     """
 

@@ -1,6 +1,6 @@
 """Runs a simulated engine in real time.
 
-The engine is pure: `step(now)` says how long an iteration takes and what holds at its end. The
+The engine is pure: `step(now)` gives the time of an iteration and the state at its end. The
 driver keeps one virtual timeline for it, ``virtual = (monotonic - start) / time_scale``, sleeps
 until an iteration's end and then hands its progress to the requests. Iterations of a busy engine
 follow each other without a gap on that timeline, so timer error does not add up; a wake-up that
@@ -31,7 +31,7 @@ MAX_BURST = 64
 """Iterations run without giving other tasks a turn, when behind."""
 
 MAX_LAG_S = 0.25
-"""Real time the timeline may be behind. What a longer stall of the machine cost is forgotten."""
+"""Real time the timeline may be behind. The excess of a longer stall of the machine is dropped."""
 
 IDLE_LOAD = Load(
     running=0,
@@ -44,7 +44,7 @@ IDLE_LOAD = Load(
 
 
 class Lost(StrEnum):
-    """Why a request will get no more tokens."""
+    """The reason why a request will get no more tokens."""
 
     SHUTDOWN = "shutdown"
     CRASH = "crash"
@@ -52,7 +52,7 @@ class Lost(StrEnum):
 
 
 class Flight:
-    """One job on its way: what the engine has made so far, and a wait for more.
+    """One job on its way: its output so far, and a wait for more.
 
     Times are real (monotonic) seconds, exact on the engine's timeline and not when a task woke:
     `submitted_s` when it reached the engine, `started_s` and `first_s` when the iteration of its
@@ -109,7 +109,7 @@ class BlockObserver(Protocol):
     """Follows the prefix cache."""
 
     def note(self, events: Sequence[KvEvent]) -> None:
-        """Takes what an iteration that begins now will have done by its end."""
+        """Takes the changes that an iteration that begins now will have made by its end."""
         ...
 
     def publish(self) -> None:
@@ -128,7 +128,7 @@ class EngineDriver:
         build: makes a fresh engine; called again after a simulated crash.
         time_scale: real seconds for each second of the engine's time; 0.05 is twenty times faster
             than the hardware that the engine models.
-        blocks: told what each iteration does to the prefix cache.
+        blocks: gets the changes that each iteration makes to the prefix cache.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class EngineDriver:
         return (time.monotonic() - self._born_s) / self._scale
 
     def rescale(self, time_scale: float) -> None:
-        """Makes time pass at another pace from now on; what has passed stays as it was."""
+        """Makes time pass at another pace from now on; the time that has passed stays as it was."""
         now = self.now()
         self._scale = time_scale
         self._born_s = time.monotonic() - now * time_scale

@@ -26,7 +26,7 @@ class ApiError(Exception):
 
     Args:
         status: HTTP status, which the envelope repeats as its code.
-        message: for the client; holds none of the prompt.
+        message: text for the client; holds none of the prompt.
         param: field of the body that is at fault.
         retry_after: value of a ``retry-after`` header; None for no such header.
     """

@@ -112,11 +112,11 @@ class Fault:
     """One fault and the requests that it hits.
 
     Args:
-        kind: what goes wrong.
+        kind: kind of the fault.
         value: the kind's value; None where it has none.
-        share: of the requests that fulfil the other conditions.
-        status: of the kind STATUS.
-        every: each N-th request; 1 is all.
+        share: share of the requests that fulfil the other conditions.
+        status: HTTP status, for the kind STATUS.
+        every: N, for each N-th request; 1 is all.
         longer_bytes: requests with a body above this.
         without: requests without this header, in lower case; empty for all.
     """
@@ -134,7 +134,7 @@ def parse_fault(text: str) -> Fault:
     """Reads ``kind[:value][@condition[,condition]]``.
 
     Raises:
-        SettingError: the text names what is wrong and what is allowed.
+        SettingError: the text names the wrong part and the allowed values.
     """
     head, _, conditions = text.strip().partition("@")
     name, _, value_text = head.partition(":")
@@ -183,7 +183,7 @@ class FaultBook:
     """The faults that an endpoint has now, and which request gets which.
 
     Args:
-        faults: to begin with.
+        faults: the faults to begin with.
         rng: draws the requests that a share hits.
     """
 
@@ -220,7 +220,7 @@ class FaultBook:
         return next((f for f in self.faults if f.kind.standing and accept(f.kind)), None)
 
     def slow_factor(self) -> float:
-        """How many times slower than its profile the engine runs."""
+        """The factor by which the engine runs slower than its profile."""
         factor = 1.0
         for fault in self.faults:
             if fault.kind is FaultKind.SLOW:

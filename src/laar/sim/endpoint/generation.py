@@ -1,8 +1,7 @@
 """One generation request's life on an endpoint: into the engine, out as a body or a stream.
 
 The shape of vLLM's answers is kept where a relay can trip over it: a stream's head goes out before
-the engine has looked at the request, so what goes wrong later comes as an SSE line under status
-200.
+the engine has looked at the request, so a later error comes as an SSE line under status 200.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Refusal(Response):
     Args:
         error: the error.
         stream: whether a stream is under way.
-        status: of an answer that is no stream; None for the error's own.
+        status: status of an answer that is no stream; None for the error's own.
     """
 
     def __init__(self, error: ApiError, *, stream: bool, status: int | None = None) -> None:
@@ -94,23 +93,23 @@ class Silence(Response):
         self._has_head = head
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Says nothing."""
+        """Sends the head at most, and waits for the client to leave."""
         if self._has_head:
             await _send_head(send, 200, _SSE)
         await until_disconnect(receive)
 
 
 class Generation(Response):
-    """Runs a job and sends what comes of it; a client that leaves aborts the job.
+    """Runs a job and sends its output; a client that leaves aborts the job.
 
     Args:
-        driver: of the endpoint's engine.
-        metrics: of the endpoint's present life.
-        job: what the engine is given.
-        answer: what it will say.
-        reply: in which shape.
-        stream: piece by piece, or in one body.
-        fault: slow, or one that shows after some tokens; others are not this class's.
+        driver: driver of the endpoint's engine.
+        metrics: metrics of the endpoint's present life.
+        job: the job for the engine.
+        answer: the text of its output.
+        reply: shape of the output.
+        stream: whether it is sent piece by piece, or in one body.
+        fault: slowness, or a fault that shows after some tokens; others are not this class's.
         load_format: value of the request's ``endpoint-load-metrics-format``.
         reset: cuts the connection of this scope.
         close: ends the connection of this scope in order.

@@ -1,4 +1,4 @@
-"""KV events as vLLM publishes them: what the prefix cache stored and dropped, over ZMQ.
+"""KV events as vLLM publishes them: blocks that the prefix cache stored and dropped, over ZMQ.
 
 PUB, three frames: topic, sequence number (8 bytes, big-endian), msgpack of
 ``[time, events, data_parallel_rank]`` with each event a map. One batch for each engine iteration
@@ -72,7 +72,7 @@ class KvEventPublisher:
             self._replays = asyncio.create_task(self._replay(), name="kv-event-replay")
 
     def source(self) -> dict[str, object]:
-        """What `/kv_event_sources` says of this publisher."""
+        """The entry of this publisher at `/kv_event_sources`."""
         return {
             "data_parallel_rank": 0,
             "enable_kv_cache_events": True,
@@ -108,7 +108,7 @@ class KvEventPublisher:
                 self._noted.append({"type": "AllBlocksCleared"})
 
     def publish(self) -> None:
-        """Sends what was noted, if anything, as one batch."""
+        """Sends the noted events, if any, as one batch."""
         if not self._noted:
             return
         payload = msgpack.packb([time.time(), self._noted, 0])
@@ -162,7 +162,7 @@ class KvEventPublisher:
         while True:
             frames = await router.recv_multipart()
             if len(frames) != 3 or len(frames[2]) != 8:
-                continue  # not the protocol; there is no one to answer
+                continue  # not the protocol; there is no client to answer
             client, _, start = frames
             for seq, payload in list(self._kept):
                 if seq >= start:  # big-endian: bytes sort like numbers

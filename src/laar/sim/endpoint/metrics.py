@@ -3,12 +3,12 @@
 Rendered by hand: prometheus-client takes 2.6 ms for a page of this size and this 0.1 ms, which
 counts when five endpoints share two cores with everything that scrapes them. A histogram keeps its
 text until its next observation. Labels are in alphabetical order and counters carry a `_created`
-gauge, as on a real page. Durations are real seconds, what a client would measure, also when the
+gauge, as on a real page. Durations are real seconds, as a client would measure them, also when the
 engine's time runs faster.
 
-The engine's interface tells of a request first when it has a token. So the queue time of a prompt
+The engine's interface first reports a request when it has a token. So the queue time of a prompt
 that takes several iterations ends only with the last of them, and `iteration_tokens_total` and
-`request_num_preemptions` are left out. Series of what the simulation lacks are there and stay 0.
+`request_num_preemptions` are left out. Series without a counterpart here are there and stay 0.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Writes answers and streams in the shapes of the APIs that vLLM serves.
 
-A reply is told of text as it comes and gives bytes to send; it knows nothing of engines or sockets.
+A reply takes text as it comes and gives bytes to send; it knows nothing of engines or sockets.
 `opening` goes out together with the first text, never before it: a first body chunk is a first
 token, for chats too.
 """
@@ -65,7 +65,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyHead:
-    """What an answer repeats of its request.
+    """The parts of a request that its answer repeats.
 
     `include_usage` asks for a usage chunk at a stream's end, `continuous_usage` for usage in every
     chunk.
@@ -81,7 +81,7 @@ class Reply(Protocol):
     """One answer in one API's shape."""
 
     def opening(self, usage: Usage) -> bytes:
-        """What a stream says before its first text."""
+        """The bytes of a stream before its first text."""
         ...
 
     def piece(self, text: str, finish: str | None, usage: Usage) -> bytes:
@@ -89,7 +89,7 @@ class Reply(Protocol):
         ...
 
     def closing(self, text: str, finish: str, usage: Usage) -> bytes:
-        """What a stream says after its last text; `text` is all of it."""
+        """The bytes of a stream after its last text; `text` is all of it."""
         ...
 
     def whole(self, text: str, finish: str, usage: Usage) -> bytes:
@@ -98,7 +98,7 @@ class Reply(Protocol):
 
 
 class _OpenAiReply:
-    """What chats and completions share: the envelope, chunks and the usage at the end."""
+    """The common part of chats and completions: the envelope, chunks and the usage at the end."""
 
     prefix: str
     chunk_object: str

@@ -69,7 +69,7 @@ class _Server(uvicorn.Server):
         self._ending.set()
 
     def close(self, client: object) -> None:
-        """Ends one client's connection in order, once what was written is out."""
+        """Ends one client's connection in order, once all written bytes are out."""
         for connection in list(self.server_state.connections):
             if getattr(connection, "client", None) == client:
                 connection.transport.close()
@@ -138,7 +138,7 @@ class SimulatedEndpoint:
         await self.wait()
 
     def shut_down(self) -> None:
-        """What SIGTERM does; a second call ends it at once."""
+        """Begins the shutdown of SIGTERM; a second call ends it at once."""
         if self._shutdown is None:
             self._shutdown = asyncio.create_task(self._drain(), name="sim-endpoint drain")
         else:
@@ -224,7 +224,7 @@ async def serve(
     """Runs one endpoint until SIGTERM or SIGINT.
 
     Args:
-        settings: of the endpoint.
+        settings: settings of the endpoint.
         on_start: called when it listens.
 
     Raises:
@@ -281,7 +281,7 @@ def _publisher_of(settings: EndpointSettings, profile: EngineProfile) -> KvEvent
 
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol must be named: asyncio turns Nagle's delay off only for sockets that say TCP.
+    # The protocol must be named: asyncio turns Nagle's delay off only for sockets that name TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -1,4 +1,4 @@
-"""What all requests of one endpoint share: engine, counters, voice and cache events."""
+"""State that all requests of one endpoint share: engine, counters, voice and cache events."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Serving:
     Args:
         settings: the endpoint's.
         build_engine: makes a fresh engine.
-        block_size: of that engine, tokens.
-        num_blocks: of that engine.
+        block_size: tokens of a KV block of that engine.
+        num_blocks: KV blocks of that engine.
         answerer: the simulated model's voice; None for the fixed text.
-        publisher: of KV events, or None.
+        publisher: publishes KV events; None for none.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""What an iteration costs: the interface of cost models, and the linear one.
+"""The cost of an iteration: the interface of cost models, and the linear one.
 
 A cost model sees an iteration as a handful of sums (`Work`), so pricing one more chunk takes
-constant time and a scheduler may search for the chunk that fits. It also tells that a decode-only
-iteration is a line in the context, which lets the engine price a long stretch in closed form.
+constant time and a scheduler may search for the chunk that fits. It also gives a decode-only
+iteration as a line in the context, which lets the engine price a long stretch in closed form.
 """
 
 from __future__ import annotations
@@ -105,13 +105,14 @@ class LinearCost:
     """Seconds as a sum of constants, for engines that are known only by measurement.
 
     Args:
-        seconds_per_token: of an uncached prompt token; LAAR's c(m).
-        decode_s_per_token: of an iteration that decodes, whatever its batch; a lone sequence's
-            inter-token time.
-        prefill_overhead_s: of an iteration that prefills.
-        decode_s_per_sequence: for each sequence that decodes.
-        decode_s_per_context_token: for each token in the caches of those that decode.
-        prefill_s_per_pair: for each (query, key) pair of a prefill; what makes long prompts dear.
+        seconds_per_token: seconds of an uncached prompt token; LAAR's c(m).
+        decode_s_per_token: seconds of an iteration that decodes, whatever its batch; a lone
+            sequence's inter-token time.
+        prefill_overhead_s: overhead of an iteration that prefills.
+        decode_s_per_sequence: seconds for each sequence that decodes.
+        decode_s_per_context_token: seconds for each token in the caches of those that decode.
+        prefill_s_per_pair: seconds for each (query, key) pair of a prefill; they make long prompts
+            dear.
     """
 
     seconds_per_token: float

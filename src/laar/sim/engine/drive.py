@@ -1,8 +1,8 @@
 """One engine on a virtual clock: the smallest driver, for measuring an engine by itself.
 
 The fleet's simulation drives many engines from one heap; this one submits a list of jobs to one
-engine and keeps what a client would see. It is also the reference for how `until` and `cut` are
-used: merge without bound, and cut when a job arrives.
+engine and keeps the times that a client would see. It is also the reference for the use of `until`
+and `cut`: merge without bound, and cut when a job arrives.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The engine model fitted to a running engine, and held against what it was not fitted to.
+"""The engine model fitted to a running engine, and checked on points it was not fitted to.
 
 Both halves use the same `Point`s: an endpoint is asked them (`laar.lab.probing`), and `predict`
 puts them to the engine model. The constants of `LinearCost` come from the few points of
@@ -10,7 +10,7 @@ A first token takes, for a prompt of n tokens of which c are cached, in k iterat
 
 (n^2 - c^2) / 2 are the pairs of attention. The four unknowns are a least-squares fit that weighs
 relative errors and takes nothing negative. The overhead of an iteration is not one of them: a lone
-decode shows it, and prompts of a few iterations can't tell it from the intake.
+decode shows it, and prompts of a few iterations can't separate it from the intake.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _LATER_S = 1e5  # when the prompts are sent whose prefix is in the cache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What an endpoint says of itself, or its operator of it.
+    """Facts about an endpoint, from itself or from its operator.
 
     Args:
         model: the name it serves.
         block_size: tokens of a KV block.
-        num_blocks: how many there are.
-        max_num_batched_tokens: of an iteration.
+        num_blocks: number of KV blocks.
+        max_num_batched_tokens: most tokens of an iteration.
         others: requests under way before anything was measured.
     """
 
@@ -58,13 +58,13 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Something to measure on an idle engine.
+    """One measurement on an idle engine.
 
     Args:
-        prompt_tokens: of each prompt.
-        cached_tokens: how much of it the engine was sent before.
+        prompt_tokens: tokens of each prompt.
+        cached_tokens: the part of them that the engine was sent before.
         together: prompts sent one upon the other, with nothing in common but that.
-        output_tokens: of each answer.
+        output_tokens: tokens of each answer.
     """
 
     prompt_tokens: int
@@ -78,10 +78,11 @@ class Seen:
     """The result of a point.
 
     Args:
-        ttft_s: to the first token of each prompt, the shortest first.
-        answer_s: to the last token, the mean over the prompts.
-        cached_tokens: what the engine says it found of the last prompt; None if it does not say.
-        gap_s: from sending the first of several prompts to sending the others.
+        ttft_s: seconds to the first token of each prompt, the shortest first.
+        answer_s: seconds to the last token, the mean over the prompts.
+        cached_tokens: cached tokens of the last prompt that the engine reports; None if it reports
+            none.
+        gap_s: seconds from sending the first of several prompts to sending the others.
     """
 
     ttft_s: tuple[float, ...]
@@ -106,7 +107,7 @@ def fit_points(longest: int) -> dict[str, Point]:
 
 
 def check_points(longest: int) -> dict[str, list[Point]]:
-    """The points to check with, by what they show the shape of."""
+    """The points to check with, by the quantity whose shape they show."""
     lengths = [max(16, longest // 500), *(longest // part for part in (64, 16, 4, 2, 1))]
     return {
         "prompt length": [Point(prompt_tokens=tokens) for tokens in lengths],
@@ -174,7 +175,7 @@ def _decode_constants(
 
 
 def predict(profile: EngineProfile, point: Point, gap_s: float = 0.0) -> Seen:
-    """What the engine model makes of a point; `gap_s` as in `Seen`."""
+    """The engine model's result of a point; `gap_s` as in `Seen`."""
     size = profile.settings.block_size
     shared = list(range(1, point.cached_tokens // size + 1))
     jobs = []

@@ -1,7 +1,7 @@
-"""The seam between a simulated engine and whatever drives its clock.
+"""The seam between a simulated engine and the driver of its clock.
 
 An engine is a pure object. A driver submits jobs and asks for one iteration at a time: `step(now)`
-says how long the iteration takes and what will be true when it ends. The virtual-time fleet puts
+gives the time of the iteration and the state at its end. The virtual-time fleet puts
 the end of the iteration on its heap; the HTTP endpoint sleeps until then. Neither knows how the
 engine schedules, and the engine never reads a clock.
 
@@ -9,7 +9,7 @@ A driver in a hurry lets an engine merge a stretch of decode-only iterations int
 `step(now, until)` may merge iterations that begin before `until` (infinity is allowed). Before it
 submits or aborts a job while a merged step is outstanding, it calls `cut(now)`: the engine gives
 the part of the stretch that is still true, up to the end of the iteration under way. Done so, the
-outcome is that of single iterations; only the times of tokens inside a stretch are not told.
+outcome is that of single iterations; only the times of tokens inside a stretch are not reported.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Job:
         arrival_s: when it reached the engine, on the driver's clock.
         prompt_tokens: length of the prompt.
         output_tokens: tokens the answer will have (>= 1).
-        blocks: chained hashes of the prompt's full KV blocks, first to last; what the prefix cache
-            is keyed by. It may go on with the blocks that the answer will fill, so that a next turn
+        blocks: chained hashes of the prompt's full KV blocks, first to last; the keys of the prefix
+            cache. They may go on with the blocks that the answer will fill, so that a next turn
             finds them. Empty means that nothing of the prompt can be shared.
         priority: lower runs first, as in vLLM; 0 by default.
-        ttft_objective_s: from arrival to first token; None when the client named none.
+        ttft_objective_s: seconds from arrival to first token; None when the client named none.
         fetched: the prompt's KV has come from another engine, all but the last token's.
     """
 
@@ -52,7 +52,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What one job gained in an iteration: `tokens` new output tokens, and whether it is done.
+    """The progress of one job in an iteration: `tokens` new output tokens, and whether it is done.
 
     `cached_tokens` is the part of the prompt that came from the prefix cache.
     """
@@ -76,8 +76,8 @@ class KvEvent:
 class Step:
     """An iteration, or a merged stretch: it takes `duration_s`; all else holds from its end on.
 
-    `progress` names only the jobs that gained tokens. `events` is empty unless the engine was told
-    to record them (`EngineSettings.kv_events`).
+    `progress` names only the jobs that gained tokens. `events` is empty unless the settings ask the
+    engine to record them (`EngineSettings.kv_events`).
     """
 
     duration_s: float
@@ -87,7 +87,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What the engine would report on its metrics page at this moment."""
+    """The figures of the engine's metrics page at this moment."""
 
     running: int
     waiting: int

@@ -6,13 +6,13 @@ arithmetic of slack and packing is `laar.flow.slack`'s, the same that the picker
 scheduler use; here it meets the engine's own cost model as the predictor, so predictions are exact
 unless the settings add jitter.
 
-A pass through all pipeline stages is what a decode waits for, so it is the pass that must fit the
-target; stages work on consecutive chunks meanwhile.
+A decode waits for a pass through all pipeline stages, so the pass must fit the target; stages work
+on consecutive chunks meanwhile.
 
 Admission follows the order strictly: when the most urgent waiting prompt finds no slot or blocks,
-those behind it do not overtake, or a long one would starve under a stream of short ones. What the
-prefix cache holds of a waiting prompt counts when its chunk is chosen, not yet in its order: to
-look up every prompt's blocks in each iteration would cost more than the iteration.
+those behind it do not overtake, or a long one would starve under a stream of short ones. The cached
+part of a waiting prompt counts when its chunk is chosen, not yet in its order: to look up every
+prompt's blocks in each iteration would cost more than the iteration.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Slack(Fcfs):
     """Medha: prefills by slack, chunks by time.
 
     Args:
-        settings: of the engine.
-        cost: what its iterations take.
+        settings: settings of the engine.
+        cost: cost of its iterations.
 
     Raises:
         SettingError: `slack.order` is not a known order.

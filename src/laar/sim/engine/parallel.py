@@ -8,7 +8,7 @@ each token of the answer takes the same time; and all of it is multiplied by
 
 with n requests running. Beyond `max_num_seqs` it is first come, first served. There are no
 iterations, no chunks and no batch limit, so a picker that learned the shape of vLLM's iterations
-has nothing to go by here: a world for testing what a cost does where its model is wrong.
+cannot use it here: a world for testing a cost where its model is wrong.
 
 All that run advance at one rate, so the state is one number: the work, in unloaded seconds, that
 each of them has done since the engine began. A request's first and last token stand at fixed points
@@ -53,9 +53,9 @@ class ParallelEngine:
     """An `Engine`; see the interface.
 
     Args:
-        cost: of one request alone; only its constants for a prompt and for a token are used.
+        cost: cost of one request alone; only its constants for a prompt and for a token are used.
         settings: the rest; `load_factor` is its own.
-        rng: for the jitter of a request's times.
+        rng: draws the jitter of a request's times.
 
     Raises:
         SettingError: the cost is not linear.
@@ -77,7 +77,7 @@ class ParallelEngine:
         self._work = 0.0  # unloaded seconds that each running job has done since the beginning
         self._start_s, self._rate, self._target = 0.0, 1.0, 0.0  # of the outstanding step
         self._end_s = -math.inf
-        self._gains: list[tuple[_Run, int]] = []  # what it told
+        self._gains: list[tuple[_Run, int]] = []  # the progress it reported
         self._queries = self._hits = 0
 
     def submit(self, job: Job) -> None:
@@ -220,7 +220,7 @@ class ParallelEngine:
         run.end_at = run.first_at + (job.output_tokens - 1) * self._token_s
 
     def _publish(self, run: _Run, tokens: int) -> None:
-        """Makes the blocks findable that so many tokens fill."""
+        """Makes the blocks findable that this number of tokens fills."""
         first = len(run.held)
         fresh = run.job.blocks[first : tokens // self._settings.block_size]
         if fresh:

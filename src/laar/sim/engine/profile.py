@@ -46,7 +46,7 @@ _PARALLEL = {"tensor", "stages", "kv_parallel"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProfile:
-    """What an engine is: a name, what its iterations cost, and its settings."""
+    """An engine's description: a name, the cost of its iterations, and its settings."""
 
     name: str
     cost: CostModel

@@ -6,7 +6,7 @@
     pairs     = sum(chunk * (context + chunk / 2))
 
 The two operator groups run one after the other on the device, so each has a roof of its own. One
-roof over both (their sums compared) would hide what the paper's multi-prefill batching lives on:
+roof over both (their sums compared) would hide the gain of the paper's multi-prefill batching:
 beside a deep, attention-bound chunk the weights are read anyway, and a short chunk's linear part
 is almost free (section 4.2).
 
@@ -59,9 +59,9 @@ class HardwareProfile:
         attention_efficiency: share of the peak FLOP/s that attention reaches.
         memory_efficiency: share of the peak bandwidth that reads reach.
         step_overhead_s: host and launch time of an iteration that nothing hides.
-        link_latency_s: of one all-reduce between the devices of a tensor group.
+        link_latency_s: latency of one all-reduce between the devices of a tensor group.
         link_bytes_s: bandwidth of the same, each way.
-        network_latency_s: of one hop between pipeline stages.
+        network_latency_s: latency of one hop between pipeline stages.
         network_bytes_s: bandwidth between servers, for each device.
         kv_merge_s: joining partial attention outputs of KV groups, for each layer.
     """
@@ -99,9 +99,9 @@ class ModelProfile:
         parameters: all of them.
         active_parameters: those that a token uses.
         experts: routed experts in a layer; 1 for a dense model.
-        experts_per_token: how many of them a token uses.
-        weight_bytes: for each parameter; 1 computes in 8 bits.
-        kv_bytes: for each element of the KV cache.
+        experts_per_token: number of them that a token uses.
+        weight_bytes: bytes of each parameter; 1 computes in 8 bits.
+        kv_bytes: bytes of each element of the KV cache.
         linear_efficiency: factor on the hardware's; below 1 for small expert matrices.
     """
 

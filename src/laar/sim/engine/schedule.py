@@ -2,12 +2,12 @@
 
 A scheduler plans one iteration: whether those who decode get a token, and which prefills get how
 many tokens. It admits waiting sequences through the desk, which is the engine: an admitted sequence
-has a slot, blocks for its whole prompt and whatever the prefix cache holds of it, so that pausing
+has a slot, blocks for its whole prompt and its part in the prefix cache, so that pausing
 its prefill can't lead to a preemption (vLLM needs `--scheduler-reserve-full-isl` for that).
 
-vLLM serves the running list first, in order of admission, and the waiting queue with what is left.
+vLLM serves the running list first, in order of admission, and the waiting queue with the rest.
 Here those that decode go before those that prefill; under FCFS that is the same order, since a
-prefill that takes what is left of a step leaves nothing to admit others with.
+prefill that takes the rest of a step leaves nothing to admit others with.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Plan:
 
 
 class Desk(Protocol):
-    """What a scheduler sees of the engine."""
+    """A scheduler's view of the engine."""
 
     waiting: list[Seq]
     """Not admitted, in the order of the scheduler's key."""

@@ -1,4 +1,4 @@
-"""What can be set about an engine, beside its cost.
+"""The settings of an engine, beside its cost.
 
 Defaults are vLLM's where it has the knob.
 """

@@ -7,7 +7,7 @@ leaves. As many iterations as stages are under way at most, or a batch a moment 
 decodes behind it wait for a whole stage. Sequences that decode are in one batch at a time; a
 prefill may have a chunk in every stage (stream pipeline) or in one of them.
 
-What an iteration does to sequences is written down when the step after it begins, so readings in
+The effects of an iteration on sequences are recorded when the step after it begins, so readings in
 between are those of its start, as a scrape of a real engine sees them.
 
 Recomputation follows vLLM: a preempted sequence loses its blocks, goes back to its place in the
@@ -90,7 +90,7 @@ class SimulatedEngine:
     Args:
         cost: seconds of an iteration.
         settings: the rest.
-        rng: for the jitter of iteration times.
+        rng: draws the jitter of iteration times.
 
     Raises:
         SettingError: an unknown scheduler.
@@ -114,7 +114,7 @@ class SimulatedEngine:
         self._jobs: dict[str, Seq] = {}
         self._flights: deque[_Flight] = deque()
         self._told = 0  # flights at the head whose progress has been returned
-        self._events: tuple[KvEvent, ...] = ()  # told with the outstanding step
+        self._events: tuple[KvEvent, ...] = ()  # reported with the outstanding step
         self._decodes = Work()
         self._free_at = [-math.inf] * self._cost.stages
         self._clock = -math.inf
@@ -160,7 +160,7 @@ class SimulatedEngine:
         begin = max(now, self._clock)  # a driver's sum may be a rounding error early
         if begin >= self._free_at[0] and len(self._flights) < self._cost.stages:
             self._schedule(begin, until)
-        if not self._flights:  # an answer's last blocks may still have to be told
+        if not self._flights:  # an answer's last blocks may still have to be reported
             events = self._pool.drain()
             return Step(0.0, (), events) if events else None
         end = self._flights[0].exit_s
@@ -330,7 +330,7 @@ class SimulatedEngine:
         self._preempted = True
         self._preemptions += 1
 
-    # What an iteration did.
+    # The effects of an iteration.
 
     def _tell(self, duration_s: float) -> Step:
         progress: list[Progress] = []

@@ -1,7 +1,7 @@
 """The engine model against the figures that the Medha paper publishes.
 
-Each row says what was published, what the model gives, and, where the paper leaves the set-up open
-or a constant was fitted to that very figure, says so. The experiment `engine-validation` prints the
+Each row shows the published value, the model's value, and a note where the paper leaves the set-up
+open or a constant was fitted to that very figure. The experiment `engine-validation` prints the
 rows and the tests hold them; nothing else depends on this module. Beside a real engine the model is
 put by `laar lab fit-engine`.
 """
@@ -33,11 +33,11 @@ class Figure:
     """One published figure and ours.
 
     Args:
-        name: what is measured.
+        name: name of the figure.
         published: the paper's value.
-        ours: the model's.
+        ours: the model's value.
         kind: `about` is held to `TOLERANCE`, `at least` is a bound.
-        note: what the reader must know to compare them; empty if nothing.
+        note: a remark needed to compare them; empty for none.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Figure:
 
     @property
     def holds(self) -> bool:
-        """Whether ours agrees with what was published."""
+        """Whether the model's value agrees with the published one."""
         if self.kind == "at least":
             return self.ours >= self.published
         return abs(self.ours / self.published - 1.0) <= TOLERANCE

@@ -1,4 +1,4 @@
-"""What the picker knows of a fleet whose models are all right: their speeds, as measured.
+"""The picker's knowledge of a fleet whose models are all right: their speeds, as measured.
 
 The stand-in for an artifact of `laar measure` on idle engines: one prompt of each of two lengths,
 and the line through them. Q is 1 for every model, so the cost orders endpoints by time alone.
@@ -54,7 +54,7 @@ class MeasuredAssessor:
 
 
 def _measure(engine: EngineProfile) -> tuple[float, float]:
-    """Seconds a token, and what is left of a prompt's time besides."""
+    """Seconds a token, and the rest of a prompt's time, which does not grow with its length."""
     times = []
     for tokens in (_SHORT_TOKENS, _LONG_TOKENS):
         job = Job(id="one", arrival_s=0.0, prompt_tokens=tokens, output_tokens=1)

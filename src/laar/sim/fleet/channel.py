@@ -20,12 +20,12 @@ class Channel:
     """Joins the directors of a fleet.
 
     Args:
-        clock: of the run.
+        clock: clock of the run.
         directors: one for each picker.
-        delay_s: from sending to the others' taking.
+        delay_s: seconds from sending a batch until the others take it.
 
     Attributes:
-        bytes: of all batches.
+        bytes: bytes of all batches.
     """
 
     def __init__(self, clock: VirtualClock, directors: Sequence[Director], delay_s: float) -> None:
@@ -49,7 +49,7 @@ class Channel:
             self._beat(number)
 
     def touched(self, number: int) -> None:
-        """Something changed at a picker: it sends that with what else comes meanwhile."""
+        """Notes a change at a picker, which sends it later, with all changes until then."""
         if not self._due[number]:
             self._due[number] = True
             self._clock.later(self._clock.now + self._flush_s, self._flush, number)

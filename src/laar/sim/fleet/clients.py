@@ -6,11 +6,11 @@ any length takes no memory. Latency counts from the scheduled time as well as fr
 saturation the cap turns the loop into a closed one, and only the first of the two shows it.
 
 Conversations are sessions that wait for an answer before they go on: `converse` sends a turn when
-it is due, or as soon as the one before is answered; `hold_sessions` so long after that answer, and
-so many sessions at a time.
+it is due, or as soon as the one before is answered; `hold_sessions` sends it a pause after that
+answer, and holds a fixed number of sessions at a time.
 
-The closed loop is LAAR's: so many users, each asks, checks, and asks again until the answer is
-right. `laar.client.loop` is the same loop over HTTP; the lab may not import it, being its sibling.
+The closed loop is LAAR's: each of a number of users asks, checks, and asks again until the answer
+is right. `laar.client.loop` is the same loop over HTTP; the lab, its sibling, may not import it.
 """
 
 from __future__ import annotations
@@ -169,9 +169,10 @@ class Turn:
     """One request of a session; it is sent when both pauses are over.
 
     Args:
-        prompt: what is asked.
-        after_answer_s: since the last answer was complete; since the session began for the first.
-        after_request_s: since the last request was sent.
+        prompt: the prompt.
+        after_answer_s: pause since the last answer was complete; since the session began for the
+            first.
+        after_request_s: pause since the last request was sent.
         kind: class of the request, for tables by class.
     """
 
@@ -244,9 +245,9 @@ class Question:
     """One question of the closed loop.
 
     Args:
-        request: the first attempt's.
-        prompt: the same at each attempt.
-        is_correct: what the user finds, by the model that answered.
+        request: the request of the first attempt.
+        prompt: the prompt, the same at each attempt.
+        is_correct: whether the answer of a model is right.
         normals: draws of jitter, one for each attempt.
     """
 
@@ -258,7 +259,7 @@ class Question:
 
 @dataclass(slots=True, kw_only=True)
 class Answered:
-    """What the user came to: each attempt's model and latency, and whether the last was right."""
+    """A user's outcome: each attempt's model and latency, and whether the last was right."""
 
     question: Question
     models: list[str] = field(default_factory=list)
@@ -283,12 +284,12 @@ def ask_until_correct(
     """Runs the closed loop to its end; returns the outcome of each question, in their order.
 
     Args:
-        fleet: fresh.
+        fleet: a fresh fleet.
         questions: asked in order, `concurrency` at a time.
-        concurrency: users.
-        max_attempts: a user gives up after so many.
-        stop_when_exhausted: give up as soon as the picker says that every model was tried.
-        on_attempt: called after each attempt with what the user found.
+        concurrency: number of users.
+        max_attempts: attempts after which a user gives up.
+        stop_when_exhausted: give up as soon as the picker reports that every model was tried.
+        on_attempt: called after each attempt with the exchange and whether its answer was right.
     """
     waiting = iter(questions)
     answered: list[Answered] = []

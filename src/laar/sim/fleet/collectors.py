@@ -24,14 +24,14 @@ class Collectors:
     The picker has been up for a while: everything was read once, intervals are out of step.
 
     Args:
-        clock: of the run.
+        clock: clock of the run.
         sites: the endpoints.
         hosts: their engines, by name.
         links: the ways there, by name.
         directors: get each reading.
-        scrape_interval_s: between two readings of an engine's metrics.
-        probe_interval_s: between two round-trip probes.
-        seed: of the run.
+        scrape_interval_s: seconds between two readings of an engine's metrics.
+        probe_interval_s: seconds between two round-trip probes.
+        seed: seed of the run.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ __all__ = ["Exchange"]
 
 @dataclass(slots=True, kw_only=True)
 class Exchange:
-    """One request on its way; what a client beside the picker saw, seconds on the virtual clock.
+    """One request on its way, as a client beside the picker sees it; seconds on the virtual clock.
 
     `decision.now` is later than `sent_s` where flow control held it.
     """

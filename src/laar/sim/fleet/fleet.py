@@ -51,11 +51,11 @@ class VirtualFleet:
 
     Args:
         sites: the endpoints, at least one.
-        settings: of the picker.
-        seed: of the run.
-        assessor: what the picker knows of models; None for the engines' measured speeds.
-        policies: by name; None for the product's, fresh.
-        flow: how `enqueue` admits requests; None: it holds none.
+        settings: settings of the picker.
+        seed: seed of the run.
+        assessor: the picker's estimates for models; None for the engines' measured speeds.
+        policies: policies by name; None for the product's, fresh.
+        flow: settings by which `enqueue` admits requests; None: it holds none.
 
     Raises:
         SettingError: no endpoints, two of one name, a block size that is no multiple of 16, an
@@ -218,7 +218,7 @@ class VirtualFleet:
         self._touched(exchange.picker)
 
     def discover(self, names: Iterable[str]) -> None:
-        """Makes these all that discovery knows; an endpoint that leaves ends what it has."""
+        """Makes these the discovered endpoints; one that leaves ends the requests it has."""
         specs = [endpoint_of(self._sites[name]) for name in names]
         for director in self.directors:
             director.table.replace("lab", specs)
@@ -243,7 +243,7 @@ class VirtualFleet:
         self.clock.at(now + half, self._arrive, exchange, half, on_end)
 
     def _arrive(self, exchange: Exchange, half: float, on_end: OnEnd) -> None:
-        """The request is there; its prompt is read elsewhere first, where it says so.
+        """Takes the request at its endpoint; a prefiller, if it has one, reads the prompt first.
 
         Between an endpoint and its prefiller there is no way but that of the KV: they are in one
         place. Where the prefiller refuses, the endpoint reads the prompt.

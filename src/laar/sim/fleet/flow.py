@@ -31,9 +31,9 @@ class FlowControl:
 
     Args:
         director: decides.
-        prefixes: of that director.
-        settings: how requests are admitted.
-        clock: of the run.
+        prefixes: prefix index of that director.
+        settings: settings of the queue.
+        clock: clock of the run.
     """
 
     def __init__(

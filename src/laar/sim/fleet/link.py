@@ -1,7 +1,7 @@
 """The way between picker and endpoint: round trips with jitter, and spells of much longer ones.
 
 Jitter is log-normal. A spell is a stretch of time in which the whole path is slow, as GORGO saw
-on its Seoul replica (456 ms on average, about 850 ms at its peak, some 5 % of the time).
+on its Seoul endpoint (456 ms on average, about 850 ms at its peak, some 5 % of the time).
 
 Every path draws its spells from its own generator, and a request brings its own standard normal
 draw along. Both are hence the same whatever the policy: policies are compared on one network.
@@ -27,7 +27,7 @@ class LinkProfile:
         jitter: standard deviation of the logarithm of a round trip.
         spell_rtt_s: the usual round trip during a spell.
         spell_share: part of the time that spells take, in [0, 1).
-        spell_s: how long a spell lasts on average.
+        spell_s: mean duration of a spell.
     """
 
     rtt_s: float = 0.0005

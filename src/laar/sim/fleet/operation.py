@@ -1,9 +1,9 @@
-"""What happens to a fleet while it serves: endpoints crash, are replaced, join and leave.
+"""The operation of a fleet while it serves: endpoints crash, are replaced, join and leave.
 
-* A crash loses what an engine runs and holds. The endpoint stays listed and refuses connections
+* A crash loses an engine's requests and cache. The endpoint stays listed and refuses connections
   until its process is up again, its cache empty.
 * A deployment replaces one endpoint after the other: one with an empty cache joins, an old one
-  leaves the list, ends what it has within a time of grace, and starts again as the next to join.
+  leaves the list, ends its requests within a time of grace, and starts again as the next to join.
 * Scaling adds endpoints with empty caches, or has the last ones leave as above.
 """
 
@@ -22,10 +22,10 @@ class Operation:
     """Operates a virtual fleet; calls are made ahead of the run.
 
     Args:
-        fleet: fresh.
+        fleet: a fresh fleet.
         names: all endpoints there may be; one more than are ever listed at once, to deploy.
-        listed: how many of them are at first.
-        rng: chooses who crashes.
+        listed: number of them that are listed at first.
+        rng: chooses the endpoints that crash.
 
     Attributes:
         listed_s: endpoint seconds until `measure` was called last.

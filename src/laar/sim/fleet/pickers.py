@@ -33,12 +33,12 @@ def build_picker(
 
     Args:
         sites: the endpoints.
-        settings: of the picker.
-        number: 0, 1, 2 ...
-        seed: of the run.
-        assessor: what it knows of models.
-        prefixes: what it believes of caches.
-        policies: by name.
+        settings: settings of the picker.
+        number: number of the picker: 0, 1, 2 ...
+        seed: seed of the run.
+        assessor: its estimates for models.
+        prefixes: its prefix index.
+        policies: policies by name.
 
     Raises:
         SettingError: an unknown policy.

@@ -3,7 +3,7 @@
 A simulated prompt is an array of 64-bit ids, one for each block of 16 tokens; an id stands for all
 of the prompt up to and including its block, as the hash ids of a Mooncake trace do. The engine's
 prefix cache is keyed by them, and the picker's prefix index is fed with the same ids cut to its own
-grid: it sees what hashing the text would have shown it, and costs what it costs in service.
+grid: it finds the same matches as hashed text would give, at the same cost as in service.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What is asked, in tokens.
+    """A prompt and its answer, in tokens.
 
     Args:
         prompt_tokens: length of the prompt.
@@ -52,13 +52,13 @@ class Arrival:
 
     Args:
         at_s: when the client means to send it, counted from the run's start.
-        prompt: what it asks.
-        session: whom it belongs to; empty when the client does not say.
+        prompt: the prompt.
+        session: session it belongs to; empty when the client names none.
         kind: class of the request, for tables by class; empty when there is one.
-        ttft_objective_s: what the client asks for; None for nothing.
+        ttft_objective_s: objective that the client asks for; None for none.
         model: name it asks for.
         tried: models that answered wrongly before, as ``x-laar-tried-models`` lists them.
-        context: what its documents begin with, as the context hook tells.
+        context: hashes of its first documents, as the context hook gives them.
     """
 
     at_s: float

@@ -25,8 +25,8 @@ class Site:
     Args:
         name: its address in the picker's table.
         model: the model it serves.
-        engine: what runs it.
-        link: the way there.
+        engine: profile of its engine.
+        link: the network path to it.
         role: as the label `llm-d.ai/role` has it; empty for an endpoint of the plain kind.
         transfer_tokens_per_s: tokens whose KV it fetches in a second from one that has read them,
             however many are fetched at once.
@@ -50,13 +50,13 @@ class EngineHost:
     """Drives one engine.
 
     Args:
-        clock: the run's.
-        profile: what to build.
-        seed: of the engine's jitter.
+        clock: clock of the run.
+        profile: profile of the engine.
+        seed: seed of the engine's jitter.
 
     Attributes:
         down: whether connections are refused.
-        starts: how often it was started again.
+        starts: number of restarts.
         busy_s: seconds in which something ran.
     """
 
