@@ -30,7 +30,7 @@ BURST = 192
 class Machine:
     """Two workers, an Envoy and two endpoints."""
 
-    async def start(self, directory, stack, transport="h2"):
+    async def start(self, directory, stack, transport="h2", **share):
         wide = aiohttp.TCPConnector(limit=BURST)
         self.http = await stack.enter_async_context(aiohttp.ClientSession(connector=wide))
         upstreams = []
@@ -46,15 +46,12 @@ class Machine:
             | {"transport": transport},
             "envoy": {"eds_file": str(eds)},
             "shutdown": {"drain_s": 0.3, "grace_s": 3.0},
-            "share": {"lease_s": 1.0},
+            "share": {"lease_s": 1.0, **share},
         }
         settings = directory / "laar.yaml"
         settings.write_text(yaml.safe_dump(document))
-        self.process = LaarProcess(
-            ("serve", "-c", str(settings), "--workers", "2"), directory / "picker.log"
-        )
-        await stack.enter_async_context(self.process)
-        await eventually(self.together, what="two workers that know each other", timeout_s=90.0)
+        self.command = ("serve", "-c", str(settings), "--workers", "2")
+        await self.serve(directory / "picker.log", stack)
         options = BootstrapOptions(
             picker=f"127.0.0.1:{ports['ext_proc']}",
             listen_port=0,
@@ -65,6 +62,11 @@ class Machine:
         envoy = EnvoyProcess(rendered("standalone", options), directory)
         self.url = (await stack.enter_async_context(envoy)).url()
         return self
+
+    async def serve(self, log, stack):
+        self.process = LaarProcess(self.command, log)
+        await stack.enter_async_context(self.process)
+        await eventually(self.together, what="two workers that know each other", timeout_s=90.0)
 
     async def metric(self, index, name):
         url = f"http://127.0.0.1:{self.admin + index}/metrics"
@@ -147,6 +149,24 @@ async def test_workers_share_a_killed_one_comes_back_and_a_stop_ends_all(machine
     await machine.process.stop()
     assert set(statuses) == {200}
     assert not any(worker.is_running() for worker in workers)
+
+
+async def test_workers_start_from_the_snapshot_of_those_before(tmp_path, envoy_binary):
+    kept = tmp_path / "snapshot"
+    async with AsyncExitStack() as stack:
+        machine = await Machine().start(tmp_path, stack, snapshot_file=str(kept))
+        for _ in range(4):
+            assert (await machine.ask("a conversation that goes on " * 100))[0] == 200
+        await machine.process.stop()
+        assert kept.stat().st_mode & 0o077 == 0
+        await machine.serve(tmp_path / "again.log", stack)
+        restored = [await machine.metric(index, "laar_share_restored_prompts") for index in (0, 1)]
+        assert min(restored) > 0
+        await machine.process.stop()
+        kept.write_bytes(b"damaged")
+        await machine.serve(tmp_path / "damaged.log", stack)
+        assert (await machine.ask())[0] == 200
+        assert "share.snapshot_file" in (tmp_path / "damaged.log").read_text()
 
 
 async def test_a_worker_that_hangs_is_started_again(machine):

@@ -256,7 +256,7 @@ class Picker:
         if share.url is not None:
             carrier = Store(share, part(SharingSettings, share), origin=origin, secret=secret)
         elif hub is not None:
-            carrier = HubClient(hub, secret=secret)
+            carrier = HubClient(hub, secret=secret, keeps_file=share.snapshot_file is not None)
         sharer = Sharer(
             self.director,
             share,

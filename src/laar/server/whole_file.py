@@ -38,3 +38,12 @@ class WholeFile:
                 file.flush()
                 os.fsync(file.fileno())  # else a power cut may leave the name on an empty file
             temporary.replace(self.path)
+
+    def read(self, most_bytes: int) -> bytes:
+        """The content, or one byte more than the most of a longer one.
+
+        Raises:
+            OSError: it can't be read.
+        """
+        with self.path.open("rb") as file:
+            return file.read(most_bytes + 1)

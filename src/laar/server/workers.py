@@ -19,9 +19,12 @@ from pathlib import Path
 from laar.errors import LaarError
 from laar.server.sharing.hub import Hub
 from laar.server.tasks import cancel
+from laar.server.whole_file import WholeFile
 from laar.settings import Loaded
 from laar.settings.section import part
+from laar.settings.share import Share
 from laar.sharing import SharingSettings
+from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES, SnapshotFault, key_of, read_snapshot
 
 __all__ = ["Worker", "run_workers"]
 
@@ -75,6 +78,30 @@ def _beat(home: Path, index: int) -> Path:
     return home / f"beat-{index}"
 
 
+def _hub_of(share: Share, path: Path) -> Hub:
+    """The hub, with the snapshot that the workers of the last run left."""
+    sharing = part(SharingSettings, share)
+    file, key, data = None, None, b""
+    if share.snapshot_file is not None:
+        file = WholeFile(share.snapshot_file, mode=0o600)
+        try:
+            data = file.read(MAX_SNAPSHOT_BYTES)
+            key = key_of(read_snapshot(data, sharing.namespace))
+        except FileNotFoundError:
+            pass
+        except (OSError, SnapshotFault) as fault:
+            _LOG.warning("share.snapshot_file %s %s; starting without", file.path, fault)
+            data = b""
+    return Hub(
+        path,
+        history_s=sharing.history_s,
+        interval_s=sharing.snapshot_interval_s,
+        key=key,
+        snapshot=data,
+        file=file,
+    )
+
+
 def run_workers(loaded: Loaded, count: int, command: Sequence[str]) -> None:
     """Runs workers until SIGTERM or SIGINT; blocks.
 
@@ -107,12 +134,7 @@ class _Parent:
         loop.add_signal_handler(signal.SIGHUP, self._pass_on, signal.SIGHUP)
         hub = None
         if self._share.url is None:
-            sharing = part(SharingSettings, self._share)
-            hub = Hub(
-                _hub(self._home),
-                history_s=sharing.history_s,
-                interval_s=sharing.snapshot_interval_s,
-            )
+            hub = await asyncio.to_thread(_hub_of, self._share, _hub(self._home))
             await hub.start()
         try:
             async with asyncio.TaskGroup() as group:

@@ -53,6 +53,6 @@ class Share(Section):
     puts one into the store, and then a reader of the store could test guesses about prompts against
     the hashes there."""
     snapshot_file: Path | None = None
-    """File in which a picker without a store keeps its knowledge of the caches, so that it starts
-    warm. It contains hashes and their secret, and only its owner can read it. None: nothing is
-    kept."""
+    """File in which a picker without a store, or all workers of one, keep their knowledge of the
+    caches, so that they start warm. It contains hashes and their secret, and only its owner can
+    read it. None: nothing is kept."""

@@ -39,6 +39,9 @@ class Carrier(Protocol):
     Every call but `close` raises `Away` where the others cannot be reached.
     """
 
+    keeps_file: bool
+    """Whether snapshots go to `share.snapshot_file`: then the secret of the hashes is in them."""
+
     async def open(self, key: bytes, *, starting: bool) -> Begun:
         """Opens the way, and offers a key where the others have none.
 

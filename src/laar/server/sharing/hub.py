@@ -3,7 +3,8 @@
 The parent process of `laar serve --workers` runs the `Hub`; each worker is a `HubClient`. A frame
 is a length, a letter and bytes. The hub passes each batch on to all others in the order it came,
 keeps those of the last minute and the last snapshot for a worker that starts, and gives the key
-out. The socket's directory is its owner's alone.
+out. The last snapshot may go to a file as well, for the next start of all. The socket's directory
+is its owner's alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from laar.server.sharing.carrier import Away, Begun, Received
 from laar.server.tasks import cancel
+from laar.server.whole_file import WholeFile
 from laar.sharing.batches import MAX_BATCH_BYTES
 from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES
 
@@ -32,6 +34,7 @@ _SLOW_BYTES = 32 << 20
 """A worker that has so much to read is cut off; it connects again and is sent a snapshot."""
 
 _TIMEOUT_S = 2.0
+_LAST_S = 1.0
 _LONGEST = max(MAX_BATCH_BYTES, MAX_SNAPSHOT_BYTES)
 
 _BATCH, _SNAPSHOT, _KEY, _OPEN, _TURN = b"b", b"s", b"k", b"o", b"t"
@@ -45,19 +48,31 @@ class Hub:
         history_s: seconds that batches are kept.
         interval_s: seconds between two snapshots.
         key: secret of the hashes; None to draw one.
+        snapshot: the first one, by that key; empty for none.
+        file: gets each snapshot; None to keep it in memory alone.
     """
 
     def __init__(
-        self, path: Path, *, history_s: float, interval_s: float, key: bytes | None = None
+        self,
+        path: Path,
+        *,
+        history_s: float,
+        interval_s: float,
+        key: bytes | None = None,
+        snapshot: bytes = b"",
+        file: WholeFile | None = None,
     ) -> None:
         self._path = path
         self._history_s = history_s
         self._interval_s = interval_s
         self._key = key or secrets.token_bytes(16)
+        self._file = file
+        self._unwritten = False
         self._history: deque[tuple[float, bytes]] = deque()
         self._history_bytes = 0
-        self._snapshot = b""
+        self._snapshot = snapshot
         self._workers: list[asyncio.StreamWriter] = []
+        self._open: set[asyncio.Task[object]] = set()
         self._server: asyncio.Server | None = None
         self._turns: asyncio.Task[None] | None = None
 
@@ -67,14 +82,17 @@ class Hub:
         self._turns = asyncio.create_task(self._give_turns())
 
     async def stop(self) -> None:
-        """Closes the socket and all connections."""
+        """Closes the socket and all connections, and writes the last snapshot."""
         if self._turns is not None:
             await cancel([self._turns])
-        for worker in self._workers:
+        if self._open:  # a worker that has ended may have sent what is not read yet
+            await asyncio.wait(self._open, timeout=_LAST_S)
+        for worker in list(self._workers):
             worker.close()
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
+        await self._write()
 
     async def _give_turns(self) -> None:
         """Asks one worker after the other for a snapshot."""
@@ -84,21 +102,36 @@ class Hub:
             if self._workers:
                 turn = (turn + 1) % len(self._workers)
                 _write(self._workers[turn], _TURN)
+            await self._write()  # that of the turn before
+
+    async def _write(self) -> None:
+        """Writes the last snapshot to the file, if it is not there yet."""
+        if self._file is None or not self._unwritten:
+            return
+        self._unwritten, data = False, self._snapshot
+        try:
+            await asyncio.to_thread(self._file.write, lambda: data)
+        except OSError as fault:
+            _LOG.warning("share.snapshot_file: can't be written (%s)", fault.strerror)
 
     async def _serve(self, reader: asyncio.StreamReader, worker: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
         try:
             while True:
                 kind, data = await _read(reader)
                 if kind == _OPEN:
                     self._welcome(worker, starting=data == b"1")
                 elif kind == _SNAPSHOT:
-                    self._snapshot = data
+                    self._snapshot, self._unwritten = data, True
                     self._forget(all_of_it=True)  # it is in there
                 elif kind == _BATCH:
                     self._pass_on(worker, data)
         except (OSError, asyncio.IncompleteReadError, ValueError):
             pass
         finally:
+            self._open.discard(task)
             if worker in self._workers:
                 self._workers.remove(worker)
             worker.close()
@@ -141,10 +174,14 @@ class HubClient:
     Args:
         path: path of the hub's socket.
         secret: secret of the hashes, from the settings; None for the hub's.
+        keeps_file: whether the hub writes snapshots to a file.
     """
 
-    def __init__(self, path: Path, *, secret: bytes | None = None) -> None:
+    def __init__(
+        self, path: Path, *, secret: bytes | None = None, keeps_file: bool = False
+    ) -> None:
         self._path = path
+        self.keeps_file = keeps_file
         self._secret = secret
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None

@@ -15,7 +15,6 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 from laar.accuracy.online import OnlineOutcomes
@@ -185,6 +184,8 @@ class Sharer:
                     if self._unsent:  # the batches that were being sent go first
                         await self._send()
                     await self._send()
+                    if self.carrier.keeps_file:
+                        await self._put_snapshot(self.carrier)
         await self.carrier.close()
 
     # -- with others ---------------------------------------------------------------------------
@@ -280,10 +281,17 @@ class Sharer:
         while True:
             await asyncio.sleep(self._settings.snapshot_interval_s / 4.0)
             if await carrier.is_my_turn():
-                write = snapshot(
-                    self.sharing, self._online, self._clock(), with_key=False, place=carrier.place
-                )
-                await carrier.put_snapshot(await asyncio.to_thread(write))
+                await self._put_snapshot(carrier)
+
+    async def _put_snapshot(self, carrier: Carrier) -> None:
+        write = snapshot(
+            self.sharing,
+            self._online,
+            self._clock(),
+            with_key=carrier.keeps_file,
+            place=carrier.place,
+        )
+        await carrier.put_snapshot(await asyncio.to_thread(write))
 
     async def _take_up(self, data: bytes, what: str) -> None:
         namespace = self._settings.namespace
@@ -305,7 +313,7 @@ class Sharer:
         path = self._file.path
         await self.endpoints_known.wait()
         try:
-            data = await asyncio.to_thread(_read_file, path)
+            data = await asyncio.to_thread(self._file.read, MAX_SNAPSHOT_BYTES)
             await self._take_up(data, f"share.snapshot_file {path}")
         except FileNotFoundError:
             pass
@@ -325,8 +333,3 @@ class Sharer:
                 "share.snapshot_file",
                 f"{file.path} can't be written ({fault.strerror}); the next start will be cold",
             )
-
-
-def _read_file(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MAX_SNAPSHOT_BYTES + 1)

@@ -55,6 +55,8 @@ class Store:
         SettingError: the extra is not installed, or a file cannot be read.
     """
 
+    keeps_file = False
+
     def __init__(
         self, share: Share, settings: SharingSettings, *, origin: str, secret: bytes | None
     ) -> None:
