@@ -22,7 +22,7 @@ __all__ = ["Apart", "ApartRule", "Prefiller", "Prefillers", "cheapest", "may_be_
 ApartRule = Literal["by-cost", "never", "always", "threshold"]
 
 _APIS = frozenset({Api.CHAT, Api.COMPLETIONS})
-"""What llm-d's sidecar takes apart; it passes everything else to its own engine."""
+"""The APIs whose requests llm-d's sidecar splits; it passes all others to its own engine."""
 
 NOBODY = -1
 
@@ -52,23 +52,24 @@ class Prefillers:
 
 @dataclass(slots=True, kw_only=True)
 class Apart:
-    """What a scorer may want of prefillers; arrays over them, unless it says otherwise.
+    """The prefillers as scorers see them; arrays over the prefillers unless noted.
 
     Args:
-        rule: whose word it is that a prompt is read elsewhere.
-        least_tokens: for the rule `threshold`.
-        transfer_s_per_token: of KV that is fetched.
+        rule: which prompts another endpoint reads.
+        least_tokens: fewest uncached tokens for the rule `threshold`.
+        transfer_s_per_token: seconds to fetch the KV of one token.
         of: the endpoints.
-        tokens: of the prompt.
-        cached_tokens: the part of them that the endpoint is believed to hold.
-        seconds_per_token: of prefill.
+        tokens: tokens of the prompt.
+        cached_tokens: the part of them that the endpoint probably holds.
+        seconds_per_token: seconds of prefill for one token.
         base_s: seconds of an answer that do not grow with the prompt.
-        decoding: requests that it answers itself.
-        again: which share of what its cache pushes out is asked for again; None for nothing.
-        chosen: set by a scorer that prices: of each candidate, the position of the prefiller that
-            it is priced with; -1 for a candidate that would read the prompt itself.
-        transfer_s: set with it: of each candidate, the seconds until the KV is there.
-        saved_s: set with it: of each candidate, what the cheaper way costs less than the other.
+        decoding: requests that the endpoint answers itself.
+        again: share of the evicted text that will be requested again; None counts as 0.
+        chosen: for each candidate, the position of the prefiller that it is priced with; -1 for
+            a candidate that would read the prompt itself. A scorer that prices sets it.
+        transfer_s: for each candidate, the seconds until the KV is there; set with `chosen`.
+        saved_s: for each candidate, the seconds of cost that the chosen way saves against the
+            other; set with `chosen`.
     """
 
     rule: ApartRule

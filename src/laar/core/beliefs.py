@@ -1,4 +1,4 @@
-"""What the director believes, made of the algorithm packages.
+"""The director's estimates, made by the algorithm packages.
 
 Models come from `laar.accuracy`, caches from `laar.prefix`. Only translation happens here: requests
 become features and chains, slots become arrays.

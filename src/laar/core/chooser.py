@@ -327,7 +327,7 @@ class Chooser:
     def _hedge(
         self, view: View, eligible: Eligible | None, tried: Sequence[str], at: int
     ) -> HedgeAdvice | None:
-        """What another model beside the chosen one would take and bring."""
+        """The advice on asking another model beside the chosen one; None if there is no other."""
         after = self._views.after(view, tried)
         if after is None:
             return None

@@ -1,4 +1,4 @@
-"""What a cost is made of: its weights, its terms, and the price of a wrong answer.
+"""The parts of a cost: its weights, its terms, and the price of a wrong answer.
 
     cost = seconds / (A * Q) * retry_penalty ** times_tried
 
@@ -38,8 +38,8 @@ TUNABLE = {"k_rtt": (0.005, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)
 can switch a term off finds, sooner or later, that the objective does not see what that costs."""
 
 IN_FLIGHT_TOKENS = 100.0
-"""What a request in flight delays another, in tokens to read: 80 decoded tokens at 0.12 ms for each
-sequence of a batch are about 100."""
+"""Delay that a request in flight causes another, in tokens to read: 80 decoded tokens at 0.12 ms
+for each sequence of a batch are about 100."""
 
 _PAST_A_NEAR_TIE = 1.1
 _MAX_PENALTY = 1e100  # costs stay finite however often a model was tried
@@ -136,17 +136,17 @@ class Terms:
 
     @property
     def all_others_s(self) -> Floats:
-        """What the request costs others at each candidate, less what it spares them."""
+        """The seconds that the request costs others at each candidate, less those it saves them."""
         return np.zeros(len(self.cost_s)) if self.others_s is None else self.others_s
 
     @property
     def all_transfer_s(self) -> Floats:
-        """What each candidate waits for KV that comes from elsewhere."""
+        """The seconds that each candidate waits for KV from another endpoint."""
         return np.zeros(len(self.cost_s)) if self.transfer_s is None else self.transfer_s
 
     @property
     def all_slow_s(self) -> Floats:
-        """What each candidate takes longer than its siblings."""
+        """The seconds that each candidate takes beyond its siblings' time."""
         return np.zeros(len(self.cost_s)) if self.slow_s is None else self.slow_s
 
 

@@ -99,7 +99,7 @@ class DirectorSettings:
 
 @dataclass(slots=True, kw_only=True)
 class Prefilling:
-    """What a request has at the endpoint that reads its prompt for another.
+    """The records of a request at the endpoint that reads its prompt for another.
 
     Args:
         receipt: the prompt's entry in the prefix index there.
@@ -238,7 +238,7 @@ class Decision:
 
     @property
     def cost_s(self) -> float | None:
-        """What it was chosen by; None when the policy does not price."""
+        """The chosen candidate's cost; None when the policy does not price."""
         if self.view is None or self.view.terms is None:
             return None
         return float(self.view.terms.cost_s[self.position])

@@ -268,7 +268,7 @@ class EndpointTable:
         return next((a for a, known in self._slot_of.items() if known == slot), "")
 
     def cache_tokens(self) -> float:
-        """What all caches hold together; those not known count as the mean, NaN if none is."""
+        """The tokens that all caches hold together; unknown ones count as the mean, NaN if all."""
         known = self.capacity_tokens[self.active]
         known = known[~np.isnan(known)]
         return float(known.mean()) * len(self.active) if len(known) else math.nan
@@ -377,7 +377,7 @@ class EndpointTable:
         self.on_count(slot)
 
     def own(self, slots: Slots) -> Floats:
-        """What this picker itself has in flight at some slots, a row for each of `COUNTED`."""
+        """The counts of this picker's own requests at some slots, a row for each of `COUNTED`."""
         counted = self.counted[:, slots] - self.elsewhere[:, slots]
         counted *= counted[0] >= 0.5  # sums of floats drift
         floored: Floats = np.maximum(counted, 0.0)

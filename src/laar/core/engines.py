@@ -1,4 +1,4 @@
-"""What engines are like, learned from the requests they served.
+"""The speed of engines, learned from the requests they served.
 
 One model of an engine, in closed form. A request with `x` seconds of prompt to read that finds `n`
 others there, and `W` seconds of prompts ahead of it, takes, beside the round trip,

@@ -1,4 +1,4 @@
-"""What health compares an answer's time with: that of an endpoint of the usual pace."""
+"""The expected time of an answer at an endpoint of the usual pace, for health to compare with."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Faults(Counter[str]):
     """How often each part has failed."""
 
     def reason(self, part: Reasoned) -> str:
-        """What a decision made without the part gives as its reason."""
+        """The reason code of a decision made without the part."""
         return f"degraded-{part}"
 
 

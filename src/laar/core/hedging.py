@@ -1,7 +1,7 @@
-"""What a client needs to know to ask a second model before the first has answered.
+"""Advice on hedging: asking a second model before the first has answered.
 
-The client decides, by its own deadline and budget (`laar.client.hedging`). The picker knows what
-either attempt takes and how likely it is right, so it answers both where a request asks for it.
+The client decides, by its own deadline and budget (`laar.client.hedging`). The picker estimates
+the time of both attempts and how likely each is right, and returns the estimates on request.
 """
 
 from __future__ import annotations

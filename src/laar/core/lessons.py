@@ -1,4 +1,4 @@
-"""What a request teaches: of engines while it is in flight, and of the rest at its end."""
+"""Learning from requests: about engines while one is in flight, about the rest at its end."""
 
 from __future__ import annotations
 

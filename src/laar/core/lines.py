@@ -10,7 +10,7 @@ import numpy as np
 __all__ = ["Line"]
 
 FORGET = 0.998
-"""What a sample still weighs after the next: some 500 samples count."""
+"""Weight of a sample relative to the next one: about the last 500 samples count."""
 
 FAR_OUT = 3.0
 """Errors beyond so many of their scale count no more than in proportion (Huber)."""

@@ -84,10 +84,10 @@ class EndpointSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What an endpoint says of the names it answers to.
+    """The names that an endpoint reports to answer to.
 
     Args:
-        weights: names of whole models, and for each what they were loaded from.
+        weights: names of whole models, and for each the source it was loaded from.
         adapters: names of loaded LoRA adapters, and the model that each belongs to.
         generates: whether it writes texts; None when that is not known.
     """

@@ -98,7 +98,7 @@ class Outlook:
 
 
 def _priced(scene: Scene) -> Price[Floats]:
-    """What each candidate costs, by itself."""
+    """The price of each candidate, by itself."""
     fleet, each, of = scene.fleet, scene.candidates, scene.constants
     now, objective_s = scene.now, scene.view.request.ttft_objective_s
     if len(of.read) > _FEW:
@@ -118,10 +118,10 @@ def _loaded(priced: Price[Floats], load_s: Floats) -> Price[Floats]:
 
 
 def _spared(scene: Scene, demand: Demand, priced: Price[Floats], total_s: Floats) -> Floats | None:
-    """What a copy of the prefix at each candidate would spare those who will ask for it.
+    """The seconds that a copy of the prefix at each candidate would save later requests for it.
 
-    None for nothing: mostly, a copy for nothing would win nowhere else than where the cost is
-    least as it is.
+    None if it would save nothing. That is the usual case: even a free copy would mostly not make
+    another candidate the cheapest.
     """
     best = int(total_s.argmin())
     near = (total_s - priced.copy_s < total_s[best]).nonzero()[0]

@@ -83,7 +83,7 @@ def _visit(scene: Scene, apart: Apart) -> _Visit:
 
 
 def _at_prefillers(scene: Scene, apart: Apart) -> Price[Floats]:
-    """What the prompt costs at each prefiller, as an answer of one token; arrays over those."""
+    """The price of the prompt at each prefiller, as an answer of one token; arrays over those."""
     slots, engines = apart.of.slots, scene.engines
     none = np.zeros(len(slots))
     constants = engines.constants(slots, apart.base_s)
@@ -109,7 +109,7 @@ def _at_prefillers(scene: Scene, apart: Apart) -> Price[Floats]:
 
 
 def _pair(scene: Scene, visit: _Visit, transfer_s: Floats, alone: Price[Floats]) -> Price[Floats]:
-    """What each candidate costs with its prefiller: an answer without a prompt, and the visit."""
+    """The price of each candidate with its prefiller: an answer without a prompt, and the visit."""
     view, reading = scene.view, visit.at
     objective_s: Floats | None = None
     if view.request.ttft_objective_s is not None:

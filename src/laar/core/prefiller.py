@@ -26,7 +26,7 @@ def view_of_prefillers(
     cached: Floats,
     again: Floats | None,
 ) -> Apart:
-    """What scorers may want of prefillers; the three arrays are over them, as `Apart` has them."""
+    """The prefillers as scorers see them; the three arrays are over them, as in `Apart`."""
     slots, model_id = prefillers.slots, prefillers.model_id
     answers_itself = table.in_flight[slots] - table.visiting[slots]
     return Apart(

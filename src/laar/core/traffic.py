@@ -1,10 +1,10 @@
-"""What each endpoint was sent: prompts ahead, requests on average, and the rate of both.
+"""The traffic sent to each endpoint: prompts ahead, requests on average, and the rate of both.
 
 A first token that the picker sees takes its prompt out of the work ahead. First tokens that it does
 not see (of answers that are not read) leave prompts that count by a clock. Work is in seconds by
 c(m), the time that a prompt's uncached tokens take the model alone.
 
-All counts are this picker's, and what others told it: `ahead_s` has both.
+Counts include the traffic that other pickers share; those in `_SHARED` are this picker's alone.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _MOST_FADED = 50.0  # times its span, until a fading sum is taken again
 
 
 class Asked(NamedTuple, Generic[N]):
-    """What an endpoint was asked for, or several were.
+    """The traffic of one endpoint, or of several: then each is an array over them.
 
     Args:
-        ahead_s: seconds by c(m) of prompts that are not read yet.
-        since: when the first of them began to be read.
-        free_at: when those are read whose first token is not seen.
-        load: seconds of prompts (by c(m)) that were sent a second, of late.
-        came: the requests that say so (`FEW_CAME`).
+        ahead_s: seconds (by c(m)) of prompts that are not read yet.
+        since: when the engine began to read the first of them.
+        free_at: when the prompts whose first token the picker does not see are read.
+        load: seconds of prompts (by c(m)) sent a second, recently.
+        came: the number of requests behind `load` (see `FEW_CAME`).
     """
 
     ahead_s: N
@@ -99,7 +99,7 @@ class Traffic:
     # -- asked ---------------------------------------------------------------------------------
 
     def asked(self, slots: Slots, now: float) -> tuple[Asked[Floats], float]:
-        """What some endpoints were asked for, and the mean of their loads."""
+        """The traffic of some endpoints, and the mean of their loads."""
         rows: Floats = self._asked.take(slots, axis=1)
         recent = rows[-2:]  # `load` and `came`
         recent *= _exp((self._load_from - now) / RATE_S)
@@ -272,5 +272,5 @@ def seconds_ahead(
 
 
 def _exp(exponent: float) -> float:
-    """What has faded: never above 1, whatever clocks do."""
+    """The share that is left after fading: never above 1, even if clocks jump."""
     return math.exp(max(-700.0, min(0.0, exponent)))

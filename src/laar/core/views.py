@@ -1,4 +1,4 @@
-"""What is known of the candidates of one request: the view that scorers price.
+"""The view of one request's candidates, which scorers price.
 
 The assessor, the prefix index and the learned prompt lengths are asked here, each behind a guard:
 one that fails is left out, with a reason code, and the view is made without it.
@@ -77,7 +77,7 @@ class Views:
         weights: Mapping[str, float] | None,
         now: float,
     ) -> tuple[View, Chain | None, str]:
-        """What scorers may want of the candidates; the prefix chain; a reason if degraded."""
+        """The view for the scorers, the prefix chain, and a reason if the view is degraded."""
         table, reason = self._table, ""
         known = self._assess(request, table.models, tried, now)
         if known is None:
