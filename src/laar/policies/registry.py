@@ -44,7 +44,7 @@ class Kind(StrEnum):
 
     @property
     def method(self) -> str:
-        """What an object of this kind must be able to do."""
+        """The method that an object of this kind must have."""
         return {"filter": "keep", "picker": "order"}.get(self, "score")
 
 
@@ -70,7 +70,7 @@ class Found:
         return f"{self.kind} `{self.name}`{self.origin and f' ({self.origin})'}"
 
     def parameters(self) -> dict[str, Parameter]:
-        """What the settings may set."""
+        """The parameters that the settings may set."""
         try:
             known = signature(self.factory).parameters
         except (TypeError, ValueError):  # written in C
@@ -186,7 +186,7 @@ def _told(error: BaseException) -> str:
 
 
 def _fault(value: Any, default: object) -> str:
-    """What to give instead of a value that cannot stand for a default; empty when it can."""
+    """The advice on a value whose type differs from its default's; empty when the value fits."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if isinstance(default, bool):
         return "" if isinstance(value, bool) else "give true or false"
