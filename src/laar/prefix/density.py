@@ -10,7 +10,7 @@ from __future__ import annotations
 __all__ = ["Density"]
 
 _PRIOR_TOKENS = 20_000.0
-"""What is known of all slots counts as so many tokens of one; so does the first guess for all."""
+"""Weight of the mean over all slots in one slot's density, in tokens; the first guess's, too."""
 _MEMORY_TOKENS = 2_000_000.0
 """Beyond it older prompts fade: traffic changes."""
 _LEAST, _MOST = 0.25, 16.0

@@ -107,11 +107,11 @@ class _Cache:
 
 @dataclass(slots=True, eq=False)
 class Receipt:
-    """What an entry changed, for taking it back or for settling it.
+    """The changes of an entry, for reverting or settling it.
 
     Args:
         chain: the prompt.
-        matched: blocks that were believed to be held at the decision.
+        matched: blocks that the cache probably held at the decision.
         proven: of those, blocks that some finished request had used.
     """
 
