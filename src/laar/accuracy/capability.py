@@ -245,11 +245,11 @@ class CapabilityModel:
         return _each(self._seconds_per_token, models, UNMEASURED_SECONDS_PER_TOKEN)
 
     def fixed_s(self, models: Sequence[str]) -> _Row:
-        """What each model's answer takes besides its prompt: the decoding of a usual answer."""
+        """The seconds of each model's answer besides its prompt: decoding a usual answer."""
         return _each(self._fixed_s, models, 0.0)
 
     def evidence(self, model: str, features: Features) -> Evidence:
-        """What stands behind the model's probability on these features."""
+        """The evidence behind the model's probability on these features."""
         outcomes = self._outcomes.get((model, self._at_measured_length(features)), 0)
         return Evidence(model in self._models, outcomes, outcomes < MIN_CELL_OUTCOMES)
 

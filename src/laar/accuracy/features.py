@@ -1,4 +1,4 @@
-"""What is cheap to know of a request: language, length bucket, task (LAAR, sections 5.2, 5.4).
+"""Features of a request that are cheap: language, length bucket, task (LAAR, sections 5.2, 5.4).
 
 Everything is read from bounded samples of the last user message, so the price does not grow with
 the prompt. Language is inferred from the script of the head AND the tail, because in long prompts
@@ -36,7 +36,7 @@ FEATURES_SCHEMA = 1
 
 MIN_BUCKET_TOKENS = 512
 MIN_LEARNED_BUCKET_TOKENS = 4096
-"""What is learned online has no shorter buckets: four cells would fill a quarter as fast each."""
+"""The shortest bucket of online learning: four shorter ones would each fill a quarter as fast."""
 
 MAX_BUCKET_TOKENS = 2**24
 """Cap on buckets, so that their number is finite: nothing serves prompts past 16M tokens."""

@@ -1,4 +1,4 @@
-"""What reported outcomes add: a Beta posterior for each model and cell, around the fitted prior.
+"""Learning from reported outcomes: a Beta posterior by model and cell, around the fitted prior.
 
 A cell holds a decaying count of outcomes n and of correct ones s. With the prior p worth k outcomes
 the posterior mean is (k p + s) / (k + n): without reports it is the prior, and old reports are
@@ -51,7 +51,7 @@ MAX_SHARES = 40_000
 """Parts of cells kept by reporter, some 8 MB; beyond it a named reporter counts as unnamed."""
 
 KAPPA = 50.0
-"""What a fitted prior weighs at least, in outcomes: a thin cell leans on the fit's other cells."""
+"""Least weight of a fitted prior, in outcomes: a thin cell leans on the fit's other cells."""
 _MOST_KAPPAS = 4.0
 """Largest weight of a well measured prior, in prior weights: 200 outcomes, as many as reports can
 bring within an hour."""
@@ -236,7 +236,7 @@ class OnlineOutcomes:
         return {"schema": STATE_SCHEMA, "features_schema": FEATURES_SCHEMA, "cells": cells}
 
     def by_model(self, now: float) -> dict[str, ModelOutcomes]:
-        """What weighs on each model, summed over its cells; as `state`, from any thread."""
+        """The outcomes that count for each model, over its cells; from any thread, as `state`."""
         sums: dict[str, ModelOutcomes] = {}
         for (model, _), cell in list(self._cells.items()):
             kept = self._kept(cell, now)
@@ -252,7 +252,7 @@ class OnlineOutcomes:
         return self._reporters.weights()
 
     def prior_weights(self) -> dict[str, float]:
-        """What a thin prior of each model weighs by its outcomes, where there are any."""
+        """The weight of a thin prior of each model that has outcomes, judged by them."""
         return {model: self.kappa * self._trust.share(model) for model in self._trust.models()}
 
     def restore(self, state: object, now: float, *, away_s: float = 0.0) -> int:

@@ -1,4 +1,4 @@
-"""What the words of a request say: hashed n-grams, and the task they point at.
+"""The words of a request: hashed n-grams, and the task they point at.
 
 A request that names no task still has a question, mostly a system prompt, and a shape. Their words,
 pairs of words, short runs of characters and marks are hashed into a fixed number of columns
@@ -59,7 +59,7 @@ _JOINS = bytes((0, 1, 0, 1)[kind] for kind in _KINDS)
 """A byte begins a word where the first table has more for it than the second for the byte before:
 signs and characters always do, letters do not behind a letter or a character."""
 _DIGITS = bytes(0 if kind == _GAP else (byte + 1) & 255 for byte, kind in enumerate(_KINDS))
-"""What a byte counts in a word's hash; UTF-8 has no 255."""
+"""The value of a byte in a word's hash; UTF-8 has no 255."""
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
 _POWER = np.cumprod(np.full(_MAX_BYTES, _BASE, np.uint64))
 _BACK = np.cumprod(np.full(_MAX_BYTES, pow(_BASE, -1, 1 << 64), np.uint64))
@@ -68,7 +68,7 @@ _MIX = np.uint64(0xBF58476D1CE4E5B9)
 
 
 class Said(NamedTuple):
-    """What a request says, bounded: its question, its system prompt, and marks of its shape."""
+    """The text of a request, bounded: its question, system prompt, and marks of its shape."""
 
     question: str
     system: str = ""

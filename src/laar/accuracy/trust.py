@@ -1,10 +1,10 @@
-"""What the prior of a model weighs, judged by how well it predicted reported outcomes.
+"""The weight of a model's prior, judged by how well it predicted reported outcomes.
 
 An artifact may be wrong about a model as a whole: fitted on other questions, or on another model
-behind the same name. Its prior should then not weigh what a right one weighs, and how much it
-should is a question that the outcomes answer: of several weights, the one under which they are most
-probable. That is empirical Bayes for the strength of a power prior; a cell with prior p, n outcomes
-and s correct ones has, under weight k, the beta-binomial likelihood
+behind the same name. Its prior should then weigh less than a right one. The outcomes show how much
+less: of several weights, the one under which they are most probable. That is empirical Bayes for
+the strength of a power prior; a cell with prior p, n outcomes and s correct ones has, under weight
+k, the beta-binomial likelihood
 
     B(k p + s, k (1 - p) + n - s) / B(k p, k (1 - p)).
 
@@ -44,7 +44,7 @@ class PriorTrust:
         self._models: dict[str, list[float]] = {}  # log odds of each weight, all cells together
 
     def evidence(self, prior: float, correct: float, outcomes: float, weight: float) -> Evidence:
-        """What a cell with these counts says, whose prior is to weigh `weight` outcomes.
+        """The evidence of a cell with these counts, whose prior's full weight is `weight` outcomes.
 
         An offset may have taken `correct` out of bounds.
         """
@@ -63,7 +63,7 @@ class PriorTrust:
         self._models[model] = list(map(add, total, evidence))
 
     def share(self, model: str, own: Evidence = ()) -> float:
-        """What is left of a prior's weight in a cell that says `own`, by the other cells."""
+        """The share left of a prior's weight in a cell with evidence `own`, by the other cells."""
         total = self._models.get(model)
         if total is None:
             return self._shares[0]

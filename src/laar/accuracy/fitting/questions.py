@@ -154,7 +154,7 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
 
 
 def _question_of(outcome: MeasuredOutcome) -> str:
-    """What answers are gathered by: a place in a file says nothing of which belong together."""
+    """The key that groups answers to one question; a place in a file cannot serve as the key."""
     if outcome.query_id.startswith("at:"):
         return f"{outcome.task} {outcome.prompt_tokens} {outcome.text}"
     return outcome.query_id
