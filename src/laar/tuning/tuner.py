@@ -68,7 +68,7 @@ HISTORY = 64
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What to decide with, and the tag for the request's `Observed`."""
+    """The weights of a decision, and the tag for the request's `Observed`."""
 
     version: int
     values: Mapping[str, float]
@@ -163,7 +163,7 @@ class Tuner:
 
     @property
     def under_way(self) -> dict[str, object]:
-        """What the next decision is made with: a window's weights, else the incumbent's."""
+        """The weights of the next decision, and their role: a window's, else the incumbent's."""
         window = self._window
         if window is None:
             return {"role": "frozen", "weights": dict(self._incumbent)}

@@ -1,4 +1,4 @@
-"""What a set of weights did to a closed cohort of requests, as one number.
+"""The effect of a set of weights on a closed cohort of requests, as one number.
 
 A window is a cohort: the first ``size`` decisions made with its weights, each tagged with the
 window's version, and all of their outcomes, however late. Two mistakes are avoided that way. GORGO
