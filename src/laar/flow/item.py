@@ -1,4 +1,4 @@
-"""What goes into the queue and what comes out: plain values, and the caps it keeps.
+"""The inputs and outputs of the queue: plain values, and its limits.
 
 The reason codes are stable: they go into a response header and label a metric. The words are those
 that endpoint pickers use for the same outcomes.

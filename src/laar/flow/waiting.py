@@ -1,4 +1,4 @@
-"""What the queue is made of: the exact minimum over moving keys, fair turns, and who crowds it.
+"""The parts of the queue: the exact minimum over moving keys, fair turns, and crowding tenants.
 
 Relative slack falls at a speed of its own for each request, so no heap stays sorted. A `Bag` keeps
 the lines (see `laar.flow.slack`) in two numpy rows and looks at all of them when asked: some 10 us
