@@ -97,7 +97,7 @@ class Affinity:
         self._add(self._pairs, _slots(mixed, _PAIR_BITS), weight)
 
     def _weight(self, now: float) -> float:
-        """What one sighting counts now; rescales the tables before it could overflow them."""
+        """The weight of one sighting now; rescales the tables before they could overflow."""
         if self._origin is None:
             self._origin = now
         age = max(0.0, now - self._origin) / self._half_life_s

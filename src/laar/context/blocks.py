@@ -1,7 +1,7 @@
-"""What a scanner finds in a text: blocks of documents, as spans.
+"""The results of a scanner: blocks of documents, as spans of a text.
 
-Everything is a pair of offsets into the text as it came. Nothing is rendered again, so attributes,
-gaps and whatever a scanner does not know stay where and what they were.
+Everything is a pair of offsets into the text as received. Nothing is rendered again, so
+attributes, gaps and anything that a scanner does not know stay in place and unchanged.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def _prompts(prompt: object) -> list[Text]:
 
 
 def said_before(body: dict[str, object], path: Path) -> bytes:
-    """What the engine reads before the string at `path`, in a form fit for hashing.
+    """The parts of the prompt that the engine reads before the string at `path`, to be hashed.
 
     Two prompts that differ here share no cached prefix beyond this point, whatever follows.
     """

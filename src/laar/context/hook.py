@@ -40,7 +40,7 @@ _SIZE_GAIN = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What to remember once the request is accepted; hand it to `ContextHook.commit` as it is."""
+    """State to store once the request is accepted; pass it to `ContextHook.commit` unchanged."""
 
     scope: int
     route: str
@@ -337,7 +337,7 @@ class ContextHook:
         )
 
     def _deadline(self) -> Callable[[], None]:
-        """What to call between two steps; raises when the time is spent."""
+        """A function to call between two steps, which raises when the time is spent."""
         clock, limit_ms = self._clock, self._settings.max_added_ms
         if clock is None or limit_ms is None:
             return lambda: None

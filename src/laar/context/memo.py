@@ -1,4 +1,4 @@
-"""What was decided for a block of a running conversation, so that its next turn repeats it.
+"""Memory of the decision on a block of a running conversation, so that its next turn repeats it.
 
 Clients resend the whole history as they know it, so the key is a hash of the text as *received*.
 Keying by what was sent, as the published program does, makes the next turn look new and loses
@@ -15,7 +15,7 @@ __all__ = ["Memo", "Remembered"]
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What was done to a text, for each of its blocks; empty where it was left as received.
+    """The changes to a text, for each of its blocks; empty where it was left as received.
 
     Args:
         orders: received positions in sending order.
@@ -45,7 +45,7 @@ class Memo:
         return len(self._entries)
 
     def get(self, key: int, now: float) -> Remembered | None:
-        """What was done to a text; a look-up keeps it alive."""
+        """The changes to a text, or None if none are known; a look-up keeps the entry alive."""
         entry = self._entries.get(key)
         if entry is None or now - entry[0] > self._ttl_s:
             return None

@@ -33,7 +33,7 @@ __all__ = ["Turn", "TurnPlan", "surroundings"]
 
 @dataclass(slots=True, kw_only=True)
 class TurnPlan:
-    """What to do with a body; see `HookResult` for the counts."""
+    """The changes to make to a body; see `HookResult` for the counts."""
 
     edits: dict[Path, str] = field(default_factory=dict)
     orders: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
@@ -56,7 +56,7 @@ _SAID_BEGIN, _SAID_END = 2000, 1000
 
 
 def surroundings(texts: Sequence[Text], text: Text) -> Surroundings:
-    """What the rest of a prompt says that one of its texts may be read by."""
+    """The evidence that the rest of a prompt gives about one of its texts."""
     if text.path[0] == "prompt":  # several prompts have nothing to do with each other
         return Surroundings()
     said = []

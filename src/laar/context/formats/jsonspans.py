@@ -30,7 +30,7 @@ Path: TypeAlias = "tuple[str | int, ...]"
 """Keys and indexes from the top."""
 
 Want: TypeAlias = "Mapping[str | int, Want] | None"
-"""What to look for below a value: more of it by key or index, or None for nothing but the value."""
+"""The parts of a value to find: further ones by key or index, or None for the value alone."""
 
 _BLANKS = " \t\r\n"
 _SPACE = re.compile(r"[ \t\r\n]*+")
@@ -230,7 +230,7 @@ def raw_of(body: bytes, value: dict[str, object]) -> Callable[[Sequence[Path]], 
 
 
 def _wanted(paths: Iterable[Path]) -> Want:
-    """What has all of them; a path may go on below another."""
+    """The paths merged into one; a path may continue below another."""
     want: dict[str | int, Want] = {}
     for path in paths:
         at = want

@@ -147,7 +147,7 @@ def _tagged(text: str) -> Iterator[_Span]:
 
 
 def _announced(view: View, lines: list[tuple[int, int]]) -> Iterator[_Span]:
-    """What follows a heading or a sentence about documents: fenced, or up to the end."""
+    """The text after a heading or a sentence about documents: fenced, or up to the end."""
     text = view.text
     for start, end in lines:
         line = text[start : min(end, start + _LONGEST_LINE)]
@@ -301,7 +301,7 @@ def _judged(view: View, start: int, end: int, closed: bool, points: int, kind: s
 
 
 def _behind_tag(after: str) -> str:
-    """What follows the end of a tag."""
+    """The text behind the end of a tag, stripped."""
     return after.partition(">")[2].strip()
 
 

@@ -29,14 +29,14 @@ class Needs(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What every row says.
+    """The fields of every row.
 
     Args:
-        name: as it is shown and counted.
-        family: the setting that it goes by.
-        needs: the evidence it takes.
-        like: how it looks, for people.
-        seen_in: where it is the usual form.
+        name: its name in reports and counts.
+        family: the setting that switches it on.
+        needs: the evidence it needs.
+        like: an example of its look, for readers.
+        seen_in: programs where it is the usual form.
     """
 
     name: str

@@ -18,7 +18,7 @@ LONGEST_TAIL = 6_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What else a prompt says; evidence for or against documents in one of its texts.
+    """The rest of a prompt, as evidence for or against documents in one of its texts.
 
     Args:
         said: other texts of the prompt, cut to what is worth reading.
