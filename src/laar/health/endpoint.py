@@ -1,4 +1,4 @@
-"""What is remembered of one endpoint."""
+"""The record of one endpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIRST_READS = 3
 """Answers of a newcomer that are read: one that is wrong by its settings is wrong at once."""
 _OVERTAKING = 3
 _ADMITS_S = 60.0
-"""What an endpoint takes without a key it took a minute ago."""
+"""Time for which an endpoint that accepted a request without a key counts as accepting them."""
 _ADMITS_STILL_S = 5.0
 
 

@@ -66,7 +66,7 @@ class Health:
         self._records = Records(settings, rng)
         self._endpoints = self._records.endpoints
         self.questions = Questions(self._records)
-        """What the picker asks endpoints itself, and learns from that."""
+        """The picker's own questions to endpoints, and the answers to them."""
         self._outcomes = Outcomes(self._records, self.questions, rng, self._say)
         self._rng = rng
         self.look_at = 0.0

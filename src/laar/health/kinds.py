@@ -1,12 +1,12 @@
-"""What an answer says of the endpoint that gave it: nothing, that it works, is full, or fails.
+"""Kinds of answers by the state of the endpoint that they show: works, full, fails, or unknown.
 
-A refusal is one of three things, and they must not be mixed up. The client's fault says nothing of
-the endpoint. A full engine is sound and wants a pause, not an investigation: breakers that took
-"no room for this prompt" for broken answered 503 to most of real agent traffic. Only the rest is a
-failure.
+A refusal is one of three things, and they must not be mixed up. The client's fault shows nothing
+about the endpoint. A full engine is sound and needs a pause, not an investigation: breakers that
+took "no room for this prompt" for broken answered 503 to most of real agent traffic. Only the rest
+is a failure.
 
-What looks like the client's fault may still be one replica's: a missing model or a key of its own
-(401, 403, 404). Those are `DENIED`, and siblings decide (`laar.health.siblings`).
+An apparent fault of the client may still be the fault of one endpoint: a missing model or a key of
+its own (401, 403, 404). Those are `DENIED`, and siblings decide (`laar.health.siblings`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What an outcome means for the endpoint that it came from: a good one, a failure, or neither.
+"""The effect of an outcome on the health of its endpoint: a good one, a failure, or neither.
 
-One failure of a kind that may be a client's (a wrong key, a cut answer) is held against what the
-endpoint's siblings do before it counts.
+A failure of a kind that may be a client's (a wrong key, a cut answer) is compared with the
+endpoint's siblings before it counts.
 """
 
 from __future__ import annotations

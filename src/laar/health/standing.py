@@ -1,4 +1,4 @@
-"""What health says to a decision: who gets traffic, at which price, and whose trial is due."""
+"""The health of candidates for a decision: which get traffic, at which price, and trials due."""
 
 from __future__ import annotations
 
