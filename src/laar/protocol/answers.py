@@ -88,7 +88,7 @@ class UsageReader:
         self._too_long = False
         self.usage = Usage()
         self.response_id = ""
-        """What the engine will know this answer by; empty until it is read."""
+        """The id under which the engine stores this answer; empty until it is read."""
 
     def feed(self, piece: bytes) -> None:
         """Takes the next piece of the body; in time that goes with the piece alone."""
@@ -107,7 +107,7 @@ class UsageReader:
             self._kept.clear()
 
     def end(self) -> Usage:
-        """What is known once the body is complete."""
+        """The usage, once the body is complete."""
         if self._events:
             self._line(self._kept)
         elif self._kept:

@@ -1,4 +1,4 @@
-"""What goes into a stream machine and what comes out of it: events and actions, plain values.
+"""The inputs and outputs of a stream machine: events and actions, plain values.
 
 They are made for every message, so they are not frozen; no code changes one.
 """

@@ -95,10 +95,10 @@ _API_MARKS = {api: f"api={api}" for api in Api}
 
 @dataclass(slots=True, kw_only=True)
 class Body:
-    """What was read of a body; see `laar.core.request.Request` for the fields.
+    """The fields read from a body; see `laar.core.request.Request` for their meaning.
 
-    `model` is empty where the body names none. `model_span` is where its value stands in the bytes,
-    if that was looked for.
+    `model` is empty where the body names none. `model_span` is the place of its value in the bytes,
+    if it was looked for.
     """
 
     model: str

@@ -61,7 +61,7 @@ class Rework(Protocol):
 
     @property
     def context(self) -> tuple[int, ...]:
-        """What the documents begin with, as `Request.context`."""
+        """Hashes of the first documents, as in `Request.context`."""
         ...
 
     def asked(self, request: str, now: float) -> None:

@@ -56,7 +56,7 @@ class Collected:
 
     @property
     def data(self) -> bytes | None:
-        """What is here, be it an empty body; None where no body came."""
+        """The bytes collected, possibly none; None where no body came."""
         return None if self._data is None else bytes(self._data)
 
     def add(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What both halves of a stream know. The request's half writes most of it."""
+"""The state that both halves of a stream share. The request's half writes most of it."""
 
 from __future__ import annotations
 
