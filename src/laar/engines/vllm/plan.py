@@ -1,4 +1,4 @@
-"""What one step of vLLM should do, decided on plain numbers (Medha section 4, without vLLM).
+"""The plan of one step of vLLM, made from plain numbers (Medha section 4, without vLLM).
 
 The stock scheduler gives running requests the step's tokens first, in list order, so one long
 prefill takes every step until it ends. This plan ranks running and waiting prefills together by
