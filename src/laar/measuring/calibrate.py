@@ -33,7 +33,7 @@ FEW_QUESTIONS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What to ask, for how long, and where the results go.
+    """The questions of a calibration, its length, and the files for its results.
 
     Args:
         endpoints: base URLs.

@@ -102,7 +102,7 @@ class Query:
 
 
 class Solution(NamedTuple):
-    """What a perfect model would find in a look-up prompt."""
+    """The answer of a perfect model to a look-up prompt, with the prompt's features."""
 
     key: str
     value: str
