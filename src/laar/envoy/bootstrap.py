@@ -70,7 +70,7 @@ _MAX_MESSAGE_TIMEOUT_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapOptions:
-    """What an operator may want to change in a bootstrap.
+    """The options of a bootstrap.
 
     Args:
         picker: ``host:port`` of the picker's ext_proc server; IPv6 in brackets. A DNS name is

@@ -132,7 +132,10 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Rou
 
 
 def processing_mode(*, native: bool, headers: bool) -> ProcessingMode:
-    """What the picker is sent; without `headers` of a native request only what it reads of them."""
+    """The parts of a stream that Envoy sends to the picker.
+
+    Without `headers`, it sends no request headers; the picker gets those it reads as attributes.
+    """
     send, skip = ProcessingModeHeaderSendMode.SEND, ProcessingModeHeaderSendMode.SKIP
     bodies = ProcessingModeBodySendMode
     trailers = skip if native else send
