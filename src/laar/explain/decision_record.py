@@ -1,4 +1,4 @@
-"""What remains of a decision when its prompt is gone: a `DecisionRecord`, to explain it by.
+"""The record of a decision without its prompt: a `DecisionRecord`, to explain it by.
 
 Ids, names, counts, and references to the arrays the scorers saw. It costs some microseconds to
 make, so every decision can leave one; rows and words are made from it on request. It never holds a

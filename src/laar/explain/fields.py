@@ -38,8 +38,8 @@ __all__ = [
 ]
 
 _TAKEN_OUT = -1.0
-"""What readers of a record get as the score of a candidate that was taken out, where its mask
-(`DecisionRecord.eligible`) is not: logs and spans hold columns of numbers."""
+"""The score that logs and spans show for a candidate that was taken out: they hold columns of
+numbers, without its mask (`DecisionRecord.eligible`)."""
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -143,7 +143,7 @@ ENDPOINT: tuple[Column[EndpointSpec, str], ...] = (
     Column("model", lambda of: of.models[0], Spans.OTHERS),
     Column("region", lambda of: of.region, Spans.CHOSEN),
 )
-"""What an endpoint is."""
+"""The description of an endpoint."""
 
 ESTIMATES: tuple[Column[View, Floats], ...] = (
     Column("probability", lambda of: of.probability),
@@ -152,10 +152,10 @@ ESTIMATES: tuple[Column[View, Floats], ...] = (
     Column("cached_tokens", lambda of: of.cached_tokens),
     Column("queued_tokens", lambda of: of.queued_tokens),
 )
-"""What is expected of it."""
+"""The estimates of a candidate."""
 
 SCORE: Column[DecisionRecord, Floats] = Column("score", lambda of: _scores(of))
-"""What the policy made of that; -1 for a candidate that was taken out."""
+"""The policy's score of the candidate; -1 for one that was taken out."""
 
 UNPRICED: tuple[Column[View, Floats], ...] = (Column("rtt_s", lambda of: of.rtt_s),)
 """In place of the cost's terms, where the policy does not price."""

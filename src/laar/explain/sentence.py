@@ -114,7 +114,7 @@ def _name(record: DecisionRecord, view: View, rival: int) -> str:
 
 
 def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
-    """What speaks against the rival, and for it."""
+    """The reasons against the rival, and for it."""
     if view.times_tried[rival] > view.times_tried[winner]:
         return "was tried already"
     answers = terms.all_answers
@@ -135,7 +135,7 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
 
 
 def _beyond_itself(terms: Terms, winner: int, rival: int) -> str:
-    """What else than its time and its errors speaks against the rival."""
+    """The reason against the rival besides its time and its errors."""
     others, ttft = terms.all_others_s, terms.all_ttft_s
     if others[rival] > others[winner]:
         return f"costs other requests {_seconds(float(others[rival] - others[winner]))} more"
@@ -146,9 +146,9 @@ def _beyond_itself(terms: Terms, winner: int, rival: int) -> str:
 
 
 def _switch(record: DecisionRecord, view: View, terms: Terms) -> str:
-    """What another model than the one that holds the prompt costs and brings, if that is a choice.
+    """The cost and gain of a model other than the one that holds the prompt; empty if no choice.
 
-    Staying is with the endpoint whose cache spares most; switching is to the model picked, or, if
+    Staying is with the endpoint whose cache saves most; switching is to the model picked, or, if
     that is the same, to the one that is most often right.
     """
     warm = int(np.argmax(view.cached_tokens * view.seconds_per_token))
@@ -222,7 +222,7 @@ def _seconds(seconds: float) -> str:
 
 
 def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:
-    """What took out the candidate at a position, and in words; None and nothing if it was left."""
+    """The cause that took out the candidate at a position, and its text; None and "" if none."""
     cause = None if record.eligible is None else record.eligible.cause(at)
     if cause == "window":
         assert record.view is not None
