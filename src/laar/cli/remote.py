@@ -1,4 +1,4 @@
-"""What commands ask of a running picker's admin port."""
+"""The requests of commands to a running picker's admin port."""
 
 from __future__ import annotations
 
