@@ -225,7 +225,7 @@ def hedged_attempts(
 
 
 def _use(reply: Reply) -> int:
-    """What the next attempt uses: an answer before a refusal, and that before a fault."""
+    """The rank of a reply for the next attempt: an answer, then a refusal, then a fault."""
     return 0 if reply.status == 200 else 1 if reply.status in RETRYABLE else 2
 
 
