@@ -1,4 +1,4 @@
-"""What a picker has to tell the others, until it is sent."""
+"""The records that a picker holds for the other pickers until it sends them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Outbox:
         self._has_news()
 
     def batches(self, now: float, key_id: str) -> list[Batch]:
-        """What there is to send; empty where nothing changed and no sign of life is due."""
+        """The batches to send; empty where nothing changed and no sign of life is due."""
         self._is_told = False
         full = now - self._full_at >= FULL_S
         loads = self._loads(full=full)

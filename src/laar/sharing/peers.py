@@ -1,4 +1,4 @@
-"""What the other pickers have in flight, summed up by endpoint and applied to this one's tables.
+"""The requests that other pickers have in flight, summed by endpoint into this one's tables.
 
 A picker's load at an endpoint is a state that only it writes, so the sum over pickers needs no
 agreement: records may be lost, doubled or late, and the next one is right. It ends by lease: of a
@@ -28,7 +28,7 @@ TAG_CHARS = 6
 
 
 def tag_of(origin: str) -> str:
-    """What the ids of a picker's decisions begin with, so that reports of outcomes find it."""
+    """The prefix of the ids of a picker's decisions, by which reports of outcomes find it."""
     size = TAG_CHARS // 2
     return blake2b(origin.encode(), digest_size=size, person=b"laar-decision").hexdigest()
 
@@ -162,5 +162,5 @@ class Peers:
 
 
 def _more(new: float, old: float) -> float:
-    """What a counter has grown by; one that is lower than it was began again."""
+    """The growth of a counter; one that is lower than before has started again at zero."""
     return new - old if new >= old else new

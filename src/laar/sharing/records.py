@@ -1,4 +1,4 @@
-"""What pickers have to say to each other: loads by address, and small typed records.
+"""The messages between pickers: loads by address, and small typed records.
 
 `laar.sharing.batches` writes and reads them.
 """
@@ -96,7 +96,7 @@ class Heard(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What an answer taught about the engine of an endpoint."""
+    """A sample of an endpoint's engine, taken from one answer."""
 
     address: str
     sample: Sample

@@ -140,14 +140,14 @@ class Sharing:
     # -- out -----------------------------------------------------------------------------------
 
     def batches(self, now: float) -> list[bytes]:
-        """What there is to send now; call it every `flush_ms` while there is a way to send."""
+        """The batches to send now; call it every `flush_ms` while there is a way to send."""
         self._at(now)
         made = self.outbox.batches(now, self.key_id)
         return [write_batch(self.settings.namespace, batch) for batch in made]
 
     @property
     def tag(self) -> str:
-        """What the ids of this picker's decisions have to begin with."""
+        """The required prefix of the ids of this picker's decisions."""
         return tag_of(self.origin)
 
     def hello(self, now: float) -> None:

@@ -1,8 +1,8 @@
-"""What a picker knows, in one piece: for one that starts.
+"""The knowledge of a picker, in one piece, for a picker that starts.
 
-Data only: JSON behind a checksum. It may come from a store or a file that anyone wrote, so every
-part is checked and what makes no sense is left out. Loads are not in it: those of the others come
-within a second, and one's own are zero.
+Data only: JSON behind a checksum. It may come from a store or a file that anyone can write, so
+every part is checked and invalid parts are left out. Loads are not in it: those of the others
+arrive within a second, and the picker's own are zero.
 """
 
 from __future__ import annotations
