@@ -34,8 +34,8 @@ MIN_PROBABILITY = 0.01
 by an estimate this small would rank endpoints by the noise in it."""
 
 TUNABLE = {"k_rtt": (0.005, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)}
-"""Weights the tuner may set, each with its floor and cap. No floor is zero: a climb that finds it
-can switch a term off finds, sooner or later, that the objective does not see what that costs."""
+"""Weights the tuner may set, each with its floor and cap. No floor is zero: a climb that can switch
+a term off will do so sooner or later, because the objective does not see the term's cost."""
 
 IN_FLIGHT_TOKENS = 100.0
 """Delay that a request in flight causes another, in tokens to read: 80 decoded tokens at 0.12 ms
@@ -103,11 +103,11 @@ class Terms:
     """The cost taken apart, in seconds; each an array over the candidates.
 
     `latency_s = rtt_s + base_s + prefill_s + queue_s + transfer_s + slow_s`, weights applied;
-    `cost_s = latency_s / (answers * probability) * penalty`. `queue_s` is what others there cost:
-    the tokens ahead, their decoding, and the delay that the prompt's prefill means for them.
-    `slow_s` is what the endpoint takes longer than its siblings, and `answers` is P(it answers);
-    `transfer_s` is for KV that comes from the endpoint that reads the prompt (`laar.core.apart`).
-    None stands for 0, and for 1 of `answers`, everywhere.
+    `cost_s = latency_s / (answers * probability) * penalty`. `queue_s` is the cost of the others
+    there: the tokens ahead, their decoding, and the delay that the prompt's prefill means for them.
+    `slow_s` is the time that the endpoint takes beyond its siblings, and `answers` is P(it
+    answers); `transfer_s` is for KV from the endpoint that reads the prompt (`laar.core.apart`).
+    None stands for 0, and for 1 in `answers`.
     """
 
     rtt_s: Floats

@@ -119,13 +119,13 @@ class InFlight:
     """A request between its decision and its end. The director alone changes it; others look.
 
     Args:
-        slot: of the endpoint that serves: the chosen one, until Envoy names another.
-        address: of that endpoint.
-        model: of that endpoint.
-        tried: what the client sends back on a retry.
+        slot: slot of the endpoint that serves: the chosen one, until Envoy names another.
+        address: address of that endpoint.
+        model: model of that endpoint.
+        tried: the models that the client sends back as tried on a retry.
         exhausted: `tried` names every model that could serve the request, or no other is worth its
             seconds.
-        adapter: that it counts for at its endpoint; empty for none.
+        adapter: the adapter that it counts for at its endpoint; empty for none.
         receipt: the prompt's entry in the prefix index.
         began: the engines' record of the request.
         attempt: health's record of it.
@@ -156,11 +156,11 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Where a request goes, and why. What becomes of it is in `flight`.
+    """The endpoint that a request goes to, and why. `flight` follows the request from there.
 
     Args:
-        id: an outcome can be reported by it; empty for a preview.
-        request: what was asked.
+        id: identifies the decision in reports of outcomes; empty for a preview.
+        request: the request.
         settings: those it was made by: what was reserved goes back by the same, whatever was
             changed meanwhile.
         policy: its name.
@@ -173,21 +173,21 @@ class Decision:
         rewrite: that name, where the body has to be spliced.
         tried: the models of this attempt and of those before it.
         exhausted: a failure of this attempt should be the last.
-        tokens: of the prompt, in the chosen model's tokens.
+        tokens: length of the prompt in the chosen model's tokens.
         uncached_tokens: the part of them that the endpoint has to read.
         prefiller: reads the prompt in its place; None where the endpoint reads it itself.
-        view: what the scorers saw; None for a request that is not read.
-        scores: of the view's candidates.
+        view: the view that the scorers saw; None for a request that is not read.
+        scores: scores of the view's candidates.
         eligible: which of them were left to pick from; None for all.
-        position: of the chosen one among them.
+        position: position of the chosen one among the view's candidates.
         chain: the prompt's prefixes.
         weights_version: the tuner's window that the outcome counts in, 0 for none.
         engine_priority: goes into the body, where the engine takes one; lower runs first, and None
             leaves the client's own.
         trial: the endpoint is out, and this request finds out whether it is back.
         left_out: why health left candidates out, by slot.
-        hedge: what another model beside this one would take and bring, where the client asked.
-        flight: the other half.
+        hedge: advice on asking another model beside this one, where the client asked for it.
+        flight: the state of the request between its decision and its end.
     """
 
     id: str
@@ -251,12 +251,13 @@ class Completion:
     Args:
         status: HTTP status of the endpoint's answer; None when none came.
         cause: ``complete``, ``disconnect``, ``reset`` or ``error``.
-        latency_s: from the decision to the end.
-        ttft_s: from the decision to the first byte of the answer's body, where it was sampled.
+        latency_s: seconds from the decision to the end.
+        ttft_s: seconds from the decision to the first byte of the answer's body, where it was
+            sampled.
         prompt_tokens: the engine's own count, where the answer was read.
         completion_tokens: the same for the answer.
-        cached_tokens: prompt tokens the engine found in its cache, where it says so.
-        response_id: what the engine keeps the answer by, where it keeps answers (Responses API).
+        cached_tokens: prompt tokens the engine found in its cache, where it reports them.
+        response_id: id under which the engine keeps the answer (Responses API).
         error: the answer began well and held an error, where it was read.
     """
 

@@ -4,8 +4,8 @@ Work on the request path that grows with the number of endpoints is done on whol
 endpoint that leaves keeps its slot until the last of its requests has ended, so a late release
 never touches a newcomer, and an endpoint that flaps finds its counters as they were.
 
-Unknown is not zero: a reading that never came is NaN and every reading carries its time. What a
-missing or stale reading means is for the filters and the cost to say, not for the table.
+Unknown is not zero: a reading that never came is NaN and every reading carries its time. The
+filters and the cost decide what a missing or stale reading means, not the table.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Reading:
     """The values of one scrape of an endpoint's metrics page; NaN for what the page lacks.
 
     `waiting` and `running` are requests, `kv_usage` is a share in 0..1, `capacity_tokens` the size
-    of the KV cache. `adapters` are those that requests run with, `max_adapters` how many may at
+    of the KV cache. `adapters` are those of running requests, `max_adapters` how many may run at
     once. `restarted` is true when counters ran backwards since the last page: the engine restarted,
-    so whatever was in its cache is gone.
+    and its cache is empty.
     """
 
     waiting: float = math.nan
@@ -291,7 +291,7 @@ class EndpointTable:
         return self._names.serving.get(name)
 
     def weights(self, name: str) -> str:
-        """Which cached prefixes a model name shares: those of requests with the same result.
+        """The group of cached prefixes that a model name shares: names with the same result.
 
         Empty for the endpoints' own models, whatever they are called; else the name.
         """

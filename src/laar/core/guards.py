@@ -1,7 +1,7 @@
 """Guards: a part that fails costs its own share of a decision, never the request.
 
-What is learned, believed and watched is wrapped once, when the director is built. A wrapped call
-returns None after a fault and counts it; the caller goes on with the next simpler thing.
+Learners, estimators and observers are wrapped once, when the director is built. A wrapped call
+returns None after a fault and counts it; the caller continues with a simpler substitute.
 """
 
 from __future__ import annotations

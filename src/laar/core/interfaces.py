@@ -1,10 +1,10 @@
 """The extension points, in the words endpoint pickers use: filter, scorer, picker, policy.
 
 A policy is a profile: filters, scorers with weights, then the max-score picker. A filter returns a
-mask of the candidates, a scorer a score for each of them; neither speaks through the other. Both
-see one `View`, made once for a decision. What is known of models and of
-prefixes comes from an `Assessor` and a `Prefixes`; both have a plain stand-in here, used when
-nothing was measured and whenever the real one fails.
+mask of the candidates, a scorer a score for each of them; neither stands in for the other. Both
+see one `View`, made once for a decision. Estimates of models and of prefixes come from an
+`Assessor` and a `Prefixes`. Both have a plain stand-in here, used when nothing was measured and
+whenever the real one fails.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Assessment:
         cell: language, length bucket and task the numbers were looked up by.
         unknown: the probability of some model is a stand-in, since nothing was measured for it.
         unlike: the request is unlike anything measured: the probabilities are base rates.
-        published: the artifact's P(correct) for the request's class, whatever failed before and
-            was reported since: Q as LAAR has it. None where there is no other than `probability`.
+        published: the artifact's P(correct) for the request's class, without regard to failed
+            models and reported outcomes: Q as in LAAR. None where only `probability` is known.
         reported: reported outcomes that still weigh on the request's class; None where none are
             reported at all.
     """
@@ -106,7 +106,7 @@ class PlainAssessor:
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """Says the same of every model."""
+        """Returns the same estimates for every model."""
         n = len(models)
         return Assessment(
             tokens=np.full(n, request.chars / self.CHARS_PER_TOKEN),
@@ -133,7 +133,7 @@ class Prefixes(Protocol):
         ...
 
     def match(self, chain: Chain, capacity: int) -> Floats:
-        """For each slot below `capacity`, the share of the prompt in 0..1 that it holds."""
+        """The share of the prompt, in 0..1, that each slot below `capacity` holds."""
         ...
 
     def insert(self, slot: int, chain: Chain, now: float) -> Receipt | None:
@@ -145,9 +145,9 @@ class Prefixes(Protocol):
         ...
 
     def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
-        """For each slot, how much of what the prompt would push out there is asked for again.
+        """The share, by slot, of the text evicted by the prompt that is requested again.
 
-        A share of what is to be read of the prompt; `shares` is from `match`.
+        It is a share of the prompt's uncached part; `shares` is from `match`.
         """
         ...
 
@@ -158,8 +158,8 @@ class Prefixes(Protocol):
     def settle(self, receipt: Receipt, share: float | None, prompt_tokens: int = 0) -> None:
         """The request ended well.
 
-        `share` is what the engine said it had cached, and `prompt_tokens` how long it said the
-        prompt was, if it did (None and 0).
+        `share` is the share of the prompt that the engine reported as cached, None without a
+        report. `prompt_tokens` is the reported length, 0 without a report.
         """
         ...
 
@@ -172,7 +172,7 @@ class Prefixes(Protocol):
         ...
 
     def set_capacity(self, slot: int, tokens: float) -> None:
-        """The engine said how many tokens its cache holds; NaN when it did not."""
+        """Takes the engine's report of how many tokens its cache holds; NaN for no report."""
         ...
 
 
@@ -326,9 +326,9 @@ class Fault:
     """A part of a policy that failed on a request.
 
     Args:
-        part: which kind.
+        part: kind of the part.
         extension: the part itself.
-        error: what it raised; the text may hold some of a prompt.
+        error: the exception; its text may hold some of a prompt.
     """
 
     part: PolicyPart

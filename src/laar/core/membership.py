@@ -1,7 +1,7 @@
-"""Which endpoints there are: what every source says of them, and what they say of themselves.
+"""The set of endpoints: as every source describes them, and as they report themselves.
 
-Sources (a file, DNS, Kubernetes) may overlap: the first wins. An endpoint's own word adds adapters
-to its names, but takes no name that the configuration gives to another model.
+Sources (a file, DNS, Kubernetes) may overlap: the first wins. An endpoint's own report adds
+adapters to its names, but takes no name that the configuration gives to another model.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ __all__ = ["read_elsewhere"]
 def read_elsewhere(scene: Scene, apart: Apart, alone: Price[Floats]) -> Price[Floats]:
     """The prices again, those of pairs where a candidate had better not read the prompt.
 
-    Leaves in `apart` which prefiller each candidate is priced with, and what that saves.
+    Sets in `apart` the prefiller that each candidate is priced with, and the seconds it saves.
 
     Args:
-        scene: what is priced.
+        scene: the inputs to the prices.
         apart: the prefillers.
         alone: the prices of candidates that read the prompt themselves.
     """
@@ -48,13 +48,13 @@ def read_elsewhere(scene: Scene, apart: Apart, alone: Price[Floats]) -> Price[Fl
 
 @dataclass(slots=True, kw_only=True)
 class _Visit:
-    """Where each candidate's prompt would be read; arrays over the candidates.
+    """The prefiller that would read each candidate's prompt; arrays over the candidates.
 
     Args:
         chosen: position of the prefiller; -1 where there is none of the candidate's kin.
         can: there is one.
-        then_s: until the first prefiller of its kin is ready.
-        cost_s: of reading it at the chosen one, as the cost weighs it.
+        then_s: seconds until the first prefiller of its kin is ready.
+        cost_s: weighted seconds of reading it at the chosen one.
         at: the other prices there.
     """
 

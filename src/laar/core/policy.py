@@ -74,9 +74,9 @@ class Policy:
         """Positions of the candidates: the picked one, then the fallbacks.
 
         Args:
-            scores: of the candidates.
-            view: of the candidates.
-            masks: what may take the request, the most important first.
+            scores: scores of the candidates.
+            view: the view of the candidates.
+            masks: masks of the candidates that may take the request, the most important first.
             first: the candidate that is picked whatever its score; None to pick by score.
         """
         if self.picker is not None and first is None:

@@ -1,7 +1,7 @@
 """The choice of a prefiller among the endpoints that may be one.
 
 A policy that prices chooses it together with the candidate (`Apart.chosen`); a prefiller that
-health has taken out gets its trial here. `laar.core.apart` says what the pair costs.
+health has taken out gets its trial here. `laar.core.apart` describes the cost of a pair.
 """
 
 from __future__ import annotations

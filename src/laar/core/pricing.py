@@ -1,6 +1,6 @@
 """The formula of the cost, for one candidate or for all of them at once.
 
-`laar.core.outlook` says what the terms mean.
+See `laar.core.outlook` for the terms.
 """
 
 from __future__ import annotations
@@ -191,14 +191,14 @@ def _formula(
     slowed = slows * n
     beside = 0.5 * beside_s * n
     wait = waits * seconds_ahead(most, ahead_s, since, free_at, now, reads) + queued + room_s
-    # Where few requests came, mostly what all were sent on average.
+    # Where few requests came, mostly the average over all endpoints.
     load = (load * came + FEW_CAME * fleet.mean_load) / (came + FEW_CAME)
     idle = 1.0 - least(MAX_LOAD, waits * load)
     answer = (alone_s + beside) / idle
     alone = base + read + read * slowed
     first = alone + wait
 
-    # What it costs the others.
+    # The cost to the others.
     later = fleet.rate * (turns * (wait + 0.5 * read) / idle + 0.5 * slows * read)
     work = read * (slowed + turns * n + FIRST * later)
     evicted = again * (FIRST * (read + read * slowed) + work)

@@ -40,7 +40,7 @@ class Scene:
 
 
 def scene_of(view: View, weights: CostWeights) -> Scene:
-    """Gathers what the candidates of a view are priced from."""
+    """Gathers the inputs to the prices of a view's candidates."""
     slots = view.slots
     now = max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
     engines = view.engines or Engines(view.table)

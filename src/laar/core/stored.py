@@ -36,7 +36,7 @@ class StoredAnswers:
         self.on_note(response_id, address, session)
 
     def heard(self, response_id: str, address: str, session: str) -> None:
-        """Does as `note`, for what another picker saw."""
+        """The same as `note`, for an answer that another picker saw."""
         self._kept[response_id] = address, session or response_id
         self._kept.move_to_end(response_id)
         if len(self._kept) > MAX_STORED:
@@ -48,7 +48,7 @@ class StoredAnswers:
         return [(response_id, *self._kept[response_id]) for response_id in ids]
 
     def subset(self, request: Request) -> frozenset[str] | None:
-        """The endpoint that keeps what the request names; the request's own subset if unknown.
+        """The endpoint that keeps the answer named by the request; its own subset if unknown.
 
         The request's session, where it names none, becomes that of the answer it continues.
 

@@ -20,10 +20,10 @@ from laar.core.endpoints import EndpointTable, Floats, N, Slots
 __all__ = ["FEW_CAME", "Asked", "Traffic", "seconds_ahead"]
 
 MEAN_S = 60.0
-"""Over which the mean number in flight is taken."""
+"""Time constant of the mean number in flight."""
 
 RATE_S = 30.0
-"""Over which the rate of requests, and of prompts to read, is taken."""
+"""Time constant of the rates of requests and of prompts to read."""
 
 FEW_CAME = 10.0
 """Requests that the mean of all weighs in an endpoint's load."""
@@ -107,7 +107,7 @@ class Traffic:
         return asked, float(np.add.reduce(asked.load)) / len(slots)
 
     def mean_in_flight(self, slots: Slots, now: float) -> Floats:
-        """Requests in flight, on average of late."""
+        """Requests in flight, averaged over the recent past (`MEAN_S`)."""
         in_flight = self._table.in_flight[slots]
         faded = np.exp(np.minimum(self.at[slots] - now, 0.0) / MEAN_S)
         mean: Floats = in_flight + (self.mean[slots] - in_flight) * faded
@@ -158,10 +158,10 @@ class Traffic:
         """Counts a prompt that is sent.
 
         Args:
-            slot: where to.
+            slot: the endpoint.
             now: the moment.
-            work_s: of the prompt.
-            pace: the engine's, by c(m).
+            work_s: seconds of the prompt, by c(m).
+            pace: the engine's seconds for one second by c(m).
             shown: whether its first token will be seen.
             counted: whether it counts in the rate of requests.
         """
@@ -198,7 +198,7 @@ class Traffic:
         read_s: float,
         pace: float,
     ) -> None:
-        """Counts what other pickers sent; as `Engines.elsewhere` has it, with the engine's pace."""
+        """Counts the traffic of other pickers, as in `Engines.elsewhere`; `pace` as in `send`."""
         before = self.ahead_s.item(slot)
         more = ahead_s - self.others_ahead_s.item(slot)
         self.others_ahead_s[slot] = ahead_s
@@ -266,7 +266,7 @@ def seconds_ahead(
         since: as above.
         free_at: as above.
         now: the moment, or one for each endpoint.
-        read: of the constants.
+        read: the `read` of the engines' constants.
     """
     return most(ahead_s - most(now - since, 0.0) / read, 0.0) + most(free_at - now, 0.0)
 

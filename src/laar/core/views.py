@@ -37,10 +37,10 @@ class Views:
         rng: for random scorers.
         assessor: the models.
         prefixes: the caches.
-        engines: what engines are like.
-        adapters: which are at hand where.
-        lengths: of prompts, in tokens.
-        faults: counts what failed.
+        engines: the learned speed of engines.
+        adapters: the adapters that endpoints have at hand.
+        lengths: lengths of prompts, in tokens.
+        faults: counts the parts that failed.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Views:
     ) -> tuple[Chain | None, Floats, Floats, Demand | None, Floats | None]:
         """The prompt's chain, its tokens at some endpoints, those that they hold, and more.
 
-        That is `demand` and `again`. `by_model` are its tokens by what else is known.
+        The rest is `demand` and `again`. `by_model` are its estimated tokens by model.
         """
         table = self._table
         chain = self._prefixes.chain(request, table.weights(request.model))
