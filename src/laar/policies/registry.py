@@ -53,8 +53,8 @@ class Found:
     """A factory, and where it comes from.
 
     Args:
-        kind: of what it makes.
-        name: as in the settings.
+        kind: kind of the objects that it makes.
+        name: its name in the settings.
         factory: takes the parameters by keyword.
         origin: entry point and package, for messages; empty for laar's own.
     """
