@@ -27,7 +27,7 @@ from laar.prefix.demand import PLACES_BYTES
 __all__ = ["Evictions"]
 
 _AGES_S = tuple(2.0 ** (half / 2.0) for half in range(1, 27))
-"""Limits of the classes of ages, to more than two hours; what is older counts as never asked for
+"""Limits of the classes of ages, to more than two hours; older text counts as never requested
 again."""
 
 _MARKS = np.arange(len(_AGES_S) + 1)  # the same by place in the table, its beginning included
@@ -42,14 +42,14 @@ MAX_SHARE = 0.75
 """Largest share: text that returns evicts other text in turn, 1 / (1 - share) times in all, so at
 most four times."""
 
-_DOUBT_BYTES = 100_000.0  # beside what was seen: a few prompts prove nothing
+_DOUBT_BYTES = 100_000.0  # added to the bytes seen: a few prompts prove nothing
 
 
 class Evictions:
-    """Counts what comes back.
+    """Counts returning text.
 
     Args:
-        grid: the grid of the chains that come in.
+        grid: the grid of the chains that it takes.
     """
 
     def __init__(self, grid: Grid = GROWING) -> None:
@@ -101,7 +101,7 @@ class Evictions:
         return found
 
     def _grow_older(self, now: float) -> None:
-        """Moves on what has not come back."""
+        """Moves text that has not returned to the next class of age."""
         if now < self._next_at:
             return
         self._next_at = math.inf
