@@ -10,10 +10,9 @@ differences, each because the published form was seen to go wrong:
   keeps the luckiest score it ever had. Here the incumbent is measured again every few trials, and a
   win counts only when it repeats, against an incumbent measured just before; the second window's
   cost is the one kept. Interleaving the two would be cheaper but wrong: they share queues.
-* Safety. A candidate whose slow requests or failures already exceed what the incumbent's window
-  allows is stopped at once and the incumbent serves again; a candidate that says nothing serves one
-  window.
-* What is exported are the incumbent's weights, never the proposal that happened to be live.
+* Safety. A candidate whose slow requests or failures already exceed the limits from the incumbent's
+  window is stopped at once and the incumbent serves again; any other candidate serves one window.
+* The incumbent's weights are exported, never the proposal that happened to be live.
 * The default objective counts the whole answer, and every weight has a floor and a cap.
 
 A tuner on a live picker is an experiment on users; freeze it and serve the exported weights. Pure:
@@ -125,7 +124,7 @@ class Tuner:
             self._conclude(window)
 
     def adopt(self, weights: dict[str, float], cost_s: float) -> bool:
-        """Take the weights that won at another picker, where they cost less than what serves here.
+        """Take the weights that won at another picker, where they cost less than the incumbent.
 
         They are measured again, with this picker's load, before anything is compared with them.
         """
@@ -245,7 +244,7 @@ class Tuner:
             self._conclude(window)
 
     def _breached(self, window: Window) -> bool:
-        """Whether the candidate can no longer end within what the incumbent did."""
+        """Whether the candidate can no longer end within the limits from the incumbent's window."""
         baseline = self._baseline
         if baseline is None:
             return False
