@@ -44,18 +44,18 @@ class Item:
 
     Args:
         id: the picker's own, unique among those waiting.
-        tenant: whom its tokens are charged to.
+        tenant: the tenant whose account its tokens count in.
         band: strict priority, higher first; 0 is usual.
         lane: names the set of endpoints it may go to; equal sets should share a name.
-        arrival_s: when it came, on the clock that `now` is read from.
-        objective_s: from arrival to first token.
-        earlier_s: that earlier attempts at the same question took: its slack is less by so much.
-        context: hashes of what its prompt begins with, each of more than the one before; empty for
-            nothing that others may share.
+        arrival_s: time of its arrival, on the clock that `now` is read from.
+        objective_s: seconds from arrival to first token that it asks for.
+        earlier_s: seconds that earlier attempts at the same question took: they reduce its slack.
+        context: hashes of its prompt's beginning, each of more text than the one before; empty if
+            it has no beginning that others may share.
         servers: endpoints that work at its lane, about.
         work_s: prefill seconds, alone.
-        tokens: what its tenant is charged with.
-        body_bytes: what holding it costs.
+        tokens: tokens that its tenant is charged with.
+        body_bytes: bytes that it takes while it is held.
         is_long: whether one endpoint should run at most one such request while shorts wait.
     """
 

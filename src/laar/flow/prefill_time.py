@@ -44,7 +44,7 @@ def largest_chunk(
     """Returns the largest chunk of at most `cap_tokens` with `seconds(chunk) <= limit_s`, else 0.
 
     `seconds` must not fall as the chunk grows. The answer is `cap_tokens` itself or a multiple of
-    `step_tokens`. It is near a line in practice, so guesses between the two ends of what is left
+    `step_tokens`. It is near a line in practice, so guesses between the two ends of the rest
     usually need half of a binary search's calls; every third is the middle, for when they do not.
     """
     if cap_tokens <= 0:
