@@ -46,7 +46,7 @@ class Endpoint:
         self.model = model
         self.breaker = Breaker()
         self.attempts: dict[Attempt, None] = {}
-        """In flight, in the order they were sent."""
+        """Attempts in flight, in the order they were sent."""
         self.speed = SlotPace()
         self.pace = 1.0
         self.denied = Share(_CONTRAST_HALF_LIFE_S)
@@ -66,7 +66,7 @@ class Endpoint:
         )
 
     def admits(self, now: float) -> bool:
-        """Whether it takes what has no key, as far as is known."""
+        """Whether it accepts requests without a key, as far as is known."""
         return now - self.admitted_at < _ADMITS_S and self.denied.last_at < self.admitted_at
 
     def admits_still(self, now: float) -> bool:

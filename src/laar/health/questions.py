@@ -1,10 +1,11 @@
 """Questions of the picker's own: to endpoints that are out, and to those that give cause for doubt.
 
-A client's request at an endpoint that fails may cost its client the answer, a question of ours
-costs one token. So the first failure in a while has the endpoint asked at once, and nothing is sent
-there until it has answered. What it says settles what one outcome leaves open: whether an error was
-the prompt's or the engine's, whether an attempt that Envoy went on from met a full queue, and, with
-the same question to a sibling, whether a 401 is about a client's key or about this one replica.
+A client's request at an endpoint that fails may cost its client the answer, a question of the
+picker costs one token. So after the first failure in a while the picker asks the endpoint at once,
+and sends no requests there until it has answered. The answer settles the cases that one outcome
+leaves open: whether an error was the prompt's or the engine's, whether an attempt that Envoy went
+on from met a full queue, and, with the same question to a sibling, whether a 401 is about a
+client's key or about this one endpoint.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _FAILURES = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT))
 
 
 class Questions:
-    """Which questions are due, and what the answers mean.
+    """The questions that are due, and the effects of their answers.
 
     Attributes:
         are_asked: questions that are due get asked; without, no endpoint is suspected.

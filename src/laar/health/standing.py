@@ -16,7 +16,7 @@ class Standing:
     """The health of some candidates.
 
     Args:
-        slots: those that get traffic.
+        slots: the candidates that get traffic.
         answers: P(answers) of each of them; None where all are sound.
         pace: how many times slower than its siblings each is; None where none is.
         typical_s: a whole answer of each one's model, seconds; None with `pace`.
