@@ -33,7 +33,7 @@ LB_NAMESPACE = "envoy.lb"
 """Envoy metadata in which the picker names endpoints, and Envoy the one that served."""
 
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
-"""Envoy metadata that says among which endpoints the picker may choose."""
+"""Envoy metadata with the endpoints among which the picker may choose."""
 
 DECISION_MARGIN_S = 10.0
 """Seconds of a decision beyond the longest hold before Envoy gives the picker up."""

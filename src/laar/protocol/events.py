@@ -71,7 +71,7 @@ class RequestHeaders:
     """The first message of nearly every stream.
 
     `count` and `size_bytes` are of all headers, names that repeat included. `attempts` is how often
-    this Envoy tries a request; 0 where it does not say.
+    this Envoy tries a request; 0 where it does not report that.
     """
 
     headers: Mapping[str, str]
@@ -139,15 +139,15 @@ class ResponseHeaders:
     """The endpoint's headers, or those of an answer that Envoy made itself.
 
     Args:
-        status: as a number; None when there is none.
+        status: status code; None when there is none.
         streamed: the body is an event stream.
         count: how many headers there are.
         end: no body follows.
-        served: the endpoint that Envoy says has served.
-        attempts: how many there were; 0 where Envoy does not say.
-        details: where Envoy says that the status comes from; empty where it does not say.
-        shape: told by the stream's first message; None where this is not it.
-        retry_after_s: what ``retry-after`` says; None without one, or for a date.
+        served: the endpoint that served, as Envoy reports it.
+        attempts: how many there were; 0 where Envoy does not report it.
+        details: source of the status, as Envoy reports it; empty where it does not.
+        shape: the shape, if this is the stream's first message; else None.
+        retry_after_s: seconds in ``retry-after``; None without one, or for a date.
     """
 
     status: int | None

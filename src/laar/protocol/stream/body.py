@@ -35,10 +35,10 @@ class HeldBytes:
 
 
 class Collected:
-    """One request's body, as far as it is here.
+    """One request's body, as far as it has arrived.
 
     Args:
-        held: counts what is collected of all streams; None sets no limit.
+        held: counts the bytes collected by all streams; None sets no limit.
     """
 
     def __init__(self, held: HeldBytes | None) -> None:
@@ -97,7 +97,7 @@ class Collected:
         self.size_bytes = len(data)
 
     def take(self) -> bytes | None:
-        """The same, which is then kept no longer."""
+        """The same as `data`; the body is then no longer kept."""
         data, self._data = self.data, None
         self.release()
         return data

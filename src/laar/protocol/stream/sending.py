@@ -53,9 +53,10 @@ class Sending:
 
 
 def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
-    """The endpoints in order, as often as Envoy tries: what is off the list is other models'.
+    """The endpoints in order, one for each of Envoy's attempts; all serve the decided model.
 
-    The same ones again: with none left an engine's own error would never reach the client.
+    Where attempts are left, the list repeats: with no endpoint left, an engine's own error would
+    never reach the client.
     """
     ranked = (decision.address, *decision.fallbacks)
     rounds = -(-attempts // len(ranked))
