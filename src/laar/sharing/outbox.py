@@ -27,12 +27,12 @@ class Outbox:
     """Gathers records, and finds by itself which loads have changed.
 
     Args:
-        table: whose counters are sent.
-        engines: the same.
+        table: the table whose counters are sent.
+        engines: the engines whose counters are sent.
         origin: this picker.
-        wall_clock: for the age of a batch at its readers.
-        max_waiting_bytes: of records that are not sent yet; beyond it the oldest go.
-        beat_s: a batch is made at least that often.
+        wall_clock: seconds since 1970, for the age of a batch at its readers.
+        max_waiting_bytes: limit for records that are not sent yet; beyond it the oldest go.
+        beat_s: longest time between two batches.
         oldest_open: names the oldest entry of a prompt that has not ended.
     """
 
@@ -147,7 +147,7 @@ class Outbox:
         return loads
 
     def _follow_table(self) -> list[str]:
-        """Learns the addresses of slots; returns those told of whose slot has another one now."""
+        """Learns the addresses of slots; returns addresses sent before that have no slot now."""
         table = self._table
         if table.version == self._version:
             return []

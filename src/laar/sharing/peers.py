@@ -38,13 +38,13 @@ class Peer:
     """One other picker, as it is called since its start.
 
     Attributes:
-        tag: of the ids of its decisions.
-        seq: of its last batch.
+        tag: prefix of the ids of its decisions.
+        seq: number of its last batch.
         heard_at: when that was taken.
         entries: its open entries; None where no prefixes are kept.
-        loads: at each endpoint where there is one.
-        synced: it has sent all its loads: one that is not there is zero.
-        gone: its lease is over, or it said so.
+        loads: its load at each endpoint where it has one.
+        synced: it has sent all its loads: a missing one is zero.
+        gone: its lease is over, or it has left.
     """
 
     origin: str
@@ -103,7 +103,7 @@ class Peers:
         return peer
 
     def take(self, peer: Peer, loads: dict[str, Load], now: float, *, full: bool) -> None:
-        """Takes a peer's loads; with `full` all that it has: what is not there is zero."""
+        """Takes a peer's loads; with `full` all that it has: a missing one is zero."""
         if full:
             loads = loads | {each: NO_LOAD for each in peer.loads if each not in loads}
         for address, load in loads.items():
@@ -146,7 +146,7 @@ class Peers:
                     self._apply(slot, address, now, NO_LOAD, NO_LOAD)
 
     def _apply(self, slot: int, address: str, now: float, load: Load, since: Load) -> None:
-        """Sets the sums at an endpoint, and adds what was sent there `since`."""
+        """Sets the sums at an endpoint, and adds a peer's traffic there from `since` to `load`."""
         there = [peer.loads.get(address, NO_LOAD) for peer in self._peers.values()]
         sums = there[0] if len(there) == 1 else [*map(sum, zip(*there, strict=True))]
         self._engines.elsewhere(

@@ -36,20 +36,20 @@ _DIGEST_BYTES = 32
 
 
 class SnapshotFault(ValueError):  # noqa: N818 - what is wrong with it
-    """It cannot be used; the text says why."""
+    """The snapshot cannot be used; the text gives the reason."""
 
 
 def snapshot(
     sharing: Sharing, online: OnlineOutcomes | None, now: float, *, with_key: bool, place: str = ""
 ) -> Callable[[], bytes]:
-    """Collects what is known now; the function returned writes it, on any thread.
+    """Collects the present knowledge; the function returned writes it, on any thread.
 
     Args:
-        sharing: of the picker.
+        sharing: the picker's sharing.
         online: reported outcomes, if kept.
         now: seconds, monotonic.
-        with_key: the secret of the hashes goes along: for the owner's own file.
-        place: in the stream of records, up to which they are in here.
+        with_key: include the secret of the hashes: for the owner's own file.
+        place: place in the stream of records up to which the snapshot includes them.
     """
     director = sharing.director
     table = director.table
