@@ -10,7 +10,7 @@ On the topic load (`laar.lab.workloads.rag.topic`, 4 x 750 documents) this takes
 
 Counts live in fixed tables (count-min, conservative update), so memory does not depend on how many
 documents there are; a collision only ever makes a guess about order worse. They decay by growing
-the weight of what is new instead of touching what is old.
+the weight of new counts instead of touching old ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Memory of the decision on a block of a running conversation, so that its next turn repeats it.
 
 Clients resend the whole history as they know it, so the key is a hash of the text as *received*.
-Keying by what was sent, as the published program does, makes the next turn look new and loses
+A key of the text as sent, as in the published program, makes the next turn look new and loses
 documents. Only orders and hashes are remembered, never text.
 """
 
@@ -53,7 +53,7 @@ class Memo:
         return entry[1]
 
     def put(self, key: int, what: Remembered, now: float) -> None:
-        """Remembers, and forgets what is past the capacity."""
+        """Remembers a text's changes, and forgets the oldest entry beyond the capacity."""
         self._entries[key] = (now, what)
         self._entries.move_to_end(key)
         if len(self._entries) > self._capacity:

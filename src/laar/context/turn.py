@@ -1,9 +1,9 @@
-"""One request's plan: what to do with each text of the prompt, in prompt order.
+"""One request's plan: the changes to each text of the prompt, in prompt order.
 
-Text of the last turn is aligned with the index; older text repeats what its own turn did, if the
-memo knows it, and is left as it came otherwise. So later turns extend what was sent and never
-rewrite it. A document may be pointed at only where its full text went out earlier in the same body,
-which is looked up by hash and then compared.
+Text of the last turn is aligned with the index; older text repeats the changes of its own turn, if
+the memo has them, and is left as received otherwise. So later turns extend the text sent before and
+never rewrite it. A document may be pointed at only where its full text went out earlier in the same
+body, which is looked up by hash and then compared.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ class Turn:
     """Plans one request.
 
     Args:
-        settings: of the hook.
+        settings: settings of the hook.
         index: orders sent; only read.
         memo: decisions of running conversations; only read.
-        guard: who decides which requests are left alone; None leaves none.
+        guard: decides which requests are left alone; None leaves none.
         received: orders as they came, where all of them are sent so (``observe``); else None.
         scope: hash of tenant, route and model.
         route: for the guard.
@@ -300,7 +300,7 @@ class Turn:
         if not plan.documents:
             plan.permutation = order
         plan.documents += n
-        # What would be cached in the order chosen; also for a request that is left alone.
+        # The expected hits in the order chosen; also for a request that is left alone.
         aligned = [live[j] for j in found.permutation[: found.matched]]
         if known:
             aligned = sent[: self._index.match(seed, orders)]
@@ -334,7 +334,7 @@ class Turn:
         self._check()
 
     def _note(self, reason: Reason) -> None:
-        """Keeps the reason that says most: that documents were fit, else the first refusal."""
+        """Keeps the most informative reason: that documents were fit, else the first refusal."""
         if reason is Reason.UNCHANGED or self._plan.reason is Reason.NO_DOCUMENTS:
             self._plan.reason = reason
 
@@ -361,8 +361,8 @@ _MARKS = frozenset("\n<[{")
 """A short text with none of them holds one document at most, so it needs no scan."""
 
 _WORTH_NOTES = 8
-"""How many times a note's length documents must have for their order to be an investment: moved for
-what later requests may share, though nothing is known to be shared yet."""
+"""How many times a note's length documents must have for their order to be an investment: moved so
+that later requests may share it, though nothing is known to be shared yet."""
 
 _WORTH_A_NOTE = 256
 """Length from which a repeated document gives way to a note of about 100 bytes."""

@@ -1,4 +1,4 @@
-"""Documents that begin with a label: finds runs of equal labels and says what may move.
+"""Documents that begin with a label: finds runs of equal labels and the parts that may move.
 
 Where labels count up they number places, so texts move under labels that stay. Where they are names
 (``[Doc_17]``, a heading) a document moves with its label.

@@ -1,7 +1,7 @@
 """The shapes in which programs put documents into prompts, as data: one row for each.
 
-A row says how a document begins, or what stands between two, and what must speak for it: a label
-such as ``Document 3:`` speaks for itself, while ``3.`` may as well number the steps of a recipe.
+A row has the begin of a document, or the text between two, and the evidence it needs: a label such
+as ``Document 3:`` needs no more, while ``3.`` may as well number the steps of a recipe.
 `Needs` are points of evidence that the place in the prompt must have (see `areas`).
 
 The engine (`openers`, `cuts`, `lists`, and `xml` and `fences` beside this package) knows no shape.
@@ -24,7 +24,7 @@ class Needs(IntEnum):
 
     NOTHING = 0
     PLACE = 2  # a heading or a tag that announces documents, and a question about them
-    RETRIEVAL = 3  # words that say that these were looked up
+    RETRIEVAL = 3  # words that show that these were retrieved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Cut(Shape):
     """Documents with something between them.
 
     Args:
-        between: pattern of what separates two.
+        between: pattern of the separator.
     """
 
     between: re.Pattern[str]
@@ -108,7 +108,7 @@ OPENERS: tuple[Opener, ...] = (
         needs=Needs.NOTHING,
         like="Document 3: text, Source 3: text, ### Passage 3",
         seen_in="LlamaIndex with citations, Haystack, the ContextPilot paper",
-        # What most lines lack, which is the number, is looked for first.
+        # The number, which most lines lack, is looked for first.
         begins=rf"{_IN}{_MARK}(?=[{words.LABEL_LETTERS}][^\n\d]{{1,40}}+\d)"
         rf"(?i:{words.LABELS})(?:[ _]ID)?"
         rf"{_NUMBER}{_STOP}",

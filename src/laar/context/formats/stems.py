@@ -26,7 +26,7 @@ class Stems:
     """A fixed set of stems.
 
     Args:
-        stems: of small letters, four at least.
+        stems: stems of small letters, four letters at least.
     """
 
     def __init__(self, stems: Sequence[str]) -> None:
