@@ -53,7 +53,7 @@ class Sending:
 
 
 def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
-    """The endpoints in order, one for each of Envoy's attempts; all serve the decided model.
+    """The endpoints in order, one for each of Envoy's attempts; all answer to the body's model.
 
     Where attempts are left, the list repeats: with no endpoint left, an engine's own error would
     never reach the client.
