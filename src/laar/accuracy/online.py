@@ -5,15 +5,14 @@ the posterior mean is (k p + s) / (k + n): without reports it is the prior, and 
 forgotten exponentially, so that a model replaced behind its name is found out. k is the number of
 outcomes that the artifact has of the cell, between `kappa` and four times as much: a few reports,
 of which some are inverted, must not outweigh many measurements. It is less where the model's other
-cells say that the artifact is wrong about it (`laar.accuracy.trust`).
+cells show that the artifact is wrong about it (`laar.accuracy.trust`).
 
 Reports are not trusted. A cell takes at most `cap_per_hour` of them in any hour, hence lies about
-it can't move it further than cap / (kappa + cap) of the way in an hour,
-against all the true reports that come in meanwhile. Lies about many cells of a model at once look
-like a wrong artifact, and lower k besides. Reporters with names are held against each other: one
-that disagrees with the others loses its weight, for what it has reported as well
-(`laar.accuracy.reporters`), and takes at most half of a cell's cap. Where most lie, for days, they
-win; who may report is for the server to restrict.
+it can't move it further than cap / (kappa + cap) of the way in an hour, against all the true
+reports that come in meanwhile. Lies about many cells of a model at once look like a wrong artifact,
+and lower k besides. Reporters with names are compared with each other: one that disagrees with the
+others loses its weight, also for its past reports (`laar.accuracy.reporters`), and takes at most
+half of a cell's cap. Where most lie, for days, they win; the server restricts who may report.
 
 An outcome that was reached after failures comes from the harder queries. Its `offset` (how far the
 failures had lowered the expectation) is added back, so that a model that is only ever tried last
@@ -63,7 +62,7 @@ of the way), a burst of lies does not."""
 
 _HOUR_S = 3600.0
 _SWEEP_S = 60.0  # at the cap, how often forgotten cells are looked for
-_FORGOTTEN = 0.5  # outcomes; a cell with less says nothing
+_FORGOTTEN = 0.5  # outcomes; a cell with less is dropped
 
 
 class ModelOutcomes(NamedTuple):
@@ -91,10 +90,10 @@ class OnlineOutcomes:
     """Posterior success probabilities from reported outcomes.
 
     Args:
-        kappa: what a fitted prior weighs at least where nothing speaks against it, in outcomes.
-        half_life_s: of an outcome.
+        kappa: least weight of a fitted prior without evidence against it, in outcomes.
+        half_life_s: half-life of an outcome.
         cap_per_hour: weight of outcomes that one cell takes in any hour.
-        shares: of its full weight that a prior may be found to have; (1.0,) never doubts it.
+        shares: possible shares of a prior's full weight; (1.0,) never doubts it.
     """
 
     def __init__(
@@ -173,15 +172,15 @@ class OnlineOutcomes:
         """Takes one outcome; False if it was refused or is over the hourly cap.
 
         Args:
-            model: that answered.
-            features: of the request.
-            correct: what the client says.
+            model: the model that answered.
+            features: features of the request.
+            correct: the client's verdict.
             now: seconds, monotonic.
             weight: in (0, 1]; less than 1 for an outcome that is only inferred.
             prior: the fitted probability, unconditional; None leaves it unjudged.
             offset: the unconditional probability minus the one that was expected of this attempt.
-            tenant: whose request it was.
-            reporter: who judged the answer.
+            tenant: tenant of the request.
+            reporter: name of the judge of the answer.
         """
         if not (0 < weight <= 1 and -1 <= offset <= 1 and isfinite(now)):
             self.refused += 1
@@ -258,11 +257,11 @@ class OnlineOutcomes:
     def restore(self, state: object, now: float, *, away_s: float = 0.0) -> int:
         """Restores a saved state; returns how many cells were kept.
 
-        The state may come from a file that anyone edited: entries that make no sense are counted as
-        refused and left out, another schema gives 0, and nothing is raised.
+        The state may come from a file that anyone edited: invalid entries are counted as refused
+        and left out, another schema gives 0, and no error is raised.
 
         Args:
-            state: what `state` gave, after a round trip through JSON.
+            state: a result of `state`, after a round trip through JSON.
             now: seconds, monotonic, of this process.
             away_s: seconds between saving and now, by the wall clock.
         """
@@ -292,9 +291,9 @@ class OnlineOutcomes:
         return len(found)
 
     def new_prior(self) -> None:
-        """The artifact was replaced: what spoke against the old one says nothing of the new one.
+        """Drops the evidence about priors: the artifact was replaced, and it concerned the old one.
 
-        The outcomes stay; each cell speaks again at its next one.
+        The outcomes stay; each cell gives new evidence with its next one.
         """
         self._trust.clear()
         for cell in self._cells.values():
@@ -334,7 +333,7 @@ class OnlineOutcomes:
         return cell.weight
 
     def _judge(self, model: str, features: Features, cell: Cell, reporters: Sequence[str]) -> None:
-        """Lets the cell say again what these reporters and the model's prior should weigh."""
+        """Renews the cell's evidence about these reporters and about the model's prior."""
         for name in reporters if len(cell.shares) > 1 else ():
             share = cell.shares[name]
             others = [(n, s.correct, s.outcomes) for n, s in cell.shares.items() if n != name]
@@ -349,7 +348,7 @@ class OnlineOutcomes:
         self._trust.take(model, cell.evidence, before)
 
     def _withdraw(self, model: str, cell: Cell) -> None:
-        """Takes back what a cell said of its prior and its reporters."""
+        """Takes back a cell's evidence about its prior and its reporters."""
         if cell.evidence:
             self._trust.take(model, (0.0,) * len(cell.evidence), cell.evidence)
         for name, share in cell.shares.items():
@@ -380,7 +379,7 @@ class OnlineOutcomes:
         return len(self._cells) < MAX_CELLS and self._begun[tenant] < MAX_CELLS_OF_TENANT
 
     def _sweep(self, now: float) -> None:
-        """Drops forgotten cells, and what they said."""
+        """Drops forgotten cells, and their evidence."""
         self._cells = {
             key: cell
             for key, cell in self._cells.items()

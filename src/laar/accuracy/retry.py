@@ -35,7 +35,7 @@ class Tried(NamedTuple):
 
 
 def parse_tried(header: str | None, known: Collection[str]) -> Tried:
-    """Reads an ``x-laar-tried-models`` header; whatever is wrong in it is ignored and counted."""
+    """Reads an ``x-laar-tried-models`` header; invalid parts are ignored and counted."""
     if not header:
         return Tried()
     cut = len(header) > MAX_TRIED_CHARS

@@ -38,8 +38,8 @@ class TaskNames:
         """Whether a task counts.
 
         Args:
-            tenant: who names it; empty where tenants are not told apart.
-            task: a name in form.
+            tenant: the tenant that names it; empty where tenants are not distinguished.
+            task: a well-formed name.
             now: seconds, monotonic.
         """
         if task in self.known:

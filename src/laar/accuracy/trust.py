@@ -35,7 +35,7 @@ class PriorTrust:
     """The remaining share of the full weight of each model's priors.
 
     Args:
-        shares: that are considered, the largest first.
+        shares: the shares to consider, the largest first.
     """
 
     def __init__(self, shares: Sequence[float] = SHARES) -> None:
@@ -56,7 +56,7 @@ class PriorTrust:
         ]
 
     def take(self, model: str, evidence: Evidence, instead_of: Evidence) -> None:
-        """Replaces what a cell of the model said before; an empty one said nothing."""
+        """Replaces a cell's earlier evidence about the model; empty stands for none."""
         total = self._models.get(model, self._start)
         if instead_of:
             total = list(map(sub, total, instead_of))
@@ -71,7 +71,7 @@ class PriorTrust:
         return self._shares[others.index(max(others))]
 
     def models(self) -> list[str]:
-        """Those that anything was said about; from any thread."""
+        """The models with evidence; from any thread."""
         return list(self._models)
 
     def clear(self) -> None:
