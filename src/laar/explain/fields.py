@@ -1,8 +1,8 @@
 """The fields of a decision's record, each declared once.
 
 The page, the decision log, `laar explain`, spans and log records are all made from these tables. A
-field has its name in the record, what it is read from, and its attribute in OpenTelemetry: names
-by its conventions where there are any (``gen_ai.*``, ``http.*``). Units are in the names; a name
+field has its name in the record, its source, and its attribute in OpenTelemetry: names by its
+conventions where there are any (``gen_ai.*``, ``http.*``). Units are in the names; a name
 without one is a count, a share in 0..1, or a text.
 """
 
@@ -50,9 +50,9 @@ class Field(Generic[T]):
     """A field of a decision.
 
     Args:
-        name: in the record.
-        read: gives its value.
-        attribute: in spans and log records; empty for none.
+        name: its name in the record.
+        read: returns its value.
+        attribute: its attribute in spans and log records; empty for none.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Field(Generic[T]):
 
 
 class Spans(Enum):
-    """Of which candidates a span shows a column: `laar.chosen.*` and `laar.runners_up.*`."""
+    """The candidates whose column a span shows: `laar.chosen.*` and `laar.runners_up.*`."""
 
     ALL = "all"
     CHOSEN = "chosen"
@@ -73,9 +73,9 @@ class Column(Generic[T, V]):
     """A field of each candidate.
 
     Args:
-        name: in the record.
-        read: gives its value for a candidate, or those of all of them.
-        spans: of which candidates spans show it.
+        name: its name in the record.
+        read: returns its value for a candidate, or those of all of them.
+        spans: the candidates for which spans show it.
     """
 
     name: str
@@ -158,7 +158,7 @@ SCORE: Column[DecisionRecord, Floats] = Column("score", lambda of: _scores(of))
 """The policy's score of the candidate; -1 for one that was taken out."""
 
 UNPRICED: tuple[Column[View, Floats], ...] = (Column("rtt_s", lambda of: of.rtt_s),)
-"""In place of the cost's terms, where the policy does not price."""
+"""The column in place of the cost's terms, where the policy does not price."""
 
 TERMS: tuple[Column[Terms, Floats], ...] = (
     Column("rtt_s", lambda of: of.rtt_s),
@@ -211,7 +211,7 @@ ATTRIBUTES: Mapping[str, str] = {
 END_ATTRIBUTES: Mapping[str, str] = {
     field.name: field.attribute for field in COMPLETION if field.attribute
 }
-"""The same for how it ended."""
+"""The same for the end of the request."""
 
 _COLUMNS: tuple[Column[Any, Any], ...] = (*ENDPOINT, *ESTIMATES, SCORE, *TERMS, MOVED)
 _IN_SPANS = {column.name: column.spans for column in _COLUMNS}

@@ -31,12 +31,12 @@ _LANGUAGES = {
 
 
 def sentence(record: DecisionRecord) -> str:
-    """Why it won, in words, what degraded, and where the prompt is read if that was a choice."""
+    """Why it won, which part degraded, and where the prompt is read if that was a choice."""
     return _who_won(record) + _read_elsewhere(record)
 
 
 def _read_elsewhere(record: DecisionRecord) -> str:
-    """Where the prompt is read, if there was a choice, and what that saves."""
+    """Where the prompt is read, if there was a choice, and the seconds that it saves."""
     apart = None if record.view is None else record.view.apart
     if apart is None or apart.saved_s is None:
         return ""
