@@ -61,13 +61,13 @@ async def follow(
 
     Args:
         picker: its admin address.
-        token: of the admin port; None where it asks for none.
+        token: token of the admin port; None where it asks for none.
         freeze: end the climb first.
-        wait: until the climb has ended.
-        on_window: called with each window as it is seen to have ended.
+        wait: wait until the climb has ended.
+        on_window: called with each window once it has ended.
 
     Raises:
-        LaarError: nothing answers, or the picker has no tuner.
+        LaarError: no picker answers, or the picker has no tuner.
     """
     headers = {"authorization": f"Bearer {token}"} if token else {}
     url = f"{picker.rstrip('/')}/tuner"
