@@ -87,7 +87,7 @@ class _Pair:
         return Head(headers=headers, elapsed_s=at_s)
 
     async def cancel(self) -> None:
-        """Ends what is under way: the connection closes, and the picker frees the endpoint."""
+        """Ends the requests in flight: connections close, and the picker frees the endpoints."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
