@@ -29,8 +29,8 @@ class Batches:
 
     An engine is full when requests wait while as many run as ever did, reading after reading,
     although prompts were read between them: each that ended made place for one. Where they wait for
-    a long prompt, none is read, and the number that runs goes down. Too small a size mends itself:
-    an endpoint that is sent less is not seen to be full, and that is forgotten.
+    a long prompt, none is read, and the number that runs goes down. Too small a size corrects
+    itself: an endpoint with less traffic is not seen to be full, and the size is forgotten.
 
     `each` is how many tokens of a cache one token of the prompts in flight takes: less than one
     where they share beginnings.

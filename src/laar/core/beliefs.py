@@ -286,7 +286,7 @@ class PrefixBeliefs:
         return self._density.mean
 
     def clear(self, slot: int) -> None:
-        """Forgets what the slot held; requests under way still count."""
+        """Forgets the slot's cached prompts; requests in flight still count."""
         if self.watcher is None or self.watcher.cleared(slot):
             self.heard_clear(slot)
 
@@ -301,7 +301,7 @@ class PrefixBeliefs:
         """Blocks entered a slot's cache.
 
         Where a prompt begins there whose first block is new to the slot, the text index learns
-        the engine's name of it, if that can only be the one request under way.
+        the engine's name of it, if that can only be the one request in flight.
         """
         self.blocks_held.stored(slot, model, event)
         if event.parent is None and event.hashes and slot < self._slots:

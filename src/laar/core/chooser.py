@@ -375,9 +375,9 @@ class _Ranked(NamedTuple):
 
     Args:
         order: positions, the chosen one first.
-        scores: of all candidates.
+        scores: scores of all candidates.
         eligible: which may be chosen; None for all.
-        reason: the decision's.
+        reason: reason of the decision.
         on_trial: the chosen one is out, and this request tries it.
     """
 

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 MIN_PROBABILITY = 0.01
-"""Floor of Q: below it a model is not a hundred times worse, it is merely hopeless, and dividing
+"""Floor of Q: below it a model has no chance, rather than a hundred times less of one, and dividing
 by an estimate this small would rank endpoints by the noise in it."""
 
 TUNABLE = {"k_rtt": (0.005, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)}

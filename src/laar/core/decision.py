@@ -134,7 +134,7 @@ class InFlight:
         served: Envoy named the endpoint that serves.
         answering: the first byte of the answer was seen.
         settled: the request has ended.
-        prefilling: where its prompt is read elsewhere; None where it is not.
+        prefilling: its records at the endpoint that reads its prompt; None if no other one does.
     """
 
     slot: int
@@ -161,16 +161,16 @@ class Decision:
     Args:
         id: identifies the decision in reports of outcomes; empty for a preview.
         request: the request.
-        settings: those it was made by: what was reserved goes back by the same, whatever was
-            changed meanwhile.
-        policy: its name.
+        settings: settings that it was made by: its reservation is undone by the same, even if they
+            have changed meanwhile.
+        policy: name of the policy.
         reason: a code, one of few: why this endpoint.
         now: seconds of the director's clock.
-        slot: of the chosen endpoint.
-        address: of the chosen endpoint.
+        slot: slot of the chosen endpoint.
+        address: address of the chosen endpoint.
         fallbacks: addresses behind it, best first; all answer to the name the body will carry.
-        model: of the chosen endpoint.
-        rewrite: that name, where the body has to be spliced.
+        model: model of the chosen endpoint.
+        rewrite: the name that the body will carry, where it has to be spliced.
         tried: the models of this attempt and of those before it.
         exhausted: a failure of this attempt should be the last.
         tokens: length of the prompt in the chosen model's tokens.

@@ -214,7 +214,7 @@ class Director:
             self.health.replied(flight.prefilling.attempt, reply, now)
 
     def attempted(self, decision: Decision, failed: tuple[str, ...], now: float | None) -> None:
-        """Envoy has tried these endpoints in vain, in this order, before the one that answers."""
+        """Notes that Envoy tried these endpoints, in this order, before the one that answers."""
         flight = decision.flight
         if flight.settled or decision.request.shadow:
             return

@@ -8,16 +8,16 @@ others there, and `W` seconds of prompts ahead of it, takes, beside the round tr
 
     x = c(m) * uncached * (1 + q * context)
 
-`context` is what each uncached token attends to on average, all that is cached and half of the
-rest; `q` makes long prompts take more than in proportion, as attention does. `w` is how much of the
-prompts ahead it waits for: 1 where they are read one after the other, 0 where all at once. `s` is
-how much each other request slows its prompt; `d0` and `d1` are how long an answer takes alone, and
-how much longer for each other request that is there on average. These belong to a model and are
-shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace against the others of its
-model (`laar.core.paces`). An engine such as vLLM has `w` = 1 and `s` = 0; one that runs all side by
-side the reverse. `n` and `W` are counted in `laar.core.traffic`.
+`context` is the number of tokens that each uncached token attends to on average: the cached ones
+and half of the rest. `q` makes long prompts take more than in proportion, as attention does. `w` is
+the share of the prompts ahead that it waits for: 1 where they are read one after the other, 0 where
+all at once. `s` is how much each other request slows its prompt; `d0` and `d1` are how long an
+answer takes alone, and how much longer for each other request that is there on average. These
+belong to a model and are shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace
+against the others of its model (`laar.core.paces`). An engine such as vLLM has `w` = 1 and `s` = 0;
+one that runs all side by side the reverse. `n` and `W` are counted in `laar.core.traffic`.
 
-Where little was learned the priors stand: c(m) and the base of the artifact, vLLM's way to read
+Where few samples came the priors hold: c(m) and the base of the artifact, vLLM's way to read
 prompts, attention that takes half of c(m) at 65,536 tokens of context, and answers that a hundred
 others make twice as long. First tokens that are not seen (of answers that are not read) leave the
 first line to those that are seen; prompts ahead then count by a clock, and whole answers still

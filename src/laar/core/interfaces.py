@@ -168,7 +168,7 @@ class Prefixes(Protocol):
         ...
 
     def clear(self, slot: int) -> None:
-        """Forgets what the slot held, as its engine has; requests under way still count."""
+        """Forgets the slot's cached prompts, as its engine has; requests in flight still count."""
         ...
 
     def set_capacity(self, slot: int, tokens: float) -> None:
@@ -195,7 +195,7 @@ class NoPrefixes:
         return
 
     def again(self, chain: Chain, shares: Floats, now: float) -> None:
-        """Nothing is pushed out."""
+        """Returns None: no text is evicted."""
         return
 
     def retract(self, receipt: Receipt) -> None:
@@ -337,7 +337,8 @@ class Fault:
 
 
 Fits = Callable[[View], Mask]
-"""Which candidates of a view may take the request now; for flow control."""
+"""A function that returns the candidates of a view that may take the request now; for flow
+control."""
 
 
 class NoRoomError(Exception):

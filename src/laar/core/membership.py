@@ -15,7 +15,7 @@ POOL_LABEL = "laar.dev/pool"
 """Label of an endpoint that names its pool, for requests that a gateway sends to one pool."""
 
 TASK_LABEL = "laar.dev/task"
-"""Label of an endpoint: ``generate``, or what it does instead, such as ``embed``."""
+"""Label of an endpoint's task: ``generate``, or another such as ``embed``."""
 
 ROLE_LABEL = "llm-d.ai/role"
 """Label of an endpoint where prefill and decode are apart; values are llm-d's."""

@@ -1,4 +1,4 @@
-"""Which endpoints a name stands for: a model's, a pool's, an address, an IP."""
+"""The endpoints that a name stands for: a model's, a pool's, an address, an IP."""
 
 from __future__ import annotations
 

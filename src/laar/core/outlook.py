@@ -15,8 +15,8 @@ constants are learned (`laar.core.engines`). A second before a first token count
 token, and for the end.
 
 * `n` others are there. An answer beside them lasts `2 b` longer for each, of which half counts: of
-  an answer that is under way, half is over on average. The same for each of them: they wait for our
-  prompt where prompts are read in turn (`w`), or go slower while it is read (`s`).
+  an answer in flight, half is over on average. The same for each of them: they wait for this prompt
+  where prompts are read in turn (`w`), or go slower while it is read (`s`).
 * `later`: a request that reaches the endpoint while it is still busy with this prompt waits as
   well. Until the work ahead is done, `wait / (1 - load)` seconds later as busy periods go, requests
   come at the fleet's rate for each endpoint, and `w * read` is added to each of them; to those that

@@ -1,9 +1,9 @@
 """Prices of prompts that another endpoint reads: of pairs of a prefiller and a candidate.
 
 A pair costs `own + others` of an answer of one token at the prefiller, and the same of an answer
-without a prompt where it is written, with what is queued there by then. The soonest that any
-prefiller of the kin is ready stands for `then`: so the two are a sum, and the cheapest prefiller is
-the cheapest for every candidate (`laar.core.apart.cheapest`).
+without a prompt where it is written, with the queue there by then. The time of the first prefiller
+of the kin to be ready stands for `then`: so the two are a sum, and the cheapest prefiller is the
+cheapest for every candidate (`laar.core.apart.cheapest`).
 """
 
 from __future__ import annotations

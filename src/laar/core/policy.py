@@ -50,7 +50,7 @@ class Policy:
     def score(self, view: View) -> Floats:
         """A score for each candidate, in 0..1.
 
-        Of several scorers, one that fails is left out. A lone one raises what it raises.
+        Of several scorers, one that fails is left out. The exception of a lone one is raised.
         """
         if len(self.scorers) == 1:  # the common case
             return self.scorers[0][0].score(view)

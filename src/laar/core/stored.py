@@ -1,8 +1,8 @@
-"""Which endpoint keeps which answer: the Responses API continues and fetches answers by their id.
+"""The endpoints that keep answers: the Responses API continues and fetches answers by their id.
 
 An engine keeps its answers to itself, so a request that names one can be served by that engine or
-by none. Where the picker does not know the id there is nothing to guess by: one endpoint may be
-asked, several may not.
+by none. Where the picker does not know the id it cannot guess: it may ask one endpoint, not
+several.
 """
 
 from __future__ import annotations

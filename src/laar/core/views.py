@@ -34,9 +34,9 @@ class Views:
     Args:
         table: the endpoints.
         settings: how to choose; may be replaced.
-        rng: for random scorers.
-        assessor: the models.
-        prefixes: the caches.
+        rng: source of chance for random scorers.
+        assessor: estimates models.
+        prefixes: estimates caches.
         engines: the learned speed of engines.
         adapters: the adapters that endpoints have at hand.
         lengths: lengths of prompts, in tokens.
