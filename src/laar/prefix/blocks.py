@@ -89,7 +89,7 @@ class Chain:
     Args:
         hashes: one unsigned 64-bit integer a block; place ``i`` stands for blocks ``0..i``.
         total_bytes: length of the prompt in UTF-8, the partial last block included.
-        grid: how it was cut.
+        grid: the grid by which it was cut.
     """
 
     hashes: array[int]

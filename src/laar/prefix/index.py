@@ -57,8 +57,9 @@ LEAST_MISS_BYTES = 4096
 """A missing prefix shorter than this teaches nothing: engines round down by up to 128 tokens."""
 
 MISS_RATIO = 0.5
-"""A miss is a report of less than this part of the belief. Tokens per byte differ between the parts
-of a prompt (English 4 bytes, Japanese or code under 3), so a smaller gap may be arithmetic."""
+"""A miss is a report of less than this part of the estimate. Tokens per byte differ between the
+parts of a prompt (English 4 bytes, Japanese or code under 3), so a smaller gap may be
+arithmetic."""
 
 
 _MOST_SPARED = 8
@@ -155,7 +156,7 @@ class Kept(NamedTuple):
 
 
 class PrefixIndex:
-    """The belief about every endpoint's prefix cache. Endpoints are small integers, the slots.
+    """The estimate of every endpoint's prefix cache. Endpoints are small integers, the slots.
 
     Args:
         slots: how many slots there are; `resize` makes it more.

@@ -1,4 +1,4 @@
-"""Which slots hold which blocks: runs of blocks that the same slots hold.
+"""The slots that hold each block: runs of blocks that the same slots hold.
 
 A run is found by the hash of its first block. Hashes are chained, so that hash alone names the
 place in the tree, and no child pointers are needed. A run carries a bit for each slot: one walk
