@@ -141,7 +141,7 @@ class Tuner:
             return False
         self._incumbent, self._baseline, self._candidate = champion, None, None
         self._remeasure, self._lost_in_a_row = True, 0
-        self._windows += 1  # the window under way belongs to others: its number is not used again
+        self._windows += 1  # the open window belongs to other weights: its number is not reused
         self._open_next()
         return True
 
@@ -188,7 +188,7 @@ class Tuner:
         }
 
     def state_dict(self) -> dict[str, object]:
-        """The state that a restart needs, as plain values. A window under way is not kept."""
+        """The state that a restart needs, as plain values. An open window is not kept."""
         return {
             "weights": dict(self._incumbent),
             "sigma": self._sigma,
@@ -227,7 +227,7 @@ class Tuner:
         return tuner
 
     def _tick(self, now: float) -> None:
-        """Let time pass: end a window that waits for decisions or outcomes in vain."""
+        """Let time pass: end a window that has waited too long for decisions or outcomes."""
         if not math.isfinite(now):
             return
         if self._now is not None:
