@@ -259,7 +259,7 @@ class Admission:
     def _room(
         self, view: View, item: Item, now: float, *, shorts_wait: bool = False
     ) -> NDArray[np.bool_]:
-        """Which candidates may take it; where its prefix is cached, a long prompt is short."""
+        """The candidates that may take it; where its prefix is cached, a long prompt is short."""
         is_long = view.tokens - view.cached_tokens > self._settings.long_tokens
         room = np.zeros(len(is_long), np.bool_)
         for kind in (False, True):

@@ -83,7 +83,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Shed:
-    """The request gets an answer of ours: HTTP status, stable reason code, when to come again."""
+    """The request gets laar's own answer: HTTP status, stable reason code, when to retry."""
 
     status: int
     reason: str

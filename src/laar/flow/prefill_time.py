@@ -1,4 +1,4 @@
-"""How long a prefill takes: algorithm 3 of the Medha paper (appendix A.3).
+"""The time of a prefill: algorithm 3 of the Medha paper (appendix A.3).
 
 A prefill of n tokens runs in chunks that shrink as its context grows, because each chunk is the
 largest whose predicted time fits one iteration. That makes the total a simulation, not a formula,
@@ -6,10 +6,10 @@ so it is done once for each model and kept as a table of seconds at 0, delta, 2 
 tokens; look-ups interpolate. All lengths share their early chunks, so one walk to L_max prices them
 all: the table needs one simulation, not L_max / delta of them.
 
-What it does not promise: below one delta the fixed cost of an iteration is spread evenly over the
-tokens, and beyond L_max the last slope is drawn on, which is a lower bound for a quadratic cost. A
-chunk never falls under `min_chunk_tokens`: where even that does not fit the target, the paper's
-simulation stops short and reports too little time; ours takes the longer iteration.
+Limits: below one delta the fixed cost of an iteration is spread evenly over the tokens, and beyond
+L_max the last slope is extended, which is a lower bound for a quadratic cost. A chunk never falls
+under `min_chunk_tokens`: where even that does not fit the target, the paper's simulation stops
+short and reports too little time; this one takes the longer iteration.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which endpoints have room: caps on prefill seconds in flight, on requests and on KV use.
+"""The endpoints that have room: caps on prefill seconds in flight, on requests and on KV use.
 
 Two sources, each used for its strength. The picker's own counters move at the moment of a decision
 and never go stale, but count only this picker's requests. The endpoints' readings count all
