@@ -392,7 +392,7 @@ class Breaker:
         rng: random.Random,
         now: float,
     ) -> None:
-        """A question of ours was answered well (None), or failed; no client was hurt.
+        """A question of the picker was answered well (None), or failed; no client was hurt.
 
         After `_PROBES_BELIEVED` failures, of this weight each, a client's request is tried.
         """

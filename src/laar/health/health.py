@@ -215,7 +215,7 @@ class Health:
         attempt.stage = Stage.OVER
 
     def passed_over(self, slot: int, now: float, attempt: Attempt | None = None) -> None:
-        """Envoy tried this endpoint in vain; `attempt` where the request was decided for it."""
+        """Envoy's attempt there failed; `attempt` where the request was decided for this slot."""
         endpoint = self._endpoints.get(slot)
         if endpoint is None:
             return

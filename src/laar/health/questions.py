@@ -38,7 +38,7 @@ class Questions:
         self.are_asked = False
         self._records = records
         self._controls: dict[int, bool] = {}
-        """Siblings of one that denies, and whether the question is under way."""
+        """Siblings of an endpoint that denies, and whether their question is in flight."""
 
     def suspect(self, endpoint: Endpoint, kind: Kind, weight: float, now: float) -> None:
         """Has an endpoint asked that has just failed; one not trusted gets nothing meanwhile."""
