@@ -46,7 +46,7 @@ _ERROR_DOCUMENT = re.compile(
 
 
 def error_body(error: RequestError) -> bytes:
-    """A refusal in the shape of OpenAI's errors, with our reason code beside it."""
+    """A refusal in the shape of OpenAI's errors, with laar's reason code beside it."""
     return orjson.dumps(
         {
             "error": {

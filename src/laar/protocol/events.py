@@ -50,14 +50,14 @@ __all__ = [
 
 
 class Shape(enum.Enum):
-    """Which of the two body modes Envoy announced."""
+    """The body mode that Envoy announced, one of two."""
 
     NATIVE = "native"
     GATEWAY = "gateway"
 
 
 class Direction(enum.Enum):
-    """Which half of the exchange a message belongs to."""
+    """The half of the exchange that a message belongs to."""
 
     REQUEST = "request"
     RESPONSE = "response"

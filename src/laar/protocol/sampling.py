@@ -1,4 +1,4 @@
-"""Which answers are read as they pass, in the native shape."""
+"""The sample of answers that are read as they pass, in the native shape."""
 
 from __future__ import annotations
 

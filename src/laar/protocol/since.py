@@ -39,7 +39,7 @@ class Since:
         return f"{at_ms}.{self._signature(at_ms, request)}"
 
     def waited_s(self, stamp: str, request: Request, now: float) -> float:
-        """Seconds since the first attempt by a stamp; 0 for one that is none of ours."""
+        """Seconds since the first attempt by a stamp; 0 for one that this process did not make."""
         if not request.tried or not 0 < len(stamp) <= 64:
             return 0.0
         at, _, signature = stamp.partition(".")

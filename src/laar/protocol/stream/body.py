@@ -15,7 +15,7 @@ class HeldBytes:
     """Bytes of unfinished bodies that all streams together hold.
 
     Args:
-        limit_bytes: how many there may be; may be changed.
+        limit_bytes: most bytes held; may be changed.
     """
 
     def __init__(self, limit_bytes: int) -> None:

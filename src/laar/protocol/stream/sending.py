@@ -31,12 +31,12 @@ class Sending:
         destination: the endpoints in order, separated by commas.
         patience: how long an endpoint may send nothing.
         head: the request's headers.
-        request_id: the client's, or ours where it gave none.
-        room_for_headers: some may be added.
-        body: whole; None where none is here.
-        changed: it is not the client's any more.
-        whole: nothing of the body is to come.
-        trailers: come behind the body.
+        request_id: the client's, or laar's where it gave none.
+        room_for_headers: headers may be added.
+        body: the whole body; None where none is here.
+        changed: the body differs from the client's.
+        whole: the body is complete.
+        trailers: trailers follow the body.
         prefiller: reads the prompt for the endpoint; empty where that reads it itself.
     """
 

@@ -22,7 +22,7 @@ __all__ = [
 
 MAX_HEADERS_TO_ADD_TO = 90
 """Envoy refuses an answer that takes a message past its limit of headers, 100 unless configured,
-and fails the request. Above this many, headers stay as they are: ours are worth less than that."""
+and fails the request. Above this many, laar adds none: its headers are worth less than that."""
 
 MAX_HEADER_BYTES_TO_ADD_TO = 58 << 10
 """The same for their size, which Envoy limits to 60 KiB: laar's are under a kilobyte."""
