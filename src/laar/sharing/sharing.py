@@ -151,7 +151,7 @@ class Sharing:
         return tag_of(self.origin)
 
     def hello(self, now: float) -> None:
-        """Makes itself known, and asks for all loads: at the start, and after an interruption."""
+        """Announces this picker, and asks for all loads: at the start and after an interruption."""
         self._hello_at = now
         self._add(Hello())
         self.outbox.send_all_loads()
