@@ -25,7 +25,7 @@ import numpy.typing as npt
 __all__ = ["Affinity", "Likely"]
 
 PRIOR = 20.0
-"""Requests' worth of belief in plain popularity; 10 to 30 measured alike on all loads."""
+"""Weight of plain popularity, in requests; 10 to 30 measured alike on all loads."""
 
 PARTNERS = 64
 """Most documents of one request that pairs are counted for: the work grows with its square."""

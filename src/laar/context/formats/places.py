@@ -1,7 +1,7 @@
 """Places in a text where documents were announced, and the evidence for them.
 
 Paragraphs, points and bullets are documents only in such a place. Four things make one: a tag
-(``<context>``), lines of one sign (``-----``) under a sentence about what was retrieved, a heading
+(``<context>``), lines of one sign (``-----``) under a sentence about retrieved texts, a heading
 (``Context:``) or such a sentence alone, and the result of a tool that looks things up. Points of
 evidence are counted for each, so that one word by chance is never enough.
 """
