@@ -206,10 +206,10 @@ class TextTerms(_Part):
 
 
 class FittedOn(_Part):
-    """Which questions a fit has seen, so that it is not judged by these.
+    """The questions that a fit has seen, so that it is not judged by these.
 
     Args:
-        held_out: share of the questions that the fit was not shown.
+        held_out: share of the questions that the fit has not seen.
         questions: base64 of five bytes of hash for each question, in order.
     """
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 __all__ = ["MAX_SPREAD", "curves", "given", "nodes"]
 
 MAX_SPREAD = 6.0
-"""Beyond it a question is either trivial or hopeless for all models."""
+"""Beyond it a question is either trivial or impossible for all models."""
 
 _NODES = 21
 _EDGE = 1e-4

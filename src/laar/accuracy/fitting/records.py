@@ -2,7 +2,7 @@
 
 One line of JSON for each entry, or one JSON array of entries; packed with gzip or not. An entry is
 
-* a question and what each model scored on it: ``{task, question, scores: {model: 0..1}}``, with
+* a question and each model's score on it: ``{task, question, scores: {model: 0..1}}``, with
   ``seconds`` and ``dollars`` by model where they are known;
 * one graded answer: ``{model, task, question, correct}``, ``correct`` being true, false or 0..1,
   also called ``score`` or ``grade``; ``messages`` may stand for the question;
