@@ -185,7 +185,7 @@ def _on(view: View) -> str:
 
 
 def _largest_difference(view: View, terms: Terms, winner: int, rival: int) -> str:
-    """Which term makes most of the difference, in words."""
+    """The term that makes most of the difference, in words."""
     uncached = view.tokens[rival] - view.cached_tokens[rival]
     told = (
         (terms.queue_s, f"{_tokens(view.queued_tokens[rival])} tokens are queued there"),
