@@ -125,7 +125,7 @@ class Hedge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Also:
-    """Post this as well, beside the one that is under way."""
+    """Post this as well, beside the one in flight."""
 
     send: Send
 
