@@ -198,8 +198,8 @@ def plan(
         chunks[key] = 0
         if starts:
             # Who is behind the first that does not fit waits with it, or it would never fit. With
-            # no other prefill the engine's own check is right, and our count may be too high (not
-            # every layer keeps every token).
+            # no other prefill the engine's own check is right, and the plan's count may be too high
+            # (not every layer keeps every token).
             fits = blocks <= free_blocks or not (any_running or keys)
             is_open = is_open and free_slots > 0 and fits
             if not is_open:
