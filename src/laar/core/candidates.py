@@ -104,8 +104,8 @@ class Candidates:
     ) -> Group:
         """The candidates for a model name, of one pool; every one of both when empty.
 
-        `generates` is what a virtual name stands for: engines that write texts, or those that do
-        not, where there are any of them; None for all.
+        `generates` is true for engines that write texts, false for those that do not, as a virtual
+        name asks for, where there are any of them; None for all.
 
         Raises:
             RequestError: 404 when no endpoint serves the model, 503 when no endpoint is left.

@@ -209,7 +209,7 @@ class Director:
             return
         if flight.attempt is not None:
             self.health.replied(flight.attempt, reply, now, read=read)
-        # Whose fault an error is no answer says: of the two, the one that has more of them.
+        # No answer shows which of the two is at fault: it is the one with more errors.
         if flight.prefilling is not None and flight.prefilling.attempt is not None:
             self.health.replied(flight.prefilling.attempt, reply, now)
 

@@ -51,7 +51,7 @@ def able_to_take(view: View, room: Fits | None) -> Eligible | None:
     """The candidates where the prompt fits, and that have room; None where nothing is asked.
 
     Raises:
-        RequestError: it fits nowhere.
+        RequestError: the request fits no candidate.
         NoRoomError: no candidate where it fits has room.
     """
     windowed = view.table.windowed

@@ -298,7 +298,7 @@ class EndpointTable:
         return name if name in self._names.adapted else ""
 
     def in_pool(self, name: str) -> Slots:
-        """Endpoints whose label says that they are of a pool."""
+        """Endpoints labelled with a pool."""
         return self._names.pools.get(name, _NO_SLOTS)
 
     def served_names(self) -> Sequence[str]:
@@ -384,7 +384,7 @@ class EndpointTable:
         return floored
 
     def count_elsewhere(self, slot: int, load: Sequence[float]) -> None:
-        """Sets what all other pickers together have in flight at a slot, in the order of `COUNTED`.
+        """Sets the load of all other pickers together at a slot, in the order of `COUNTED`.
 
         Also at an endpoint that leaves: its slot is free once nothing is in flight there.
         """

@@ -174,7 +174,7 @@ class EngineModel:
         return {"first": self.first.state(), "rest": self.rest.state(), "answers": scalars}
 
     def restore(self, state: object) -> None:
-        """Restores what `state` returned; invalid parts are skipped."""
+        """Restores a result of `state`; invalid parts are skipped."""
         if not isinstance(state, dict):
             return
         scalars = state.get("answers")

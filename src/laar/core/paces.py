@@ -149,7 +149,7 @@ class Paces:
             (rest_logs, rest_seen, self.rest),
         ):
             logs = (own + _TIE * both) / (count + _TIE)
-            # Against the others: what all share is in the model's lines.
+            # Against the others: the part that all share is in the model's lines.
             mean = float(logs @ weights) / total if total > 0.0 else 0.0
             logs -= mean
             # Breiman's garotte: nothing where the samples' scatter explains it, all of it far off.

@@ -1,6 +1,6 @@
 """The retry rule and the stop, for every policy.
 
-Attempts in ascending order of L / P(correct | what failed) take all but the least expected time to
+Attempts in ascending order of L / P(correct | failures) take all but the least expected time to
 the first correct answer, also where failures are not independent (a test compares every order of
 five models). So the next attempt's cost is the time that a correct answer still takes, and the stop
 compares that cost with the answer's value: no plan of the whole sequence is needed.
