@@ -2,7 +2,7 @@
 
 A package offers them as entry points of four groups, ``laar.filters``, ``laar.scorers``,
 ``laar.pickers`` and ``laar.policies``. An entry point names a factory: a class or function whose
-keyword parameters, with their defaults, are what the settings may set.
+keyword parameters, with their defaults, are the ones that settings may set.
 
 laar's own names come first: no package can replace one. A package's code runs only once the
 settings name one of its entry points. So an installed package costs nothing and breaks nothing
