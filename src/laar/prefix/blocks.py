@@ -116,7 +116,7 @@ class PromptHasher:
 
     Args:
         key: the secret, of any length. Pickers that share state share the key.
-        grid: where to cut.
+        grid: the places to cut at.
     """
 
     __slots__ = ("_grid", "_known", "_seed")

@@ -260,7 +260,7 @@ class PrefixIndex:
         self._room_bytes[slot] = DEFAULT_CAPACITY_BYTES
 
     def clear(self, slot: int) -> None:
-        """Forget what the slot's engine held: its cache was emptied, or the engine restarted.
+        """Forget the slot's cached prompts: its cache was emptied, or the engine restarted.
 
         Claims of open requests stay. An engine reports that it emptied its cache together with the
         blocks of the first request after, which is one of those.

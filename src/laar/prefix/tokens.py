@@ -7,7 +7,7 @@ cache salt. The engine's own names serve to find a block's parent, and the block
 
 A prompt is matched in two steps. The text index's chain (`laar.prefix.blocks`) names a text; for
 texts that were tokenized (`TokenBlocks.learn`), the blocks of token ids are known, and how deep in
-them a place of the text is. Then each endpoint's events say how many of those it holds.
+them a place of the text is. Then each endpoint's events give the number of those that it holds.
 Token ids are made beside the requests, so a prompt is known by the turns before it. That is all
 that a cache can hold, except the last answer.
 
