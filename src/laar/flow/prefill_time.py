@@ -144,7 +144,7 @@ class PrefillTable:
     ) -> Self:
         """Takes T(n) = seconds_per_token * n + quadratic_s * n^2, for where chunks are unknown."""
         tokens = np.arange(0, max_tokens + delta_tokens, delta_tokens, dtype=np.float64)
-        with np.errstate(invalid="ignore", over="ignore"):  # the constructor says it better
+        with np.errstate(invalid="ignore", over="ignore"):  # the constructor has a better message
             seconds = tokens * (seconds_per_token + quadratic_s * tokens)
         return cls(seconds, delta_tokens)
 
