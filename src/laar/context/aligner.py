@@ -84,7 +84,7 @@ class OrderIndex:
     """Orders sent, over all scopes; 80 to 190 bytes for each document position held.
 
     Args:
-        capacity_docs: positions held; the sum of what the endpoints' caches hold.
+        capacity_docs: positions held; the documents of all endpoints' caches together.
         ttl_s: an order not sent again for this long is dropped.
         half_life_s: half-life of the popularity counts.
         max_scopes: scopes with popularity counts.
@@ -144,7 +144,7 @@ class OrderIndex:
         Args:
             scope: see above.
             seed: the same.
-            docs: as received.
+            docs: documents as received.
             now: seconds, monotonic.
             careful: only follow an order that was sent; leave the rest as it came.
         """

@@ -50,8 +50,8 @@ class Block:
     """Documents that follow each other.
 
     Args:
-        items: in the order received.
-        end: where a note about their order goes: after everything that belongs to them.
+        items: documents in the order received.
+        end: place of a note about their order: after everything that belongs to them.
         labels_stay: the labels are outside the items, so that they number places, not documents.
         quoted: the documents' own text is inside a JSON string.
         shape: its name in `laar.context.formats.SHAPES`.

@@ -67,7 +67,7 @@ def prompt_texts(body: dict[str, object], api: str, raw: Raw | None = None) -> l
     Args:
         body: the body, parsed.
         api: the API of the body.
-        raw: for contents whose blocks are documents; without it these are left out. They come
+        raw: reads contents whose blocks are documents; without it these are left out. They come
             before the texts of their blocks.
 
     Raises:

@@ -126,7 +126,7 @@ class ContextHook:
         """Looks at one request body; never raises.
 
         Args:
-            body: as it came, complete.
+            body: the complete body as received.
             api: ``chat``, ``messages``, ``responses`` or ``completions``.
             tenant: requests of different tenants never align with each other.
             route: name of the route, for the same, and for the guard.

@@ -91,7 +91,7 @@ class Turn:
         guard: decides which requests are left alone; None leaves none.
         received: orders as they came, where all of them are sent so (``observe``); else None.
         scope: hash of tenant, route and model.
-        route: for the guard.
+        route: name of the route, for the guard.
         now: seconds, monotonic.
         check: called between steps; raises to stop.
     """
@@ -252,7 +252,7 @@ class Turn:
         return frozenset(repeated) if self._dedups else frozenset()
 
     def _reads_nothing_before(self, docs: Sequence[int]) -> bool:
-        """Whether no document can be repeated: said before, or twice here."""
+        """Whether no document can be a repetition, of an earlier one or of one here."""
         return not self._seen and len(set(docs)) == len(docs)
 
     def _fresh(

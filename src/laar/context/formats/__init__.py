@@ -57,7 +57,7 @@ def scan(
         around: the rest of the prompt.
 
     Raises:
-        Refused: there may be documents, but they can't be told apart or moved safely.
+        Refused: there may be documents, but they can't be separated or moved safely.
     """
     blocks = [
         block for block in _found(text, settings, around) if block.documents >= settings.min_docs

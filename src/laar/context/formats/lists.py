@@ -86,7 +86,7 @@ def scan(
         by_tool: a tool that looks things up returned it.
 
     Raises:
-        Refused: the list is too long, or its elements can't be told apart.
+        Refused: the list is too long, or its elements can't be separated.
     """
     if text.lstrip()[:1] not in {"{", "["}:
         return None

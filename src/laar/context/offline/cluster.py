@@ -67,7 +67,7 @@ def build(
         reading: rules of later searches in the tree.
 
     Raises:
-        SettingError: for more than `MAX_CONTEXTS` contexts.
+        SettingError: there are more than `MAX_CONTEXTS` contexts.
     """
     if len(contexts) > MAX_CONTEXTS:
         text = f"{len(contexts)} contexts in one batch; {MAX_CONTEXTS} is the most, split it"

@@ -57,8 +57,8 @@ class PlanReport:
 
     Args:
         requests: lines.
-        planned: of them, those with documents that could be ordered.
-        reordered: of them, those whose documents were moved.
+        planned: those of them with documents that could be ordered.
+        reordered: those of them whose documents were moved.
         documents: number of documents in the planned ones.
         hit_received: expected share of documents cached if sent as received.
         hit_planned: the same for the planned order.
