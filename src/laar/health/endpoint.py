@@ -58,8 +58,8 @@ class Endpoint:
         self.admitted_at = float("-inf")
         """Time at which it last accepted a question of the picker's, which has no key."""
         self.failures: Counter[Kind] = Counter()
-        # When something last got so far, by stage; when the last few of these had been sent, and
-        # what they took.
+        # Time of the last attempt to reach each stage; when the last few of these had been sent,
+        # and the time they took.
         self.progress_at = [float("-inf")] * len(Stage)
         self.sent_at: tuple[deque[tuple[float, float]], ...] = tuple(
             deque(maxlen=_OVERTAKING) for _ in Stage

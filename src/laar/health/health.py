@@ -320,7 +320,7 @@ class Health:
                 return slot
         return None
 
-    # -- for people ----------------------------------------------------------------------------
+    # -- for reports ---------------------------------------------------------------------------
 
     def of(self, slot: int) -> Endpoint | None:
         """The record of a slot, to be looked at only."""

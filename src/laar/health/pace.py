@@ -2,7 +2,7 @@
 
 Times are compared with the picker's own prediction, as logarithms of a ratio: prompts differ by
 orders of magnitude, and a c(m) that is wrong by a factor is wrong for all siblings alike. Nothing
-here is compared with a clock's idea of long, only with what the group has shown.
+here is compared with a fixed limit, only with the times of the group.
 """
 
 from __future__ import annotations

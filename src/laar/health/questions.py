@@ -59,7 +59,7 @@ class Questions:
         self._controls.pop(slot, None)
 
     def due(self, now: float, most: int) -> list[int]:
-        """Slots to ask, a few at most; each is returned once until it is `told`."""
+        """Slots to ask, a few at most; each is returned once until `told` gets its answer."""
         records = self._records
         found: list[int] = []
         if not records.settings.enabled:

@@ -74,7 +74,7 @@ class Share:
 
 
 def alone(own: Share, siblings: Iterable[Share], now: float) -> bool | None:
-    """Whether an endpoint does nearly always what some sibling hardly ever does.
+    """Whether an endpoint nearly always does a thing that some sibling hardly ever does.
 
     One is enough: they have the same clients.
 
