@@ -2,7 +2,7 @@
 
 On the request path this is a table look-up: the log odds of a cell are summed once and the whole
 row of models is kept. Retries shift that row by the artifact's retry terms, because failures are
-not independent: a query that one model failed is harder than its features say (the paper assumes
+not independent: a query that one model failed is harder than its features show (the paper assumes
 independence, LAAR section 5.1).
 
 Classes without measurements have fixed stand-ins: a bucket between two measured ones takes the one

@@ -43,13 +43,13 @@ class MeasuredOutcome(BaseModel):
 
     Args:
         correct: None where there is no verdict: no answer, or a check that could not judge it.
-        language: by `language_of`, the same detector that serves.
+        language: language by `language_of`, the same detector as when serving.
         prompt_chars: characters of all messages, from which tokens are estimated when serving.
         prompt_tokens: tokens by the endpoint's usage; None if it reports none.
         cached_tokens: those of them found in the endpoint's prefix cache.
         ttft_s: time to first token; None unless the answer was streamed.
         status: HTTP status; 0 for no answer.
-        score: in 0..1, where the grader gave more than right or wrong.
+        score: score in 0..1, where the grader gave more than right or wrong.
         dollars: cost of the answer, where it is known.
         text: a bounded sample of the question, where it may be kept, to detect tasks by.
         told: the task was named in the file, not detected.
