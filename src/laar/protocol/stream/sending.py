@@ -67,7 +67,7 @@ def patience(decision: Decision) -> Patience:
     """How long the endpoint may send nothing, by its expected latency.
 
     An answer that is not streamed is silent until its last token. Where no other endpoint answers
-    for the model, none is asked for what this one has not begun.
+    for the model, Envoy asks none while this one has not begun.
     """
     request, view = decision.request, decision.view
     if view is None or view.terms is None:
