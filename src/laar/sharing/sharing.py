@@ -168,7 +168,7 @@ class Sharing:
         """Takes a batch of another picker; counts unusable parts. Never raises.
 
         Args:
-            data: as received.
+            data: the batch as received.
             now: seconds, monotonic.
             age_s: time that it spent in the store: the loads of old batches do not count.
         """
