@@ -141,7 +141,7 @@ class Head:
 
     Args:
         headers: names in lower case.
-        elapsed_s: since the request was sent.
+        elapsed_s: seconds since the request was sent.
     """
 
     headers: Mapping[str, str]
