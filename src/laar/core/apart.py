@@ -115,7 +115,7 @@ class Prefiller:
 
 
 def may_be_apart(request: Request) -> bool:
-    """Whether a sidecar would take the request apart, and the picker's word counts at all.
+    """Whether a sidecar would split the request, and the picker's choice of a prefiller counts.
 
     An answer that continues a stored one is not: only the engine that stored it has the beginning.
     """

@@ -37,7 +37,7 @@ from laar.prefix.tokens import Stored, TokenBlocks
 __all__ = ["CapabilityAssessor", "PrefixBeliefs", "read_capability"]
 
 MAX_CELLS = 4096
-"""Cells whose evidence is kept at hand: the task is the client's word, so the number needs a cap.
+"""Cells whose evidence is kept at hand: clients may name any task, so the number needs a cap.
 Beyond it the table starts again, which costs microseconds a cell."""
 
 MAX_ROOTS = 10_000
@@ -226,7 +226,7 @@ class PrefixBeliefs:
         return receipt
 
     def heard(self, slot: int, chain: Chain, now: float) -> Receipt:
-        """Does as `insert`, for a decision of another picker."""
+        """The same as `insert`, for a decision of another picker."""
         self.popular.note(chain, now)
         self.evictions.note(chain, now)
         return self.index.insert(slot, chain, now)

@@ -400,5 +400,5 @@ class EndpointTable:
                 self._free_if_idle(address, slot)
 
     def slot_counted(self, address: str) -> int:
-        """Does as `slot`, also for an endpoint that leaves while something is in flight there."""
+        """The same as `slot`, also for an endpoint that leaves with requests in flight there."""
         return self._slot_of.get(address, -1)

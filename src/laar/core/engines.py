@@ -203,7 +203,7 @@ class Engines:
         one.flight_s, one.done_s = traffic.flight_s.item(slot), traffic.done_s.item(slot)
 
     def gone(self, one: Began, now: float) -> None:
-        """A request ended, or went elsewhere, and teaches nothing; before the table knows."""
+        """Drops a request that ended, or moved, without a sample; call it before the table's."""
         self._is_read(one, self.traffic.advance(one.slot, now))
 
     def ended(

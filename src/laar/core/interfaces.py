@@ -84,12 +84,12 @@ class Assessment:
 
 
 class Assessor(Protocol):
-    """Knows the models: how often they are right, how fast they read."""
+    """Estimates models: how often they are right, how fast they read."""
 
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """Believes something of each model on this request, which the models `tried` got wrong."""
+        """Estimates each model's accuracy and speed on this request, given that `tried` failed."""
         ...
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
@@ -98,7 +98,7 @@ class Assessor(Protocol):
 
 
 class PlainAssessor:
-    """Knows nothing: every model is right, reads at one speed, and a token is four characters."""
+    """Assumes that every model is right, reads at one speed, and has tokens of four characters."""
 
     CHARS_PER_TOKEN = 4.0
     SECONDS_PER_TOKEN = 1e-4  # an 8B model on an A100 prefills about 10,000 tokens a second
@@ -123,7 +123,7 @@ class PlainAssessor:
 
 
 class Prefixes(Protocol):
-    """Believes which endpoint holds which prefix."""
+    """Estimates which endpoint holds which prefix."""
 
     def chain(self, request: Request, weights: str = "") -> Chain | None:
         """The prompt's prefixes, hashed; made once for a request. None when nothing is noted.
@@ -177,7 +177,7 @@ class Prefixes(Protocol):
 
 
 class NoPrefixes:
-    """Believes nothing to be cached anywhere."""
+    """Assumes that no endpoint has anything cached."""
 
     def chain(self, request: Request, weights: str = "") -> None:
         """Nothing."""

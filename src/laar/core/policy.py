@@ -1,4 +1,4 @@
-"""A policy: filters, weighted scorers, and whether it knows of earlier attempts."""
+"""A policy: filters, weighted scorers, and whether it prices earlier attempts."""
 
 from __future__ import annotations
 
