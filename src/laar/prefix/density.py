@@ -14,7 +14,7 @@ _PRIOR_TOKENS = 20_000.0
 _MEMORY_TOKENS = 2_000_000.0
 """Beyond it older prompts fade: traffic changes."""
 _LEAST, _MOST = 0.25, 16.0
-"""Images are many tokens in few bytes; and an engine's word may be wrong."""
+"""Images are many tokens in few bytes; and an engine's report may be wrong."""
 
 
 class Density:
