@@ -41,7 +41,7 @@ __all__ = ["MAX_CELLS", "STATE_SCHEMA", "ModelOutcomes", "OnlineOutcomes", "Take
 STATE_SCHEMA = 1
 
 MAX_CELLS = 20_000
-"""About 6 MB: 50 models in 400 cells. The task is the client's word, so the number needs a cap."""
+"""About 6 MB: 50 models in 400 cells. Clients may name any task, so the number needs a cap."""
 
 MAX_CELLS_OF_TENANT = 5_000
 """Cells that one tenant's outcomes may begin: 50 models in 100 cells. Others need room too."""
@@ -193,7 +193,7 @@ class OnlineOutcomes:
         return True
 
     def heard(self, outcome: Taken, now: float) -> bool:
-        """Does as `observe`, for an outcome that another picker took; its numbers are in range."""
+        """The same as `observe`, for an outcome of another picker; its numbers are in range."""
         model, features, correct, weight, prior, offset, tenant, reporter = outcome
         key = (model, learned(features))
         cell = self._cells.get(key)

@@ -3,8 +3,8 @@
 The picker's answer names the models tried so far, the client sends the list back (LAAR, section
 5.4).
 
-The list is the client's word. It is cut to a length, names that no endpoint serves are dropped, and
-both are counted; it never fails a request.
+The list comes from the client and is not trusted. It is cut to a length, names that no endpoint
+serves are dropped, and both are counted; it never fails a request.
 """
 
 from __future__ import annotations
