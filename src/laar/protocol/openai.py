@@ -191,7 +191,7 @@ def marks_of(api: Api, document: Mapping[str, Any], messages: int) -> tuple[str,
 
 
 def try_read(api: Api, body: bytes) -> Body | RequestError:
-    """Does as `read_body`, with the error as a value."""
+    """The same as `read_body`, with the error as a value."""
     try:
         return read_body(api, body)
     except RequestError as error:

@@ -77,7 +77,7 @@ class Rework(Protocol):
 
         Args:
             endpoint: its address, empty where it is not known.
-            request: the id that it knows the request by; the same.
+            request: the endpoint's id of the request; empty where it is not known.
             now: seconds, monotonic.
             decision: the id that an outcome is reported by; the same.
         """

@@ -50,7 +50,7 @@ class Stream:
         held: counts the bytes that all streams collect in the gateway shape; None sets no limit.
         join: returns the trace that the decision is seen in, by ``traceparent`` and
             ``tracestate``; None when nothing is traced.
-        since: knows when a question was first asked; None: every question is new.
+        since: returns when a question was first asked; None: every question is new.
         catalog: returns the list of the fleet's models, or of a pool's, as JSON; None where there
             is no list.
     """

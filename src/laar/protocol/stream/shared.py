@@ -22,7 +22,7 @@ class Shared:
     Args:
         settings: limits.
         read_answer: the answer's body is read in the native shape.
-        since: knows when a question was first asked; None: every question is new.
+        since: returns when a question was first asked; None: every question is new.
         asked_at: when this question was first asked.
         dialect: the dialect of this Envoy.
         api: the body's format.
