@@ -113,7 +113,7 @@ def key_of(told: dict[str, Any]) -> bytes | None:
 def restore(
     sharing: Sharing, online: OnlineOutcomes | None, told: dict[str, Any], now: float
 ) -> int:
-    """Takes up a snapshot into a picker that knows nothing yet; returns how many prompts' blocks.
+    """Restores a snapshot into a new picker; returns the number of prompts restored.
 
     Prompts only where they were hashed with the same key.
     """
