@@ -59,7 +59,7 @@ class Block:
         careful: there is little evidence that these are documents, so they only follow orders sent
             before.
         held: why the items must not be moved, where they must not.
-        start: begin of all that belongs to them, labels included; -1: with the first item.
+        start: beginning of all that belongs to them, labels included; -1: with the first item.
         silent: no note about the order may be added, since the text is JSON from end to end.
     """
 
@@ -76,7 +76,7 @@ class Block:
 
     @property
     def begin(self) -> int:
-        """The begin of all that belongs to the documents."""
+        """The beginning of all that belongs to the documents."""
         return self.items[0].start if self.start < 0 else self.start
 
     @property

@@ -63,7 +63,7 @@ class HookResult:
         documents: number of documents in the blocks of the last turn.
         document_bytes: their length.
         matched_documents: leading ones that follow an order sent before.
-        predicted_hit_bytes: their length, which the hook expects to be cached, before routing.
+        predicted_hit_bytes: length of these, which the hook expects to be cached, before routing.
         baseline_hit_bytes: the same for the order as received; when observing, against the bodies
             really sent, so that the difference of the two is the hook's possible gain.
         removed_bytes: text replaced by notes, notes deducted.

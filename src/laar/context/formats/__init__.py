@@ -112,7 +112,7 @@ def _found(text: str, settings: ContextSettings, around: Surroundings) -> list[B
 
 
 def _placed(view: View, settings: ContextSettings, relabel: bool) -> list[Block]:
-    """The blocks in places where documents were announced."""
+    """The blocks in the first place with documents among those where some were announced."""
     families, most = settings.formats, settings.max_docs
     unknown: str | None = None
     for place in places(view):

@@ -1,7 +1,7 @@
 """The shapes in which programs put documents into prompts, as data: one row for each.
 
-A row has the begin of a document, or the text between two, and the evidence it needs: a label such
-as ``Document 3:`` needs no more, while ``3.`` may as well number the steps of a recipe.
+A row has the beginning of a document, or the text between two, and the evidence that it needs: a
+label such as ``Document 3:`` needs none, while ``3.`` may as well number the steps of a recipe.
 `Needs` are points of evidence that the place in the prompt must have (see `areas`).
 
 The engine (`openers`, `cuts`, `lists`, and `xml` and `fences` beside this package) knows no shape.
@@ -34,7 +34,7 @@ class Shape:
     Args:
         name: its name in reports and counts.
         family: the setting that switches it on.
-        needs: the evidence it needs.
+        needs: the evidence that it needs around it.
         like: an example of its look, for readers.
         seen_in: programs where it is the usual form.
     """
