@@ -291,7 +291,7 @@ class Health:
         return standing_of(self._records, slots, models, now)
 
     def set_apart(self, slots: Sequence[int], now: float) -> Standing:
-        """The same as `standing`, for endpoints without dependent requests: all out stay out."""
+        """The same as `standing`, for endpoints that no request depends on: those out stay out."""
         kept, trials, until = [], [], now + 1.0
         for slot in slots:
             known = self._endpoints.get(slot)
