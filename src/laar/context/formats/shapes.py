@@ -2,9 +2,9 @@
 
 A row has the beginning of a document, or the text between two, and the evidence that it needs: a
 label such as ``Document 3:`` needs none, while ``3.`` may as well number the steps of a recipe.
-`Needs` are points of evidence that the place in the prompt must have (see `areas`).
+`Needs` are points of evidence that the place in the prompt must have (see `places`).
 
-The engine (`openers`, `cuts`, `lists`, and `xml` and `fences` beside this package) knows no shape.
+`openers` and `cuts` know no shape by name; `lists`, `xml` and `fences` find those of their formats.
 """
 
 from __future__ import annotations
