@@ -104,7 +104,7 @@ class Collected:
 
 
 def send_pieces(direction: Direction, data: bytes, *, end: bool, out: list[Action]) -> None:
-    """Adds a body in pieces that Envoy takes; an empty one is one empty piece (contract 1.5)."""
+    """Adds a body in pieces that Envoy takes; an empty one is one empty piece."""
     view = memoryview(data)
     for at in range(0, max(len(data), 1), PIECE_BYTES):
         last = at + PIECE_BYTES >= len(data)
