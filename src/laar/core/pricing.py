@@ -70,7 +70,8 @@ class Candidate(NamedTuple, Generic[N]):
         in_flight: requests in flight there.
         rtt_s: round trip.
         again: share of the text evicted from its cache that is requested again.
-        crowded: share of the running requests that has to end before the cache has room.
+        crowded: cache tokens missing for the prompt, as a share of those in flight; above 1 where
+            they all have to end, and others after them.
         ahead_s: as in `laar.core.traffic.Asked`, as are the next four.
         since: as above.
         free_at: as above.
